@@ -1,0 +1,71 @@
+# Every step of CI is a target here. `make help` lists them.
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# -P keeps the current folder off the path: `import api` would be a second copy of dracaena.api.
+RUN := $(BIN)/python -P
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test unit integration check format lint types imports proto lock image clean
+
+help: ## list the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/runtime.stamp ## the main job on recorded machines, no GPU and no cluster needed (KEEP=1 leaves it running)
+	@$(BIN)/dracaena demo $(if $(KEEP),--keep)
+
+test: unit integration ## all tests
+
+unit: $(VENV)/dev.stamp ## unit and architecture tests
+	@$(RUN) -m pytest -q -n $(JOBS) tests/unit tests/architecture
+
+integration: $(VENV)/dev.stamp ## whole programs over real sockets on the embedded cluster
+	@$(RUN) -m pytest -q tests/integration
+
+check: format lint types imports ## format, lint, types, import rules; changes nothing
+
+format: $(VENV)/dev.stamp ## check the formatting
+	@$(BIN)/ruff format --check --quiet . || { echo "make check: 'ruff format .' would change the files above" >&2; exit 1; }
+
+lint: $(VENV)/dev.stamp ## check the style (ruff)
+	@$(BIN)/ruff check --quiet .
+
+types: $(VENV)/dev.stamp ## check the types (mypy, strict)
+	@$(BIN)/mypy
+
+imports: $(VENV)/dev.stamp ## check the direction of imports
+	@cd src && ../$(BIN)/lint-imports --config ../.importlinter --no-cache
+
+proto: $(VENV)/dev.stamp ## generate the gRPC code anew from proto/**/*.proto
+	@$(RUN) -m dracaena.proto.generate
+
+lock: $(VENV)/dev.stamp ## resolve requirements/*.in anew (names, versions and hashes)
+	@$(BIN)/python -m pip install --quiet uv
+	@$(BIN)/uv pip compile --quiet $(LOCK_FLAGS) pyproject.toml --extra demo requirements/runtime.in -o requirements/runtime.txt
+	@$(BIN)/uv pip compile --quiet $(LOCK_FLAGS) requirements/runtime.txt requirements/dev.in -o requirements/dev.txt
+
+LOCK_FLAGS := --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate
+
+image: ## build the container image with docker
+	docker build -t dracaena:dev .
+
+clean: ## remove the virtual environment and all caches
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+
+# One environment: the demo's packages first, the developers' tools on top of the same versions.
+$(VENV)/runtime.stamp: requirements/runtime.txt pyproject.toml setup.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Dracaena needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@echo "installing into $(VENV) (once; about half a minute)"
+	@$(PYTHON) -m venv $(VENV) || \
+		{ echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/runtime.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/dev.stamp: requirements/dev.txt $(VENV)/runtime.stamp
+	@echo "installing the developers' tools into $(VENV) (once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@touch $@

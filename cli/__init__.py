@@ -1,0 +1,1 @@
+"""The one `dracaena` command: it parses, calls and prints. Nothing imports it."""

@@ -1,0 +1,86 @@
+"""The names that a program or a test run loads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = sorted(link.name for link in (ROOT / "src" / "dracaena").iterdir() if link.is_symlink())
+
+LOADER = """
+import importlib, pkgutil, sys
+import dracaena
+for module in pkgutil.walk_packages(dracaena.__path__, "dracaena."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+print(*sorted(name for name in sys.modules if name.partition(".")[0] in set(sys.argv[1:])))
+"""
+
+
+def test_links_cover_every_package_of_the_repository() -> None:
+    folders = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
+    assert folders == PACKAGES
+
+
+def test_links_are_relative() -> None:
+    for name in PACKAGES:
+        assert str((ROOT / "src" / "dracaena" / name).readlink()) == f"../../{name}"
+
+
+def test_importing_everything_loads_no_generic_top_level_name() -> None:
+    """All modules are imported from the root of the repository, where the short names would be found."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADER, *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []
+
+
+def test_this_test_run_loaded_no_generic_top_level_name() -> None:
+    assert [name for name in sys.modules if name.partition(".")[0] in PACKAGES] == []
+
+
+def test_this_test_run_cannot_find_the_short_names() -> None:
+    assert str(ROOT) not in sys.path
+    assert "" not in sys.path
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_linter_bans_the_short_name(name: str, tmp_path: Path) -> None:
+    source = tmp_path / "wrong.py"
+    source.write_text(f"import {name}\n")
+    ruff = [sys.executable, "-m", "ruff", "check", "--select", "TID251", "--config", str(ROOT / "pyproject.toml")]
+    done = subprocess.run([*ruff, str(source)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"Import dracaena.{name}" in done.stdout
+
+
+def test_import_rules_notice_a_forbidden_import(tmp_path: Path) -> None:
+    """The checker itself is checked: a copy of the tree with one wrong import must fail."""
+    package = tmp_path / "dracaena"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for name in PACKAGES:
+        copy_python(ROOT / name, package / name)
+    wrong = package / "api" / "links.py"
+    wrong.write_text(wrong.read_text() + "\nimport dracaena.kube.client\n")
+    lint = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run(
+        [str(lint), "--config", str(ROOT / ".importlinter"), "--no-cache"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "dracaena.api.links -> dracaena.kube.client" in done.stdout.replace("\n", " ")
+
+
+def copy_python(source: Path, target: Path) -> None:
+    for path in source.rglob("*.py"):
+        copy = target / path.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
