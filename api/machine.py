@@ -1,0 +1,66 @@
+"""The facts about one machine: what a node's GPUs are and how they are linked, without what is in use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dracaena.api.topology import Topology, TopologyError
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One physical GPU. A field is None when the driver or the text did not tell: it is left out, never invented."""
+
+    uuid: str
+    """`GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` (nvmlDeviceGetUUID): the identity of the device."""
+    index: int
+    """NVML index, or the GPU's number in an imported matrix. Changes with drivers and reboots; never an identity."""
+    minor: int | None = None
+    """Number of the device node /dev/nvidia<minor> (nvmlDeviceGetMinorNumber)."""
+    product_name: str | None = None
+    brand: str | None = None
+    architecture: str | None = None
+    cuda_compute_capability: str | None = None
+    """`major.minor`, for example `9.0`."""
+    memory_bytes: int | None = None
+    pci_bus_id: str | None = None
+    """`dddd:bb:dd.f`, lower-case hex (attribute resource.kubernetes.io/pciBusID)."""
+    pcie_root: str | None = None
+    """`pci<domain>:<bus>` (attribute resource.kubernetes.io/pcieRoot)."""
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    """PCIe lanes."""
+    nvlink_count: int | None = None
+    """Active NVLinks of this GPU to anywhere; with NVSwitches every pair shows this whole count."""
+    nvlink_generation: int | None = None
+    fabric_clique: str | None = None
+    """`<clusterUUID>.<cliqueID>` of a multi-node NVLink fabric (nvmlDeviceGetGpuFabricInfoV)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """All physical GPUs of one node in ordinal order (rank by PCI address) with their links."""
+
+    name: str
+    """What the recording or the node is called; no identity."""
+    gpus: tuple[Gpu, ...]
+    topology: Topology
+    driver_version: str | None = None
+    """As the driver reports it, for example `535.104.05` (nvmlSystemGetDriverVersion)."""
+    cuda_driver_version: str | None = None
+    """`major.minor`, for example `12.2`."""
+    source: str = ""
+    """Where a recording comes from, in words."""
+
+    def check(self) -> None:
+        """State the invariants; raise TopologyError naming the first that does not hold."""
+        if len(self.gpus) != self.topology.gpu_count:
+            raise TopologyError(f"{self.name}: {len(self.gpus)} GPUs, links of {self.topology.gpu_count}")
+        for what in ("uuid", "index", "pci_bus_id"):
+            values = [getattr(gpu, what) for gpu in self.gpus if getattr(gpu, what) is not None]
+            if len(set(values)) != len(values):
+                raise TopologyError(f"{self.name}: two GPUs share one {what}: {sorted(map(str, values))}")
+        addresses = [gpu.pci_bus_id for gpu in self.gpus]
+        if None not in addresses and addresses != sorted(map(str, addresses)):
+            raise TopologyError(f"{self.name}: GPUs are not in the order of their PCI addresses")
+        self.topology.check()

@@ -1,0 +1,66 @@
+"""Names on the wire: the driver's name and what follows from it, device names, identity types."""
+
+from __future__ import annotations
+
+from typing import NewType
+
+ClaimUid = NewType("ClaimUid", str)
+PodUid = NewType("PodUid", str)
+NodeName = NewType("NodeName", str)
+PoolName = NewType("PoolName", str)
+DeviceName = NewType("DeviceName", str)
+GpuUuid = NewType("GpuUuid", str)
+
+DEFAULT_DRIVER_NAME = "gpu.dracaena.dev"
+"""The driver name is a setting; taint key, CDI vendor and annotation prefix follow it (see the functions below)."""
+
+CONFIG_GROUP = "gpu.dracaena.dev"
+"""API group of our opaque configs. Fixed: it does not follow the driver name."""
+
+DELETE_PROTECTION_FINALIZER = "resource.kubernetes.io/delete-protection"
+"""kube-controller-manager frees only claims that carry this finalizer (resource.k8s.io, claim controller)."""
+
+POD_CLAIM_NAME_ANNOTATION = "resource.kubernetes.io/pod-claim-name"
+"""On generated claims: the name in pod.spec.resourceClaims."""
+
+
+def taint_key(driver: str) -> str:
+    """Key of the NoSchedule taint that keeps kube-scheduler from allocating our devices by itself."""
+    return f"{driver}/controller-allocated"
+
+
+TAINT_VALUE = "true"
+TAINT_EFFECT = "NoSchedule"
+
+
+def cdi_kind(driver: str) -> str:
+    """CDI kind (`vendor/class`) of the specs that the plugin writes, one spec a claim."""
+    return f"{driver}/claim"
+
+
+def cdi_device_name(claim_uid: ClaimUid, device: DeviceName) -> str:
+    """Name of one device in the CDI spec of one claim. Holds the claim's UID, so no name is ever used twice."""
+    return f"{claim_uid}-{device}"
+
+
+def devices_annotation(driver: str) -> str:
+    """Pod annotation: JSON, container → claims with their requests and UUIDs."""
+    return f"{driver}/devices"
+
+
+def uuids_annotation(driver: str) -> str:
+    """Pod annotation: comma-joined UUIDs of all GPUs of the pod."""
+    return f"{driver}/uuids"
+
+
+def decision_annotation(driver: str) -> str:
+    """Claim annotation: JSON of at most 2 KiB that says what was chosen and why."""
+    return f"{driver}/decision"
+
+
+def gpu_device_name(uuid: str) -> DeviceName:
+    """Device name of a whole GPU: `gpu-<uuid>` in lower case, without the `GPU-` that NVML puts before it.
+
+    The result is a DNS label (at most 63 characters). Never from minor or index: those change.
+    """
+    return DeviceName("gpu-" + uuid.lower().removeprefix("gpu-"))

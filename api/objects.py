@@ -1,0 +1,318 @@
+"""Kubernetes objects as they stand on the wire, cut down to the fields that we read.
+
+Decoding drops every other field, so these types must never be written back as a whole: writers send patches.
+Where an unknown field would change the meaning (the spec of a claim, opaque configs) the raw document is kept and
+read strictly elsewhere (dracaena.api.resourceclaim). Field names are those of the API in snake case.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+
+class Wire(msgspec.Struct, frozen=True, rename="camel", gc=False, omit_defaults=True):
+    """Base of all wire types: frozen, camelCase on the wire, defaults left out when encoded."""
+
+
+class OwnerReference(Wire, frozen=True):
+    """metadata.ownerReferences[]."""
+
+    uid: str
+    kind: str = ""
+    name: str = ""
+    api_version: str = ""
+    controller: bool = False
+
+
+class ObjectMeta(Wire, frozen=True):
+    """metadata. `resource_version` is opaque: compared for equality only."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    finalizers: list[str] = []
+    owner_references: list[OwnerReference] = []
+
+
+class KubeObject(Wire, frozen=True):
+    """An object that the API serves by itself. `resource` is the path below the API root, `api_version` its group."""
+
+    API_VERSION: ClassVar[str]
+    RESOURCE: ClassVar[str]
+    KIND: ClassVar[str]
+    NAMESPACED: ClassVar[bool] = True
+
+    metadata: ObjectMeta
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, or `name` for a cluster-scoped object."""
+        return f"{self.metadata.namespace}/{self.metadata.name}" if self.metadata.namespace else self.metadata.name
+
+
+# core/v1
+
+
+class Toleration(Wire, frozen=True):
+    """Tolerations of pods and, in the same shape, of device requests."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class Taint(Wire, frozen=True):
+    """node.spec.taints[] and, in the same shape, devices[].taints[]."""
+
+    key: str
+    value: str = ""
+    effect: str = ""
+    time_added: str | None = None
+
+
+class PodResourceClaim(Wire, frozen=True):
+    """pod.spec.resourceClaims[]: exactly one of the two names is set."""
+
+    name: str
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class ContainerClaim(Wire, frozen=True):
+    """containers[].resources.claims[]; an empty request means all requests of the claim."""
+
+    name: str
+    request: str = ""
+
+
+class ContainerResources(Wire, frozen=True):
+    """containers[].resources."""
+
+    claims: list[ContainerClaim] = []
+
+
+class Container(Wire, frozen=True):
+    """spec.containers[] and spec.initContainers[]."""
+
+    name: str
+    resources: ContainerResources = ContainerResources()
+
+
+class SchedulingGate(Wire, frozen=True):
+    """pod.spec.schedulingGates[]."""
+
+    name: str
+
+
+class PodSpec(Wire, frozen=True):
+    """pod.spec. `affinity` stays a raw document: dracaena.controller.allocation reads what it models."""
+
+    node_name: str = ""
+    node_selector: dict[str, str] = {}
+    affinity: dict[str, Any] = {}
+    tolerations: list[Toleration] = []
+    scheduling_gates: list[SchedulingGate] = []
+    resource_claims: list[PodResourceClaim] = []
+    containers: list[Container] = []
+    init_containers: list[Container] = []
+    scheduler_name: str = "default-scheduler"
+    priority: int = 0
+
+
+class PodCondition(Wire, frozen=True):
+    """pod.status.conditions[]."""
+
+    type: str
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class PodResourceClaimStatus(Wire, frozen=True):
+    """pod.status.resourceClaimStatuses[]: the generated claim; no name means that none is needed."""
+
+    name: str
+    resource_claim_name: str | None = None
+
+
+class PodStatus(Wire, frozen=True):
+    """pod.status."""
+
+    phase: str = ""
+    conditions: list[PodCondition] = []
+    resource_claim_statuses: list[PodResourceClaimStatus] = []
+    nominated_node_name: str = ""
+
+
+class Pod(KubeObject, frozen=True):
+    """A pod."""
+
+    API_VERSION: ClassVar[str] = "v1"
+    RESOURCE: ClassVar[str] = "pods"
+    KIND: ClassVar[str] = "Pod"
+
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class NodeSpec(Wire, frozen=True):
+    """node.spec."""
+
+    unschedulable: bool = False
+    taints: list[Taint] = []
+
+
+class Node(KubeObject, frozen=True):
+    """A node."""
+
+    API_VERSION: ClassVar[str] = "v1"
+    RESOURCE: ClassVar[str] = "nodes"
+    KIND: ClassVar[str] = "Node"
+    NAMESPACED: ClassVar[bool] = False
+
+    spec: NodeSpec = NodeSpec()
+
+
+# resource.k8s.io/v1
+
+
+class DeviceAttribute(Wire, frozen=True):
+    """One attribute of a device: exactly one field is set. Lists are behind a gate that is off in 1.36."""
+
+    int_value: int | None = msgspec.field(default=None, name="int")
+    bool_value: bool | None = msgspec.field(default=None, name="bool")
+    string: str | None = None
+    version: str | None = None
+
+
+class DeviceCapacity(Wire, frozen=True):
+    """One capacity of a device; `value` is a Quantity as text."""
+
+    value: str
+
+
+class Device(Wire, frozen=True):
+    """One entry of spec.devices of a ResourceSlice."""
+
+    name: str
+    attributes: dict[str, DeviceAttribute] = {}
+    capacity: dict[str, DeviceCapacity] = {}
+    taints: list[Taint] = []
+
+
+class ResourcePool(Wire, frozen=True):
+    """spec.pool of a ResourceSlice."""
+
+    name: str
+    generation: int
+    resource_slice_count: int
+
+
+class ResourceSliceSpec(Wire, frozen=True):
+    """spec of a ResourceSlice of the kind that we publish: one node, devices only."""
+
+    driver: str
+    pool: ResourcePool
+    node_name: str = ""
+    devices: list[Device] = []
+
+
+class ResourceSlice(KubeObject, frozen=True):
+    """A page of a pool of devices."""
+
+    API_VERSION: ClassVar[str] = "resource.k8s.io/v1"
+    RESOURCE: ClassVar[str] = "resourceslices"
+    KIND: ClassVar[str] = "ResourceSlice"
+    NAMESPACED: ClassVar[bool] = False
+
+    spec: ResourceSliceSpec
+
+
+class DeviceResult(Wire, frozen=True):
+    """status.allocation.devices.results[]. `request` is `request` or `request/subrequest`."""
+
+    request: str
+    driver: str
+    pool: str
+    device: str
+    admin_access: bool | None = None
+    share_id: str | None = msgspec.field(default=None, name="shareID")
+    tolerations: list[Toleration] = []
+
+
+class OpaqueConfig(Wire, frozen=True):
+    """opaque: parameters are for the named driver; a JSON object."""
+
+    driver: str
+    parameters: dict[str, Any] = {}
+
+
+class AllocationConfig(Wire, frozen=True):
+    """status.allocation.devices.config[]; `source` is FromClass or FromClaim, empty requests mean all."""
+
+    source: str
+    requests: list[str] = []
+    opaque: OpaqueConfig | None = None
+
+
+class AllocatedDevices(Wire, frozen=True):
+    """status.allocation.devices."""
+
+    results: list[DeviceResult] = []
+    config: list[AllocationConfig] = []
+
+
+class AllocationResult(Wire, frozen=True):
+    """status.allocation. Immutable once set; `node_selector` stays a raw document."""
+
+    devices: AllocatedDevices = AllocatedDevices()
+    node_selector: dict[str, Any] | None = None
+    allocation_timestamp: str | None = None
+
+
+class ConsumerReference(Wire, frozen=True):
+    """status.reservedFor[]; pods have an empty API group."""
+
+    resource: str
+    name: str
+    uid: str
+    api_group: str = ""
+
+
+class ResourceClaimStatus(Wire, frozen=True):
+    """status of a claim."""
+
+    allocation: AllocationResult | None = None
+    reserved_for: list[ConsumerReference] = []
+
+
+class ResourceClaim(KubeObject, frozen=True):
+    """A claim. `spec` stays the raw document: dracaena.api.resourceclaim reads it strictly."""
+
+    API_VERSION: ClassVar[str] = "resource.k8s.io/v1"
+    RESOURCE: ClassVar[str] = "resourceclaims"
+    KIND: ClassVar[str] = "ResourceClaim"
+
+    spec: dict[str, Any] = {}
+    status: ResourceClaimStatus = ResourceClaimStatus()
+
+
+class DeviceClass(KubeObject, frozen=True):
+    """A class of devices. `spec` stays the raw document, as in a claim."""
+
+    API_VERSION: ClassVar[str] = "resource.k8s.io/v1"
+    RESOURCE: ClassVar[str] = "deviceclasses"
+    KIND: ClassVar[str] = "DeviceClass"
+    NAMESPACED: ClassVar[bool] = False
+
+    spec: dict[str, Any] = {}
