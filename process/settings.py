@@ -1,0 +1,159 @@
+"""Layered settings: defaults, then a YAML file, then the environment, then flags; each option is declared once.
+
+A program's settings are one frozen dataclass whose fields are made by option(). The same declaration makes the
+flag, the environment variable, the key of the file and the line of --help.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from dracaena.api.errors import BadInputError
+
+ENVIRONMENT_PREFIX = "DRACAENA_"
+
+S = TypeVar("S")
+
+
+def option(default: Any = dataclasses.MISSING, *, help: str, choices: Sequence[str] | None = None) -> Any:  # noqa: A002
+    """Declare one setting. Without a default it must be given. Fields are str, int, float or bool."""
+    return dataclasses.field(default=default, metadata={"help": help, "choices": choices})
+
+
+def add_arguments(parser: argparse.ArgumentParser, settings: type[Any]) -> None:
+    """Add a flag for each field of `settings`, and --config, to a parser. Flags not given stay unset."""
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        default=None,
+        help=f"YAML file with any of the settings below, spelled as the flags without dashes in front "
+        f"[{ENVIRONMENT_PREFIX}CONFIG]",
+    )
+    for field in dataclasses.fields(settings):
+        parser.add_argument(
+            _flag(field.name),
+            dest=field.name,
+            default=argparse.SUPPRESS,
+            metavar=_metavar(settings, field),
+            help=_help(field),
+        )
+
+
+def load(settings: type[S], arguments: argparse.Namespace, environment: Mapping[str, str]) -> S:
+    """Resolve all layers into one value of `settings`.
+
+    Raises BadInputError naming the layer, the setting, what was seen and what was expected; an unknown key of the
+    file or an unknown DRACAENA_ variable is refused too, because a misspelt setting would silently not hold.
+    """
+    values: dict[str, Any] = {}
+    path = getattr(arguments, "config", None) or environment.get(f"{ENVIRONMENT_PREFIX}CONFIG")
+    if path:
+        values.update(_from_file(settings, Path(path)))
+    values.update(_from_environment(settings, environment))
+    for field in dataclasses.fields(settings):  # type: ignore[arg-type]  # S is always a dataclass here
+        if hasattr(arguments, field.name):
+            values[field.name] = _convert(settings, field, getattr(arguments, field.name), _flag(field.name))
+    missing = [
+        field.name
+        for field in dataclasses.fields(settings)  # type: ignore[arg-type]
+        if field.default is dataclasses.MISSING and field.name not in values
+    ]
+    if missing:
+        wanted = ", ".join(f"{_flag(name)} (or {_variable(name)})" for name in missing)
+        raise BadInputError(f"a setting without default is not given: {wanted}")
+    return settings(**values)
+
+
+def _from_file(settings: type[Any], path: Path) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInputError(f"settings file {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInputError(f"settings file {path} is no YAML: {' '.join(str(error).split())}") from error
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise BadInputError(f"settings file {path} holds a {type(document).__name__}, expected a map of settings")
+    fields = {_flag(field.name).lstrip("-"): field for field in dataclasses.fields(settings)}
+    unknown = sorted(str(key) for key in document if key not in fields)
+    if unknown:
+        raise BadInputError(f"settings file {path}: unknown {', '.join(unknown)}; known are {', '.join(fields)}")
+    return {
+        fields[key].name: _convert(settings, fields[key], value, f"settings file {path}: {key}")
+        for key, value in document.items()
+    }
+
+
+def _from_environment(settings: type[Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        field.name: _convert(settings, field, environment[_variable(field.name)], _variable(field.name))
+        for field in dataclasses.fields(settings)
+        if _variable(field.name) in environment
+    }
+
+
+def _convert(settings: type[Any], field: dataclasses.Field[Any], value: Any, where: str) -> Any:
+    wanted = _type(settings, field)
+    if wanted is bool:
+        converted: Any = _bool(value)
+    elif isinstance(value, bool) or not isinstance(value, str | int | float):
+        converted = None
+    else:
+        try:
+            converted = wanted(value)
+        except ValueError:
+            converted = None
+    if converted is None:
+        raise BadInputError(f"{where}: {value!r} is no {_WORDS[wanted]}")
+    choices = field.metadata["choices"]
+    if choices and converted not in choices:
+        raise BadInputError(f"{where}: {value!r} is not one of {', '.join(choices)}")
+    return converted
+
+
+_WORDS: Mapping[type, str] = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+
+
+def _bool(value: Any) -> bool | None:
+    if isinstance(value, bool):
+        return value
+    return {"true": True, "false": False}.get(str(value).lower())
+
+
+def _type(settings: type[Any], field: dataclasses.Field[Any]) -> type:
+    """Return the plain type of a field; `str | None` counts as str: None only ever comes from the default."""
+    hint = typing.get_type_hints(settings)[field.name]
+    if isinstance(hint, types.UnionType):
+        hint = next(part for part in typing.get_args(hint) if part is not type(None))
+    return typing.cast("type", hint)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _variable(name: str) -> str:
+    return ENVIRONMENT_PREFIX + name.upper()
+
+
+def _metavar(settings: type[Any], field: dataclasses.Field[Any]) -> str:
+    choices = field.metadata["choices"]
+    return "|".join(choices) if choices else _type(settings, field).__name__.upper()
+
+
+def _help(field: dataclasses.Field[Any]) -> str:
+    default = ""
+    if field.default is dataclasses.MISSING:
+        default = "; must be given"
+    elif field.default not in ("", None):
+        default = f"; default {field.default}"
+    return f"{field.metadata['help']}{default} [{_variable(field.name)}]".replace("%", "%%")

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from dracaena.api.errors import BadInputError
+from dracaena.process.http import HttpEndpoint
+
+
+class Program:
+    missing: str | None = "the first list of pods"
+
+
+@pytest.fixture
+def program() -> Program:
+    return Program()
+
+
+@pytest.fixture
+def endpoint(program: Program) -> Iterator[HttpEndpoint]:
+    registry = CollectorRegistry()
+    Counter("decisions", "Decisions taken.", registry=registry).inc(3)
+    served = HttpEndpoint("127.0.0.1:0", lambda: program.missing, registry)
+    served.start()
+    yield served
+    served.stop()
+
+
+def get(endpoint: HttpEndpoint, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_readiness_says_what_is_missing(endpoint: HttpEndpoint, program: Program) -> None:
+    assert get(endpoint, "/readyz") == (503, "not ready: the first list of pods\n")
+    program.missing = None
+    assert get(endpoint, "/readyz") == (200, "ok\n")
+
+
+def test_health_does_not_wait_for_readiness(endpoint: HttpEndpoint) -> None:
+    assert get(endpoint, "/healthz") == (200, "ok\n")
+
+
+def test_metrics_are_served(endpoint: HttpEndpoint) -> None:
+    status, text = get(endpoint, "/metrics")
+    assert status == 200
+    assert "decisions_total 3.0" in text
+
+
+def test_other_paths_are_not_found(endpoint: HttpEndpoint) -> None:
+    assert get(endpoint, "/debug")[0] == 404
+
+
+@pytest.mark.parametrize("address", ["8080", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:70000"])
+def test_bad_address_is_refused(address: str) -> None:
+    with pytest.raises(BadInputError, match="is not host:port"):
+        HttpEndpoint(address, lambda: None)
+
+
+def test_taken_port_is_refused_by_name(endpoint: HttpEndpoint) -> None:
+    with pytest.raises(BadInputError, match="cannot listen: Address already in use"):
+        HttpEndpoint(f"127.0.0.1:{endpoint.port}", lambda: None)

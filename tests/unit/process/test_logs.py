@@ -1,0 +1,64 @@
+"""Logs are configured for a whole process, so each test is one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import logging, sys
+import structlog
+from dracaena.process.logs import configure_logs
+configure_logs(sys.argv[1], sys.argv[2])
+log = structlog.get_logger()
+log.debug("small step", step=1)
+log.info("claim prepared", claim="ns/c", devices=2)
+logging.getLogger("urllib3.connectionpool").info("a request")
+logging.getLogger("urllib3.connectionpool").warning("a retry")
+try:
+    1 / 0
+except ZeroDivisionError:
+    log.exception("it broke")
+"""
+
+
+def run(level: str, form: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", PROGRAM, level, form], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == ""
+    return done.stderr.splitlines()
+
+
+def test_json_lines_carry_the_facts() -> None:
+    lines = [json.loads(line) for line in run("info", "json")]
+    assert [line["event"] for line in lines] == ["claim prepared", "a retry", "it broke"]
+    assert lines[0]["claim"] == "ns/c"
+    assert lines[0]["devices"] == 2
+    assert lines[0]["level"] == "info"
+    assert lines[0]["timestamp"].endswith("Z")
+    assert "ZeroDivisionError" in lines[2]["exception"]
+
+
+def test_debug_shows_our_own_lines_but_no_library_chatter() -> None:
+    events = [json.loads(line)["event"] for line in run("debug", "json")]
+    assert "small step" in events
+    assert "a request" not in events
+
+
+def test_text_is_for_people() -> None:
+    text = "\n".join(run("info", "text"))
+    assert "claim prepared" in text
+    assert "claim=ns/c" in text
+
+
+@pytest.mark.parametrize(("level", "form"), [("loud", "json"), ("info", "xml")])
+def test_unknown_level_or_form_is_refused(level: str, form: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", PROGRAM, level, form], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "is unknown, expected one of" in done.stderr

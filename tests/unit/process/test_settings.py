@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dracaena.api.errors import BadInputError
+from dracaena.process.settings import add_arguments, load, option
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    node_name: str = option(help="this node")
+    workers: int = option(4, help="threads")
+    wait_s: float = option(1.5, help="pause in seconds, at most 100 %")
+    verbose: bool = option(False, help="say more")
+    form: str = option("json", help="how", choices=("json", "text"))
+    kubeconfig: str | None = option(None, help="file")
+
+
+def resolve(*flags: str, environment: dict[str, str] | None = None) -> Settings:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser, Settings)
+    return load(Settings, parser.parse_args(flags), environment or {})
+
+
+def test_defaults_hold_when_nothing_is_given() -> None:
+    assert resolve("--node-name", "n") == Settings("n", 4, 1.5, False, "json", None)
+
+
+def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("node-name: from-file\nworkers: 1\nwait-s: 9\nverbose: true\n")
+    environment = {"DRACAENA_CONFIG": str(file), "DRACAENA_WORKERS": "2", "DRACAENA_NODE_NAME": "from-env"}
+    settings = resolve("--node-name", "from-flag", environment=environment)
+    assert settings == Settings("from-flag", 2, 9.0, True, "json", None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "message"),
+    [
+        ((), {}, "--node-name (or DRACAENA_NODE_NAME)"),
+        (("--node-name", "n", "--workers", "many"), {}, "--workers: 'many' is no whole number"),
+        (("--node-name", "n"), {"DRACAENA_WAIT_S": "soon"}, "DRACAENA_WAIT_S: 'soon' is no number"),
+        (("--node-name", "n", "--verbose", "1"), {}, "--verbose: '1' is no true or false"),
+        (("--node-name", "n", "--form", "xml"), {}, "--form: 'xml' is not one of json, text"),
+    ],
+)
+def test_bad_value_names_layer_value_and_expectation(
+    flags: tuple[str, ...], environment: dict[str, str], message: str
+) -> None:
+    with pytest.raises(BadInputError) as caught:
+        resolve(*flags, environment=environment)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nodename: x\n", "unknown nodename; known are node-name, workers"),
+        ("- a\n", "holds a list, expected a map"),
+        ("a: [\n", "is no YAML"),
+        ("workers: true\n", "workers: True is no whole number"),
+        ("workers: [1]\n", "workers: [1] is no whole number"),
+    ],
+)
+def test_bad_file_is_refused_with_its_name(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    with pytest.raises(BadInputError) as caught:
+        resolve("--node-name", "n", "--config", str(file))
+    assert message in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_missing_file_is_refused_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="No such file"):
+        resolve("--node-name", "n", "--config", str(tmp_path / "none.yaml"))
+
+
+def test_help_shows_variable_default_and_choices() -> None:
+    parser = argparse.ArgumentParser(prog="x", formatter_class=argparse.HelpFormatter)
+    add_arguments(parser, Settings)
+    text = " ".join(parser.format_help().split())
+    assert "threads; default 4 [DRACAENA_WORKERS]" in text
+    assert "--form json|text" in text
+    assert "this node; must be given [DRACAENA_NODE_NAME]" in text
+    assert "at most 100 %" in text
