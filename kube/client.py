@@ -1,0 +1,231 @@
+"""Typed reads and small writes of the kinds that we use (dracaena.api.objects)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import structlog
+
+from dracaena.api.objects import KubeObject
+from dracaena.kube.errors import KubeError, error_for
+from dracaena.kube.transport import Stream, Transport
+
+T = TypeVar("T", bound=KubeObject)
+
+WRITE_TIMEOUT_S = 10
+"""The server drops a write that takes longer (`?timeout=`), so that it cannot land long after we gave it up."""
+
+PAGE_SIZE = 500
+"""Objects a list page: kubectl's own chunk size, about 3 MB of ResourceSlices."""
+
+MERGE_PATCH = "application/merge-patch+json"
+
+log = structlog.get_logger()
+
+
+class _Raws(msgspec.Struct):
+    """A list whose items are decoded one by one, so that one bad object does not hide the others."""
+
+    class Meta(msgspec.Struct, rename="camel"):
+        resource_version: str = ""
+        continue_: str = msgspec.field(default="", name="continue")
+
+    metadata: Meta
+    items: list[msgspec.Raw] = []
+
+
+class _RawEvent(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _Versioned(msgspec.Struct):
+    class Meta(msgspec.Struct, rename="camel"):
+        resource_version: str = ""
+
+    metadata: Meta
+
+
+class _Status(msgspec.Struct):
+    code: int = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[T]):
+    """All objects of one list, in the server's order, and the resourceVersion to watch from."""
+
+    items: tuple[T, ...]
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bookmark:
+    """The watch is this far; nothing changed."""
+
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[T]):
+    """One event of a watch. For a deletion `object` is the last state."""
+
+    deleted: bool
+    object: T
+
+
+class Watch(Generic[T]):
+    """An open watch. Iterate in one thread; close() from any."""
+
+    def __init__(self, kind: type[T], stream: Stream, call: str) -> None:
+        self._kind = kind
+        self._stream = stream
+        self._call = call
+
+    def __iter__(self) -> Iterator[Change[T] | Bookmark]:
+        """Yield changes and bookmarks until the server ends the watch.
+
+        Raises GoneError when the version is too old, another KubeError when the server or the connection fails.
+        """
+        for line in self._stream.lines():
+            event = msgspec.json.decode(line, type=_RawEvent)
+            if event.type == "BOOKMARK":
+                bookmark = msgspec.json.decode(event.object, type=_Versioned)
+                yield Bookmark(bookmark.metadata.resource_version)
+            elif event.type == "ERROR":
+                status = msgspec.json.decode(event.object, type=_Status)
+                raise error_for(self._call, status.code, bytes(event.object))
+            else:
+                decoded = _decode(self._kind, event.object)
+                if decoded is not None:
+                    yield Change(deleted=event.type == "DELETED", object=decoded)
+
+    def close(self) -> None:
+        """End the watch; the iteration raises or stops."""
+        self._stream.close()
+
+
+class KubeClient:
+    """Reads and writes of one API server. Safe from many threads; all methods raise KubeError."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def get(self, kind: type[T], name: str, *, namespace: str = "") -> T:
+        """Read one object."""
+        return _one(kind, self._transport.request("GET", _path(kind, namespace, name)))
+
+    def list(
+        self, kind: type[T], *, namespace: str = "", field_selector: str = "", label_selector: str = ""
+    ) -> Listing[T]:
+        """Read all objects, of one namespace or of all, in pages. An object that does not decode is left out."""
+        query = _selectors(field_selector, label_selector) | {"limit": str(PAGE_SIZE)}
+        items: list[T] = []
+        while True:
+            body = self._transport.request("GET", _path(kind, namespace), query=query)
+            page = msgspec.json.decode(body, type=_Raws)
+            items.extend(item for raw in page.items if (item := _decode(kind, raw)) is not None)
+            if not page.metadata.continue_:
+                return Listing(tuple(items), page.metadata.resource_version)
+            query["continue"] = page.metadata.continue_
+
+    def watch(
+        self,
+        kind: type[T],
+        *,
+        resource_version: str,
+        timeout_s: int,
+        read_timeout_s: float,
+        field_selector: str = "",
+    ) -> Watch[T]:
+        """Open a watch over all namespaces from a version; the server ends it after timeout_s."""
+        path = _path(kind, "")
+        query = _selectors(field_selector, "") | {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(timeout_s),
+        }
+        stream = self._transport.stream(path, query=query, read_timeout_s=read_timeout_s)
+        return Watch(kind, stream, f"WATCH {path}")
+
+    def create(self, kind: type[T], document: Mapping[str, Any], *, namespace: str = "") -> T:
+        """Create an object; apiVersion and kind are added."""
+        return self._write("POST", kind, _path(kind, namespace), document)
+
+    def replace(self, kind: type[T], document: Mapping[str, Any], *, namespace: str = "") -> T:
+        """Replace a whole object that is ours alone; its metadata.resourceVersion guards the write."""
+        return self._write("PUT", kind, _path(kind, namespace, document["metadata"]["name"]), document)
+
+    def merge_patch(
+        self, kind: type[T], name: str, patch: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
+    ) -> T:
+        """Apply an RFC 7386 patch. With metadata.resourceVersion in it, a changed object is a ConflictError."""
+        path = _path(kind, namespace, name, subresource)
+        return _one(kind, self._send("PATCH", path, patch, content_type=MERGE_PATCH))
+
+    def create_subresource(
+        self, kind: type[KubeObject], name: str, subresource: str, document: Mapping[str, Any], *, namespace: str
+    ) -> None:
+        """Post to a sub-resource, for example pods/binding; the answer is only a Status."""
+        self._send("POST", _path(kind, namespace, name, subresource), document)
+
+    def delete(
+        self,
+        kind: type[KubeObject],
+        name: str,
+        *,
+        namespace: str = "",
+        uid: str | None = None,
+        resource_version: str | None = None,
+        grace_period_s: int | None = None,
+    ) -> None:
+        """Delete an object, only if it still has this UID and version when they are given."""
+        preconditions = {"uid": uid, "resourceVersion": resource_version}
+        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if given := {key: value for key, value in preconditions.items() if value is not None}:
+            options["preconditions"] = given
+        if grace_period_s is not None:
+            options["gracePeriodSeconds"] = grace_period_s
+        self._send("DELETE", _path(kind, namespace, name), options)
+
+    def _write(self, method: str, kind: type[T], path: str, document: Mapping[str, Any]) -> T:
+        whole = {"apiVersion": kind.API_VERSION, "kind": kind.KIND, **document}
+        return _one(kind, self._send(method, path, whole))
+
+    def _send(
+        self, method: str, path: str, document: Mapping[str, Any], content_type: str = "application/json"
+    ) -> bytes:
+        query = {"timeout": f"{WRITE_TIMEOUT_S}s"} if method != "DELETE" else None
+        body = msgspec.json.encode(document)
+        return self._transport.request(method, path, query=query, body=body, content_type=content_type)
+
+
+def _path(kind: type[KubeObject], namespace: str, name: str = "", subresource: str = "") -> str:
+    root = "/apis/" if "/" in kind.API_VERSION else "/api/"
+    scope = f"/namespaces/{namespace}" if namespace else ""
+    tail = "".join(f"/{part}" for part in (name, subresource) if part)
+    return f"{root}{kind.API_VERSION}{scope}/{kind.RESOURCE}{tail}"
+
+
+def _selectors(field_selector: str, label_selector: str) -> dict[str, str]:
+    given = {"fieldSelector": field_selector, "labelSelector": label_selector}
+    return {key: value for key, value in given.items() if value}
+
+
+def _one(kind: type[T], body: bytes) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        raise KubeError(f"read {kind.KIND}", None, "", f"the answer does not decode: {error}") from error
+
+
+def _decode(kind: type[T], raw: msgspec.Raw) -> T | None:
+    """Decode one object of many; one that is not of the API's shape is named in the log and left out."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.DecodeError as error:
+        log.warning("object does not decode, left out", kind=kind.KIND, problem=str(error), start=bytes(raw)[:200])
+        return None

@@ -1,0 +1,207 @@
+"""A cache of one kind, kept up to date by list and watch: a thread that survives whatever the server does."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import structlog
+
+from dracaena.api.objects import KubeObject
+from dracaena.kube.client import Bookmark, KubeClient, Watch
+from dracaena.kube.errors import GoneError, KubeError
+from dracaena.process.clock import Clock
+
+T = TypeVar("T", bound=KubeObject)
+
+WATCH_TIMEOUT_S = 300
+"""The server is asked to end a watch after 300 to 600 s, so that reconnects of many clients spread out."""
+
+SILENCE_S = 90.0
+"""Bookmarks come about once a minute; a connection silent for longer is dead although no packet says so."""
+
+SHORT_WATCH_S = 10.0
+"""A watch is asked for minutes: one that ends sooner tells of a server in trouble, so the next one waits a little."""
+
+FIRST_BACKOFF_S = 0.8
+LONGEST_BACKOFF_S = 30.0
+"""Waits after failures double from the first to the longest (client-go's reflector has the same figures)."""
+
+log = structlog.get_logger()
+
+
+class Backoff:
+    """Growing waits with jitter, so that many clients of a restarted server do not come back at once."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._next_s = FIRST_BACKOFF_S
+
+    def reset(self) -> None:
+        """Start again from the shortest wait."""
+        self._next_s = FIRST_BACKOFF_S
+
+    def next_s(self) -> float:
+        """Return the next wait in seconds: the current step ±50 %, and double the step."""
+        step, self._next_s = self._next_s, min(self._next_s * 2, LONGEST_BACKOFF_S)
+        return step * self._rng.uniform(0.5, 1.5)
+
+
+class Reflector(Generic[T]):
+    """All objects of a kind that a field selector names, as the server last told.
+
+    `on_change(old, new)` is called from the reflector's thread, one call at a time, in the server's order: old is
+    None for a new object, new is None for a deleted one. After a broken watch a fresh list is compared with the
+    cache, so that nothing is missed; several changes of one object may then arrive as one.
+    Reads are safe from any thread and cost a lock and a lookup.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        kind: type[T],
+        *,
+        clock: Clock,
+        field_selector: str = "",
+        on_change: Callable[[T | None, T | None], None] | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._client = client
+        self._kind = kind
+        self._clock = clock
+        self._field_selector = field_selector
+        self._on_change = on_change
+        self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
+        self._backoff = Backoff(self._rng)
+        self._lock = threading.Lock()
+        self._objects: dict[str, T] = {}
+        self._watch: Watch[T] | None = None
+        self._version = ""  # last version seen by the watch; only the reflector's thread touches it
+        self._synced = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"reflector-{kind.RESOURCE}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to list and watch in a thread of its own."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; a watch in progress is cut off. Returns when no more on_change can come."""
+        self._stopping.set()
+        with self._lock:
+            watch = self._watch
+        if watch is not None:
+            watch.close()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    @property
+    def synced(self) -> bool:
+        """Whether the first list is in the cache, and on_change was called for all of it."""
+        return self._synced.is_set()
+
+    def wait_synced(self, timeout_s: float) -> bool:
+        """Wait for the first list at most timeout_s; return whether it is there."""
+        return self._clock.sleep_until_set(self._synced, timeout_s)
+
+    def get(self, key: str) -> T | None:
+        """Return the object with this key (`namespace/name` or `name`), if there is one."""
+        with self._lock:
+            return self._objects.get(key)
+
+    def values(self) -> tuple[T, ...]:
+        """Return all objects, sorted by key: a snapshot that does not change."""
+        with self._lock:
+            return tuple(self._objects[key] for key in sorted(self._objects))
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                version = self._list()
+                self._watch_from(version)
+            except GoneError:
+                log.info("watch too far behind, listing again", resource=self._kind.RESOURCE)
+                self._pause()
+            except KubeError as error:
+                if not self._stopping.is_set():
+                    log.warning("list failed", resource=self._kind.RESOURCE, error=str(error))
+                self._pause()
+
+    def _list(self) -> str:
+        listing = self._client.list(self._kind, field_selector=self._field_selector)
+        fresh = {item.key: item for item in listing.items}
+        with self._lock:
+            stale = sorted(key for key in self._objects if key not in fresh)
+        for key in stale:
+            self._apply(key, None)
+        for key in sorted(fresh):
+            self._apply(key, fresh[key])
+        self._synced.set()
+        return listing.resource_version
+
+    def _watch_from(self, version: str) -> None:
+        """Watch until stopped or until a list is needed; a broken watch goes on from its last version."""
+        while not self._stopping.is_set():
+            began_s = self._clock.monotonic()
+            try:
+                version = self._follow(version)
+            except GoneError:
+                raise
+            except KubeError as error:
+                version = self._version or version
+                if not self._stopping.is_set():
+                    log.info("watch broke, going on", resource=self._kind.RESOURCE, error=str(error))
+            if self._clock.monotonic() - began_s < SHORT_WATCH_S:
+                self._pause()
+
+    def _follow(self, version: str) -> str:
+        """Read one watch to its end and return the last version seen."""
+        self._version = version
+        watch = self._client.watch(
+            self._kind,
+            resource_version=version,
+            timeout_s=int(WATCH_TIMEOUT_S * self._rng.uniform(1, 2)),
+            read_timeout_s=SILENCE_S,
+            field_selector=self._field_selector,
+        )
+        with self._lock:
+            self._watch = watch
+        try:
+            if self._stopping.is_set():
+                return version
+            for event in watch:
+                if isinstance(event, Bookmark):
+                    self._version = event.resource_version
+                else:
+                    item = event.object
+                    self._apply(item.key, None if event.deleted else item)
+                    self._version = item.metadata.resource_version
+                self._backoff.reset()
+            return self._version
+        finally:
+            with self._lock:
+                self._watch = None
+            watch.close()
+
+    def _apply(self, key: str, new: T | None) -> None:
+        with self._lock:
+            old = self._objects.get(key)
+            if new is None:
+                self._objects.pop(key, None)
+            else:
+                self._objects[key] = new
+        if self._on_change is None or (old is None and new is None):
+            return
+        if old is not None and new is not None and _same(old, new):
+            return
+        self._on_change(old, new)
+
+    def _pause(self) -> None:
+        self._clock.sleep_until_set(self._stopping, self._backoff.next_s())
+
+
+def _same(old: KubeObject, new: KubeObject) -> bool:
+    """Whether two states are one: the version tells, and the UID tells a new object of the same name."""
+    return (old.metadata.uid, old.metadata.resource_version) == (new.metadata.uid, new.metadata.resource_version)

@@ -1,0 +1,1 @@
+"""Fakes of our ports and builders of values for tests."""

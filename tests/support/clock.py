@@ -1,0 +1,44 @@
+"""A clock that moves only when a test says so."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+
+class FakeClock:
+    """Implements dracaena.process.clock.Clock. advance() moves the time and wakes everybody who waits."""
+
+    def __init__(self, now: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self._now = now
+        self._monotonic = 0.0
+        self._tick = threading.Condition()
+
+    def now(self) -> datetime:
+        with self._tick:
+            return self._now
+
+    def monotonic(self) -> float:
+        with self._tick:
+            return self._monotonic
+
+    def advance(self, seconds: float) -> None:
+        with self._tick:
+            self._now += timedelta(seconds=seconds)
+            self._monotonic += seconds
+            self._tick.notify_all()
+
+    def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
+        """Poll the notification in real milliseconds, the time-out in fake seconds."""
+        deadline = None if timeout_s is None else self.monotonic() + timeout_s
+        while not condition.wait(0.005):
+            if deadline is not None and self.monotonic() >= deadline:
+                return False
+        return True
+
+    def sleep_until_set(self, event: threading.Event, timeout_s: float) -> bool:
+        deadline = self.monotonic() + timeout_s
+        while not event.wait(0.005):
+            if self.monotonic() >= deadline:
+                return False
+        return True

@@ -1,0 +1,40 @@
+"""Connections for tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dracaena.kube.client import KubeClient
+from dracaena.kube.transport import Transport
+
+
+def kubeconfig_document(url: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "users": [{"name": "u", "user": {"token": "secret-token"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+
+
+def client_for(url: str, folder: Path, *, user_agent: str = "tests") -> KubeClient:
+    path = folder / "kubeconfig"
+    path.write_text(yaml.safe_dump(kubeconfig_document(url)))
+    return KubeClient(Transport.from_kubeconfig(str(path), user_agent=user_agent))
+
+
+def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 10.0) -> Any:
+    """Poll a condition of another thread or process; fail with what was seen last. The only waiting that tests do."""
+    deadline = time.monotonic() + timeout_s
+    while not (seen := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s} s: {what}; last seen: {seen!r}")
+        time.sleep(0.005)
+    return seen

@@ -1,0 +1,205 @@
+"""The reflector against servers that misbehave in every way that was seen of real ones."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.clock import FakeClock
+from support.kube import client_for, wait_for
+from support.scripted_server import Request, ScriptedServer
+
+from dracaena.api.objects import Pod
+from dracaena.kube.reflector import Backoff, Reflector
+
+Seen = list[tuple[str | None, str | None]]
+
+
+def pod(name: str, version: int, uid: str = "u") -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": "ns", "resourceVersion": str(version), "uid": uid}}
+
+
+def listing(version: int, *items: dict[str, Any]) -> dict[str, Any]:
+    return {"metadata": {"resourceVersion": str(version)}, "items": list(items)}
+
+
+def label(item: Pod | None) -> str | None:
+    return f"{item.metadata.name}@{item.metadata.resource_version}" if item else None
+
+
+@contextmanager
+def reflecting(server: ScriptedServer, folder: Path, clock: FakeClock, seen: Seen) -> Iterator[Reflector[Pod]]:
+    reflector = Reflector(
+        client_for(server.url, folder),
+        Pod,
+        clock=clock,
+        field_selector="spec.nodeName=n",
+        on_change=lambda old, new: seen.append((label(old), label(new))),
+        rng=random.Random(1),
+    )
+    reflector.start()
+    try:
+        yield reflector
+    finally:
+        reflector.stop()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def scripted(lists: list[Any], watches: list[Callable[[Request], None]]) -> ScriptedServer:
+    """Serve the given lists and watches in turn; the last of each again and again. A number is an HTTP status."""
+    box: list[ScriptedServer] = []
+    counts = {"list": 0, "watch": 0}
+
+    def answer(request: Request) -> None:
+        if request.watching:
+            index = min(counts["watch"], len(watches) - 1)
+            counts["watch"] += 1
+            watches[index](request)
+            return
+        document = lists[min(counts["list"], len(lists) - 1)]
+        counts["list"] += 1
+        if isinstance(document, int):
+            request.answer(document, {"reason": "Scripted", "message": "scripted"})
+        else:
+            request.answer(200, document)
+
+    box.append(ScriptedServer(answer))
+    return box[0]
+
+
+def open_watch(*events: tuple[str, dict[str, Any]], until: threading.Event | None = None) -> Callable[[Request], None]:
+    """Send events; then stay open, or until an event of the test."""
+
+    def answer(request: Request) -> None:
+        request.begin_stream()
+        for kind, document in events:
+            request.send_event(kind, document)
+        if until is None:
+            threading.Event().wait(10)
+        else:
+            until.wait(10)
+            request.end_stream()
+
+    return answer
+
+
+def closed_watch(*events: tuple[str, dict[str, Any]]) -> Callable[[Request], None]:
+    def answer(request: Request) -> None:
+        request.begin_stream()
+        for kind, document in events:
+            request.send_event(kind, document)
+        request.end_stream()
+
+    return answer
+
+
+def test_list_then_changes_in_order(clock: FakeClock, tmp_path: Path) -> None:
+    seen: Seen = []
+    events = open_watch(
+        ("ADDED", pod("b", 11)), ("MODIFIED", pod("a", 12)), ("DELETED", pod("b", 13)), ("BOOKMARK", pod("", 14))
+    )
+    with scripted([listing(10, pod("a", 5))], [events]) as server, reflecting(server, tmp_path, clock, seen) as cache:
+        wait_for(lambda: len(seen) == 4, "four changes")
+        assert seen == [(None, "a@5"), (None, "b@11"), ("a@5", "a@12"), ("b@11", None)]
+        assert [label(item) for item in cache.values()] == ["a@12"]
+        assert label(cache.get("ns/a")) == "a@12"
+        assert cache.get("ns/b") is None
+    assert server.watches()[0].query["resourceVersion"] == "10"
+    assert server.watches()[0].query["allowWatchBookmarks"] == "true"
+    assert {request.query["fieldSelector"] for request in server.requests} == {"spec.nodeName=n"}
+
+
+def test_synced_means_that_all_of_the_list_was_told(clock: FakeClock, tmp_path: Path) -> None:
+    seen: Seen = []
+    lists = [listing(10, pod("b", 5), pod("a", 6))]
+    with scripted(lists, [open_watch()]) as server, reflecting(server, tmp_path, clock, seen) as cache:
+        wait_for(lambda: cache.synced, "synced")
+        assert seen == [(None, "a@6"), (None, "b@5")]
+
+
+def test_broken_watch_goes_on_from_the_last_version_without_a_list(clock: FakeClock, tmp_path: Path) -> None:
+    seen: Seen = []
+    watches = [closed_watch(("ADDED", pod("a", 11)), ("BOOKMARK", pod("", 15))), open_watch(("ADDED", pod("b", 16)))]
+    with scripted([listing(10)], watches) as server, reflecting(server, tmp_path, clock, seen):
+        wait_for(lambda: len(server.watches()) == 1 and seen, "the first watch")
+        wait_for(lambda: clock.advance(1) or len(seen) == 2, "the second watch")
+    assert [request.query["resourceVersion"] for request in server.watches()] == ["10", "15"]
+    assert len(server.lists()) == 1
+
+
+def test_expired_version_lists_again_and_finds_what_was_missed(clock: FakeClock, tmp_path: Path) -> None:
+    seen: Seen = []
+    lists = [listing(10, pod("a", 5), pod("b", 6)), listing(90, pod("b", 50), pod("c", 60))]
+    expired = closed_watch(("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}))
+    with scripted(lists, [expired, open_watch()]) as server, reflecting(server, tmp_path, clock, seen) as cache:
+        wait_for(lambda: clock.advance(1) or len(seen) == 5, "the second list")
+        assert seen[2:] == [("a@5", None), ("b@6", "b@50"), (None, "c@60")]
+        wait_for(lambda: len(server.watches()) == 2, "a watch from the new list")
+        assert [label(item) for item in cache.values()] == ["b@50", "c@60"]
+    assert server.watches()[1].query["resourceVersion"] == "90"
+
+
+def test_object_recreated_under_its_name_is_told(clock: FakeClock, tmp_path: Path) -> None:
+    seen: Seen = []
+    lists = [listing(10, pod("a", 5, "first")), listing(20, pod("a", 15, "second"))]
+    gone = lambda request: request.answer(410, {"reason": "Expired", "message": "too old"})  # noqa: E731
+    with scripted(lists, [gone, open_watch()]) as server, reflecting(server, tmp_path, clock, seen):
+        wait_for(lambda: clock.advance(1) or len(seen) == 2, "the second list")
+    assert seen == [(None, "a@5"), ("a@5", "a@15")]
+
+
+@pytest.mark.parametrize("failure", ["watch closed at once", "watch refused", "list refused", "rubbish in the watch"])
+def test_failing_server_is_asked_ever_more_rarely(failure: str, clock: FakeClock, tmp_path: Path) -> None:
+    """In 60 s of clock a failing server gets a handful of requests, not thousands."""
+    watch = {
+        "watch closed at once": closed_watch(),
+        "watch refused": lambda request: request.answer(500, {"reason": "InternalError", "message": "no"}),
+        "list refused": open_watch(),
+        "rubbish in the watch": closed_watch(("ERROR", {"code": 500, "reason": "InternalError", "message": "no"})),
+    }[failure]
+    lists: list[Any] = [503] if failure == "list refused" else [listing(10)]
+    with scripted(lists, [watch]) as server, reflecting(server, tmp_path, clock, []):
+        for _ in range(60):
+            before = len(server.requests)
+            clock.advance(1)
+            # The reflector polls the fake clock every 5 ms: give it the chance to be too eager.
+            threading.Event().wait(0.02)
+            assert len(server.requests) - before <= 2
+        assert 4 <= len(server.requests) <= 16
+
+
+def test_silent_connection_is_given_up(tmp_path: Path, clock: FakeClock) -> None:
+    """A watch whose peer vanished without a word: the read time-out is real, so it is made short here."""
+    hang = open_watch()
+    with scripted([listing(10)], [hang]) as server:
+        watch = client_for(server.url, tmp_path).watch(Pod, resource_version="10", timeout_s=300, read_timeout_s=0.2)
+        with pytest.raises(Exception, match="the stream broke"):
+            list(watch)
+        watch.close()
+
+
+def test_stop_ends_an_open_watch_at_once(clock: FakeClock, tmp_path: Path) -> None:
+    seen: Seen = []
+    with scripted([listing(10, pod("a", 5))], [open_watch()]) as server:
+        with reflecting(server, tmp_path, clock, seen):
+            wait_for(server.watches, "an open watch")
+        assert seen == [(None, "a@5")]
+    assert not [thread for thread in threading.enumerate() if thread.name == "reflector-pods"]
+
+
+def test_backoff_doubles_to_its_limit_and_starts_again() -> None:
+    backoff = Backoff(random.Random(3))
+    waits = [backoff.next_s() for _ in range(12)]
+    steps = [0.8, 1.6, 3.2, 6.4, 12.8, 25.6] + [30.0] * 6
+    assert all(step * 0.5 <= wait <= step * 1.5 for step, wait in zip(steps, waits, strict=True))
+    backoff.reset()
+    assert backoff.next_s() <= 1.2
