@@ -1,0 +1,59 @@
+"""Machines made by hypothesis: any links, contradictory and unknown ones among them."""
+
+from __future__ import annotations
+
+import uuid
+
+from hypothesis import strategies as st
+
+from dracaena.api.links import MAX_NVLINKS, Link, LinkLevel
+from dracaena.api.machine import Gpu, Machine
+from dracaena.api.topology import Nic, Topology
+
+LEVELS = st.none() | st.sampled_from(LinkLevel)
+LINKS = st.builds(Link, LEVELS, st.none() | st.integers(0, MAX_NVLINKS))
+NUMA_NODES = st.none() | st.integers(0, 3)
+
+
+@st.composite
+def topologies(draw: st.DrawFn, largest: int = 16) -> Topology:
+    """Links of 0 to `largest` GPUs and 0 to 3 NICs."""
+    count = draw(st.integers(0, largest))
+    pairs = count * (count - 1) // 2
+    nics = draw(st.integers(0, 3)) if count else 0
+    return Topology(
+        gpu_count=count,
+        pairs=tuple(draw(st.lists(LINKS, min_size=pairs, max_size=pairs))),
+        numa_nodes=tuple(draw(st.lists(NUMA_NODES, min_size=count, max_size=count))),
+        nics=tuple(
+            Nic(f"nic{place}", tuple(draw(st.lists(LEVELS, min_size=count, max_size=count)))) for place in range(nics)
+        ),
+    )
+
+
+@st.composite
+def machines(draw: st.DrawFn, largest: int = 16) -> Machine:
+    """Machines whose every value fits into a ResourceSlice."""
+    topology = draw(topologies(largest))
+    text = st.none() | st.text(max_size=16)
+    number = st.none() | st.integers(0, 2**31)
+    version = st.none() | st.sampled_from(["535.104.05", "12.2", "570.86.15", "9.0", "1.2.3.4", "unknown"])
+    gpus = tuple(
+        Gpu(
+            uuid=f"GPU-{uuid.UUID(int=draw(st.integers(0, 2**96)) * 16 + place)}",
+            index=draw(st.integers(0, 63)) * 16 + place,
+            minor=draw(number),
+            product_name=draw(text),
+            brand=draw(text),
+            architecture=draw(text),
+            cuda_compute_capability=draw(version),
+            memory_bytes=draw(st.none() | st.integers(0, 2**45)),
+            nvlink_count=draw(number),
+            nvlink_generation=draw(number),
+            pcie_generation=draw(number),
+            pcie_width=draw(number),
+            fabric_clique=draw(text),
+        )
+        for place in range(topology.gpu_count)
+    )
+    return Machine("made", gpus, topology, driver_version=draw(version), cuda_driver_version=draw(version))
