@@ -1,0 +1,113 @@
+"""The one table of what a device of ours carries in a ResourceSlice. Selectors of users depend on it.
+
+Un-prefixed names live in the driver's domain. Names that NVIDIA's driver uses too mean the same here, so that selectors
+carry over. A name is never given another meaning: what changes gets a new name, what goes stays one release as it was.
+Limits (resource.k8s.io/v1): 32 attributes and capacities a device, strings of 64 bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+MAX_ATTRIBUTES_AND_CAPACITIES = 32
+"""ResourceSliceMaxAttributesAndCapacitiesPerDevice."""
+MAX_STRING_BYTES = 64
+"""DeviceAttributeMaxValueLength, for strings and versions; counted in bytes of UTF-8."""
+MAX_NUMA_NODE = 1023
+"""Largest value that resource.kubernetes.io/numaNode may have."""
+
+STANDARD_DOMAIN = "resource.kubernetes.io"
+GPU_TYPE = "gpu"
+"""Value of `type` for a whole physical GPU."""
+
+
+class AttributeType(Enum):
+    """How a value stands in the slice. One that does not fit there drops itself; only a TEXT is cut."""
+
+    INT = "int"
+    STRING = "string"
+    """An identifier or compact string: cut off it would mean something else."""
+    TEXT = "text"
+    """A string for people, cut at 64 bytes on a character boundary."""
+    VERSION = "version"
+    """SemVer 2.0.0, made from a vendor's version."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeSpec:
+    """One row of the table."""
+
+    name: str
+    type: AttributeType
+    meaning: str
+    """With the unit, where it has one."""
+    gpu_field: str | None = None
+    """Field of dracaena.api.machine.Gpu that it carries as it is; None: the codec computes it."""
+    optional: bool = True
+    """A device without an attribute that is not optional does not decode."""
+    since: str = "0.1.0"
+    """First version of Dracaena that published it."""
+
+
+_INT, _STRING, _TEXT, _VERSION = AttributeType.INT, AttributeType.STRING, AttributeType.TEXT, AttributeType.VERSION
+
+TYPE = AttributeSpec("type", _STRING, "kind of device: `gpu`", optional=False)
+UUID = AttributeSpec("uuid", _STRING, "UUID of the GPU as NVML gives it", "uuid", optional=False)
+PRODUCT_NAME = AttributeSpec("productName", _TEXT, "product name as NVML gives it", "product_name")
+BRAND = AttributeSpec("brand", _TEXT, "brand, for example Tesla", "brand")
+ARCHITECTURE = AttributeSpec("architecture", _TEXT, "architecture, for example Hopper", "architecture")
+CUDA_COMPUTE_CAPABILITY = AttributeSpec("cudaComputeCapability", _VERSION, "CUDA compute capability")
+CUDA_COMPUTE_CAPABILITY_TEXT = AttributeSpec(
+    "cudaComputeCapabilityText",
+    _STRING,
+    "the same as the driver reports it, for example 9.0",
+    "cuda_compute_capability",
+)
+DRIVER_VERSION = AttributeSpec("driverVersion", _VERSION, "version of the NVIDIA driver")
+DRIVER_VERSION_TEXT = AttributeSpec(
+    "driverVersionText", _STRING, "the same as the driver reports it, for example 535.104.05"
+)
+CUDA_DRIVER_VERSION = AttributeSpec("cudaDriverVersion", _VERSION, "CUDA version that the driver supports")
+CUDA_DRIVER_VERSION_TEXT = AttributeSpec(
+    "cudaDriverVersionText", _STRING, "the same as the driver reports it, for example 12.2"
+)
+INDEX = AttributeSpec("index", _INT, "NVML index; changes with reboots, no identity", "index", optional=False)
+MINOR = AttributeSpec("minor", _INT, "number of the device node /dev/nvidia<minor>", "minor")
+ORDINAL = AttributeSpec(
+    "ordinal", _INT, "rank by PCI address among all physical GPUs of the node, from 0", optional=False
+)
+NUMA_NODE = AttributeSpec(f"{STANDARD_DOMAIN}/numaNode", _INT, "NUMA node of the GPU")
+PCIE_ROOT = AttributeSpec(f"{STANDARD_DOMAIN}/pcieRoot", _STRING, "PCIe root, `pci<domain>:<bus>`", "pcie_root")
+PCI_BUS_ID = AttributeSpec(f"{STANDARD_DOMAIN}/pciBusID", _STRING, "PCI address, `dddd:bb:dd.f`", "pci_bus_id")
+NVLINK_GROUP = AttributeSpec(
+    "nvlinkGroup", _INT, "lowest ordinal among the GPUs that NVLinks connect to this one; left out where uncertain"
+)
+PCIE_SWITCH = AttributeSpec(
+    "pcieSwitch", _INT, "lowest ordinal among the GPUs below the same PCIe switch (PIX); left out where uncertain"
+)
+HOST_BRIDGE = AttributeSpec(
+    "hostBridge", _INT, "lowest ordinal among the GPUs below the same host bridge (PHB); left out where uncertain"
+)
+FABRIC_CLIQUE = AttributeSpec(
+    "fabricClique", _STRING, "NVLink fabric of several nodes, `<clusterUUID>.<cliqueID>`", "fabric_clique"
+)
+NVLINK_COUNT = AttributeSpec("nvlinkCount", _INT, "active NVLinks of this GPU to anywhere", "nvlink_count")
+NVLINK_GENERATION = AttributeSpec("nvlinkGeneration", _INT, "NVLink generation", "nvlink_generation")
+PCIE_GENERATION = AttributeSpec("pcieGeneration", _INT, "PCIe generation of the GPU's link", "pcie_generation")
+PCIE_WIDTH = AttributeSpec("pcieWidth", _INT, "PCIe lanes of the GPU's link", "pcie_width")
+PCIE_LEVELS = AttributeSpec("pcieLevels", _STRING, "PCIe level to each GPU of the node in ordinal order (compact)")
+NVLINKS = AttributeSpec("nvlinks", _STRING, "NVLinks to each GPU of the node in ordinal order (compact)")
+NIC_LEVELS = AttributeSpec("nicLevels", _STRING, "PCIe level to each NIC of the node (compact)")
+
+GPU_ATTRIBUTES = (
+    TYPE, UUID, PRODUCT_NAME, BRAND, ARCHITECTURE, CUDA_COMPUTE_CAPABILITY, CUDA_COMPUTE_CAPABILITY_TEXT,
+    DRIVER_VERSION, DRIVER_VERSION_TEXT, CUDA_DRIVER_VERSION, CUDA_DRIVER_VERSION_TEXT, INDEX, MINOR, ORDINAL,
+    NUMA_NODE, PCIE_ROOT, PCI_BUS_ID, NVLINK_GROUP, PCIE_SWITCH, HOST_BRIDGE, FABRIC_CLIQUE, NVLINK_COUNT,
+    NVLINK_GENERATION, PCIE_GENERATION, PCIE_WIDTH, PCIE_LEVELS, NVLINKS, NIC_LEVELS,
+)  # fmt: skip
+"""All attributes of a whole GPU, in the order in which they are published."""
+
+MEMORY_CAPACITY = "memory"
+"""Capacity: the GPU's memory, a Quantity in bytes."""
+GPU_CAPACITIES = (MEMORY_CAPACITY,)

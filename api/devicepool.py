@@ -1,0 +1,279 @@
+"""Reads the devices of one node's pool back into GPUs and links: the inverse of dracaena.api.resourceslice.
+
+What does not decode is named and left out, device by device; the rest of the pool stays usable.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, TypeVar
+
+from dracaena.api import attributes as table
+from dracaena.api import compact
+from dracaena.api.attributes import AttributeSpec, AttributeType
+from dracaena.api.links import Link, LinkLevel
+from dracaena.api.machine import Gpu
+from dracaena.api.names import DeviceName, gpu_device_name
+from dracaena.api.objects import Device
+from dracaena.api.quantity import parse_bytes
+from dracaena.api.topology import Nic, Topology
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedGpu:
+    """One GPU of a pool."""
+
+    name: DeviceName
+    ordinal: int
+    gpu: Gpu
+    driver_version: str | None = None
+    """As the driver reports it."""
+    cuda_driver_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProblem:
+    """A device that does not say what a device of ours says."""
+
+    device: DeviceName
+    attribute: str
+    seen: str
+    expected: str
+    skipped: bool = True
+    """False: the device stays, only what is named is taken as unknown."""
+
+    @property
+    def text(self) -> str:
+        """One line that says all of it."""
+        return f"device {self.device}, {self.attribute}: {self.seen}, expected {self.expected}"
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedPool:
+    """The GPUs of one node as far as their devices tell."""
+
+    gpus: tuple[DecodedGpu, ...]
+    """In ordinal order."""
+    topology: Topology
+    """Addressed by ordinal. It also counts GPUs whose device is missing; what only they could tell is unknown. NICs are
+    called `nic0`, `nic1`, …: their names are not published."""
+    problems: tuple[DeviceProblem, ...]
+
+
+def decode_pool(devices: Iterable[Device]) -> DecodedPool:
+    """Read all devices of one pool; their order does not matter.
+
+    A device with a missing, mistyped or unknown value is skipped, and so is the later (by name) of two that claim one
+    ordinal. If the rows of two devices contradict each other, their pair is unknown and both stay: choosing one of them
+    would be a guess, and losing a GPU over it too dear. Never raises; cost: O(GPUs²).
+    """
+    problems: list[DeviceProblem] = []
+    rows: list[_Row] = []
+    for device in sorted(devices, key=lambda device: device.name):
+        try:
+            rows.append(_read_row(device))
+        except _UnreadableError as error:
+            problems.append(DeviceProblem(DeviceName(device.name), error.attribute, error.seen, error.expected))
+    rows = _agreeing(rows, problems)
+    topology = _topology(rows, problems)
+    return DecodedPool(tuple(row.decoded for row in rows), topology, tuple(problems))
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    decoded: DecodedGpu
+    numa_node: int | None
+    levels: tuple[LinkLevel | None, ...] | None
+    """One a GPU of the node, None at the own place; None: not published."""
+    nvlinks: tuple[int | None, ...] | None
+    nics: tuple[LinkLevel | None, ...] | None
+
+    @property
+    def gpu_count(self) -> int | None:
+        row = self.levels if self.levels is not None else self.nvlinks
+        return None if row is None else len(row)
+
+
+class _UnreadableError(Exception):
+    def __init__(self, attribute: str, seen: str, expected: str) -> None:
+        self.attribute, self.seen, self.expected = attribute, seen, expected
+        super().__init__(attribute)
+
+
+def _read_row(device: Device) -> _Row:
+    kind = _value(device, table.TYPE)
+    if kind != table.GPU_TYPE:
+        raise _UnreadableError(table.TYPE.name, repr(kind), repr(table.GPU_TYPE))
+    fields: dict[str, Any] = {
+        spec.gpu_field: _value(device, spec) for spec in table.GPU_ATTRIBUTES if spec.gpu_field is not None
+    }
+    if gpu_device_name(fields["uuid"]) != device.name:
+        raise _UnreadableError(table.UUID.name, repr(fields["uuid"]), "the UUID in the device's name")
+    ordinal = _integer(device, table.ORDINAL) or 0
+    levels, nvlinks = _compact(device, table.PCIE_LEVELS, ordinal), _compact(device, table.NVLINKS, ordinal)
+    if levels is not None and nvlinks is not None and len(levels) != len(nvlinks):
+        raise _UnreadableError(table.NVLINKS.name, f"{len(nvlinks)} entries", f"{len(levels)} as in pcieLevels")
+    return _Row(
+        decoded=DecodedGpu(
+            name=DeviceName(device.name),
+            ordinal=ordinal,
+            gpu=Gpu(**fields, memory_bytes=_memory_bytes(device)),
+            driver_version=_text(device, table.DRIVER_VERSION_TEXT),
+            cuda_driver_version=_text(device, table.CUDA_DRIVER_VERSION_TEXT),
+        ),
+        numa_node=_integer(device, table.NUMA_NODE),
+        levels=_levels(table.PCIE_LEVELS, levels),
+        nvlinks=nvlinks,
+        nics=_levels(table.NIC_LEVELS, _compact(device, table.NIC_LEVELS, None)),
+    )
+
+
+def _value(device: Device, spec: AttributeSpec) -> int | str | None:
+    attribute = device.attributes.get(spec.name)
+    if attribute is None:
+        if spec.optional:
+            return None
+        raise _UnreadableError(spec.name, "nothing", f"a value of type {spec.type.value}")
+    value = attribute.int_value if spec.type is AttributeType.INT else attribute.string
+    if value is None:
+        raise _UnreadableError(spec.name, "another type", f"a value of type {spec.type.value}")
+    if isinstance(value, int) and value < 0:
+        raise _UnreadableError(spec.name, str(value), "0 or more")
+    return value
+
+
+def _integer(device: Device, spec: AttributeSpec) -> int | None:
+    value = _value(device, spec)
+    return value if isinstance(value, int) else None
+
+
+def _text(device: Device, spec: AttributeSpec) -> str | None:
+    value = _value(device, spec)
+    return value if isinstance(value, str) else None
+
+
+def _memory_bytes(device: Device) -> int | None:
+    capacity = device.capacity.get(table.MEMORY_CAPACITY)
+    if capacity is None:
+        return None
+    try:
+        return parse_bytes(capacity.value)
+    except ValueError as error:
+        raise _UnreadableError(table.MEMORY_CAPACITY, repr(capacity.value), "a whole number of bytes") from error
+
+
+def _compact(device: Device, spec: AttributeSpec, own: int | None) -> tuple[int | None, ...] | None:
+    """Read a compact string; `own` is the place that must hold the device itself, None: no place may."""
+    text = _text(device, spec)
+    if text is None:
+        return None
+    try:
+        entries = compact.decode(text)
+    except compact.CompactError as error:
+        raise _UnreadableError(spec.name, error.seen, error.expected) from error
+    places = [place for place, entry in enumerate(entries) if entry == compact.SELF]
+    if places != ([] if own is None else [own]):
+        expected = f"the device itself at place {own} only" if own is not None else "no entry of the device itself"
+        raise _UnreadableError(spec.name, repr(text), expected)
+    return tuple(None if entry == compact.SELF else entry for entry in entries)
+
+
+def _levels(spec: AttributeSpec, entries: Sequence[int | None] | None) -> tuple[LinkLevel | None, ...] | None:
+    if entries is None:
+        return None
+    try:
+        return tuple(compact.level_of_number(entry) for entry in entries)
+    except compact.CompactError as error:
+        raise _UnreadableError(spec.name, error.seen, error.expected) from error
+
+
+def _agreeing(rows: Sequence[_Row], problems: list[DeviceProblem]) -> list[_Row]:
+    """Return, in ordinal order, the rows that can stand in one pool; name the others."""
+    gpu_count = _most_common(row.gpu_count for row in rows)
+    nic_count = _most_common(None if row.nics is None else len(row.nics) for row in rows)
+    taken: dict[int, _Row] = {}
+    for row in rows:
+        problem = _misfit(row, gpu_count, nic_count, taken)
+        if problem is None:
+            taken[row.decoded.ordinal] = row
+        else:
+            problems.append(problem)
+    return [taken[ordinal] for ordinal in sorted(taken)]
+
+
+def _most_common(lengths: Iterable[int | None]) -> int | None:
+    """Return the length that most rows have; of equals the larger, so that no GPU is lost."""
+    counts = Counter(length for length in lengths if length is not None)
+    return max(counts, key=lambda length: (counts[length], length), default=None)
+
+
+def _misfit(row: _Row, gpu_count: int | None, nic_count: int | None, taken: dict[int, _Row]) -> DeviceProblem | None:
+    device, ordinal = row.decoded.name, row.decoded.ordinal
+    if any(other.decoded.name == device for other in taken.values()):
+        return DeviceProblem(device, "name", "a second device of this name", "each name once in a pool")
+    if row.gpu_count not in (None, gpu_count):
+        return DeviceProblem(
+            device, table.PCIE_LEVELS.name, f"a row of {row.gpu_count} GPUs", f"{gpu_count} as most devices"
+        )
+    if gpu_count is not None and ordinal >= gpu_count:
+        return DeviceProblem(device, table.ORDINAL.name, str(ordinal), f"below {gpu_count}, the number of GPUs")
+    if row.nics is not None and len(row.nics) != nic_count:
+        return DeviceProblem(
+            device, table.NIC_LEVELS.name, f"a row of {len(row.nics)} NICs", f"{nic_count} as most devices"
+        )
+    if ordinal in taken:
+        other = taken[ordinal].decoded.name
+        return DeviceProblem(device, table.ORDINAL.name, str(ordinal), f"another: device {other} has it")
+    return None
+
+
+def _topology(rows: Sequence[_Row], problems: list[DeviceProblem]) -> Topology:
+    by_ordinal = {row.decoded.ordinal: row for row in rows}
+    count = _most_common(row.gpu_count for row in rows)
+    if count is None:
+        count = max(by_ordinal, default=-1) + 1
+    nics = max((len(row.nics) for row in rows if row.nics is not None), default=0)
+    return Topology(
+        gpu_count=count,
+        pairs=tuple(_pair(by_ordinal, a, b, problems) for a, b in combinations(range(count), 2)),
+        numa_nodes=tuple(by_ordinal[n].numa_node if n in by_ordinal else None for n in range(count)),
+        nics=tuple(Nic(f"nic{place}", tuple(_nic_column(by_ordinal, count, place))) for place in range(nics)),
+    )
+
+
+def _pair(rows: dict[int, _Row], a: int, b: int, problems: list[DeviceProblem]) -> Link:
+    """Join what both sides say of a pair; one side is enough."""
+    forth, back = rows.get(a), rows.get(b)
+    level = _told(forth.levels if forth else None, b), _told(back.levels if back else None, a)
+    nvlinks = _told(forth.nvlinks if forth else None, b), _told(back.nvlinks if back else None, a)
+    for spec, (first, second) in ((table.PCIE_LEVELS, level), (table.NVLINKS, nvlinks)):
+        if back is not None and None not in (first, second) and first != second:
+            seen, expected = f"{_shown(second)} to ordinal {a}", f"{_shown(first)} as ordinal {a} says"
+            problems.append(DeviceProblem(back.decoded.name, spec.name, seen, expected, skipped=False))
+    return Link(_agreed(*level), _agreed(*nvlinks))
+
+
+def _shown(value: LinkLevel | int | None) -> str:
+    return value.name if isinstance(value, LinkLevel) else f"{value} NVLinks"
+
+
+def _told(row: Sequence[T | None] | None, place: int) -> T | None:
+    return None if row is None else row[place]
+
+
+def _agreed(first: T | None, second: T | None) -> T | None:
+    """Return what is told by either side, None where they differ."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first if first == second else None
+
+
+def _nic_column(rows: dict[int, _Row], count: int, place: int) -> Iterator[LinkLevel | None]:
+    for ordinal in range(count):
+        row = rows.get(ordinal)
+        yield _told(row.nics, place) if row is not None else None

@@ -1,0 +1,144 @@
+"""Writes a machine as the devices of a ResourceSlice: what dracaena.api.attributes lists, within the API's limits.
+
+decode_pool (dracaena.api.devicepool) reads them back. Not carried: the machine's name and source, names and NUMA nodes
+of NICs, rows of more than 63 GPUs or NICs, and values that break a limit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+from dracaena.api import attributes as table
+from dracaena.api import compact
+from dracaena.api.attributes import AttributeSpec, AttributeType
+from dracaena.api.devicepool import DecodedGpu, DecodedPool, DeviceProblem, decode_pool
+from dracaena.api.groups import lowest_in_group
+from dracaena.api.links import Link, LinkLevel
+from dracaena.api.machine import Gpu, Machine
+from dracaena.api.names import gpu_device_name
+from dracaena.api.objects import Device, DeviceAttribute, DeviceCapacity
+from dracaena.api.quantity import format_bytes
+from dracaena.api.topology import Topology, TopologyError
+from dracaena.api.versions import to_semver
+
+__all__ = ["DecodedGpu", "DecodedPool", "DeviceProblem", "decode_pool", "encode_devices"]
+
+_DNS_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+_MAX_INT = 2**63 - 1
+"""The API's int is an int64."""
+
+
+def encode_devices(machine: Machine) -> tuple[Device, ...]:
+    """Return one device a GPU, in ordinal order, without taints.
+
+    A value that is unknown or breaks a limit drops itself; a text for people is cut. Raises TopologyError for a UUID
+    that makes no device name: a device without identity cannot be published. Equal machines give equal devices.
+    """
+    groups = _groups(machine.topology)
+    return tuple(_device(machine, groups, ordinal) for ordinal in range(len(machine.gpus)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Per ordinal the lowest ordinal of its group; None where an unknown pair could make the group larger."""
+
+    nvlink: tuple[int | None, ...]
+    switch: tuple[int | None, ...]
+    host_bridge: tuple[int | None, ...]
+
+
+def _groups(topology: Topology) -> _Groups:
+    return _Groups(
+        nvlink=_certain_groups(topology, lambda link: None if link.nvlinks is None else link.nvlinks > 0),
+        switch=_certain_groups(topology, lambda link: _within(link, LinkLevel.PIX)),
+        host_bridge=_certain_groups(topology, lambda link: _within(link, LinkLevel.PHB)),
+    )
+
+
+def _within(link: Link, level: LinkLevel) -> bool | None:
+    return None if link.level is None else link.level <= level
+
+
+def _certain_groups(topology: Topology, joins: Callable[[Link], bool | None]) -> tuple[int | None, ...]:
+    pairs = [(a, b, joins(topology.link(a, b))) for a, b in combinations(range(topology.gpu_count), 2)]
+    lowest = lowest_in_group(topology.gpu_count, ((a, b) for a, b, joined in pairs if joined))
+    open_pairs = [(a, b) for a, b, joined in pairs if joined is None and lowest[a] != lowest[b]]
+    uncertain = {lowest[ordinal] for pair in open_pairs for ordinal in pair}
+    return tuple(None if group in uncertain else group for group in lowest)
+
+
+def _device(machine: Machine, groups: _Groups, ordinal: int) -> Device:
+    gpu = machine.gpus[ordinal]
+    name = gpu_device_name(gpu.uuid)
+    if not _DNS_LABEL.fullmatch(name):
+        raise TopologyError(
+            f"{machine.name}: UUID {gpu.uuid!r} makes no device name, expected GPU-<hex digits and dashes>"
+        )
+    values = {spec.name: value for spec, value in _values(machine, groups, ordinal) if value is not None}
+    wire = {spec.name: _attribute(spec, values[spec.name]) for spec in table.GPU_ATTRIBUTES if spec.name in values}
+    return Device(
+        name=name,
+        attributes={key: attribute for key, attribute in wire.items() if attribute is not None},
+        capacity=_capacity(gpu),
+    )
+
+
+def _values(machine: Machine, groups: _Groups, ordinal: int) -> Iterator[tuple[AttributeSpec, int | str | None]]:
+    gpu, topology = machine.gpus[ordinal], machine.topology
+    for spec in table.GPU_ATTRIBUTES:
+        if spec.gpu_field is not None:
+            yield spec, getattr(gpu, spec.gpu_field)
+    yield table.TYPE, table.GPU_TYPE
+    yield table.CUDA_COMPUTE_CAPABILITY, gpu.cuda_compute_capability
+    yield table.DRIVER_VERSION, machine.driver_version
+    yield table.DRIVER_VERSION_TEXT, machine.driver_version
+    yield table.CUDA_DRIVER_VERSION, machine.cuda_driver_version
+    yield table.CUDA_DRIVER_VERSION_TEXT, machine.cuda_driver_version
+    yield table.ORDINAL, ordinal
+    yield table.NUMA_NODE, _numa_node(topology, ordinal)
+    yield table.NVLINK_GROUP, groups.nvlink[ordinal]
+    yield table.PCIE_SWITCH, groups.switch[ordinal]
+    yield table.HOST_BRIDGE, groups.host_bridge[ordinal]
+    yield table.PCIE_LEVELS, _row(topology, ordinal, lambda link: compact.level_number(link.level))
+    yield table.NVLINKS, _row(topology, ordinal, lambda link: link.nvlinks)
+    if topology.nics:
+        yield table.NIC_LEVELS, compact.encode(compact.level_number(nic.levels[ordinal]) for nic in topology.nics)
+
+
+def _numa_node(topology: Topology, ordinal: int) -> int | None:
+    numa_node = topology.numa_nodes[ordinal]
+    return numa_node if numa_node is not None and numa_node <= table.MAX_NUMA_NODE else None
+
+
+def _row(topology: Topology, ordinal: int, entry: Callable[[Link], int | None]) -> str:
+    others = range(topology.gpu_count)
+    return compact.encode(
+        compact.SELF if other == ordinal else entry(topology.link(ordinal, other)) for other in others
+    )
+
+
+def _attribute(spec: AttributeSpec, value: int | str) -> DeviceAttribute | None:
+    """Return the value in the form of its type, or None if the API would refuse it."""
+    if isinstance(value, int):
+        return DeviceAttribute(int_value=value) if spec.type is AttributeType.INT and value <= _MAX_INT else None
+    if spec.type is AttributeType.VERSION:
+        version = to_semver(value)
+        return None if version is None else DeviceAttribute(version=version)
+    try:
+        encoded = value.encode()
+    except UnicodeEncodeError:
+        return None
+    if len(encoded) <= table.MAX_STRING_BYTES:
+        return DeviceAttribute(string=value)
+    if spec.type is not AttributeType.TEXT:
+        return None
+    return DeviceAttribute(string=encoded[: table.MAX_STRING_BYTES].decode(errors="ignore"))
+
+
+def _capacity(gpu: Gpu) -> dict[str, DeviceCapacity]:
+    if gpu.memory_bytes is None:
+        return {}
+    return {table.MEMORY_CAPACITY: DeviceCapacity(value=format_bytes(gpu.memory_bytes))}

@@ -1,0 +1,39 @@
+"""From a machine to the pool that its node publishes: devices, taint, pages."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dracaena.api.machine import Machine
+from dracaena.api.names import TAINT_EFFECT, TAINT_VALUE, taint_key
+from dracaena.api.objects import Device, ResourcePool, ResourceSliceSpec, Taint
+from dracaena.api.resourceslice import encode_devices
+
+MAX_DEVICES_PER_SLICE = 64
+"""ResourceSliceMaxDevicesWithTaintsOrConsumesCounters: a slice may hold 128 devices, but 64 once one has a taint. The
+smaller number always: a node that changes its allocator would else need another number of slices."""
+
+FIRST_GENERATION = 1
+"""Generation of a pool that nobody has published yet."""
+
+
+def allocatable(machine: Machine, *, driver: str, tainted: bool) -> tuple[tuple[Device, ...], ...]:
+    """Return the devices of the node's pool in pages, one a slice, in ordinal order.
+
+    `tainted` puts the taint on each device that keeps kube-scheduler from allocating it by itself. A machine without
+    GPUs has one empty page: an empty pool is a statement too. Equal input gives equal pages.
+    """
+    taints = [Taint(taint_key(driver), TAINT_VALUE, TAINT_EFFECT)] if tainted else []
+    devices = tuple(msgspec.structs.replace(device, taints=taints) for device in encode_devices(machine))
+    starts = range(0, max(len(devices), 1), MAX_DEVICES_PER_SLICE)
+    return tuple(devices[start : start + MAX_DEVICES_PER_SLICE] for start in starts)
+
+
+def slice_specs(machine: Machine, *, driver: str, node_name: str, tainted: bool) -> tuple[ResourceSliceSpec, ...]:
+    """Return the specs of all slices of the node's pool, in page order, as of its first generation.
+
+    The pool is called like the node. A publisher decides the generation by what is published already.
+    """
+    pages = allocatable(machine, driver=driver, tainted=tainted)
+    pool = ResourcePool(name=node_name, generation=FIRST_GENERATION, resource_slice_count=len(pages))
+    return tuple(ResourceSliceSpec(driver=driver, pool=pool, node_name=node_name, devices=list(page)) for page in pages)
