@@ -10,10 +10,11 @@ import msgspec
 import structlog
 
 from dracaena.api.objects import KubeObject
-from dracaena.kube.errors import KubeError, error_for
+from dracaena.kube.errors import UNDECODABLE, KubeError, error_for
 from dracaena.kube.transport import Stream, Transport
 
 T = TypeVar("T", bound=KubeObject)
+A = TypeVar("A")
 
 WRITE_TIMEOUT_S = 10
 """The server drops a write that takes longer (`?timeout=`), so that it cannot land long after we gave it up."""
@@ -90,12 +91,12 @@ class Watch(Generic[T]):
         Raises GoneError when the version is too old, another KubeError when the server or the connection fails.
         """
         for line in self._stream.lines():
-            event = msgspec.json.decode(line, type=_RawEvent)
+            event = _parse(_RawEvent, line, self._call)
             if event.type == "BOOKMARK":
-                bookmark = msgspec.json.decode(event.object, type=_Versioned)
+                bookmark = _parse(_Versioned, event.object, self._call)
                 yield Bookmark(bookmark.metadata.resource_version)
             elif event.type == "ERROR":
-                status = msgspec.json.decode(event.object, type=_Status)
+                status = _parse(_Status, event.object, self._call)
                 raise error_for(self._call, status.code, bytes(event.object))
             else:
                 decoded = _decode(self._kind, event.object)
@@ -124,8 +125,8 @@ class KubeClient:
         query = _selectors(field_selector, label_selector) | {"limit": str(PAGE_SIZE)}
         items: list[T] = []
         while True:
-            body = self._transport.request("GET", _path(kind, namespace), query=query)
-            page = msgspec.json.decode(body, type=_Raws)
+            path = _path(kind, namespace)
+            page = _parse(_Raws, self._transport.request("GET", path, query=query), f"GET {path}")
             items.extend(item for raw in page.items if (item := _decode(kind, raw)) is not None)
             if not page.metadata.continue_:
                 return Listing(tuple(items), page.metadata.resource_version)
@@ -216,16 +217,21 @@ def _selectors(field_selector: str, label_selector: str) -> dict[str, str]:
 
 
 def _one(kind: type[T], body: bytes) -> T:
+    return _parse(kind, body, f"read {kind.KIND}")
+
+
+def _parse(shape: type[A], raw: bytes | msgspec.Raw, call: str) -> A:
+    """Decode what the server must have sent whole; anything else is a KubeError like no answer at all."""
     try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.DecodeError as error:
-        raise KubeError(f"read {kind.KIND}", None, "", f"the answer does not decode: {error}") from error
+        return msgspec.json.decode(raw, type=shape)
+    except UNDECODABLE as error:
+        raise KubeError(call, None, "", f"the answer does not decode: {error}") from error
 
 
 def _decode(kind: type[T], raw: msgspec.Raw) -> T | None:
     """Decode one object of many; one that is not of the API's shape is named in the log and left out."""
     try:
         return msgspec.json.decode(raw, type=kind)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         log.warning("object does not decode, left out", kind=kind.KIND, problem=str(error), start=bytes(raw)[:200])
         return None

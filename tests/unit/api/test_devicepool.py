@@ -4,7 +4,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.machines import machines
 
 from dracaena.api import attributes as table
 from dracaena.api.links import Link, LinkLevel
@@ -12,6 +11,7 @@ from dracaena.api.machine import Gpu, Machine
 from dracaena.api.objects import Device, DeviceAttribute, DeviceCapacity
 from dracaena.api.resourceslice import decode_pool, encode_devices
 from dracaena.api.topology import topology_from_matrix
+from support.machines import machines
 
 MACHINE = Machine(
     "three",

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.machines import machines
 
 from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Machine
 from dracaena.api.machine_json import decode_machine, encode_machine
+from support.machines import machines
 
 UUIDS = ("GPU-00000000-0000-4000-8000-000000000001", "GPU-00000000-0000-4000-8000-000000000002")
 

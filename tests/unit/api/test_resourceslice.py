@@ -7,7 +7,6 @@ from itertools import combinations
 
 import pytest
 from hypothesis import given
-from support.machines import machines
 
 from dracaena.api import attributes as table
 from dracaena.api.links import UNKNOWN_LINK, Link, LinkLevel
@@ -17,6 +16,7 @@ from dracaena.api.resourceslice import decode_pool, encode_devices
 from dracaena.api.topology import Nic, Topology, TopologyError, topology_from_matrix
 from dracaena.api.versions import is_semver
 from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names, read_machine
+from support.machines import machines
 
 KEY = re.compile(r"(?:[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?/)?[A-Za-z_][A-Za-z0-9_]{0,31}")
 DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")

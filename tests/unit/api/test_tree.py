@@ -5,12 +5,12 @@ from itertools import combinations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.machines import topologies
 
 from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.topology import Topology, TopologyError, topology_from_matrix
 from dracaena.api.tree import TreeNode, build_tree, render_tree
+from support.machines import topologies
 
 
 def shape(node: TreeNode) -> str:

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.kube import client_for
-from support.scripted_server import Request, ScriptedServer
 
 from dracaena.api.errors import BadInputError
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
@@ -22,6 +20,8 @@ from dracaena.kube.errors import (
     NotFoundError,
 )
 from dracaena.kube.transport import Transport
+from support.kube import client_for
+from support.scripted_server import Request, ScriptedServer
 
 
 def status(code: int, reason: str, message: str) -> dict[str, Any]:
@@ -137,8 +137,9 @@ def test_refusals_become_their_own_errors(code: int, reason: str, expected: type
     assert str(caught.value) == f"GET /api/v1/namespaces/ns/pods/a: {code} {reason}: why it is so"
 
 
-def test_answer_of_a_proxy_in_between_is_quoted(tmp_path: Path) -> None:
-    with ScriptedServer(always(502, b"<html>\nbad gateway</html>")) as server:
+@pytest.mark.parametrize("body", [b"<html>\nbad gateway</html>", b"\xff<html> bad gateway</html>"])
+def test_answer_of_a_proxy_in_between_is_quoted(body: bytes, tmp_path: Path) -> None:
+    with ScriptedServer(always(502, body)) as server:
         with pytest.raises(ApiUnavailableError, match="<html> bad gateway</html>"):
             client_for(server.url, tmp_path).get(Pod, "a")
 
@@ -150,8 +151,9 @@ def test_no_server_is_said_as_such(tmp_path: Path) -> None:
         client_for(url, tmp_path).get(Pod, "a")
 
 
-def test_answer_of_another_shape_is_an_error(tmp_path: Path) -> None:
-    with ScriptedServer(always(200, {"metadata": []})) as server:
+@pytest.mark.parametrize("body", [b'{"metadata": []}', b'{"metadata": {"name": "\xff"}}', b"<html>", b""])
+def test_answer_of_another_shape_is_an_error(body: bytes, tmp_path: Path) -> None:
+    with ScriptedServer(always(200, body)) as server:
         with pytest.raises(KubeError, match="does not decode"):
             client_for(server.url, tmp_path).get(Pod, "a")
 

@@ -4,12 +4,11 @@ import json
 import threading
 from pathlib import Path
 
+from dracaena.api.objects import Node, ObjectMeta, Pod
+from dracaena.kube.events import EventRecorder, cut_bytes
 from support.clock import FakeClock
 from support.kube import client_for, wait_for
 from support.scripted_server import Request, ScriptedServer
-
-from dracaena.api.objects import Node, ObjectMeta, Pod
-from dracaena.kube.events import EventRecorder, cut_bytes
 
 POD = Pod(metadata=ObjectMeta(name="p", namespace="ns", uid="u1"))
 NODE = Node(metadata=ObjectMeta(name="n", uid="u2"))

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.clock import FakeClock
-from support.kube import client_for, wait_for
-from support.scripted_server import Request, ScriptedServer
 
 from dracaena.api.objects import Pod
 from dracaena.kube.reflector import Backoff, Reflector
+from support.clock import FakeClock
+from support.kube import client_for, wait_for
+from support.scripted_server import Request, ScriptedServer
 
 Seen = list[tuple[str | None, str | None]]
 
@@ -47,6 +47,22 @@ def reflecting(server: ScriptedServer, folder: Path, clock: FakeClock, seen: See
         yield reflector
     finally:
         reflector.stop()
+
+
+def rubbish(request: Request) -> None:
+    request.begin_stream()
+    request.send_bytes(b"<html>\n")
+    request.end_stream()
+
+
+def tick_until(clock: FakeClock, condition: Callable[[], bool], what: str) -> None:
+    """Let the clock run until the reflector's pauses are over and the condition holds."""
+
+    def ticked() -> bool:
+        clock.advance(1)
+        return condition()
+
+    wait_for(ticked, what)
 
 
 @pytest.fixture
@@ -131,7 +147,7 @@ def test_broken_watch_goes_on_from_the_last_version_without_a_list(clock: FakeCl
     watches = [closed_watch(("ADDED", pod("a", 11)), ("BOOKMARK", pod("", 15))), open_watch(("ADDED", pod("b", 16)))]
     with scripted([listing(10)], watches) as server, reflecting(server, tmp_path, clock, seen):
         wait_for(lambda: len(server.watches()) == 1 and seen, "the first watch")
-        wait_for(lambda: clock.advance(1) or len(seen) == 2, "the second watch")
+        tick_until(clock, lambda: len(seen) == 2, "the second watch")
     assert [request.query["resourceVersion"] for request in server.watches()] == ["10", "15"]
     assert len(server.lists()) == 1
 
@@ -141,7 +157,7 @@ def test_expired_version_lists_again_and_finds_what_was_missed(clock: FakeClock,
     lists = [listing(10, pod("a", 5), pod("b", 6)), listing(90, pod("b", 50), pod("c", 60))]
     expired = closed_watch(("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}))
     with scripted(lists, [expired, open_watch()]) as server, reflecting(server, tmp_path, clock, seen) as cache:
-        wait_for(lambda: clock.advance(1) or len(seen) == 5, "the second list")
+        tick_until(clock, lambda: len(seen) == 5, "the second list")
         assert seen[2:] == [("a@5", None), ("b@6", "b@50"), (None, "c@60")]
         wait_for(lambda: len(server.watches()) == 2, "a watch from the new list")
         assert [label(item) for item in cache.values()] == ["b@50", "c@60"]
@@ -153,20 +169,32 @@ def test_object_recreated_under_its_name_is_told(clock: FakeClock, tmp_path: Pat
     lists = [listing(10, pod("a", 5, "first")), listing(20, pod("a", 15, "second"))]
     gone = lambda request: request.answer(410, {"reason": "Expired", "message": "too old"})  # noqa: E731
     with scripted(lists, [gone, open_watch()]) as server, reflecting(server, tmp_path, clock, seen):
-        wait_for(lambda: clock.advance(1) or len(seen) == 2, "the second list")
+        tick_until(clock, lambda: len(seen) == 2, "the second list")
     assert seen == [(None, "a@5"), ("a@5", "a@15")]
 
 
-@pytest.mark.parametrize("failure", ["watch closed at once", "watch refused", "list refused", "rubbish in the watch"])
+@pytest.mark.parametrize(
+    "failure",
+    [
+        "watch closed at once",
+        "watch refused",
+        "list refused",
+        "error in the watch",
+        "rubbish in the watch",
+        "rubbish in the list",
+    ],
+)
 def test_failing_server_is_asked_ever_more_rarely(failure: str, clock: FakeClock, tmp_path: Path) -> None:
     """In 60 s of clock a failing server gets a handful of requests, not thousands."""
     watch = {
         "watch closed at once": closed_watch(),
         "watch refused": lambda request: request.answer(500, {"reason": "InternalError", "message": "no"}),
         "list refused": open_watch(),
-        "rubbish in the watch": closed_watch(("ERROR", {"code": 500, "reason": "InternalError", "message": "no"})),
+        "error in the watch": closed_watch(("ERROR", {"code": 500, "reason": "InternalError", "message": "no"})),
+        "rubbish in the watch": rubbish,
+        "rubbish in the list": open_watch(),
     }[failure]
-    lists: list[Any] = [503] if failure == "list refused" else [listing(10)]
+    lists: list[Any] = {"list refused": [503], "rubbish in the list": [b"<html>"]}.get(failure, [listing(10)])
     with scripted(lists, [watch]) as server, reflecting(server, tmp_path, clock, []):
         for _ in range(60):
             before = len(server.requests)
