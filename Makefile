@@ -34,6 +34,7 @@ lint: $(VENV)/dev.stamp ## check the style (ruff)
 
 types: $(VENV)/dev.stamp ## check the types (mypy, strict)
 	@$(BIN)/mypy
+	@cd tests && MYPYPATH=../src:. ../$(BIN)/mypy --config-file ../pyproject.toml --explicit-package-bases .
 
 imports: $(VENV)/dev.stamp ## check the direction of imports
 	@cd src && ../$(BIN)/lint-imports --config ../.importlinter --no-cache
