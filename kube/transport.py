@@ -7,6 +7,7 @@ pool. Bodies pass through as bytes: its typed models are not used.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,16 @@ class Stream:
     def __init__(self, call: str, response: urllib3.BaseHTTPResponse) -> None:
         self._call = call
         self._response = response
+        self._lock = threading.Lock()
+        self._reading = False
 
     def lines(self) -> Iterator[bytes]:
         """Yield each line without its end, until the server ends the stream or close() is called.
 
         Raises ApiUnavailableError when the connection breaks or stays silent for longer than its timeout.
         """
+        with self._lock:
+            self._reading = True
         pending = b""
         try:
             for chunk in self._response.stream(1 << 16):
@@ -49,12 +54,16 @@ class Stream:
                 yield from (line for line in lines if line)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise ApiUnavailableError(self._call, None, "", f"the stream broke: {error}") from error
+        finally:
+            self._response.close()
 
     def close(self) -> None:
-        """Wake the reader and give the connection up."""
+        """Wake the reader, who then gives the connection up: taking it away under a read in progress breaks urllib3."""
         with contextlib.suppress(OSError, ValueError, RuntimeError):  # already closed: that is what was wanted
             self._response.shutdown()
-        self._response.close()
+        with self._lock:
+            if not self._reading:
+                self._response.close()
 
 
 class Transport:
