@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import TextIO
 
 import structlog
 
@@ -13,8 +14,8 @@ LEVELS = ("debug", "info", "warning", "error")
 FORMS = ("json", "text")
 
 
-def configure_logs(level: str, form: str) -> None:
-    """Send our own lines and those of the libraries to standard error, in one form, from `level` up.
+def configure_logs(level: str, form: str, stream: TextIO | None = None) -> None:
+    """Send our own lines and those of the libraries to `stream` (standard error), in one form, from `level` up.
 
     Raises BadInputError for an unknown level or form.
     """
@@ -31,7 +32,7 @@ def configure_logs(level: str, form: str) -> None:
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer(sort_keys=True)
         if form == "json"
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        else structlog.dev.ConsoleRenderer(colors=(stream or sys.stderr).isatty())
     )
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -42,7 +43,7 @@ def configure_logs(level: str, form: str) -> None:
     final: list[structlog.typing.Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
     if form == "json":
         final.append(structlog.processors.format_exc_info)
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[*final, renderer]))
     root = logging.getLogger()
     root.handlers = [handler]

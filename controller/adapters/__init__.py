@@ -1,1 +1,1 @@
-"""The controller's outside things, one file each: they translate and nothing more."""
+"""What the controller asks of the outside, translated. One outside thing a file; nothing is decided here."""

@@ -1,0 +1,160 @@
+"""Writes one decision: all finalizers with the decision annotation, then all allocations with their reservation.
+
+The order matters. kube-controller-manager frees only claims that carry the finalizer, so it comes first; and a decision
+is whole or nothing, so no allocation is written before every claim is known to be writable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from dracaena.api.decision import encode_decision
+from dracaena.api.names import DELETE_PROTECTION_FINALIZER, decision_annotation
+from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
+from dracaena.controller.allocation.result import Allocation, ClaimAllocation, allocation_document, decision_of
+from dracaena.controller.metrics import ControllerMetrics
+from dracaena.controller.ports import ClaimApi
+from dracaena.kube.errors import ConflictError, InvalidError, NotFoundError
+from dracaena.process.clock import Clock, rfc3339
+
+MAX_ATTEMPTS: Final = 5
+"""Tries for one write that meets conflicts. Others write a claim a few times in its life, so five in a row is a fight
+that a later decision should settle."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """All claims carry finalizer and decision, in the order of the decision."""
+
+    claims: tuple[ResourceClaim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """All claims are allocated as decided."""
+
+    claims: tuple[ResourceClaim, ...]
+    """As they are stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Some claim cannot get what was decided: it is gone, going, or allocated otherwise."""
+
+    claim_key: str
+    why: str
+    written: tuple[ResourceClaim, ...]
+    """Claims that are allocated as decided and have to be taken back."""
+
+
+class ClaimWriter:
+    """Writes decisions. Holds no state: safe from many threads."""
+
+    def __init__(self, driver: str, claims: ClaimApi, clock: Clock, metrics: ControllerMetrics) -> None:
+        self._driver = driver
+        self._claims = claims
+        self._clock = clock
+        self._metrics = metrics
+
+    def mark(self, allocation: Allocation) -> Marked | Lost:
+        """Write all finalizers with the decision; no device is taken by that.
+
+        A conflict is answered by reading again, as long as the claim has the same UID and is not allocated. Raises
+        KubeError when the server does not answer.
+        """
+        marked: list[ResourceClaim] = []
+        for entry in allocation.claims:
+            claim = self._mark(allocation, entry, entry.claim)
+            if isinstance(claim, str):
+                return self._lost(entry, claim, ())
+            marked.append(claim)
+        return Marked(tuple(marked))
+
+    def allocate(self, allocation: Allocation, marked: Marked, pod: Pod) -> Written | Lost:
+        """Write all allocations with the reservation for the pod.
+
+        A conflict is answered by reading again and completing on the same node as long as the claim has the same UID
+        and is not allocated. Raises KubeError when the server does not answer: what was written is then unknown.
+        """
+        written: list[ResourceClaim] = []
+        for entry, claim in zip(allocation.claims, marked.claims, strict=True):
+            stored = self._allocate(allocation, entry, claim, pod)
+            if isinstance(stored, str):
+                return self._lost(entry, stored, tuple(written))
+            written.append(stored)
+        return Written(tuple(written))
+
+    def _lost(self, entry: ClaimAllocation, why: str, written: tuple[ResourceClaim, ...]) -> Lost:
+        self._metrics.lost_writes.inc()
+        return Lost(entry.claim.key, why, written)
+
+    def _mark(self, allocation: Allocation, entry: ClaimAllocation, claim: ResourceClaim) -> ResourceClaim | str:
+        """Return the claim with finalizer and annotation, or why it can no longer be allocated."""
+        text = encode_decision(decision_of(allocation, entry))
+        for _ in range(MAX_ATTEMPTS):
+            try:
+                return self._claims.mark(claim, annotation=decision_annotation(self._driver), value=text)
+            except (ConflictError, InvalidError, NotFoundError) as error:
+                self._note(error, claim)
+            fresh = self._read(claim)
+            if isinstance(fresh, str):
+                return fresh
+            if fresh.status.allocation is not None:
+                return "is allocated by somebody else"
+            claim = fresh
+        return f"changed {MAX_ATTEMPTS} times while it was written"
+
+    def _allocate(
+        self, allocation: Allocation, entry: ClaimAllocation, claim: ResourceClaim, pod: Pod
+    ) -> ResourceClaim | str:
+        """Return the allocated claim, or why it cannot be."""
+        consumer = pod_reference(pod)
+        for _ in range(MAX_ATTEMPTS):
+            document = allocation_document(allocation, entry, rfc3339(self._clock.now()))
+            try:
+                return self._claims.allocate(claim, document, consumer)
+            except (ConflictError, InvalidError, NotFoundError) as error:
+                self._note(error, claim)
+            fresh = self._read(claim)
+            if isinstance(fresh, str):
+                return fresh
+            if fresh.status.allocation is not None:
+                # A write whose answer was lost may have landed: then it is ours after all.
+                return fresh if _carries(fresh, allocation, entry) else "is allocated by somebody else"
+            if DELETE_PROTECTION_FINALIZER not in fresh.metadata.finalizers:
+                remarked = self._mark(allocation, entry, fresh)
+                if isinstance(remarked, str):
+                    return remarked
+                fresh = remarked
+            claim = fresh
+        return f"changed {MAX_ATTEMPTS} times while it was written"
+
+    def _read(self, claim: ResourceClaim) -> ResourceClaim | str:
+        fresh = self._claims.read_claim(claim.metadata.namespace, claim.metadata.name)
+        if fresh is None:
+            return "is gone"
+        if fresh.metadata.uid != claim.metadata.uid:
+            return "was deleted and made again"
+        return "is being deleted" if fresh.metadata.deletion_timestamp is not None else fresh
+
+    def _note(self, error: ConflictError | InvalidError | NotFoundError, claim: ResourceClaim) -> None:
+        if isinstance(error, ConflictError):
+            self._metrics.conflicts.inc()
+        log.info("write refused, reading again", claim=claim.key, claim_uid=claim.metadata.uid, error=str(error))
+
+
+def pod_reference(pod: Pod) -> ConsumerReference:
+    """Return the entry of status.reservedFor for a pod."""
+    return ConsumerReference(resource="pods", name=pod.metadata.name, uid=pod.metadata.uid)
+
+
+def _carries(claim: ResourceClaim, allocation: Allocation, entry: ClaimAllocation) -> bool:
+    assert claim.status.allocation is not None
+    found = {(item.request, item.driver, item.pool, item.device) for item in claim.status.allocation.devices.results}
+    wanted = {(item.request, allocation.driver, allocation.pool.pool, item.device) for item in entry.results}
+    return found == wanted

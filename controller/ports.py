@@ -1,0 +1,53 @@
+"""What the services need from the outside, as small as they need it. adapters/kube.py implements it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from dracaena.api.objects import ConsumerReference, KubeObject, Pod, ResourceClaim
+
+
+class ClaimApi(Protocol):
+    """Reads and guarded writes of claims. Writes carry the claim's resourceVersion: ConflictError when it changed.
+
+    All methods raise KubeError; each returns the claim as it is stored afterwards.
+    """
+
+    def read_claim(self, namespace: str, name: str) -> ResourceClaim | None:
+        """Read a claim from the server, not from a cache; None when there is none."""
+        ...
+
+    def mark(self, claim: ResourceClaim, *, annotation: str, value: str) -> ResourceClaim:
+        """Add the delete-protection finalizer, and an annotation in the same write."""
+        ...
+
+    def allocate(
+        self, claim: ResourceClaim, allocation: Mapping[str, Any], reserved_for: ConsumerReference
+    ) -> ResourceClaim:
+        """Write status.allocation and the reservation."""
+        ...
+
+    def reserve(self, claim: ResourceClaim, consumers: Sequence[ConsumerReference]) -> ResourceClaim:
+        """Replace status.reservedFor; an empty sequence drops it and keeps the allocation."""
+        ...
+
+    def deallocate(self, claim: ResourceClaim) -> ResourceClaim:
+        """Clear status.allocation with all that hangs on it."""
+        ...
+
+
+class PodReader(Protocol):
+    """Reads pods."""
+
+    def read_pod(self, namespace: str, name: str) -> Pod | None:
+        """Read a pod from the server, not from a cache; None when there is none."""
+        ...
+
+
+class EventSink(Protocol):
+    """Tells users."""
+
+    def record(self, subject: KubeObject, type: Literal["Normal", "Warning"], reason: str, message: str) -> None:  # noqa: A002
+        """Attach an Event to an object. Never blocks, never raises."""
+        ...

@@ -1,0 +1,261 @@
+"""One pod key → one written decision, one reason why it waits, or one retry later."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.controller.allocation.allocator import Allocator, Settled
+from dracaena.controller.allocation.demands import Refused
+from dracaena.controller.allocation.explanation import Unsatisfied
+from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.allocation.snapshot import held_devices
+from dracaena.controller.assumed import AssumedAllocation, AssumedAllocations
+from dracaena.controller.claim_writer import ClaimWriter, Lost
+from dracaena.controller.cluster import Cluster, claim_references
+from dracaena.controller.metrics import ControllerMetrics
+from dracaena.controller.ports import ClaimApi, EventSink
+from dracaena.controller.take_back import TakeBack, was_allocated_by_us
+from dracaena.controller.waiting import WaitingPods
+from dracaena.controller.workqueue import WorkQueue
+from dracaena.kube.client import WRITE_TIMEOUT_S
+from dracaena.kube.errors import KubeError
+from dracaena.process.clock import Clock
+
+DOUBT_S: Final = WRITE_TIMEOUT_S + 2.0
+"""A write without an answer may still land until the server's own time-out is over; until then its devices rest."""
+
+EVENT_REASON: Final = "GPUsAllocated"
+
+log = structlog.get_logger()
+
+Decision = Allocation | Unsatisfied | Refused | Settled
+
+
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """Nothing can be decided now; a change of the pod or of a claim will wake the pod."""
+
+    why: str
+
+
+class Reconciler:
+    """Brings pods to their devices. Safe from many workers as long as no two have the same pod.
+
+    Decisions are made one at a time, under one lock, each over a snapshot that holds all decisions before it; writes
+    run side by side. Which scheduler a pod names does not matter: whoever binds it keeps to the claims' node.
+    """
+
+    def __init__(
+        self,
+        driver: str,
+        *,
+        cluster: Cluster,
+        claims: ClaimApi,
+        writer: ClaimWriter,
+        take_back: TakeBack,
+        assumed: AssumedAllocations,
+        waiting: WaitingPods,
+        queue: WorkQueue,
+        events: EventSink,
+        clock: Clock,
+        metrics: ControllerMetrics,
+    ) -> None:
+        self._driver = driver
+        self._cluster = cluster
+        self._claims = claims
+        self._writer = writer
+        self._take_back = take_back
+        self._assumed = assumed
+        self._waiting = waiting
+        self._queue = queue
+        self._events = events
+        self._clock = clock
+        self._metrics = metrics
+        self._allocator = Allocator()
+        self._deciding = threading.Lock()
+
+    def reconcile(self, key: str) -> bool:
+        """Do the next thing for a pod; return whether it went well, else try again after a growing wait.
+
+        Raises KubeError when the server does not answer, with the same meaning.
+        """
+        wait_s = self._take_back.advance(key)
+        if wait_s is None:
+            wait_s = self._clear_doubts(key)
+        if wait_s is not None:
+            self._queue.add_after(key, wait_s)
+            return True
+        pod = self._cluster.pod(key)
+        if pod is None or not _wants_devices(pod):
+            self._waiting.forget(key)
+            return True
+        claims = self._ready_claims(pod)
+        changes = self._cluster.changes
+        decision = claims if isinstance(claims, _Later) else self._decide(pod, claims)
+        if isinstance(decision, Unsatisfied | Refused):
+            assert not isinstance(claims, _Later)
+            self._wait(pod, claims, decision, changes)
+            return True
+        self._waiting.forget(key)
+        if isinstance(decision, _Later):
+            log.debug("nothing to decide yet", why=decision.why)
+        return self._write(pod, decision) if isinstance(decision, Allocation) else True
+
+    def _clear_doubts(self, key: str) -> float | None:
+        """Find out what became of writes for a pod that got no answer; return the seconds until that can be known.
+
+        Only one worker has this pod, so nobody is writing for it now.
+        """
+        waits = []
+        for entry in self._assumed.of_pod(key):
+            left_s = entry.since_s + DOUBT_S - self._clock.monotonic()
+            if entry.allocation_timestamp is not None and left_s > 0:
+                continue  # written; the watch will show it
+            fresh = self._claims.read_claim(*entry.claim_key.split("/", 1))
+            if fresh is not None and fresh.metadata.uid == entry.claim_uid:
+                if held_devices(fresh, self._driver) == entry.devices:
+                    self._note_stored(fresh)
+                    continue
+                if fresh.status.allocation is None and left_s > 0:
+                    waits.append(left_s)
+                    continue
+            self._assumed.drop(entry.claim_uid)
+            self._cluster.wake_pods_of(entry.claim_key, but=key)
+            self._cluster.wake_waiting()
+        return min(waits, default=None)
+
+    def _ready_claims(self, pod: Pod) -> tuple[ResourceClaim, ...] | _Later:
+        """Return all claims of a pod, in the order of its spec, when all are there and none is going."""
+        claims = []
+        for reference in claim_references(pod):
+            if reference.key is None:
+                return _Later(f"claim for {reference.pod_claim_name} is not generated yet")
+            claim = self._cluster.claim(reference.key)
+            if claim is None:
+                return _Later(f"claim {reference.key} does not exist")
+            if reference.generated and not _owned_by(claim, pod):
+                return _Later(f"claim {reference.key} was not generated for this pod")
+            if claim.metadata.deletion_timestamp is not None:
+                return _Later(f"claim {reference.key} is being deleted")
+            claims.append(claim)
+        return tuple(claims)
+
+    def _decide(self, pod: Pod, claims: Sequence[ResourceClaim]) -> Decision | _Later:
+        with self._deciding:
+            began_s = self._clock.monotonic()
+            for claim in claims:
+                # A claim can be shared: it is decided for once, and what was decided may not be in the cache yet.
+                if (
+                    self._assumed.of_claim(claim.metadata.uid) is not None
+                    or self._cluster.claim(claim.key) is not claim
+                ):
+                    return _Later(f"claim {claim.key} is just being allocated")
+            decision = self._allocator.allocate(self._cluster.snapshot(), pod, claims)
+            if isinstance(decision, Allocation):
+                self._assumed.add(self._assumptions(pod, decision))
+            self._metrics.decision_seconds.observe(self._clock.monotonic() - began_s)
+        self._metrics.decisions.labels(_RESULTS[type(decision)]).inc()
+        return decision
+
+    def _assumptions(self, pod: Pod, allocation: Allocation) -> list[AssumedAllocation]:
+        now_s = self._clock.monotonic()
+        return [
+            AssumedAllocation(
+                claim_uid=entry.claim.metadata.uid,
+                claim_key=entry.claim.key,
+                pod_key=pod.key,
+                devices=allocation.devices(entry),
+                since_s=now_s,
+            )
+            for entry in allocation.claims
+        ]
+
+    def _write(self, pod: Pod, allocation: Allocation) -> bool:
+        try:
+            marked = self._writer.mark(allocation)
+        except KubeError:
+            self._not_written(pod, allocation)  # no allocation was tried, so none can land later
+            raise
+        outcome = marked if isinstance(marked, Lost) else self._writer.allocate(allocation, marked, pod)
+        if isinstance(outcome, Lost):
+            self._lost(pod, allocation, outcome)
+            # The watch has to show what changed before a new decision can be a better one.
+            return False
+        for claim in outcome.claims:
+            self._note_stored(claim)
+        text = f"{allocation.choice.together.bit_count()} of the GPUs of {allocation.node}: {allocation.links}"
+        log.info(
+            "allocated",
+            pod_uid=pod.metadata.uid,
+            node=allocation.node,
+            links=allocation.links,
+            claims=[entry.claim.key for entry in allocation.claims],
+            devices=[result.device for entry in allocation.claims for result in entry.results],
+            **dict(allocation.choice.score.parts()),
+        )
+        for subject in (pod, *(entry.claim for entry in allocation.claims)):
+            self._events.record(subject, "Normal", EVENT_REASON, text)
+        return True
+
+    def _note_stored(self, claim: ResourceClaim) -> None:
+        self._assumed.stored(claim)
+        self._assumed.observe(None, self._cluster.claim(claim.key))
+
+    def _lost(self, pod: Pod, allocation: Allocation, outcome: Lost) -> None:
+        """Forget what was not written, take back what was, and decide again."""
+        log.warning("decision could not be written whole", claim=outcome.claim_key, why=outcome.why)
+        self._not_written(pod, allocation, frozenset(claim.metadata.uid for claim in outcome.written))
+        self._take_back.begin(pod, outcome.written)
+
+    def _not_written(self, pod: Pod, allocation: Allocation, written: frozenset[str] = frozenset()) -> None:
+        """Give back the devices of claims that did not get them."""
+        for entry in allocation.claims:
+            if entry.claim.metadata.uid not in written:
+                self._assumed.drop(entry.claim.metadata.uid)
+                self._cluster.wake_pods_of(entry.claim.key, but=pod.key)
+        self._cluster.wake_waiting()  # devices are free again that looked taken
+
+    def _wait(self, pod: Pod, claims: Sequence[ResourceClaim], decision: Unsatisfied | Refused, changes: int) -> None:
+        half_written = [claim for claim in claims if self._is_half_written(pod, claim)]
+        if half_written:
+            # A write that was cut off, and what is left does not fit beside it any more: begin anew.
+            log.warning("half-written decision is taken back", claims=[c.key for c in half_written])
+            self._take_back.begin(pod, half_written)
+            self._queue.add(pod.key)
+        if isinstance(decision, Refused):
+            self._waiting.report(pod, decision.kind.value, decision.text, tell=decision.concerns_us)
+        else:
+            self._waiting.report(pod, "no-node", str(decision), tell=True)
+        if self._cluster.changes != changes:
+            self._queue.add(pod.key)  # something changed between the snapshot and now
+
+    def _is_half_written(self, pod: Pod, claim: ResourceClaim) -> bool:
+        users = {consumer.uid for consumer in claim.status.reserved_for}
+        return not pod.spec.node_name and users <= {pod.metadata.uid} and was_allocated_by_us(claim, self._driver)
+
+
+_RESULTS: Final = {
+    Allocation: "allocated",
+    Unsatisfied: "unsatisfied",
+    Refused: "refused",
+    Settled: "settled",
+}
+
+
+def _wants_devices(pod: Pod) -> bool:
+    """Whether a pod may wait for its claims. One that names its node (scheduler passed by) waits for them there."""
+    return (
+        pod.metadata.deletion_timestamp is None
+        and pod.status.phase in ("", "Pending")
+        and not pod.spec.scheduling_gates
+    )
+
+
+def _owned_by(claim: ResourceClaim, pod: Pod) -> bool:
+    return any(owner.controller and owner.uid == pod.metadata.uid for owner in claim.metadata.owner_references)

@@ -1,0 +1,118 @@
+"""A fake of controller.ports: claims and pods in memory, with resourceVersions, conflicts and faults on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from dracaena.api.names import DELETE_PROTECTION_FINALIZER
+from dracaena.api.objects import (
+    AllocationResult,
+    ConsumerReference,
+    KubeObject,
+    Pod,
+    ResourceClaim,
+    ResourceClaimStatus,
+)
+from dracaena.kube.errors import ConflictError, NotFoundError
+
+
+class FakeClaims:
+    """Implements ports.ClaimApi and ports.PodReader.
+
+    `before` is called with (verb, claim key) before each write: it may change the state, or raise what the server
+    would answer. `after` is called after a write was stored: raising there is an answer that got lost.
+    """
+
+    def __init__(self, *objects: Pod | ResourceClaim) -> None:
+        self.claims = {item.key: item for item in objects if isinstance(item, ResourceClaim)}
+        self.pods = {item.key: item for item in objects if isinstance(item, Pod)}
+        self.writes: list[tuple[str, str]] = []
+        self.before: Callable[[str, str], None] = lambda verb, key: None
+        self.after: Callable[[str, str], None] = lambda verb, key: None
+        self.on_change: Callable[[ResourceClaim | None, ResourceClaim | None], None] = lambda old, new: None
+        self._version = 100
+
+    def read_claim(self, namespace: str, name: str) -> ResourceClaim | None:
+        return self.claims.get(f"{namespace}/{name}")
+
+    def read_pod(self, namespace: str, name: str) -> Pod | None:
+        return self.pods.get(f"{namespace}/{name}")
+
+    def put(self, claim: ResourceClaim) -> ResourceClaim:
+        """Store a claim as somebody else would: with a new resourceVersion."""
+        self._version += 1
+        metadata = msgspec.structs.replace(claim.metadata, resource_version=str(self._version))
+        stored = msgspec.structs.replace(claim, metadata=metadata)
+        old, self.claims[claim.key] = self.claims.get(claim.key), stored
+        self.on_change(old, stored)
+        return stored
+
+    def remove(self, key: str) -> None:
+        self.on_change(self.claims.pop(key), None)
+
+    def mark(self, claim: ResourceClaim, *, annotation: str, value: str) -> ResourceClaim:
+        def change(stored: ResourceClaim) -> ResourceClaim:
+            meta = stored.metadata
+            finalizers = [
+                *(f for f in meta.finalizers if f != DELETE_PROTECTION_FINALIZER),
+                DELETE_PROTECTION_FINALIZER,
+            ]
+            annotations = {**meta.annotations, annotation: value}
+            changed = msgspec.structs.replace(meta, finalizers=finalizers, annotations=annotations)
+            return msgspec.structs.replace(stored, metadata=changed)
+
+        return self._write("mark", claim, change)
+
+    def allocate(
+        self, claim: ResourceClaim, allocation: Mapping[str, Any], reserved_for: ConsumerReference
+    ) -> ResourceClaim:
+        typed = msgspec.convert(allocation, AllocationResult)
+
+        def change(stored: ResourceClaim) -> ResourceClaim:
+            assert stored.status.allocation is None, "status.allocation is immutable"
+            assert DELETE_PROTECTION_FINALIZER in stored.metadata.finalizers, "no finalizer before the allocation"
+            status = ResourceClaimStatus(allocation=typed, reserved_for=[reserved_for])
+            return msgspec.structs.replace(stored, status=status)
+
+        return self._write("allocate", claim, change)
+
+    def reserve(self, claim: ResourceClaim, consumers: Sequence[ConsumerReference]) -> ResourceClaim:
+        def change(stored: ResourceClaim) -> ResourceClaim:
+            status = msgspec.structs.replace(stored.status, reserved_for=list(consumers))
+            return msgspec.structs.replace(stored, status=status)
+
+        return self._write("reserve", claim, change)
+
+    def deallocate(self, claim: ResourceClaim) -> ResourceClaim:
+        return self._write(
+            "deallocate", claim, lambda stored: msgspec.structs.replace(stored, status=ResourceClaimStatus())
+        )
+
+    def _write(
+        self, verb: str, claim: ResourceClaim, change: Callable[[ResourceClaim], ResourceClaim]
+    ) -> ResourceClaim:
+        key = claim.key
+        self.before(verb, key)
+        stored = self.claims.get(key)
+        if stored is None:
+            raise NotFoundError(f"PATCH {key}", 404, "NotFound", "not found")
+        if stored.metadata.resource_version != claim.metadata.resource_version:
+            raise ConflictError(f"PATCH {key}", 409, "Conflict", "the object has been modified")
+        result = self.put(change(stored))
+        self.writes.append((verb, key))
+        self.after(verb, key)
+        return result
+
+
+class FakeEvents:
+    """Implements ports.EventSink."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str, str]] = []
+
+    def record(self, subject: KubeObject, type: Literal["Normal", "Warning"], reason: str, message: str) -> None:  # noqa: A002
+        assert type in ("Normal", "Warning")
+        self.seen.append((f"{subject.KIND} {subject.key}", reason, message))

@@ -1,0 +1,139 @@
+"""A controller over the embedded API server, in this process, and a cluster for it to decide about."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from prometheus_client import CollectorRegistry
+from tests.support.allocation import DRIVER, pool_slice, request
+
+from dracaena.api.machine import Machine
+from dracaena.api.names import DELETE_PROTECTION_FINALIZER
+from dracaena.api.objects import DeviceClass, Node, Pod, ResourceClaim, ResourceSlice
+from dracaena.controller.program import Controller
+from dracaena.controller.settings import ControllerSettings
+from dracaena.demo.apiserver import ApiServer
+from dracaena.kube.client import KubeClient
+from dracaena.kube.errors import ApiUnavailableError
+from dracaena.kube.transport import Stream, Transport
+from dracaena.process.clock import SystemClock
+
+NAMESPACE = "default"
+
+
+class DyingTransport(Transport):
+    """Lets a number of claim writes through; then the process is as good as dead: no request gets out any more."""
+
+    writes_left: int = 1_000_000
+
+    def __init__(self, configuration: Any, *, user_agent: str) -> None:
+        super().__init__(configuration, user_agent=user_agent)
+        self.dead = threading.Event()
+        self._counting = threading.Lock()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        with self._counting:
+            if method == "PATCH" and "/resourceclaims/" in path:
+                if self.writes_left == 0:
+                    self.dead.set()
+                self.writes_left -= 1
+            self._refuse_when_dead(method, path)
+        return super().request(method, path, query=query, body=body, content_type=content_type)
+
+    def stream(self, path: str, *, query: Mapping[str, str], read_timeout_s: float) -> Stream:
+        self._refuse_when_dead("WATCH", path)
+        return super().stream(path, query=query, read_timeout_s=read_timeout_s)
+
+    def _refuse_when_dead(self, method: str, path: str) -> None:
+        if self.dead.is_set():
+            raise ApiUnavailableError(f"{method} {path}", None, "", "killed")
+
+
+def transport(server: ApiServer, folder: Path, *, writes: int = 1_000_000) -> DyingTransport:
+    path = folder / "kubeconfig"
+    path.write_text(yaml.safe_dump(server.kubeconfig()))
+    made = DyingTransport.from_kubeconfig(str(path), user_agent="tests")
+    assert isinstance(made, DyingTransport)
+    made.writes_left = writes
+    return made
+
+
+@contextmanager
+def running_controller(
+    connection: Transport, *, registry: CollectorRegistry | None = None, unbound_wait_s: float = 0.05
+) -> Iterator[Controller]:
+    settings = ControllerSettings(unbound_wait_s=unbound_wait_s)
+    controller = Controller(
+        settings, KubeClient(connection), clock=SystemClock(), registry=registry or CollectorRegistry()
+    )
+    controller.start()
+    try:
+        yield controller
+    finally:
+        controller.stop()
+
+
+def publish(client: KubeClient, machines: Mapping[str, Machine]) -> None:
+    """Make nodes, their slices and the class."""
+    for name, made in machines.items():
+        client.create(Node, {"metadata": {"name": name}})
+        client.merge_patch(Node, name, {"spec": {"taints": None}})  # a new node is not ready until a kubelet says so
+        item = pool_slice(name, made)
+        spec = msgspec.to_builtins(item.spec)
+        client.create(ResourceSlice, {"metadata": {"name": item.metadata.name}, "spec": spec})
+    client.create(DeviceClass, {"metadata": {"name": DRIVER}, "spec": {}})
+
+
+def ask(client: KubeClient, pod_name: str, claims: Mapping[str, int], **spec: Any) -> Pod:
+    """Make claims of these counts and a pod that names them."""
+    for name, count in claims.items():
+        document = {"metadata": {"name": name}, "spec": {"devices": {"requests": [request(count=count)]}}}
+        client.create(ResourceClaim, document, namespace=NAMESPACE)
+    return create_pod(client, pod_name, *claims, **spec)
+
+
+def create_pod(client: KubeClient, pod_name: str, *claims: str, **spec: Any) -> Pod:
+    entries = [{"name": f"c{place}", "resourceClaimName": name} for place, name in enumerate(claims)]
+    container = {"name": "main", "image": "example/app:1.0"}
+    whole = {"containers": [container], "resourceClaims": entries, **spec}
+    return client.create(Pod, {"metadata": {"name": pod_name}, "spec": whole}, namespace=NAMESPACE)
+
+
+def claims_by_name(client: KubeClient) -> dict[str, ResourceClaim]:
+    return {item.metadata.name: item for item in client.list(ResourceClaim, namespace=NAMESPACE).items}
+
+
+def allocated_all(client: KubeClient) -> dict[str, ResourceClaim] | None:
+    """All claims when each is allocated, else None."""
+    found = claims_by_name(client)
+    return found if all(item.status.allocation is not None for item in found.values()) else None
+
+
+def devices_of(item: ResourceClaim) -> tuple[tuple[str, str], ...]:
+    if item.status.allocation is None:
+        return ()
+    return tuple((result.pool, result.device) for result in item.status.allocation.devices.results)
+
+
+def check_invariants(client: KubeClient) -> None:
+    """What must hold at every moment: no device twice, no allocation that nobody would free."""
+    held = [device for item in claims_by_name(client).values() for device in devices_of(item)]
+    assert len(held) == len(set(held)), held
+    for item in claims_by_name(client).values():
+        if item.status.allocation is not None:
+            assert DELETE_PROTECTION_FINALIZER in item.metadata.finalizers, item.key
+            assert item.status.allocation.allocation_timestamp, item.key

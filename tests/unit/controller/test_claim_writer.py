@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.support.allocation import (
+    DRIVER,
+    blocks,
+    claim,
+    device_class,
+    device_name,
+    holding,
+    machine,
+    node,
+    pod,
+    pool_slice,
+    request,
+)
+from tests.support.claim_api import FakeClaims
+from tests.support.clock import FakeClock
+
+from dracaena.api.decision import decode_decision
+from dracaena.api.names import DELETE_PROTECTION_FINALIZER, decision_annotation
+from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.controller.allocation.allocator import Allocator
+from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.allocation.snapshot import make_snapshot
+from dracaena.controller.claim_writer import MAX_ATTEMPTS, ClaimWriter, Lost, Written
+from dracaena.controller.metrics import ControllerMetrics
+from dracaena.kube.errors import ApiUnavailableError, ForbiddenError, InvalidError
+
+MACHINE = machine("m", blocks(4, inside="PIX", outside="PIX"))
+POD = pod("p", "x", "y")
+X, Y = claim("x", request(count=2)), claim("y", request(count=1))
+
+
+class Bench:
+    """A writer over a fake API, with one decision for two claims."""
+
+    def __init__(self) -> None:
+        self.api = FakeClaims(POD, X, Y)
+        self.registry = CollectorRegistry()
+        self.writer = ClaimWriter(DRIVER, self.api, FakeClock(), ControllerMetrics(self.registry))
+        snapshot = make_snapshot(DRIVER, nodes=[node("n")], slices=[pool_slice("n", MACHINE)], classes=[device_class()])
+        decision = Allocator().allocate(snapshot, POD, [X, Y])
+        assert isinstance(decision, Allocation)
+        self.decision = decision
+
+    def write(self) -> Written | Lost:
+        marked = self.writer.mark(self.decision)
+        return marked if isinstance(marked, Lost) else self.writer.allocate(self.decision, marked, POD)
+
+    def once_before(self, verb: str, key: str, act: Callable[[], object]) -> None:
+        """Do something right before the first write of this verb and claim."""
+        pending = [act]
+
+        def before(seen_verb: str, seen_key: str) -> None:
+            if (seen_verb, seen_key) == (verb, key) and pending:
+                pending.pop()()
+
+        self.api.before = before
+
+    def touch(self, key: str) -> ResourceClaim:
+        """Change something of a claim that does not matter."""
+        stored = self.api.claims[key]
+        labels = {**stored.metadata.labels, "touched": stored.metadata.resource_version}
+        return self.api.put(
+            msgspec.structs.replace(stored, metadata=msgspec.structs.replace(stored.metadata, labels=labels))
+        )
+
+
+def devices(item: ResourceClaim) -> list[str]:
+    assert item.status.allocation is not None
+    return [result.device for result in item.status.allocation.devices.results]
+
+
+def test_all_finalizers_come_before_the_first_allocation() -> None:
+    bench = Bench()
+    assert isinstance(bench.write(), Written)
+    assert bench.api.writes == [
+        ("mark", "default/x"),
+        ("mark", "default/y"),
+        ("allocate", "default/x"),
+        ("allocate", "default/y"),
+    ]
+
+
+def test_a_written_claim_carries_finalizer_decision_timestamp_and_reservation() -> None:
+    bench = Bench()
+    assert isinstance(bench.write(), Written)
+    written = bench.api.claims["default/x"]
+    assert DELETE_PROTECTION_FINALIZER in written.metadata.finalizers
+    decision = decode_decision(written.metadata.annotations[decision_annotation(DRIVER)])
+    assert list(decision.devices) == devices(written) == [device_name(MACHINE, 0), device_name(MACHINE, 1)]
+    assert devices(bench.api.claims["default/y"]) == [device_name(MACHINE, 2)]
+    assert written.status.allocation is not None
+    assert written.status.allocation.allocation_timestamp == "2026-01-01T00:00:00Z"
+    assert [(user.resource, user.name, user.uid) for user in written.status.reserved_for] == [("pods", "p", "uid-p")]
+
+
+def test_other_finalizers_stay() -> None:
+    bench = Bench()
+    mine = msgspec.structs.replace(X.metadata, finalizers=["example.com/keep"])
+    bench.api.claims["default/x"] = msgspec.structs.replace(X, metadata=mine)
+    bench.write()
+    assert "example.com/keep" in bench.api.claims["default/x"].metadata.finalizers
+
+
+@pytest.mark.parametrize("verb", ["mark", "allocate"])
+def test_a_conflict_is_completed_as_long_as_the_claim_is_free(verb: str) -> None:
+    bench = Bench()
+    bench.once_before(verb, "default/y", lambda: bench.touch("default/y"))
+    assert isinstance(bench.write(), Written)
+    assert devices(bench.api.claims["default/y"]) == [device_name(MACHINE, 2)]
+    assert bench.registry.get_sample_value("dracaena_controller_write_conflicts_total") == 1
+
+
+def test_a_finalizer_that_vanished_is_written_again_before_the_allocation() -> None:
+    bench = Bench()
+
+    def strip() -> None:
+        stored = bench.api.claims["default/y"]
+        bench.api.put(msgspec.structs.replace(stored, metadata=msgspec.structs.replace(stored.metadata, finalizers=[])))
+
+    bench.once_before("allocate", "default/y", strip)
+    assert isinstance(bench.write(), Written)
+    assert DELETE_PROTECTION_FINALIZER in bench.api.claims["default/y"].metadata.finalizers
+
+
+def test_a_claim_that_somebody_else_allocated_is_lost_and_what_was_written_is_named() -> None:
+    bench = Bench()
+    bench.once_before("allocate", "default/y", lambda: bench.api.put(holding(Y, "other", "gpu-z")))
+    outcome = bench.write()
+    assert isinstance(outcome, Lost)
+    assert (outcome.claim_key, outcome.why) == ("default/y", "is allocated by somebody else")
+    assert [item.key for item in outcome.written] == ["default/x"]
+    assert bench.registry.get_sample_value("dracaena_controller_lost_writes_total") == 1
+
+
+def test_nothing_is_allocated_when_a_claim_is_lost_before() -> None:
+    bench = Bench()
+    bench.once_before("mark", "default/y", lambda: bench.api.put(holding(Y, "other", "gpu-z")))
+    outcome = bench.write()
+    assert isinstance(outcome, Lost)
+    assert outcome.written == ()
+    assert bench.api.claims["default/x"].status.allocation is None
+
+
+def deleted(item: ResourceClaim) -> ResourceClaim:
+    meta = msgspec.structs.replace(item.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+    return msgspec.structs.replace(item, metadata=meta)
+
+
+@pytest.mark.parametrize("verb", ["mark", "allocate"])
+@pytest.mark.parametrize(
+    ("act", "why"),
+    [
+        (lambda api: api.remove("default/y"), "is gone"),
+        (lambda api: api.put(claim("y", uid="another")), "was deleted and made again"),
+        (lambda api: api.put(deleted(Y)), "is being deleted"),
+    ],
+)
+def test_a_claim_that_goes_away_is_lost(verb: str, act: Callable[[FakeClaims], object], why: str) -> None:
+    bench = Bench()
+    bench.once_before(verb, "default/y", lambda: act(bench.api))
+    outcome = bench.write()
+    assert isinstance(outcome, Lost)
+    assert outcome.why == why
+
+
+def test_an_answer_that_got_lost_before_a_conflict_is_recognised_as_our_own_write() -> None:
+    bench = Bench()
+
+    def land_and_conflict() -> None:
+        stored = bench.api.claims["default/y"]
+        bench.api.put(holding(stored, "n", device_name(MACHINE, 2)))
+
+    bench.once_before("allocate", "default/y", land_and_conflict)
+    assert isinstance(bench.write(), Written)
+
+
+def test_a_claim_that_changes_all_the_time_is_given_up() -> None:
+    bench = Bench()
+
+    def always(verb: str, key: str) -> None:
+        if key == "default/x":
+            bench.touch(key)
+
+    bench.api.before = always
+    outcome = bench.write()
+    assert isinstance(outcome, Lost)
+    assert outcome.why == f"changed {MAX_ATTEMPTS} times while it was written"
+
+
+def test_a_write_that_validation_refuses_is_read_again_and_given_up_in_the_end() -> None:
+    bench = Bench()
+
+    def refuse(verb: str, key: str) -> None:
+        if verb == "allocate":
+            raise InvalidError(f"PATCH {key}", 422, "Invalid", "no")
+
+    bench.api.before = refuse
+    assert isinstance(bench.write(), Lost)
+
+
+@pytest.mark.parametrize("error", [ApiUnavailableError, ForbiddenError])
+def test_a_server_that_does_not_serve_us_is_the_callers_trouble(error: type[Exception]) -> None:
+    bench = Bench()
+
+    def fail(verb: str, key: str) -> None:
+        raise error(f"PATCH {key}", None, "", "no answer")
+
+    bench.api.before = fail
+    with pytest.raises(error):
+        bench.write()
+
+
+def test_a_pod_reference_is_that_of_a_core_pod() -> None:
+    bench = Bench()
+    bench.write()
+    consumer = bench.api.claims["default/x"].status.reserved_for[0]
+    assert isinstance(POD, Pod)
+    assert consumer.api_group == ""

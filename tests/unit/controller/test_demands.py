@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support.allocation import DRIVER, claim, device_class, own_config, policy, request
+
+from dracaena.api.config.v1alpha1 import Requirement
+from dracaena.api.objects import DeviceClass, ResourceClaim
+from dracaena.controller.allocation.demands import RefusalKind, Refused, concerns_us, read_demands
+
+CLASSES = {DRIVER: device_class(), "linked": device_class("linked", policy("NVLink"))}
+
+
+def requirements(
+    *claims: ResourceClaim, classes: dict[str, DeviceClass] = CLASSES
+) -> list[tuple[str, int, Requirement]]:
+    demands = read_demands(DRIVER, classes, claims)
+    assert not isinstance(demands, Refused), demands
+    return [(r.name, r.demand.count, r.demand.requirement) for demand in demands for r in demand.requests]
+
+
+def refusal(*claims: ResourceClaim, classes: dict[str, DeviceClass] = CLASSES) -> Refused:
+    refused = read_demands(DRIVER, classes, claims)
+    assert isinstance(refused, Refused)
+    return refused
+
+
+def test_requests_come_in_the_order_of_claims_and_specs() -> None:
+    found = requirements(claim("b", request("x", 2), request("a", 1)), claim("a", request("z", 4)))
+    assert [name for name, _, _ in found] == ["x", "a", "z"]
+    assert [count for _, count, _ in found] == [2, 1, 4]
+
+
+def test_the_policy_of_a_class_holds_for_its_requests_only() -> None:
+    found = requirements(claim("c", request("a", 2, "linked"), request("b", 2)))
+    assert [requirement for _, _, requirement in found] == [Requirement.NVLINK, Requirement.BEST_EFFORT]
+
+
+def test_the_config_of_a_claim_comes_after_that_of_the_class() -> None:
+    configs = [own_config(policy("PIX")), own_config(policy("PHB"), "b")]
+    found = requirements(claim("c", request("a", 2, "linked"), request("b", 2, "linked"), configs=configs))
+    assert [requirement for _, _, requirement in found] == [Requirement.PIX, Requirement.PHB]
+
+
+def test_configs_of_other_drivers_are_carried_and_not_read() -> None:
+    foreign = {"opaque": {"driver": "other.example.com", "parameters": {"any": "thing"}}}
+    demands = read_demands(DRIVER, CLASSES, [claim("c", request("a"), configs=[foreign])])
+    assert not isinstance(demands, Refused)
+    assert demands[0].configs == ({"source": "FromClaim", **foreign},)
+
+
+def test_configs_of_classes_come_first_once_a_class_with_the_requests_that_use_it() -> None:
+    configs = [own_config(policy("PIX"), "b"), own_config(policy("PHB"))]
+    asked = claim("c", request("a", 1, "linked"), request("b"), request("d", 1, "linked"), configs=configs)
+    demands = read_demands(DRIVER, CLASSES, [asked])
+    assert not isinstance(demands, Refused)
+    assert [(entry["source"], entry.get("requests")) for entry in demands[0].configs] == [
+        ("FromClass", ["a", "d"]),
+        ("FromClaim", ["b"]),
+        ("FromClaim", None),
+    ]
+
+
+def test_a_claim_without_requests_is_left_to_kube_scheduler() -> None:
+    empty = ResourceClaim(metadata=claim("e").metadata, spec={"devices": {}})
+    assert read_demands(DRIVER, CLASSES, [empty]) == ()
+
+
+def test_a_missing_class_is_named() -> None:
+    refused = refusal(claim("c", request("a", 1, "gone")))
+    assert refused == Refused(
+        RefusalKind.CLASS_MISSING, "claim default/c: DeviceClass gone does not exist", concerns_us=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("bad", "where"),
+    [
+        (
+            claim("c", configs=[own_config({"kind": "X"})]),
+            "claim default/c: spec.devices.config[0].opaque.parameters: $",
+        ),
+        (claim("c", request("a", 1, "broken")), "DeviceClass broken: spec.config[0].opaque.parameters: $.requirement"),
+    ],
+)
+def test_a_broken_config_says_whose_it_is_and_where(bad: ResourceClaim, where: str) -> None:
+    classes = {**CLASSES, "broken": device_class("broken", policy("fast"))}
+    refused = refusal(bad, classes=classes)
+    assert refused.kind is RefusalKind.CONFIG_BROKEN
+    assert refused.concerns_us
+    assert refused.text.startswith(where)
+
+
+def test_a_claim_of_unknown_shape_is_left_alone_with_the_reason() -> None:
+    refused = refusal(claim("c", {"name": "a", "someOf": []}))
+    assert refused.kind is RefusalKind.UNSUPPORTED
+    assert refused.text == (
+        "claim default/c: spec.devices.requests[0].someOf: field 'someOf': "
+        "not known to this version: the claim is left alone"
+    )
+
+
+def test_one_claim_that_cannot_be_read_refuses_all_claims_of_the_pod() -> None:
+    assert refusal(claim("good"), claim("bad", request("a", 1, allocationMode="All"))).text.startswith(
+        "claim default/bad"
+    )
+
+
+SELECTED = {"selectors": [{"cel": {"expression": "true"}}]}
+
+
+@pytest.mark.parametrize(
+    ("class_name", "classes", "configs", "concerned"),
+    [
+        (DRIVER, {}, [], True),
+        (f"{DRIVER}-big", {}, [], True),
+        (f"mig.{DRIVER}", {}, [], True),
+        ("nic.example.com", {}, [], False),
+        ("nic.example.com", {"nic.example.com": device_class("nic.example.com", **SELECTED)}, [], False),
+        ("big", {"big": device_class("big", policy("PIX"), **SELECTED)}, [], True),
+        ("nic.example.com", {}, [own_config({})], True),
+    ],
+)
+def test_users_are_told_only_when_class_or_config_means_our_driver(
+    class_name: str, classes: dict[str, DeviceClass], configs: list[dict[str, Any]], concerned: bool
+) -> None:
+    asked = claim("c", request("a", 1, class_name), configs=configs)
+    assert concerns_us(DRIVER, classes, [asked]) is concerned
+    assert refusal(asked, classes=classes).concerns_us is concerned
+
+
+def test_a_class_named_in_an_alternative_concerns_us_too() -> None:
+    asked = claim("c", {"name": "a", "firstAvailable": [{"name": "x", "deviceClassName": DRIVER}]})
+    assert concerns_us(DRIVER, {}, [asked])
+    assert refusal(asked).concerns_us

@@ -1,0 +1,461 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.support.allocation import (
+    DRIVER,
+    blocks,
+    claim,
+    device_class,
+    device_name,
+    holding,
+    machine,
+    node,
+    own_config,
+    pod,
+    pool_slice,
+    request,
+)
+from tests.support.claim_api import FakeClaims, FakeEvents
+from tests.support.clock import FakeClock
+
+from dracaena.api.decision import Decision, encode_decision
+from dracaena.api.machine import Machine
+from dracaena.api.names import decision_annotation
+from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
+from dracaena.controller.allocation.snapshot import ClusterSnapshot
+from dracaena.controller.assumed import AssumedAllocations
+from dracaena.controller.claim_writer import ClaimWriter
+from dracaena.controller.cluster import Cluster
+from dracaena.controller.metrics import ControllerMetrics
+from dracaena.controller.reconciler import DOUBT_S, Reconciler
+from dracaena.controller.take_back import TakeBack
+from dracaena.controller.waiting import WaitingPods
+from dracaena.controller.workqueue import WorkQueue
+from dracaena.kube.errors import ApiUnavailableError, KubeError
+
+SEVEN = machine("seven", blocks(3, 4, inside="PIX", outside="PHB"))
+TWO = machine("two", blocks(2, inside="PIX", outside="PIX"))
+
+
+class Bench:
+    """A reconciler with all its parts over a fake API; the test is the watch and the workers."""
+
+    def __init__(self, cluster_type: type[Cluster] = Cluster, **machines: Machine) -> None:
+        self.api = FakeClaims()
+        self.clock = FakeClock()
+        self.events = FakeEvents()
+        self.registry = CollectorRegistry()
+        metrics = ControllerMetrics(self.registry)
+        self.queue = WorkQueue(self.clock, random.Random(1))
+        self.assumed = AssumedAllocations(DRIVER)
+        self.waiting = WaitingPods(self.events, self.clock, metrics)
+        self.cluster = cluster_type(DRIVER, assumed=self.assumed, wake=self.queue.add, waiting=self.waiting.keys)
+        self.take_back = TakeBack(self.api, self.api, self.assumed, self.clock, metrics, unbound_wait_s=2.0)
+        self.reconciler = Reconciler(
+            DRIVER,
+            cluster=self.cluster,
+            claims=self.api,
+            writer=ClaimWriter(DRIVER, self.api, self.clock, metrics),
+            take_back=self.take_back,
+            assumed=self.assumed,
+            waiting=self.waiting,
+            queue=self.queue,
+            events=self.events,
+            clock=self.clock,
+            metrics=metrics,
+        )
+        self.api.on_change = self.cluster.claim_changed
+        self.machines = machines or {"n": SEVEN}
+        for name, made in self.machines.items():
+            self.cluster.node_changed(None, node(name))
+            self.cluster.slice_changed(None, pool_slice(name, made))
+        self.cluster.class_changed(None, device_class())
+
+    def add(self, *objects: Pod | ResourceClaim) -> None:
+        for item in objects:
+            if isinstance(item, Pod):
+                self.cluster.pod_changed(self.api.pods.get(item.key), item)
+                self.api.pods[item.key] = item
+            else:
+                self.api.put(item)
+
+    def remove_pod(self, key: str) -> None:
+        self.cluster.pod_changed(self.api.pods.pop(key), None)
+
+    def hold_the_watch(self) -> list[tuple[ResourceClaim | None, ResourceClaim | None]]:
+        """From now on changes of claims are kept back; the test shows them later."""
+        kept: list[tuple[ResourceClaim | None, ResourceClaim | None]] = []
+        self.api.on_change = lambda old, new: kept.append((old, new))
+        return kept
+
+    def show(self, kept: list[tuple[ResourceClaim | None, ResourceClaim | None]]) -> None:
+        self.api.on_change = self.cluster.claim_changed
+        for old, new in kept:
+            self.cluster.claim_changed(old, new)
+
+    def run(self) -> None:
+        """Do what workers do until nothing is left for now."""
+        while len(self.queue) and (self.queue._ready or self._due()):
+            self.step()
+
+    def step(self) -> None:
+        key = self.queue.get()
+        assert key is not None
+        try:
+            if self.reconciler.reconcile(key):
+                self.queue.forget(key)
+            else:
+                self.queue.retry(key)
+        except KubeError:
+            self.queue.retry(key)
+        self.queue.done(key)
+
+    def _due(self) -> bool:
+        return bool(self.queue._later) and self.queue._later[0][0] <= self.clock.monotonic()
+
+    def advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.run()
+
+    def held(self, name: str) -> tuple[int, ...] | None:
+        """Ordinals that a claim holds, whatever the node."""
+        allocation = self.api.claims[f"default/{name}"].status.allocation
+        if allocation is None:
+            return None
+        results = allocation.devices.results
+        names = {device_name(made, o): o for made in self.machines.values() for o in range(len(made.gpus))}
+        return tuple(names[result.device] for result in results)
+
+    def on_node(self, name: str) -> str | None:
+        allocation = self.api.claims[f"default/{name}"].status.allocation
+        return allocation.devices.results[0].pool if allocation is not None else None
+
+    def users(self, name: str) -> list[str]:
+        return [user.name for user in self.api.claims[f"default/{name}"].status.reserved_for]
+
+    def told(self) -> list[str]:
+        return [message for _, reason, message in self.events.seen if reason == "WaitingForGPUs"]
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"dracaena_controller_{name}", labels)
+
+
+def test_a_pending_pod_gets_the_best_linked_gpus_and_both_are_told() -> None:
+    bench = Bench()
+    bench.add(pod("p", "c"), claim("c", request(count=4)))
+    bench.run()
+    assert bench.held("c") == (3, 4, 5, 6)
+    assert bench.users("c") == ["p"]
+    text = "4 of the GPUs of n: 6 pairs PIX"
+    assert bench.events.seen == [
+        ("Pod default/p", "GPUsAllocated", text),
+        ("ResourceClaim default/c", "GPUsAllocated", text),
+    ]
+    assert bench.metric("decisions_total", result="allocated") == 1
+    assert bench.assumed.devices() == frozenset()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"status": {"phase": "Running"}},
+        {"status": {"phase": "Succeeded"}},
+        {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}},
+        {"spec": {"schedulingGates": [{"name": "wait"}]}},
+    ],
+)
+def test_a_pod_that_does_not_wait_for_devices_is_left_alone(change: dict[str, dict[str, Any]]) -> None:
+    bench = Bench()
+    document = msgspec.to_builtins(pod("p", "c"))
+    for part, fields in change.items():
+        document[part] = {**document[part], **fields}
+    bench.add(msgspec.convert(document, Pod), claim("c"))
+    bench.run()
+    assert bench.api.writes == []
+
+
+def generated(name: str, *statuses: tuple[str, str]) -> Pod:
+    document = msgspec.to_builtins(pod(name, templates=["t"]))
+    entries = [{"name": entry, "resourceClaimName": claim_name} for entry, claim_name in statuses]
+    return msgspec.convert({**document, "status": {"phase": "Pending", "resourceClaimStatuses": entries}}, Pod)
+
+
+def test_a_generated_claim_is_waited_for_without_noise() -> None:
+    bench = Bench()
+    bench.add(generated("p"))
+    bench.run()
+    made = generated("p", ("t", "p-t-x"))
+    bench.add(made)
+    bench.run()
+    assert bench.api.writes == []
+    assert bench.events.seen == []
+    bench.add(claim("p-t-x", owner=made))
+    bench.run()
+    assert bench.held("p-t-x") == (0,)
+
+
+def test_a_generated_name_that_another_pods_claim_has_is_not_taken() -> None:
+    bench = Bench()
+    bench.add(generated("p", ("t", "p-t-x")), claim("p-t-x", owner=pod("other")))
+    bench.run()
+    assert bench.api.writes == []
+
+
+def test_a_claim_that_is_being_deleted_is_not_allocated() -> None:
+    bench = Bench()
+    bench.add(pod("p", "c", "d"), claim("c"), claim("d", deletion_timestamp="2026-01-01T00:00:00Z"))
+    bench.run()
+    assert bench.api.writes == []
+
+
+def test_the_scheduler_that_a_pod_names_does_not_matter_nor_that_none_is_asked() -> None:
+    bench = Bench(a=SEVEN, b=TWO)
+    bench.add(pod("p", "c", schedulerName="other"), claim("c"))
+    bench.add(pod("q", "d", nodeName="b"), claim("d"))
+    bench.run()
+    assert bench.held("c") is not None
+    assert bench.on_node("d") == "b"
+
+
+def test_pods_get_different_devices_also_while_the_watch_shows_nothing() -> None:
+    bench = Bench(n=TWO)
+    bench.add(pod("p", "c"), claim("c"), pod("q", "d"), claim("d"), pod("r", "e"), claim("e"))
+    kept = bench.hold_the_watch()
+    bench.run()
+    assert sorted([bench.held("c"), bench.held("d")], key=str) == [(0,), (1,)]
+    assert bench.held("e") is None
+    bench.show(kept)
+    bench.run()
+    assert bench.held("e") is None
+    assert bench.assumed.devices() == frozenset()
+
+
+def test_a_pod_that_fits_nowhere_is_told_why_and_gets_what_is_freed() -> None:
+    bench = Bench(n=TWO)
+    bench.add(pod("p", "c"), claim("c", request(count=2)))
+    bench.run()
+    bench.add(pod("q", "d"), claim("d", request(count=2)))
+    bench.run()
+    assert bench.told() == ["0/1 nodes fit: 1 with fewer than 2 free GPUs (n)"]
+    assert bench.metric("waiting_pods", reason="no-node") == 1
+    bench.api.remove("default/c")
+    bench.run()
+    assert bench.held("d") == (0, 1)
+    assert bench.metric("waiting_pods", reason="no-node") == 0
+
+
+def test_a_pod_waits_for_a_class_and_is_told_when_it_is_ours() -> None:
+    bench = Bench()
+    bench.add(pod("p", "c"), claim("c", request(device_class=f"{DRIVER}-big")))
+    bench.add(pod("q", "d"), claim("d", request(device_class="nic.example.com")))
+    bench.run()
+    assert bench.told() == [f"claim default/c: DeviceClass {DRIVER}-big does not exist"]
+    assert bench.metric("waiting_pods", reason="class-missing") == 2
+    bench.cluster.class_changed(None, device_class(f"{DRIVER}-big"))
+    bench.run()
+    assert bench.held("c") is not None
+    assert bench.held("d") is None
+
+
+def test_a_broken_config_is_told_and_nothing_is_written() -> None:
+    bench = Bench()
+    bad = own_config({"apiVersion": "gpu.dracaena.dev/v1alpha1", "kind": "TopologyPolicy", "requirement": "fast"})
+    bench.add(pod("p", "c"), claim("c", configs=[bad]))
+    bench.run()
+    assert bench.api.writes == []
+    assert "$.requirement: 'fast', expected one of" in bench.told()[0]
+    assert bench.metric("waiting_pods", reason="config-broken") == 1
+
+
+def test_a_second_pod_on_an_allocated_claim_needs_no_decision() -> None:
+    bench = Bench()
+    bench.add(pod("p", "c"), claim("c"))
+    bench.run()
+    writes = list(bench.api.writes)
+    bench.add(pod("q", "c"))
+    bench.run()
+    assert bench.api.writes == writes
+    assert bench.metric("decisions_total", result="settled") is not None
+    assert bench.told() == []
+
+
+def test_two_pods_on_one_new_claim_allocate_it_once() -> None:
+    bench = Bench()
+    bench.add(pod("p", "c"), pod("q", "c"), claim("c"))
+    kept = bench.hold_the_watch()
+    bench.run()
+    bench.show(kept)
+    bench.run()
+    assert [verb for verb, _ in bench.api.writes] == ["mark", "allocate"]
+
+
+def test_a_lost_claim_makes_the_rest_go_back_in_two_writes_and_the_pod_is_planned_again() -> None:
+    bench = Bench(a=SEVEN, b=TWO)
+    bench.add(pod("p", "x", "y"), claim("x"), claim("y"))
+    taken = [False]
+
+    def steal(verb: str, key: str) -> None:
+        if (verb, key) == ("allocate", "default/y") and not taken[0]:
+            taken[0] = True
+            bench.api.put(holding(bench.api.claims[key], "a", device_name(SEVEN, 6)))
+
+    bench.api.before = steal
+    bench.run()
+    assert (bench.on_node("x"), bench.users("x")) == ("b", [])
+    bench.advance(1.9)
+    assert bench.on_node("x") == "b"
+    bench.advance(0.1)
+    assert (bench.on_node("x"), bench.on_node("y")) == ("a", "a")
+    assert bench.metric("take_backs_total", end="cleared") == 1
+
+
+def test_a_write_without_an_answer_that_landed_is_found_and_the_rest_is_completed() -> None:
+    bench = Bench()
+    bench.add(pod("p", "x", "y"), claim("x"), claim("y"))
+    kept = bench.hold_the_watch()
+    lost = [ApiUnavailableError("PATCH", None, "", "no answer")]
+
+    def lose(verb: str, key: str) -> None:
+        if (verb, key) == ("allocate", "default/x") and lost:
+            raise lost.pop()
+
+    bench.api.after = lose
+    bench.run()
+    assert (bench.held("x"), bench.held("y")) == ((0,), None)
+    bench.show(kept)
+    bench.advance(1)
+    assert bench.held("y") is None  # the write of y may still land, for all that anybody knows
+    bench.advance(DOUBT_S)
+    assert (bench.held("x"), bench.held("y")) == ((0,), (1,))
+    assert bench.assumed.devices() == frozenset()
+
+
+def test_the_devices_of_a_write_in_doubt_rest_until_the_doubt_is_over() -> None:
+    bench = Bench(n=TWO)
+    bench.add(pod("p", "c"), claim("c", request(count=2)))
+    down = [True]
+
+    def fail(verb: str, key: str) -> None:
+        if down[0] and verb == "allocate":
+            raise ApiUnavailableError("PATCH", None, "", "no answer")
+
+    bench.api.before = fail
+    bench.run()
+    down[0] = False
+    bench.remove_pod("default/p")
+    bench.add(pod("q", "d"), claim("d"))
+    bench.advance(1)
+    assert bench.held("d") is None
+    bench.advance(DOUBT_S)
+    assert bench.held("d") == (0,)
+
+
+def test_before_the_first_allocation_nothing_is_in_doubt_and_failures_are_spaced_out() -> None:
+    bench = Bench(n=TWO)
+    bench.add(pod("p", "c"), claim("c", request(count=2)), pod("q", "d"), claim("d", request(count=2)))
+    asked: list[str] = []
+
+    def fail(verb: str, key: str) -> None:
+        asked.append(key)
+        if key == "default/c":
+            raise ApiUnavailableError("PATCH", None, "", "no answer")
+
+    bench.api.before = fail
+    bench.run()
+    assert asked == ["default/c", "default/d", "default/d"]
+    assert bench.held("d") == (0, 1)
+    bench.api.remove("default/d")
+    asked.clear()
+    for _ in range(100):
+        bench.advance(0.1)
+    assert 5 <= len(asked) <= 12  # in ten seconds, the waits doubling from 0.05 s
+
+
+def half_written(name: str, node_name: str, made: Machine, ordinal: int, *users: Pod) -> ResourceClaim:
+    """A claim as a killed controller left it."""
+    device = device_name(made, ordinal)
+    decision = Decision(node=node_name, devices=(device,), links="", score=(), pod_devices=2)
+    marked = claim(name, annotations={decision_annotation(DRIVER): encode_decision(decision)})
+    held = holding(marked, node_name, device)
+    reserved = [ConsumerReference("pods", user.metadata.name, user.metadata.uid) for user in users]
+    return msgspec.structs.replace(held, status=msgspec.structs.replace(held.status, reserved_for=reserved))
+
+
+def test_what_a_killed_controller_left_half_written_is_completed_on_the_same_node() -> None:
+    bench = Bench(a=SEVEN, b=TWO)
+    waiting = pod("p", "x", "y")
+    bench.add(waiting, half_written("x", "b", TWO, 0, waiting), claim("y"))
+    bench.run()
+    assert (bench.on_node("x"), bench.on_node("y")) == ("b", "b")
+
+
+def blockers(node_name: str, made: Machine, *ordinals: int) -> Sequence[ResourceClaim]:
+    return [holding(claim(f"blocker-{o}"), node_name, device_name(made, o)) for o in ordinals]
+
+
+def test_what_cannot_be_completed_is_taken_back_and_planned_again_elsewhere() -> None:
+    bench = Bench(a=SEVEN, b=TWO)
+    waiting = pod("p", "x", "y")
+    bench.add(*blockers("b", TWO, 1), waiting, half_written("x", "b", TWO, 0, waiting), claim("y"))
+    bench.run()
+    assert (bench.on_node("x"), bench.users("x")) == ("b", [])
+    bench.advance(2)
+    assert (bench.on_node("x"), bench.on_node("y")) == ("a", "a")
+
+
+def test_claims_on_different_nodes_are_untangled() -> None:
+    bench = Bench(a=SEVEN, b=TWO)
+    waiting = pod("p", "x", "y")
+    foreign = holding(claim("y"), "a", device_name(SEVEN, 0))
+    bench.add(waiting, half_written("x", "b", TWO, 0), foreign)
+    bench.run()
+    bench.advance(2)
+    assert bench.on_node("x") == "a"
+
+
+def test_a_claim_that_another_pod_uses_is_never_taken_back() -> None:
+    bench = Bench(a=SEVEN, b=TWO)
+    other = pod("other", "x")
+    bench.add(*blockers("b", TWO, 1), pod("p", "x", "y"), half_written("x", "b", TWO, 0, other), claim("y"))
+    bench.run()
+    bench.advance(5)
+    assert (bench.on_node("x"), bench.users("x")) == ("b", ["other"])
+    assert bench.held("y") is None
+    assert "other than the node of a claim that is already allocated" in bench.told()[0]
+
+
+class LateCluster(Cluster):
+    """Lets something happen right after the first snapshot was taken."""
+
+    happens: Callable[[], None] | None = None
+
+    def snapshot(self) -> ClusterSnapshot:
+        taken, happens = super().snapshot(), self.happens
+        self.happens = None
+        if happens is not None:
+            happens()
+        return taken
+
+
+def test_a_change_between_snapshot_and_waiting_is_not_missed() -> None:
+    bench = Bench(cluster_type=LateCluster, n=TWO)
+    assert isinstance(bench.cluster, LateCluster)
+    bench.add(*blockers("n", TWO, 0, 1), pod("p", "c"), claim("c"))
+    bench.cluster.happens = lambda: bench.api.remove("default/blocker-0")
+    bench.run()
+    assert bench.held("c") == (0,)
+
+
+def test_a_pod_that_is_gone_waits_no_more() -> None:
+    bench = Bench(n=TWO)
+    bench.add(pod("p", "c"), claim("c", request(count=3)))
+    bench.run()
+    bench.remove_pod("default/p")
+    bench.run()
+    assert bench.waiting.keys() == frozenset()

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry
+from tests.support.allocation import pod
+from tests.support.claim_api import FakeEvents
+from tests.support.clock import FakeClock
+
+from dracaena.controller.metrics import ControllerMetrics
+from dracaena.controller.waiting import WaitingPods
+
+POD = pod("p")
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.events = FakeEvents()
+        self.clock = FakeClock()
+        self.registry = CollectorRegistry()
+        self.waiting = WaitingPods(self.events, self.clock, ControllerMetrics(self.registry))
+
+    def report(self, text: str, reason: str = "no-node", *, tell: bool = True) -> None:
+        self.waiting.report(POD, reason, text, tell=tell)
+
+    def told(self) -> list[str]:
+        return [message for _, _, message in self.events.seen]
+
+    def count(self, reason: str) -> float | None:
+        return self.registry.get_sample_value("dracaena_controller_waiting_pods", {"reason": reason})
+
+
+def test_the_first_reason_is_told_at_once_on_the_pod() -> None:
+    bench = Bench()
+    bench.report("full")
+    assert bench.events.seen == [("Pod default/p", "WaitingForGPUs", "full")]
+
+
+def test_an_unchanged_reason_is_told_again_after_five_minutes_only() -> None:
+    bench = Bench()
+    for _ in range(3):
+        bench.report("full")
+        bench.clock.advance(90)
+    bench.waiting.tell_due()
+    assert bench.told() == ["full"]
+    bench.clock.advance(30)
+    bench.waiting.tell_due()
+    assert bench.told() == ["full", "full"]
+
+
+def test_reasons_that_change_fast_are_told_every_ten_seconds_with_the_last_text() -> None:
+    bench = Bench()
+    bench.report("a")
+    bench.clock.advance(4)
+    bench.report("b")
+    bench.clock.advance(4)
+    bench.report("c")
+    bench.waiting.tell_due()
+    assert bench.told() == ["a"]
+    bench.clock.advance(2)
+    bench.waiting.tell_due()
+    assert bench.told() == ["a", "c"]
+
+
+def test_a_pod_that_may_not_be_ours_is_counted_and_not_told() -> None:
+    bench = Bench()
+    bench.report("class has selectors", "unsupported", tell=False)
+    assert bench.told() == []
+    assert bench.count("unsupported") == 1
+
+
+def test_waiting_pods_are_counted_by_their_reason_of_now() -> None:
+    bench = Bench()
+    bench.report("full")
+    bench.report("gone", "class-missing")
+    bench.waiting.report(pod("q"), "no-node", "full", tell=True)
+    assert (bench.count("no-node"), bench.count("class-missing")) == (1, 1)
+    assert bench.waiting.keys() == {"default/p", "default/q"}
+    bench.waiting.forget("default/p")
+    bench.waiting.forget("default/p")
+    assert (bench.count("no-node"), bench.count("class-missing")) == (1, 0)
+    bench.clock.advance(600)
+    bench.waiting.tell_due()
+    assert [subject for subject, _, _ in bench.events.seen].count("Pod default/p") == 1
+
+
+def test_a_new_pod_of_the_same_name_is_told_at_once() -> None:
+    bench = Bench()
+    bench.report("full")
+    again = pod("p")
+    again = type(again)(metadata=type(again.metadata)(name="p", namespace="default", uid="new"), spec=again.spec)
+    bench.waiting.report(again, "no-node", "full", tell=True)
+    assert bench.told() == ["full", "full"]
