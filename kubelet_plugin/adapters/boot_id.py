@@ -1,0 +1,18 @@
+"""Which boot of the kernel this is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dracaena.api.errors import PermanentError
+
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+"""A fresh UUID at each boot (random(4)); the same in all containers of the machine."""
+
+
+def read_boot_id(path: Path = BOOT_ID_FILE) -> str:
+    """Return the boot's id. Raises PermanentError when the kernel does not tell."""
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise PermanentError(f"cannot read the boot id from {path}: {error.strerror}") from error

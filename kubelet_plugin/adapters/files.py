@@ -1,0 +1,127 @@
+"""Files that are replaced as a whole or not at all, durable when the call returns."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from dracaena.api.errors import PermanentError, TemporaryError
+
+_TEMPORARY_ERRNOS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EAGAIN, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+)
+"""What may pass with nobody touching our files: full disk or quota, device trouble, too many open files."""
+
+
+class FileSteps:
+    """The single steps of a replacement or removal: a seam where tests stop a process or fill the disk."""
+
+    def write(self, descriptor: int, data: bytes) -> None:
+        """Write all of data."""
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+
+    def fsync(self, descriptor: int) -> None:
+        """Make content, or the entries of a folder, durable."""
+        os.fsync(descriptor)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Put source in the place of target at once."""
+        os.replace(source, target)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file that is there."""
+        os.unlink(path)
+
+
+class DocumentFolder:
+    """The files of one folder. The folder is made when the first file is written.
+
+    All methods raise TemporaryError (it may pass) or PermanentError (somebody must act), both naming the path.
+    """
+
+    def __init__(self, folder: Path, *, mode: int = 0o644, steps: FileSteps | None = None) -> None:
+        self.folder = folder
+        self._mode = mode
+        self._steps = steps or FileSteps()
+
+    def names(self, suffix: str) -> tuple[str, ...]:
+        """Return the names of all files that end so, sorted; half-written ones (hidden) are not among them."""
+        with _our_errors("read", self.folder):
+            try:
+                found = [path.name for path in self.folder.iterdir()]
+            except (FileNotFoundError, NotADirectoryError):
+                return ()
+        return tuple(sorted(name for name in found if name.endswith(suffix) and not name.startswith(".")))
+
+    def read(self, name: str) -> bytes | None:
+        """Return a file's content, None when there is none."""
+        path = self.folder / name
+        with _our_errors("read", path):
+            try:
+                return path.read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def write(self, name: str, data: bytes) -> None:
+        """Replace a file: readers see the old content or the new one, also after a crash. Costs two fsyncs."""
+        path = self.folder / name
+        with _our_errors("write", path):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._replace(path, data)
+
+    def write_if_changed(self, name: str, data: bytes) -> bool:
+        """Replace a file unless it has this content already; return whether it was written."""
+        if self.read(name) == data:
+            return False
+        self.write(name, data)
+        return True
+
+    def remove(self, name: str) -> None:
+        """Remove a file; one that is not there is fine."""
+        path = self.folder / name
+        with _our_errors("remove", path):
+            try:
+                self._steps.remove(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return
+            self._sync_folder()
+
+    def _replace(self, path: Path, data: bytes) -> None:
+        # One fixed hidden name a file: a crash leaves at most one, and the next write takes it over. Two writers of
+        # one file do not meet: they hold the plugin's lock.
+        temporary = path.with_name(f".{path.name}.tmp")
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, self._mode)
+            try:
+                self._steps.write(descriptor, data)
+                os.fchmod(descriptor, self._mode)  # whatever the umask: monitoring reads podlist.json without root
+                self._steps.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            self._steps.rename(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+        self._sync_folder()
+
+    def _sync_folder(self) -> None:
+        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._steps.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _our_errors(what: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        family = TemporaryError if error.errno in _TEMPORARY_ERRNOS else PermanentError
+        raise family(f"cannot {what} {path}: {error.strerror}") from error

@@ -1,0 +1,142 @@
+"""Serves DRA v1 and v1beta1 to kubelet over one unix socket, and translates their messages."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import grpc
+
+from dracaena.api.errors import PermanentError
+from dracaena.api.names import ClaimUid
+from dracaena.kubelet_plugin.driver import Failed
+from dracaena.kubelet_plugin.prepare.cdi import qualified_name
+from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim
+from dracaena.proto.dra.v1 import api_pb2 as v1
+from dracaena.proto.dra.v1 import api_pb2_grpc as v1_grpc
+from dracaena.proto.dra.v1beta1 import api_pb2 as v1beta1
+from dracaena.proto.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
+
+WORKERS = 8
+"""Calls at a time. Kubelet sends few; work on the node is serial anyway, only reads of the API overlap."""
+
+STOP_GRACE_S = 10.0
+"""Calls in progress may end: a claim takes milliseconds, a slow API some seconds. Kubelet repeats what is cut off."""
+
+
+class NodeDriver(Protocol):
+    """What answers the two calls (dracaena.kubelet_plugin.driver)."""
+
+    def prepare_claims(self, references: Iterable[ClaimReference]) -> Mapping[ClaimUid, PreparedClaim | Failed]:
+        """Return one result for each claim."""
+        ...
+
+    def unprepare_claims(self, references: Iterable[ClaimReference]) -> Mapping[ClaimUid, Failed | None]:
+        """Return one result for each claim."""
+        ...
+
+
+class UnixServer:
+    """A gRPC server on a unix socket of our own. The caller holds the lock that makes this name ours.
+
+    grpc takes a name away from a live server without a word, so the lock comes first.
+    """
+
+    def __init__(self, path: Path, add_services: Callable[[grpc.Server], None], thread_name: str) -> None:
+        self._path = path
+        self._server = grpc.server(ThreadPoolExecutor(WORKERS, thread_name_prefix=thread_name))
+        self._bound = False
+        add_services(self._server)
+
+    def start(self) -> None:
+        """Remove a socket that an earlier process left, bind and serve. Raises PermanentError naming the path."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_stale_socket(self._path)
+            self._server.add_insecure_port(f"unix:{self._path}")
+            self._bound = True
+        except (OSError, RuntimeError) as error:
+            raise PermanentError(f"cannot listen on {self._path}: {error}") from error
+        self._server.start()
+
+    def stop(self) -> None:
+        """Take no more calls, let those in progress end, remove the socket. Without start() nothing is touched."""
+        if self._bound:
+            self._path.unlink(missing_ok=True)  # first: kubelet sees that we go before calls are refused
+        self._server.stop(STOP_GRACE_S).wait()
+
+
+def plugin_server(path: Path, driver_name: str, driver: NodeDriver) -> UnixServer:
+    """Return the server of both DRA versions, not started."""
+
+    def add_services(server: grpc.Server) -> None:
+        # The generated code has no types.
+        v1_grpc.add_DRAPluginServicer_to_server(_V1(driver_name, driver), server)  # type: ignore[no-untyped-call]
+        v1beta1_grpc.add_DRAPluginServicer_to_server(_V1Beta1(driver_name, driver), server)  # type: ignore[no-untyped-call]
+
+    return UnixServer(path, add_services, "dra")
+
+
+class _Calls:
+    """Both versions: the messages differ in one field only. `_messages` is the version's module."""
+
+    _messages: Any
+    _has_share_id: bool
+
+    def __init__(self, driver_name: str, driver: NodeDriver) -> None:
+        self._driver_name = driver_name
+        self._driver = driver
+
+    def NodePrepareResources(self, request: Any, _context: grpc.ServicerContext) -> Any:  # noqa: N802 - the wire's name
+        response = self._messages.NodePrepareResourcesResponse()
+        for uid, result in self._driver.prepare_claims(_references(request)).items():
+            if isinstance(result, Failed):
+                response.claims[uid].error = result.error
+            else:
+                response.claims[uid].devices.extend(self._devices(result))
+        return response
+
+    def NodeUnprepareResources(self, request: Any, _context: grpc.ServicerContext) -> Any:  # noqa: N802 - the wire's name
+        response = self._messages.NodeUnprepareResourcesResponse()
+        for uid, result in self._driver.unprepare_claims(_references(request)).items():
+            response.claims[uid].error = "" if result is None else result.error
+        return response
+
+    def _devices(self, prepared: PreparedClaim) -> Iterable[Any]:
+        for device in prepared.devices:
+            message = self._messages.Device(
+                request_names=[device.request_name],
+                pool_name=device.pool,
+                device_name=device.device,
+                cdi_device_ids=[qualified_name(self._driver_name, prepared.claim.uid, device.device)],
+            )
+            if self._has_share_id and device.share_id is not None:
+                message.share_id = device.share_id
+            yield message
+
+
+class _V1(_Calls, v1_grpc.DRAPluginServicer):
+    _messages = v1
+    _has_share_id = True
+
+
+class _V1Beta1(_Calls, v1beta1_grpc.DRAPluginServicer):
+    _messages = v1beta1
+    _has_share_id = False
+
+
+def _references(request: Any) -> tuple[ClaimReference, ...]:
+    return tuple(ClaimReference(claim.namespace, claim.name, ClaimUid(claim.uid)) for claim in request.claims)
+
+
+def _remove_stale_socket(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise PermanentError(f"{path} is in the way: it is no socket, remove it")
+    path.unlink()

@@ -1,0 +1,87 @@
+"""What the plugin reads from and writes to the Kubernetes API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
+from dracaena.kube.client import KubeClient
+from dracaena.kube.errors import ConflictError, NotFoundError
+from dracaena.kubelet_plugin.ports import ClaimGoneError
+from dracaena.kubelet_plugin.prepare.plan import ClaimReference
+
+
+class KubeClaims:
+    """Implements ports.ClaimReader."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+
+    def read_claim(self, reference: ClaimReference) -> ResourceClaim:
+        """See ClaimReader."""
+        try:
+            claim = self._client.get(ResourceClaim, reference.name, namespace=reference.namespace)
+        except NotFoundError as error:
+            raise ClaimGoneError(f"claim {reference} (UID {reference.uid}) does not exist") from error
+        if claim.metadata.uid != reference.uid:
+            raise ClaimGoneError(
+                f"claim {reference} was replaced: it has UID {claim.metadata.uid}, kubelet asked for {reference.uid}"
+            )
+        return claim
+
+
+class KubePods:
+    """Implements ports.PodAccess."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+
+    def read_pod(self, namespace: str, name: str) -> Pod | None:
+        """See PodAccess."""
+        try:
+            return self._client.get(Pod, name, namespace=namespace)
+        except NotFoundError:
+            return None
+
+    def annotate_pod(self, pod: Pod, annotations: Mapping[str, str | None]) -> None:
+        """See PodAccess. The UID in the patch makes the server refuse it for a new pod of the same name."""
+        patch = {"metadata": {"uid": pod.metadata.uid, "annotations": dict(annotations)}}
+        try:
+            self._client.merge_patch(Pod, pod.metadata.name, patch, namespace=pod.metadata.namespace)
+        except (NotFoundError, ConflictError):
+            return  # the pod is gone: the watch will say so
+
+
+class KubeSlices:
+    """Implements ports.SliceAccess for one driver on one node."""
+
+    def __init__(self, client: KubeClient, driver: str, node_name: str) -> None:
+        self._client = client
+        self._node_name = node_name
+        self.field_selector = f"spec.driver={driver},spec.nodeName={node_name}"
+
+    def read_node(self) -> Node:
+        """See SliceAccess."""
+        return self._client.get(Node, self._node_name)
+
+    def list_slices(self) -> tuple[ResourceSlice, ...]:
+        """See SliceAccess."""
+        return self._client.list(ResourceSlice, field_selector=self.field_selector).items
+
+    def create_slice(self, document: Mapping[str, Any]) -> ResourceSlice:
+        """See SliceAccess."""
+        return self._client.create(ResourceSlice, document)
+
+    def update_slice(self, published: ResourceSlice, spec: Mapping[str, Any]) -> ResourceSlice:
+        """See SliceAccess."""
+        patch = {"metadata": {"resourceVersion": published.metadata.resource_version}, "spec": spec}
+        return self._client.merge_patch(ResourceSlice, published.metadata.name, patch)
+
+    def delete_slice(self, published: ResourceSlice) -> None:
+        """See SliceAccess."""
+        meta = published.metadata
+        try:
+            self._client.delete(ResourceSlice, meta.name, uid=meta.uid, resource_version=meta.resource_version)
+        except NotFoundError:
+            return

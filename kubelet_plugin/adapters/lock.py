@@ -1,0 +1,85 @@
+"""Locks between processes: flock(2) on a file. The kernel drops them when their process ends, however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from dracaena.api.errors import PermanentError, TemporaryError
+from dracaena.process.clock import Clock
+
+CALL_TIMEOUT_S = 20.0
+"""Longest wait for the other instance. Kubelet gives a call 45 s; the rest is for the API and the disk."""
+
+POLL_S = 0.005
+"""Pause between tries while the other instance holds the lock: its calls take milliseconds. A blocking flock could
+not be given up, and a thread would hang for ever on a stuck disk of the other process."""
+
+
+class FileLock:
+    """One flock. Not for several threads at once: CallLock orders those."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+
+    def try_acquire(self) -> bool:
+        """Take the lock and return True, or False when somebody else has it. The file and its folder are made.
+
+        Raises PermanentError when the file cannot be opened.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise PermanentError(f"cannot open lock file {self.path}: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        except OSError as error:
+            os.close(descriptor)
+            raise PermanentError(f"cannot lock {self.path}: {error.strerror}") from error
+        self._descriptor = descriptor
+        return True
+
+    def release(self) -> None:
+        """Give the lock up. The file stays: removing it would let two processes lock two files of one name."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+class CallLock:
+    """Orders all calls that change this node's claims: threads of this process and the other instance's."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._file = FileLock(path)
+        self._clock = clock
+        self._threads = threading.Lock()
+        self._never = threading.Event()
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """Hold the lock for a block. Raises TemporaryError after CALL_TIMEOUT_S of waiting. Not re-entrant."""
+        deadline_s = self._clock.monotonic() + CALL_TIMEOUT_S
+        if not self._threads.acquire(timeout=CALL_TIMEOUT_S):
+            raise TemporaryError(f"another call of this plugin is busy for more than {CALL_TIMEOUT_S:.0f} s")
+        try:
+            while not self._file.try_acquire():
+                if self._clock.monotonic() >= deadline_s:
+                    raise TemporaryError(
+                        f"another instance of this plugin holds {self._file.path} for more than {CALL_TIMEOUT_S:.0f} s"
+                    )
+                self._clock.sleep_until_set(self._never, POLL_S)
+            try:
+                yield
+            finally:
+                self._file.release()
+        finally:
+            self._threads.release()

@@ -1,0 +1,206 @@
+"""Who has which GPU: keeps podlist.json and the annotations of this node's pods as the prepared claims say.
+
+Kubelet makes no call when a second pod uses a prepared claim, so both follow the pods by watch. Prepare and
+unprepare only see to it that podlist.json holds their own change before kubelet gets its answer.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from dracaena.api.errors import BadInputError, DracaenaError, TemporaryError
+from dracaena.api.names import ClaimUid, NodeName, PodUid
+from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.podlist import PodlistEntry, decode_podlist, encode_podlist
+from dracaena.kube.reflector import Backoff
+from dracaena.kubelet_plugin.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock, PodAccess, PodCache
+from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
+from dracaena.kubelet_plugin.prepare.podlist import annotation_changes, pod_annotations, podlist_entries
+from dracaena.process.clock import Clock
+
+PODLIST = "podlist.json"
+
+log = structlog.get_logger()
+
+
+class Assignments:
+    """Follows pods and prepared claims. One thread of its own reconciles after each change, with backoff on failure.
+
+    `write_podlist` and `forget` are called with the node's lock held; all other methods take it themselves.
+    """
+
+    def __init__(
+        self,
+        *,
+        driver: str,
+        node_name: NodeName,
+        pods: PodCache,
+        access: PodAccess,
+        checkpoints: Checkpoints,
+        files: DocumentStore,
+        lock: NodeLock,
+        clock: Clock,
+        metrics: PluginMetrics,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._driver = driver
+        self._node_name = node_name
+        self._pods = pods
+        self._access = access
+        self._checkpoints = checkpoints
+        self._files = files
+        self._lock = lock
+        self._clock = clock
+        self._metrics = metrics
+        self._backoff = Backoff(rng or random.Random())  # noqa: S311 - jitter, no secret
+        self._recover: Callable[[Sequence[Pod]], bool] | None = None
+        self._early: dict[PodUid, tuple[Pod, ClaimUid]] = {}  # read for a claim before the watch showed them
+        self._early_lock = threading.Lock()
+        self._condition = threading.Condition()
+        self._dirty = True
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="assignments", daemon=True)
+
+    def start(self, recover: Callable[[Sequence[Pod]], bool]) -> None:
+        """Begin to reconcile. `recover` is called with the node's pods before the first time, until it returns True."""
+        self._recover = recover
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def changed(self) -> None:
+        """Ask for a reconciliation soon. Never blocks."""
+        with self._condition:
+            self._dirty = True
+            self._condition.notify_all()
+
+    def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        """Take note of a change that the watch told; pods without claims are none of ours."""
+        if any(pod is not None and pod.spec.resource_claims for pod in (old, new)):
+            self.changed()
+
+    def learn_consumers(self, claim: ResourceClaim) -> None:
+        """Read the pods of a claim that the watch has not shown yet. A pod that cannot be read is left to the watch."""
+        known = {pod.metadata.uid for pod in self._pods.values()}
+        for consumer in claim.status.reserved_for:
+            if consumer.resource != "pods" or consumer.uid in known:
+                continue
+            try:
+                pod = self._access.read_pod(claim.metadata.namespace, consumer.name)
+            except TemporaryError as error:
+                log.warning("pod of the claim cannot be read, the watch will tell", pod=consumer.name, error=str(error))
+                continue
+            if pod is not None and pod.metadata.uid == consumer.uid and pod.spec.node_name == self._node_name:
+                with self._early_lock:
+                    self._early[PodUid(consumer.uid)] = (pod, ClaimUid(claim.metadata.uid))
+
+    def write_podlist(self, *, including: PreparedClaim | None = None, without: ClaimUid | None = None) -> None:
+        """Bring podlist.json up to date: all prepared claims, with or without the one that is worked on.
+
+        Not written when equal. Raises DracaenaError when the file cannot be written.
+        """
+        left_out = including.claim.uid if including else without
+        prepared = [p for p in self._checkpoints.prepared() if p.claim.uid != left_out]
+        if including is not None:
+            prepared.append(including)
+        self._metrics.prepared_devices.set(len({device.device for p in prepared for device in p.devices}))
+        entries = podlist_entries(self._known_pods(), prepared)
+        if not self._pods.synced:
+            # Right after a restart not all pods are known: what the last run wrote about the others still holds.
+            ours = {entry.order for entry in entries}
+            entries += tuple(e for e in self._last_written(without) if e.order not in ours)
+        if self._files.write_if_changed(PODLIST, encode_podlist(entries)):
+            log.info("podlist written", containers=len(entries))
+
+    def forget(self, uid: ClaimUid) -> None:
+        """Take a claim out of podlist.json. A file that cannot be written now does not keep a claim: it is retried."""
+        with self._early_lock:
+            self._early = {pod: early for pod, early in self._early.items() if early[1] != uid}
+        try:
+            self.write_podlist(without=uid)
+        except DracaenaError as error:
+            log.warning("podlist not written, trying again", error=str(error))
+            self.changed()
+
+    def reconcile(self) -> None:
+        """Bring podlist.json and all annotations up to date once. Raises the first DracaenaError, after trying all."""
+        with self._lock.hold():
+            self.write_podlist()
+            prepared = self._checkpoints.prepared()
+        failures = []
+        for pod in self._known_pods():
+            changes = annotation_changes(pod, pod_annotations(pod, prepared, self._driver))
+            if not changes:
+                continue
+            try:
+                self._access.annotate_pod(pod, changes)
+            except TemporaryError as error:
+                self._metrics.annotation_errors.inc()
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def _known_pods(self) -> tuple[Pod, ...]:
+        """Return the pods of the watch, and those read for a claim that the watch has not shown yet."""
+        seen = self._pods.values()
+        keys = {pod.key for pod in seen}
+        with self._early_lock:
+            # A pod of the same name in the watch is the same one or its successor: either way ours has served.
+            self._early = {uid: early for uid, early in self._early.items() if early[0].key not in keys}
+            return (*seen, *(self._early[uid][0] for uid in sorted(self._early)))
+
+    def _last_written(self, without: ClaimUid | None) -> tuple[PodlistEntry, ...]:
+        data = self._files.read(PODLIST)
+        if data is None:
+            return ()
+        try:
+            return tuple(entry for entry in decode_podlist(data) if without not in entry.claims)
+        except BadInputError as error:
+            log.warning("podlist of the last run is broken, written anew", error=str(error))
+            return ()
+
+    def _run(self) -> None:
+        while self._wait_dirty():
+            try:
+                if self._recover is not None and self._recover(self._pods.values()):
+                    self._recover = None
+                self.reconcile()
+                if self._recover is not None:
+                    raise TemporaryError("a claim could not be recovered yet")
+                self._backoff.reset()
+            except DracaenaError as error:
+                log.warning("assignments not up to date, trying again", error=str(error))
+                self._pause()
+                self.changed()
+            except Exception:
+                # The thread's outermost loop: an error of ours must not end the monitoring of this node.
+                log.exception("assignments failed")
+                self._pause()
+                self.changed()
+
+    def _wait_dirty(self) -> bool:
+        """Wait until there is something to do; False: it is time to end."""
+        with self._condition:
+            while not self._stopping and not (self._dirty and self._pods.synced):
+                # The cache's sync comes with changes, but a node without pods has none: look again each second.
+                self._clock.wait(self._condition, None if self._pods.synced else 1.0)
+            self._dirty = False
+            return not self._stopping
+
+    def _pause(self) -> None:
+        deadline_s = self._clock.monotonic() + self._backoff.next_s()
+        with self._condition:
+            while not self._stopping and (left_s := deadline_s - self._clock.monotonic()) > 0:
+                self._clock.wait(self._condition, left_s)

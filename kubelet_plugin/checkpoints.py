@@ -1,0 +1,92 @@
+"""The checkpoints of this node: one file a claim. The files are the state; nothing is remembered beside them.
+
+Two instances of the plugin share the folder during an upgrade, so each call reads it afresh, under the node's lock.
+A node has few claims at a time (one GPU is in one of them), so that costs less than a millisecond.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import structlog
+
+from dracaena.api.names import ClaimUid
+from dracaena.kubelet_plugin.ports import DocumentStore
+from dracaena.kubelet_plugin.prepare.checkpoint import (
+    SUFFIX,
+    Broken,
+    Checkpoint,
+    State,
+    decode_checkpoint,
+    encode_checkpoint,
+    file_name,
+)
+from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
+
+log = structlog.get_logger()
+
+
+class Checkpoints:
+    """Reads and writes checkpoints. Callers hold the node's lock."""
+
+    def __init__(self, files: DocumentStore, boot_id: str) -> None:
+        self._files = files
+        self.boot_id = boot_id
+
+    def load(self, uid: ClaimUid) -> Checkpoint | Broken | None:
+        """Return the checkpoint of a claim, None when there is none."""
+        data = self._files.read(file_name(uid))
+        return None if data is None else decode_checkpoint(uid, data)
+
+    def load_all(self) -> tuple[tuple[Checkpoint, ...], tuple[Broken, ...]]:
+        """Return all checkpoints of this boot, and those that cannot be trusted; each sorted by claim UID.
+
+        Those of an earlier boot are left out: no container of that time runs any more, so they hold nothing. They
+        stay on disk until kubelet prepares or unprepares their claim again.
+        """
+        good: list[Checkpoint] = []
+        broken: list[Broken] = []
+        for name in self._files.names(SUFFIX):
+            found = self.load(ClaimUid(name.removesuffix(SUFFIX)))
+            if isinstance(found, Broken):
+                broken.append(found)
+            elif found is not None and found.boot_id == self.boot_id:
+                good.append(found)
+        return tuple(good), tuple(broken)
+
+    def prepared(self) -> tuple[PreparedClaim, ...]:
+        """Return the claims that are prepared now, sorted by claim UID."""
+        return tuple(c.prepared for c in self.load_all()[0] if c.state is State.DONE)
+
+    def start(self, prepared: PreparedClaim) -> Checkpoint:
+        """Write that this claim takes its devices; fields of an older checkpoint that we do not know are kept.
+
+        A broken file is copied to `<name>.broken` first, then replaced: at no moment is there no file.
+        """
+        old = self.load(prepared.claim.uid)
+        started = Checkpoint(State.STARTED, self.boot_id, prepared)
+        if isinstance(old, Checkpoint):
+            started = dataclasses.replace(started, unknown=old.unknown, unknown_of_devices=old.unknown_of_devices)
+        elif isinstance(old, Broken):
+            self._keep_broken(old)
+        self._files.write(file_name(prepared.claim.uid), encode_checkpoint(started))
+        return started
+
+    def finish(self, started: Checkpoint) -> None:
+        """Write that the claim is prepared."""
+        done = dataclasses.replace(started, state=State.DONE)
+        self._files.write(file_name(done.prepared.claim.uid), encode_checkpoint(done))
+
+    def remove(self, uid: ClaimUid) -> None:
+        """Forget a claim. A broken checkpoint stays as `<name>.broken`."""
+        old = self.load(uid)
+        if isinstance(old, Broken):
+            self._keep_broken(old)
+        self._files.remove(file_name(uid))
+
+    def _keep_broken(self, broken: Broken) -> None:
+        name = file_name(broken.uid)
+        data = self._files.read(name)
+        if data is not None:
+            self._files.write(f"{name}.broken", data)
+        log.error("broken checkpoint set aside", file=f"{name}.broken", problem=broken.problem, claim_uid=broken.uid)

@@ -1,0 +1,178 @@
+"""This node's pool: the pages that should be published against the ResourceSlices that are → what to write.
+
+A pool is read by others while it is written. Its generation and slice count let them tell a whole state from a half
+one (resource.k8s.io/v1, ResourcePool), so the rules here are those of the Kubernetes publishing library: the
+generation stays when one existing slice changes, and grows when more than that has to be seen together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from dracaena.api.names import NodeName, PoolName
+from dracaena.api.objects import Device, ResourcePool, ResourceSlice, ResourceSliceSpec, Taint
+
+MAX_GENERATED_BASE = 58
+"""Characters of metadata.generateName that the API server keeps before its five random ones."""
+
+_INDEX = re.compile(r"([0-9a-f]{5,})-")
+
+Page = tuple[Device, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolIdentity:
+    """Whose pool this is."""
+
+    driver: str
+    name: PoolName
+    node_name: NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """A slice that is missing."""
+
+    index: int
+    generate_name: str
+    spec: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A slice that is there and differs."""
+
+    index: int
+    published: ResourceSlice
+    spec: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolWrites:
+    """What brings the published pool to the wanted one; to be done in this order."""
+
+    generation: int
+    delete: tuple[ResourceSlice, ...]
+    update: tuple[Update, ...]
+    create: tuple[Creation, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.delete or self.update or self.create)
+
+
+def plan_pool(
+    pool: PoolIdentity, pages: Sequence[Page], published: Sequence[ResourceSlice], *, missing: int = 0
+) -> PoolWrites:
+    """Compare and return the writes; nothing to write when both say the same.
+
+    Without a page one empty slice is published: the pool is there and has nothing. With `missing` the slices count
+    that many more than there are: the pool is incomplete for every reader, so that nothing of it is allocated yet.
+    Slices of another pool of this driver and node, of an older generation or with a foreign name are deleted.
+    """
+    pages = pages or ((),)
+    count = len(pages) + missing
+    newest = max((s.spec.pool.generation for s in published if s.spec.pool.name == pool.name), default=0)
+    kept: dict[int, ResourceSlice] = {}
+    for found in sorted(published, key=lambda s: s.metadata.name):
+        index = _index(pool, found.metadata.name)
+        current = found.spec.pool.name == pool.name and found.spec.pool.generation == newest
+        if current and index is not None and index < len(pages):
+            kept.setdefault(index, found)
+    keep = {s.metadata.name for s in kept.values()}
+    created = [index for index in range(len(pages)) if index not in kept]
+    changed = [index for index in sorted(kept) if not _same(kept[index], pages[index], count)]
+    one_state = created or len(changed) > 1
+    generation = newest + 1 if one_state else newest
+    return PoolWrites(
+        generation=generation,
+        delete=tuple(s for s in sorted(published, key=lambda s: s.metadata.name) if s.metadata.name not in keep),
+        update=tuple(
+            Update(index, kept[index], _spec(pool, with_known_times(pages[index], kept[index]), generation, count))
+            for index in (sorted(kept) if one_state else changed)
+        ),
+        create=tuple(
+            Creation(index, _generate_name(pool, index), _spec(pool, pages[index], generation, count))
+            for index in created
+        ),
+    )
+
+
+def same_devices(wanted: Page, stored: Sequence[Device]) -> bool:
+    """Whether two pages say the same. The order counts; when a taint was added does not: the server sets it."""
+    return len(wanted) == len(stored) and all(
+        _without_times(a) == _without_times(b) for a, b in zip(wanted, stored, strict=True)
+    )
+
+
+def untainted(wanted: Page, stored: Sequence[Device]) -> tuple[str, ...]:
+    """Return the names of stored devices that lack a taint which was asked for (feature gate DRADeviceTaints off)."""
+    asked = {device.name: {_taint_key(taint) for taint in device.taints} for device in wanted}
+    return tuple(
+        device.name
+        for device in stored
+        if asked.get(device.name, set()) - {_taint_key(taint) for taint in device.taints}
+    )
+
+
+def with_known_times(wanted: Page, published: ResourceSlice) -> Page:
+    """Return the page with the times of those taints that are published already: they were not added just now."""
+    times = {
+        (device.name, _taint_key(taint)): taint.time_added
+        for device in published.spec.devices
+        for taint in device.taints
+    }
+    return tuple(
+        msgspec.structs.replace(
+            device,
+            taints=[
+                msgspec.structs.replace(t, time_added=times.get((device.name, _taint_key(t)), t.time_added))
+                for t in device.taints
+            ],
+        )
+        for device in wanted
+    )
+
+
+def _same(published: ResourceSlice, page: Page, count: int) -> bool:
+    return published.spec.pool.resource_slice_count == count and same_devices(page, published.spec.devices)
+
+
+def _without_times(device: Device) -> Device:
+    return msgspec.structs.replace(
+        device, taints=[msgspec.structs.replace(taint, time_added=None) for taint in device.taints]
+    )
+
+
+def _taint_key(taint: Taint) -> tuple[str, str, str]:
+    return (taint.key, taint.value, taint.effect)
+
+
+def _generate_name(pool: PoolIdentity, index: int) -> str:
+    """Return the name before its random end. The index leads, so that it survives the server's cut of long names."""
+    return f"{index:05x}-{pool.driver}-{pool.node_name}-"
+
+
+def _index(pool: PoolIdentity, name: str) -> int | None:
+    """Return which page a name stands for, None for a name that is not of our making."""
+    match = _INDEX.match(name)
+    if match is None:
+        return None
+    index = int(match[1], 16)
+    return index if name.startswith(_generate_name(pool, index)[:MAX_GENERATED_BASE]) else None
+
+
+def _spec(pool: PoolIdentity, page: Page, generation: int, count: int) -> dict[str, Any]:
+    spec = ResourceSliceSpec(
+        driver=pool.driver,
+        pool=ResourcePool(pool.name, generation, count),
+        node_name=pool.node_name,
+        devices=list(page),
+    )
+    document: dict[str, Any] = msgspec.to_builtins(spec)
+    document["devices"] = document.get("devices", [])  # an empty page must empty the slice that it updates
+    return document

@@ -1,0 +1,77 @@
+"""The two calls of kubelet over many claims: one result a claim, never all or nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
+
+from dracaena.api.errors import DracaenaError, PermanentError
+from dracaena.api.names import ClaimUid
+from dracaena.kubelet_plugin.device_state import DeviceState
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim
+from dracaena.process.clock import Clock
+
+T = TypeVar("T")
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """One claim failed; the text goes to kubelet and from there to the pod's Events."""
+
+    error: str
+
+
+class ClaimDriver:
+    """Answers kubelet. Safe from many threads."""
+
+    def __init__(self, state: DeviceState, clock: Clock, metrics: PluginMetrics) -> None:
+        self._state = state
+        self._clock = clock
+        self._metrics = metrics
+        self._calls = itertools.count(1)
+
+    def prepare_claims(self, references: Iterable[ClaimReference]) -> Mapping[ClaimUid, PreparedClaim | Failed]:
+        """Prepare each claim; the answer has exactly the UIDs that were asked for."""
+        return self._each("prepare", references, self._state.prepare)
+
+    def unprepare_claims(self, references: Iterable[ClaimReference]) -> Mapping[ClaimUid, Failed | None]:
+        """Unprepare each claim; None: done."""
+        return self._each("unprepare", references, self._state.unprepare)
+
+    def _each(
+        self, operation: str, references: Iterable[ClaimReference], work: Callable[[ClaimReference], T]
+    ) -> Mapping[ClaimUid, T | Failed]:
+        call = next(self._calls)
+        wanted = {reference.uid: reference for reference in references}
+        results: dict[ClaimUid, T | Failed] = {}
+        for uid, reference in wanted.items():
+            with structlog.contextvars.bound_contextvars(
+                call=f"{operation}-{call}", claim=str(reference), claim_uid=uid
+            ):
+                results[uid] = self._one(operation, reference, work)
+        return results
+
+    def _one(self, operation: str, reference: ClaimReference, work: Callable[[ClaimReference], T]) -> T | Failed:
+        began_s = self._clock.monotonic()
+        try:
+            result: T | Failed = work(reference)
+            outcome = "ok"
+        except DracaenaError as error:
+            log.warning("claim failed", operation=operation, error=str(error))
+            outcome = "refused" if isinstance(error, PermanentError) else "failed"
+            result = Failed(str(error))
+        except Exception as error:
+            # The outermost loop of a call: an error of ours in one claim must not fail the claims beside it.
+            log.exception("claim failed by an error of the plugin", operation=operation)
+            outcome = "internal"
+            result = Failed(f"internal error of the plugin ({type(error).__name__}), see its log")
+        self._metrics.claim_seconds.labels(operation).observe(self._clock.monotonic() - began_s)
+        self._metrics.claims.labels(operation, outcome).inc()
+        return result

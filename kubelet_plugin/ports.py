@@ -1,0 +1,122 @@
+"""What the services need from outside, as small Protocols. adapters/ implement them; tests have their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from dracaena.api.errors import PermanentError
+from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
+from dracaena.kubelet_plugin.prepare.cdi import DeviceNode
+from dracaena.kubelet_plugin.prepare.plan import ClaimReference
+
+
+class ClaimGoneError(PermanentError):
+    """The claim that kubelet speaks of does not exist any more, or another one has its name."""
+
+
+class ClaimReader(Protocol):
+    """Reads claims afresh, past any cache."""
+
+    def read_claim(self, reference: ClaimReference) -> ResourceClaim:
+        """Return the claim with this UID. Raises ClaimGoneError, or TemporaryError when the API does not answer."""
+        ...
+
+
+class PodAccess(Protocol):
+    """Reads single pods and writes their annotations. Both raise TemporaryError when the API does not answer."""
+
+    def read_pod(self, namespace: str, name: str) -> Pod | None:
+        """Return a pod as it is now, None when there is none."""
+        ...
+
+    def annotate_pod(self, pod: Pod, annotations: Mapping[str, str | None]) -> None:
+        """Set annotations, None removes one; a pod that is gone by now is fine."""
+        ...
+
+
+class PodCache(Protocol):
+    """The pods of this node as the watch last told."""
+
+    @property
+    def synced(self) -> bool:
+        """Whether the first list is in."""
+        ...
+
+    def values(self) -> tuple[Pod, ...]:
+        """Return all of them, sorted by key."""
+        ...
+
+
+class SliceCache(Protocol):
+    """The ResourceSlices of this driver and node as the watch last told."""
+
+    @property
+    def synced(self) -> bool:
+        """Whether the first list is in."""
+        ...
+
+    def values(self) -> tuple[ResourceSlice, ...]:
+        """Return all of them, sorted by key."""
+        ...
+
+
+class SliceAccess(Protocol):
+    """Reads and writes the ResourceSlices of this driver and node. All methods raise KubeError."""
+
+    def read_node(self) -> Node:
+        """Return this node: the owner of its slices."""
+        ...
+
+    def list_slices(self) -> tuple[ResourceSlice, ...]:
+        """Return all slices as they are now, past any cache."""
+        ...
+
+    def create_slice(self, document: Mapping[str, Any]) -> ResourceSlice:
+        """Create a slice and return what the server kept of it."""
+        ...
+
+    def update_slice(self, published: ResourceSlice, spec: Mapping[str, Any]) -> ResourceSlice:
+        """Set the spec of a slice that is as it was read, and return what the server kept. Raises ConflictError."""
+        ...
+
+    def delete_slice(self, published: ResourceSlice) -> None:
+        """Delete a slice that is as it was read; one that is gone is fine. Raises ConflictError."""
+        ...
+
+
+class DocumentStore(Protocol):
+    """Files of one folder, replaced as a whole and durably. Methods raise DracaenaError naming the path."""
+
+    def names(self, suffix: str) -> tuple[str, ...]:
+        """Return the names of all files that end so, sorted."""
+        ...
+
+    def read(self, name: str) -> bytes | None:
+        """Return a file's content, None when there is none."""
+        ...
+
+    def write(self, name: str, data: bytes) -> None:
+        """Replace a file."""
+        ...
+
+    def write_if_changed(self, name: str, data: bytes) -> bool:
+        """Replace a file unless it has this content; return whether it was written."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a file; one that is not there is fine."""
+        ...
+
+
+class NodeLock(Protocol):
+    """Orders all changes of this node's claims, across threads and instances of the plugin."""
+
+    def hold(self) -> AbstractContextManager[None]:
+        """Hold it for a block. Raises TemporaryError when it cannot be had in time. Not re-entrant."""
+        ...
+
+
+ControlNodes = Callable[[], tuple[DeviceNode, ...]]
+"""Reads which control nodes of the GPU driver the host has right now."""

@@ -1,0 +1,175 @@
+"""The checkpoint of one claim: what unprepare needs when the claim is gone, and what a restart needs to go on.
+
+On disk: one JSON object `{"version", "checksum", "checkpoint"}`. The checksum is over the bytes of the value of
+`checkpoint` exactly as they stand in the file, so that no reader has to write JSON the way the writer did. Fields
+that this version does not know are kept when it writes a checkpoint again: a newer plugin may need them back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PodUid, PoolName
+from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim, PreparedDevice
+
+VERSION = 1
+"""Raised only when an older plugin would go wrong on a newer file; a new field alone raises nothing."""
+
+SUFFIX = ".json"
+
+
+class State(Enum):
+    """How far the preparation got."""
+
+    STARTED = "started"
+    """The devices are taken; the CDI spec may be there or not. Kubelet got no answer yet."""
+    DONE = "done"
+    """All files are written; kubelet may have its answer and containers may run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The whole document."""
+
+    state: State
+    boot_id: str
+    """Of the boot in which it was written: minors and CDI specs do not outlive it, nor do containers."""
+    prepared: PreparedClaim
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the document that this version does not know."""
+    unknown_of_devices: Mapping[DeviceName, Mapping[str, Any]] = field(default_factory=dict)
+    """The same, of its devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The file is there and cannot be trusted. `problem` says what is wrong, for the log."""
+
+    uid: ClaimUid
+    problem: str
+
+
+class _Envelope(msgspec.Struct):
+    version: int
+    checksum: str
+    checkpoint: msgspec.Raw
+
+
+class _Claim(msgspec.Struct):
+    namespace: str
+    name: str
+    uid: str
+
+
+class _Device(msgspec.Struct, omit_defaults=True):
+    request: str
+    pool: str
+    device: str
+    uuid: str
+    minor: int
+    admin_access: bool = False
+    share_id: str | None = None
+
+
+class _Body(msgspec.Struct):
+    state: State
+    boot_id: str
+    claim: _Claim
+    devices: list[_Device]
+    consumers: list[str]
+
+
+def file_name(uid: ClaimUid) -> str:
+    """Return the file name of a claim's checkpoint."""
+    return f"{uid}{SUFFIX}"
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """Return the file's content. Equal checkpoints make equal bytes."""
+    body = msgspec.json.encode(_document(checkpoint))
+    return msgspec.json.encode(_Envelope(VERSION, _checksum(body), msgspec.Raw(body))) + b"\n"
+
+
+def decode_checkpoint(uid: ClaimUid, data: bytes) -> Checkpoint | Broken:
+    """Read the file of a claim; whatever is wrong with it is an answer, not an exception."""
+    try:
+        envelope = msgspec.json.decode(data, type=_Envelope)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return Broken(uid, f"is no checkpoint: {error}")
+    if envelope.version != VERSION:
+        return Broken(uid, f"has version {envelope.version}, expected {VERSION}")
+    seen = _checksum(bytes(envelope.checkpoint))
+    if seen != envelope.checksum:
+        return Broken(uid, f"has checksum {seen}, expected {envelope.checksum}")
+    try:
+        body = msgspec.json.decode(envelope.checkpoint, type=_Body)
+        document = msgspec.json.decode(envelope.checkpoint)
+        checkpoint = _checkpoint(body, document)
+        checkpoint.prepared.check()
+    except (msgspec.DecodeError, ValueError) as error:
+        return Broken(uid, f"does not decode: {error}")
+    if checkpoint.prepared.claim.uid != uid:
+        return Broken(uid, f"is of claim UID {checkpoint.prepared.claim.uid}")
+    return checkpoint
+
+
+def _checksum(body: bytes) -> str:
+    return "sha256:" + hashlib.sha256(body).hexdigest()
+
+
+def _document(checkpoint: Checkpoint) -> dict[str, Any]:
+    prepared = checkpoint.prepared
+    body = _Body(
+        state=checkpoint.state,
+        boot_id=checkpoint.boot_id,
+        claim=_Claim(prepared.claim.namespace, prepared.claim.name, prepared.claim.uid),
+        devices=[
+            _Device(d.request, d.pool, d.device, d.uuid, d.minor, d.admin_access, d.share_id) for d in prepared.devices
+        ],
+        consumers=list(prepared.consumers),
+    )
+    document: dict[str, Any] = msgspec.to_builtins(body)
+    document["devices"] = [
+        {**device, **checkpoint.unknown_of_devices.get(DeviceName(device["device"]), {})}
+        for device in document["devices"]
+    ]
+    return {**document, **checkpoint.unknown}
+
+
+def _checkpoint(body: _Body, document: Mapping[str, Any]) -> Checkpoint:
+    devices = tuple(
+        PreparedDevice(
+            request=d.request,
+            pool=PoolName(d.pool),
+            device=DeviceName(d.device),
+            uuid=GpuUuid(d.uuid),
+            minor=d.minor,
+            admin_access=d.admin_access,
+            share_id=d.share_id,
+        )
+        for d in body.devices
+    )
+    unknown_of_devices = {
+        DeviceName(raw["device"]): rest for raw in document["devices"] if (rest := _rest(raw, _Device))
+    }
+    return Checkpoint(
+        state=body.state,
+        boot_id=body.boot_id,
+        prepared=PreparedClaim(
+            claim=ClaimReference(body.claim.namespace, body.claim.name, ClaimUid(body.claim.uid)),
+            devices=devices,
+            consumers=tuple(PodUid(uid) for uid in body.consumers),
+        ),
+        unknown=_rest(document, _Body),
+        unknown_of_devices=unknown_of_devices,
+    )
+
+
+def _rest(document: Mapping[str, Any], known: type[msgspec.Struct]) -> dict[str, Any]:
+    return {key: value for key, value in document.items() if key not in known.__struct_fields__}

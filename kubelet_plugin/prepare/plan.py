@@ -1,0 +1,177 @@
+"""A claim's allocation and this node's GPUs → what to prepare, or why that cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from dracaena.api.errors import BadInputError
+from dracaena.api.machine import Gpu
+from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PodUid, PoolName
+from dracaena.api.objects import AllocationConfig, AllocationResult, DeviceResult, ResourceClaim
+
+DecodeConfig = Callable[[Mapping[str, object]], object]
+"""Reads the opaque parameters of one config entry; raises BadInputError naming what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimReference:
+    """The three names by which kubelet speaks of a claim. Only the UID is an identity."""
+
+    namespace: str
+    name: str
+    uid: ClaimUid
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDevice:
+    """One result of the claim's allocation that is ours."""
+
+    request: str
+    """As in the result: `request` or `request/subrequest`."""
+    pool: PoolName
+    device: DeviceName
+    uuid: GpuUuid
+    minor: int
+    """Number of /dev/nvidia<minor> at the time of preparation; changes with a reboot."""
+    admin_access: bool = False
+    share_id: str | None = None
+
+    @property
+    def request_name(self) -> str:
+        """What kubelet compares with the request that a container names: a sub-request counts as its request."""
+        return self.request.partition("/")[0]
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether no other claim may hold this device at the same time (KEP-4381, adminAccess; KEP-5075, shareID)."""
+        return not self.admin_access and self.share_id is None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedClaim:
+    """A claim with its devices on this node, in the order of the allocation."""
+
+    claim: ClaimReference
+    devices: tuple[PreparedDevice, ...]
+    consumers: tuple[PodUid, ...] = ()
+    """Pods in status.reservedFor when the claim was prepared; more may have come since."""
+
+    def check(self) -> None:
+        """State the invariants; raise ValueError naming the first that does not hold."""
+        if not self.devices:
+            raise ValueError(f"claim {self.claim} is prepared without a device")
+        uuids: dict[DeviceName, GpuUuid] = {}
+        for device in self.devices:
+            if uuids.setdefault(device.device, device.uuid) != device.uuid:
+                raise ValueError(f"claim {self.claim}: device {device.device} stands for two GPUs")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The claim cannot be prepared here as it is. Reasons are sentences for the pod's Events, in a fixed order."""
+
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "; ".join(self.reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class NodePool:
+    """What this node publishes: under which driver and pool, and the GPU behind each device name."""
+
+    driver: str
+    name: PoolName
+    gpus: Mapping[DeviceName, Gpu]
+
+
+def plan_claim(claim: ResourceClaim, pool: NodePool, decode_config: DecodeConfig) -> PreparedClaim | Refusal:
+    """Decide what to prepare for a claim as read from the API; nothing is guessed.
+
+    All reasons of a refusal are collected, so that its owner sees them at once.
+    """
+    reference = ClaimReference(claim.metadata.namespace, claim.metadata.name, ClaimUid(claim.metadata.uid))
+    allocation = claim.status.allocation
+    if allocation is None:
+        return Refusal((f"claim {reference} is not allocated: kubelet asked too early, or the allocation was cleared",))
+    results = [result for result in allocation.devices.results if result.driver == pool.driver]
+    if not results:
+        return Refusal((f"the allocation of claim {reference} holds no device of driver {pool.driver}",))
+    reasons = _config_reasons(allocation, pool.driver, decode_config)
+    devices: list[PreparedDevice] = []
+    for result in results:
+        device = _prepared_device(result, pool)
+        if isinstance(device, str):
+            reasons.append(device)
+        else:
+            devices.append(device)
+    if reasons:
+        return Refusal(tuple(reasons))
+    consumers = tuple(sorted(PodUid(c.uid) for c in claim.status.reserved_for if c.resource == "pods"))
+    return PreparedClaim(reference, tuple(devices), consumers)
+
+
+def holders(
+    wanted: PreparedClaim, prepared: Iterable[PreparedClaim]
+) -> tuple[tuple[PreparedDevice, PreparedClaim], ...]:
+    """Return each wanted device that another claim holds, with that claim: it may not be given out again.
+
+    Devices for admin access and shares of a device hold nothing and are held by nobody.
+    """
+    held = {
+        device.device: other
+        for other in prepared
+        if other.claim.uid != wanted.claim.uid
+        for device in other.devices
+        if device.exclusive
+    }
+    return tuple((d, held[d.device]) for d in wanted.devices if d.exclusive and d.device in held)
+
+
+def _prepared_device(result: DeviceResult, pool: NodePool) -> PreparedDevice | str:
+    """Return the device of one result, or why it cannot be prepared."""
+    if result.pool != pool.name:
+        return (
+            f"request {result.request}: device {result.device} is of pool {result.pool}, "
+            f"but this node serves pool {pool.name}"
+        )
+    gpu = pool.gpus.get(DeviceName(result.device))
+    if gpu is None:
+        return f"request {result.request}: this node has no device {result.device} (it has {len(pool.gpus)} devices)"
+    if gpu.minor is None:
+        return (
+            f"request {result.request}: the minor number of GPU {gpu.uuid} is not known, "
+            f"so its device node cannot be named"
+        )
+    return PreparedDevice(
+        request=result.request,
+        pool=pool.name,
+        device=DeviceName(result.device),
+        uuid=GpuUuid(gpu.uuid),
+        minor=gpu.minor,
+        admin_access=bool(result.admin_access),
+        share_id=result.share_id,
+    )
+
+
+def _config_reasons(allocation: AllocationResult, driver: str, decode_config: DecodeConfig) -> list[str]:
+    """Return what is wrong with the opaque configs for our driver. Those of other drivers are not ours to judge."""
+    reasons = []
+    for position, config in enumerate(allocation.devices.config):
+        if config.opaque is None or config.opaque.driver != driver:
+            continue
+        try:
+            decode_config(config.opaque.parameters)
+        except BadInputError as error:
+            reasons.append(f"{_config_place(config, position)}: {error}")
+    return reasons
+
+
+def _config_place(config: AllocationConfig, position: int) -> str:
+    """Say where a config entry comes from, in words that lead its owner there."""
+    origin = {"FromClass": "its DeviceClass", "FromClaim": "the claim"}.get(config.source, config.source)
+    return f"opaque config {position} of the allocation (from {origin})"

@@ -1,0 +1,214 @@
+"""Joins the parts of the plugin, starts and stops them in order. The only place that knows all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import structlog
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from dracaena.api.config.v1alpha1 import decode_config
+from dracaena.api.errors import DracaenaError, PermanentError
+from dracaena.api.machine import Machine
+from dracaena.api.names import NodeName, PoolName
+from dracaena.api.objects import Node, Pod, ResourceSlice
+from dracaena.kube.client import KubeClient
+from dracaena.kube.events import EventRecorder
+from dracaena.kube.reflector import Reflector
+from dracaena.kube.transport import Transport
+from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
+from dracaena.kubelet_plugin.adapters.device_nodes import read_control_nodes
+from dracaena.kubelet_plugin.adapters.files import DocumentFolder
+from dracaena.kubelet_plugin.adapters.grpc_server import plugin_server
+from dracaena.kubelet_plugin.adapters.kube import KubeClaims, KubePods, KubeSlices
+from dracaena.kubelet_plugin.adapters.lock import CallLock, FileLock
+from dracaena.kubelet_plugin.adapters.recorded_machine import RecordedMachine
+from dracaena.kubelet_plugin.adapters.registration import registration_server
+from dracaena.kubelet_plugin.allocatable import allocatable_gpus, preparable_pages
+from dracaena.kubelet_plugin.assignments import Assignments
+from dracaena.kubelet_plugin.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.device_state import DeviceState
+from dracaena.kubelet_plugin.discovery.allocatable import allocatable
+from dracaena.kubelet_plugin.discovery.pool import PoolIdentity
+from dracaena.kubelet_plugin.driver import ClaimDriver
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.paths import plugin_paths
+from dracaena.kubelet_plugin.prepare.plan import NodePool
+from dracaena.kubelet_plugin.publisher import Publisher
+from dracaena.kubelet_plugin.settings import CONTROLLER, PluginSettings
+from dracaena.process.clock import Clock, SystemClock
+from dracaena.process.ending import hold_end_signals, wait_for_end_signal
+from dracaena.process.http import HttpEndpoint
+from dracaena.process.logs import configure_logs
+
+CDI_SPEC_MODE = 0o644
+CHECKPOINT_MODE = 0o600
+
+log = structlog.get_logger()
+
+
+class Program:
+    """One instance of the plugin. start() once, stop() once.
+
+    Raises DracaenaError when it cannot start: a bad setting, no connection settings, or the same instance running.
+    """
+
+    def __init__(
+        self, settings: PluginSettings, *, clock: Clock | None = None, registry: CollectorRegistry = REGISTRY
+    ) -> None:
+        clock = clock or SystemClock()
+        self._paths = plugin_paths(settings.kubelet_root, settings.driver_name, settings.pod_uid)
+        self._instance_lock = FileLock(self._paths.instance_lock)
+        self._metrics = PluginMetrics(registry)
+        machine = RecordedMachine(settings.machine).read()
+        client = KubeClient(Transport.from_kubeconfig(settings.kubeconfig or None, user_agent="dracaena-plugin"))
+        self._build_claims(settings, machine, client, clock)
+        self._build_slices(settings, machine, client, clock)
+        self._http_address = settings.http_address
+        self._registry = registry
+        self._http: HttpEndpoint | None = None
+
+    def start(self) -> None:
+        """Start everything: what kubelet calls before what tells kubelet to call it."""
+        if not self._instance_lock.try_acquire():
+            raise PermanentError(
+                f"this instance of the plugin runs already: another process holds {self._paths.instance_lock}. "
+                "Stop it first, or give this one its own --pod-uid"
+            )
+        try:
+            self._start_parts()
+        except DracaenaError:
+            self.stop()
+            raise
+
+    def _start_parts(self) -> None:
+        self._dra_server.start()
+        if self._http_address:
+            # Bound only under the instance lock: a second start shall name the first instance, not a port in use.
+            self._http = HttpEndpoint(self._http_address, self.ready, self._registry)
+            self._http.start()
+            log.info("serving health and metrics", port=self._http.port)
+        self._pods.start()
+        self._slices.start()
+        self._events.start()
+        self._publisher.start()
+        self._assignments.start(self._state.recover)
+        self._registration.start()
+        log.info("serving kubelet", socket=str(self._paths.dra_socket))
+
+    def stop(self) -> None:
+        """Stop in the reverse order. Slices, CDI specs and checkpoints stay: pods go on running."""
+        self._registration.stop()
+        self._dra_server.stop()
+        self._publisher.stop()
+        self._assignments.stop()
+        self._slices.stop()
+        self._pods.stop()
+        self._events.stop()
+        if self._http is not None:
+            self._http.stop()
+        self._instance_lock.release()
+
+    def ready(self) -> str | None:
+        """Return None when kubelet and scheduling can count on this node, else what is missing."""
+        return self._publisher.ready()
+
+    @property
+    def http_port(self) -> int | None:
+        """The port of health and metrics, None when they are off."""
+        return self._http.port if self._http is not None else None
+
+    def _build_claims(self, settings: PluginSettings, machine: Machine, client: KubeClient, clock: Clock) -> None:
+        """Build what answers kubelet."""
+        driver = settings.driver_name
+        lock = CallLock(self._paths.call_lock, clock)
+        checkpoints = Checkpoints(DocumentFolder(self._paths.checkpoints, mode=CHECKPOINT_MODE), read_boot_id())
+        self._pods: Reflector[Pod] = Reflector(
+            client,
+            Pod,
+            clock=clock,
+            field_selector=f"spec.nodeName={settings.node_name}",
+            on_change=self._pod_changed,
+        )
+        self._assignments = Assignments(
+            driver=driver,
+            node_name=NodeName(settings.node_name),
+            pods=self._pods,
+            access=KubePods(client),
+            checkpoints=checkpoints,
+            files=DocumentFolder(self._paths.podlist),
+            lock=lock,
+            clock=clock,
+            metrics=self._metrics,
+        )
+        self._state = DeviceState(
+            pool=NodePool(driver, PoolName(settings.node_name), allocatable_gpus(machine)),
+            dev_root=settings.dev_root,
+            control_nodes=lambda: read_control_nodes(settings.dev_root),
+            decode_config=decode_config,
+            claims=KubeClaims(client),
+            checkpoints=checkpoints,
+            specs=DocumentFolder(Path(settings.cdi_root), mode=CDI_SPEC_MODE),
+            assignments=self._assignments,
+            lock=lock,
+        )
+        self._dra_server = plugin_server(self._paths.dra_socket, driver, ClaimDriver(self._state, clock, self._metrics))
+        self._registration = registration_server(
+            self._paths.registration_socket, driver, self._paths.dra_socket, self._note_registration
+        )
+
+    def _build_slices(self, settings: PluginSettings, machine: Machine, client: KubeClient, clock: Clock) -> None:
+        """Build what publishes this node's devices."""
+        node_name = NodeName(settings.node_name)
+        access = KubeSlices(client, settings.driver_name, settings.node_name)
+        self._slices: Reflector[ResourceSlice] = Reflector(
+            client,
+            ResourceSlice,
+            clock=clock,
+            field_selector=access.field_selector,
+            on_change=self._slice_changed,
+        )
+        self._events = EventRecorder(client, "dracaena-kubelet-plugin", clock)
+        pages, skipped = preparable_pages(
+            allocatable(machine, driver=settings.driver_name, tainted=settings.allocator == CONTROLLER),
+            allocatable_gpus(machine),
+        )
+        self._metrics.skipped_devices.set(len(skipped))
+        if skipped:
+            log.warning("devices not published: their minor number is unknown", devices=skipped)
+        self._publisher = Publisher(
+            pool=PoolIdentity(settings.driver_name, PoolName(settings.node_name), node_name),
+            pages=pages,
+            cache=self._slices,
+            access=access,
+            clock=clock,
+            metrics=self._metrics,
+            on_refused=self._tell_node,
+        )
+
+    def _tell_node(self, node: Node, reason: str) -> None:
+        self._events.record(node, "Warning", "DevicesNotPublished", reason)
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        self._assignments.pod_changed(old, new)
+
+    def _slice_changed(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
+        self._publisher.slice_changed(old, new)
+
+    def _note_registration(self, refusal: str | None) -> None:
+        self._metrics.registered.set(refusal is None)
+        if refusal is None:
+            log.info("kubelet took the plugin")
+        else:
+            log.error("kubelet refused the plugin", error=refusal)
+
+
+def run(settings: PluginSettings) -> int:
+    """Run until SIGTERM or SIGINT and return the exit code. Raises DracaenaError when it cannot start."""
+    hold_end_signals()
+    configure_logs(settings.log_level, settings.log_format)
+    program = Program(settings)
+    program.start()
+    log.info("stopping", signal=wait_for_end_signal().name)
+    program.stop()
+    return 0

@@ -1,0 +1,243 @@
+"""Keeps this node's ResourceSlices as they should be, whoever changes or deletes them.
+
+Kubelet deletes all slices of its node when it starts, and those of a driver that was away for 30 s (kubelet, DRA
+plugin manager). So the publisher follows its slices by watch and writes again what is missing. The watch only tells
+that something may differ: before each write a fresh list decides, so that a late watch never doubles a slice.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from dracaena.api.errors import DracaenaError
+from dracaena.api.objects import Node, ResourceSlice
+from dracaena.kube.reflector import Backoff
+from dracaena.kubelet_plugin.discovery.pool import (
+    Page,
+    PoolIdentity,
+    PoolWrites,
+    plan_pool,
+    same_devices,
+    untainted,
+)
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.ports import SliceAccess, SliceCache
+from dracaena.process.clock import Clock
+
+DEBOUNCE_S = 1.0
+"""Pause between a change of our slices and the look at them: kubelet deletes page by page."""
+
+LONGEST_DEBOUNCE_S = 30.0
+"""Where the pause stops growing when something else keeps changing our slices, for example the other instance of
+this plugin during an upgrade, which sees other devices: neither must flood the API server."""
+
+CALM_S = 60.0
+"""Without a write for this long the pause starts anew."""
+
+RESYNC_S = 60.0
+"""Look at the cache at least this often, whatever the watch says. Costs no request while nothing differs."""
+
+TAINT_RETRY_S = 600.0
+"""After the server dropped our taint: an admin may turn the feature gate on, which takes a server restart."""
+
+log = structlog.get_logger()
+
+
+class TaintRefusedError(DracaenaError):
+    """The server stores our devices without their taint: kube-scheduler would allocate them."""
+
+
+class Publisher:
+    """Publishes one pool. A thread of its own writes; ready() says whether the first publication is through."""
+
+    def __init__(
+        self,
+        *,
+        pool: PoolIdentity,
+        pages: Sequence[Page],
+        cache: SliceCache,
+        access: SliceAccess,
+        clock: Clock,
+        metrics: PluginMetrics,
+        on_refused: Callable[[Node, str], None] | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._pool = pool
+        self._pages = list(pages)
+        self._tainted = any(device.taints for page in pages for device in page)
+        self._cache = cache
+        self._access = access
+        self._clock = clock
+        self._metrics = metrics
+        self._on_refused = on_refused
+        self._backoff = Backoff(rng or random.Random())  # noqa: S311 - jitter, no secret
+        self._taint_kept = False
+        self._refused_until_s: float | None = None
+        self._published = False
+        self._debounce_s = DEBOUNCE_S
+        self._wrote_s: float | None = None
+        self._condition = threading.Condition()
+        self._dirty = True
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+
+    def start(self) -> None:
+        """Begin to publish."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread. The slices stay: the devices are still there, and a restart must not disturb pods."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def slice_changed(self, _old: ResourceSlice | None, _new: ResourceSlice | None) -> None:
+        """Take note of a change that the watch told. Never blocks."""
+        with self._condition:
+            self._dirty = True
+            self._condition.notify_all()
+
+    def ready(self) -> str | None:
+        """Return None after the first publication, before it what is missing."""
+        return None if self._published else "the ResourceSlices of this node are not published yet"
+
+    def sync(self) -> bool:
+        """Compare and write once; return whether anything was written. Raises KubeError; then call it again."""
+        pages = self._wanted_pages()
+        if self._published and self._cache.synced and not plan_pool(self._pool, pages, self._cache.values()):
+            return False
+        try:
+            wrote = self._publish(pages)
+        except TaintRefusedError as error:
+            self._refuse(str(error))
+            wrote = self._write(plan_pool(self._pool, (), self._access.list_slices()), ())
+        if not self._published:
+            log.info("published", pool=self._pool.name, devices=sum(map(len, self._wanted_pages())))
+        self._published = True
+        self._metrics.published_devices.set(sum(map(len, self._wanted_pages())))
+        return wrote
+
+    def _wanted_pages(self) -> list[Page]:
+        if self._refused_until_s is not None:
+            if self._clock.monotonic() < self._refused_until_s:
+                return []
+            self._refused_until_s = None
+        return self._pages
+
+    def _publish(self, pages: list[Page]) -> bool:
+        published = self._access.list_slices()
+        wrote = False
+        if self._tainted and any(pages) and not self._taint_is_kept(published):
+            # Nobody may allocate from a pool that is incomplete: so the devices go out as such until the answers
+            # show that the server keeps their taint.
+            wrote = self._write(plan_pool(self._pool, pages, published, missing=1), pages)
+            self._taint_kept = True
+            published = self._access.list_slices()
+        return self._write(plan_pool(self._pool, pages, published), pages) or wrote
+
+    def _taint_is_kept(self, published: Sequence[ResourceSlice]) -> bool:
+        """Whether this server is known to keep taints: it did so in this process, or it still shows some of ours."""
+        self._taint_kept = self._taint_kept or any(d.taints for s in published for d in s.spec.devices)
+        return self._taint_kept
+
+    def _write(self, writes: PoolWrites, pages: Sequence[Page]) -> bool:
+        for published in writes.delete:
+            self._access.delete_slice(published)
+        for update in writes.update:
+            self._judge(update.index, pages, self._access.update_slice(update.published, update.spec))
+        if writes.create:
+            owner = _owner(self._access.read_node())
+            for creation in writes.create:
+                metadata = {"generateName": creation.generate_name, "ownerReferences": [owner]}
+                stored = self._access.create_slice({"metadata": metadata, "spec": creation.spec})
+                self._judge(creation.index, pages, stored)
+        if writes:
+            log.info(
+                "slices written",
+                generation=writes.generation,
+                deleted=len(writes.delete),
+                updated=len(writes.update),
+                created=len(writes.create),
+            )
+        return bool(writes)
+
+    def _judge(self, index: int, pages: Sequence[Page], stored: ResourceSlice) -> None:
+        """Compare what the server kept with what was sent: it drops fields of gates that are off without a word."""
+        wanted: Page = pages[index] if index < len(pages) else ()
+        bare = untainted(wanted, stored.spec.devices)
+        if bare:
+            raise TaintRefusedError(
+                f"the API server dropped the taint of {len(bare)} devices (first: {bare[0]}): the feature gate "
+                "DRADeviceTaints is off. Turn it on, or run this node with allocator=kube-scheduler; until then "
+                "this node publishes no device"
+            )
+        if not same_devices(wanted, stored.spec.devices):
+            log.warning("the server keeps other devices than were sent, taken as they are", slice=stored.metadata.name)
+            self._pages[index] = tuple(stored.spec.devices)
+
+    def _refuse(self, reason: str) -> None:
+        log.error("devices not published", reason=reason)
+        self._taint_kept = False
+        self._refused_until_s = self._clock.monotonic() + TAINT_RETRY_S
+        self._metrics.taint_refused.set(1)
+        if self._on_refused is not None:
+            self._on_refused(self._access.read_node(), reason)
+
+    def _run(self) -> None:
+        while self._wait_dirty():
+            try:
+                wrote = self.sync()
+                self._backoff.reset()
+            except DracaenaError as error:
+                self._metrics.publish_errors.inc()
+                log.warning("not published, trying again", error=str(error))
+                self._pause(self._backoff.next_s(), again=True)
+            except Exception:
+                # The thread's outermost loop: an error of ours must not end publishing for the life of the process.
+                self._metrics.publish_errors.inc()
+                log.exception("publishing failed")
+                self._pause(self._backoff.next_s(), again=True)
+            else:
+                self._metrics.taint_refused.set(self._refused_until_s is not None)
+                self._pause(self._next_debounce_s(wrote=wrote), again=False)
+
+    def _next_debounce_s(self, *, wrote: bool) -> float:
+        now_s = self._clock.monotonic()
+        if wrote:
+            soon = self._wrote_s is not None and now_s - self._wrote_s < CALM_S
+            self._debounce_s = min(self._debounce_s * 2, LONGEST_DEBOUNCE_S) if soon else DEBOUNCE_S
+            self._wrote_s = now_s
+        return self._debounce_s
+
+    def _wait_dirty(self) -> bool:
+        """Wait for a change or the next look; False: it is time to end."""
+        deadline_s = self._clock.monotonic() + RESYNC_S
+        with self._condition:
+            while not self._stopping and not self._dirty and (left_s := deadline_s - self._clock.monotonic()) > 0:
+                self._clock.wait(self._condition, left_s)
+            self._dirty = False
+            return not self._stopping
+
+    def _pause(self, seconds: float, *, again: bool) -> None:
+        deadline_s = self._clock.monotonic() + seconds
+        with self._condition:
+            self._dirty = self._dirty or again
+            while not self._stopping and (left_s := deadline_s - self._clock.monotonic()) > 0:
+                self._clock.wait(self._condition, left_s)
+
+
+def _owner(node: Node) -> dict[str, object]:
+    """Return the owner of the slices: they go with their node."""
+    return {
+        "apiVersion": node.API_VERSION,
+        "kind": node.KIND,
+        "name": node.metadata.name,
+        "uid": node.metadata.uid,
+        "controller": True,
+    }

@@ -1,0 +1,146 @@
+"""What kubelet sees: real gRPC over real unix sockets."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import grpc
+import pytest
+
+from dracaena.api.errors import PermanentError
+from dracaena.kubelet_plugin.adapters.grpc_server import plugin_server
+from dracaena.kubelet_plugin.adapters.registration import registration_server
+from dracaena.kubelet_plugin.driver import ClaimDriver
+from dracaena.proto.dra.v1 import api_pb2 as v1
+from dracaena.proto.dra.v1 import api_pb2_grpc as v1_grpc
+from dracaena.proto.dra.v1beta1 import api_pb2 as v1beta1
+from dracaena.proto.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
+from dracaena.proto.health.v1 import api_pb2 as health
+from dracaena.proto.health.v1 import api_pb2_grpc as health_grpc
+from dracaena.proto.pluginregistration.v1 import api_pb2 as registration
+from dracaena.proto.pluginregistration.v1 import api_pb2_grpc as registration_grpc
+from support.plugin import DRIVER, NODE, FakeClaims, FakePods, PluginNode, device_name, make_claim, make_pod
+from support.sockets import short_folder
+
+VERSIONS = [(v1, v1_grpc), (v1beta1, v1beta1_grpc)]
+CALL_S = 10
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with short_folder() as path:
+        yield path
+
+
+@pytest.fixture
+def dra_socket(folder: Path) -> Iterator[Path]:
+    """A served driver with the claims good (GPUs 0 and 1), held (GPU 1) and shared (GPU 2, a share)."""
+    claims = FakeClaims(
+        make_claim("good", (0, 1), request="gpus/two", reserved_for={"pod": "pod-uid"}),
+        make_claim("held", (1,)),
+        make_claim("shared", (2,), shareID="share-1"),
+    )
+    node = PluginNode(folder / "node", claims, FakePods(make_pod(claims={"claim": "good"})))
+    server = plugin_server(folder / "p" / "dra.sock", DRIVER, ClaimDriver(node.state, node.clock, node.metrics))
+    server.start()
+    yield folder / "p" / "dra.sock"
+    server.stop()
+
+
+def claims_of(messages: ModuleType, *names: str) -> list[Any]:
+    return [messages.Claim(namespace="default", name=name, uid=f"{name}-uid") for name in names]
+
+
+@pytest.mark.parametrize(("messages", "services"), VERSIONS, ids=["v1", "v1beta1"])
+def test_both_versions_answer_each_claim_by_its_uid(
+    messages: ModuleType, services: ModuleType, dra_socket: Path
+) -> None:
+    with grpc.insecure_channel(f"unix:{dra_socket}") as channel:
+        stub = services.DRAPluginStub(channel)
+        request = messages.NodePrepareResourcesRequest(claims=claims_of(messages, "good", "held", "gone"))
+        answer = stub.NodePrepareResources(request, timeout=CALL_S).claims
+        assert set(answer) == {"good-uid", "held-uid", "gone-uid"}
+        assert answer["good-uid"].error == ""
+        assert [(list(d.request_names), d.pool_name, d.device_name) for d in answer["good-uid"].devices] == [
+            (["gpus"], NODE, device_name(0)),
+            (["gpus"], NODE, device_name(1)),
+        ]
+        assert list(answer["good-uid"].devices[0].cdi_device_ids) == [
+            f"gpu.dracaena.dev/claim=good-uid-{device_name(0)}"
+        ]
+        assert "still held by claim default/good" in answer["held-uid"].error
+        assert "gone" in answer["gone-uid"].error
+        assert stub.NodePrepareResources(request, timeout=CALL_S).claims["good-uid"] == answer["good-uid"]
+        unprepare = messages.NodeUnprepareResourcesRequest(claims=claims_of(messages, "good", "gone"))
+        for _ in range(2):
+            done = stub.NodeUnprepareResources(unprepare, timeout=CALL_S).claims
+            assert {uid: entry.error for uid, entry in done.items()} == {"good-uid": "", "gone-uid": ""}
+
+
+def test_a_call_without_claims_has_an_empty_answer(dra_socket: Path) -> None:
+    with grpc.insecure_channel(f"unix:{dra_socket}") as channel:
+        stub = v1_grpc.DRAPluginStub(channel)  # type: ignore[no-untyped-call]  # generated
+        answer = stub.NodePrepareResources(v1.NodePrepareResourcesRequest(), timeout=CALL_S)
+        assert not answer.claims
+
+
+def test_only_v1_tells_the_share(dra_socket: Path) -> None:
+    with grpc.insecure_channel(f"unix:{dra_socket}") as channel:
+        for messages, services in VERSIONS:
+            request = messages.NodePrepareResourcesRequest(claims=claims_of(messages, "shared"))
+            answer = services.DRAPluginStub(channel).NodePrepareResources(request, timeout=CALL_S)
+            device = answer.claims["shared-uid"].devices[0]
+            assert getattr(device, "share_id", None) == ("share-1" if messages is v1 else None)
+
+
+def test_health_is_not_served_and_says_so(dra_socket: Path) -> None:
+    with grpc.insecure_channel(f"unix:{dra_socket}") as channel:
+        stub = health_grpc.DRAResourceHealthStub(channel)  # type: ignore[no-untyped-call]  # generated
+        stream = stub.NodeWatchResources(health.NodeWatchResourcesRequest(), timeout=CALL_S)
+        with pytest.raises(grpc.RpcError) as caught:
+            next(stream)
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_registration_tells_kubelet_who_we_are_and_hears_its_answer(folder: Path) -> None:
+    heard: list[str | None] = []
+    path, endpoint = folder / "r" / "reg.sock", folder / "p" / "dra.sock"
+    server = registration_server(path, DRIVER, endpoint, heard.append)
+    server.start()
+    with grpc.insecure_channel(f"unix:{path}") as channel:
+        stub = registration_grpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]  # generated
+        info = stub.GetInfo(registration.InfoRequest(), timeout=CALL_S)
+        assert (info.type, info.name, info.endpoint) == ("DRAPlugin", DRIVER, str(endpoint))
+        assert list(info.supported_versions) == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
+        stub.NotifyRegistrationStatus(registration.RegistrationStatus(plugin_registered=True), timeout=CALL_S)
+        stub.NotifyRegistrationStatus(registration.RegistrationStatus(error="bad name"), timeout=CALL_S)
+    server.stop()
+    assert heard == [None, "bad name"]
+    assert not path.exists()
+
+
+def test_a_socket_that_a_killed_process_left_is_taken_over(folder: Path) -> None:
+    path = folder / "reg.sock"
+    stale = socket.socket(socket.AF_UNIX)
+    stale.bind(str(path))
+    stale.close()
+    server = registration_server(path, DRIVER, folder / "dra.sock", lambda _refusal: None)
+    server.start()
+    with grpc.insecure_channel(f"unix:{path}") as channel:
+        stub = registration_grpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]  # generated
+        assert stub.GetInfo(registration.InfoRequest(), timeout=CALL_S).name == DRIVER
+    server.stop()
+
+
+def test_a_file_in_the_way_of_a_socket_is_named_and_kept(folder: Path) -> None:
+    path = folder / "reg.sock"
+    path.write_text("mine")
+    server = registration_server(path, DRIVER, folder / "dra.sock", lambda _refusal: None)
+    with pytest.raises(PermanentError, match=f"{path} is in the way"):
+        server.start()
+    server.stop()
+    assert path.read_text() == "mine"

@@ -1,0 +1,281 @@
+"""Values and fakes for tests of the kubelet plugin."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from dracaena.api.config.v1alpha1 import decode_config
+from dracaena.api.errors import TemporaryError
+from dracaena.api.machine import Gpu
+from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, NodeName, PodUid, PoolName, gpu_device_name
+from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.kubelet_plugin.adapters.files import DocumentFolder, FileSteps
+from dracaena.kubelet_plugin.assignments import Assignments
+from dracaena.kubelet_plugin.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.device_state import DeviceState
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.ports import ClaimGoneError
+from dracaena.kubelet_plugin.prepare.cdi import DeviceNode
+from dracaena.kubelet_plugin.prepare.plan import ClaimReference, NodePool, PreparedClaim, PreparedDevice
+from support.clock import FakeClock
+
+DRIVER = "gpu.dracaena.dev"
+NODE = "node-1"
+
+
+def gpu_uuid(number: int) -> str:
+    return f"GPU-00000000-0000-0000-0000-{number:012d}"
+
+
+def device_name(number: int) -> DeviceName:
+    return gpu_device_name(gpu_uuid(number))
+
+
+def make_pool(count: int = 8, *, without_minor: Sequence[int] = ()) -> NodePool:
+    gpus = {
+        device_name(n): Gpu(uuid=gpu_uuid(n), index=n, minor=None if n in without_minor else n) for n in range(count)
+    }
+    return NodePool(DRIVER, PoolName(NODE), gpus)
+
+
+def make_claim(
+    name: str = "claim",
+    devices: Sequence[int] = (0,),
+    *,
+    uid: str = "",
+    request: str = "gpus",
+    reserved_for: Mapping[str, str] | None = None,
+    **result: Any,
+) -> ResourceClaim:
+    """An allocated claim. `reserved_for`: pod name → UID; `result`: further fields of each result."""
+    results = [
+        {"request": request, "driver": DRIVER, "pool": NODE, "device": device_name(n), **result} for n in devices
+    ]
+    return claim_of(name, {"results": results}, uid=uid, reserved_for=reserved_for)
+
+
+def claim_of(
+    name: str,
+    allocated: Mapping[str, Any] | None,
+    *,
+    uid: str = "",
+    reserved_for: Mapping[str, str] | None = None,
+) -> ResourceClaim:
+    """A claim with status.allocation.devices as given, None: not allocated."""
+    status: dict[str, Any] = {} if allocated is None else {"allocation": {"devices": allocated}}
+    status["reservedFor"] = [{"resource": "pods", "name": n, "uid": u} for n, u in (reserved_for or {}).items()]
+    metadata = {"name": name, "namespace": "default", "uid": uid or f"{name}-uid", "resourceVersion": "1"}
+    return msgspec.convert({"metadata": metadata, "spec": {}, "status": status}, ResourceClaim)
+
+
+def make_pod(
+    name: str = "pod",
+    containers: Mapping[str, Sequence[tuple[str, str]]] | None = None,
+    *,
+    claims: Mapping[str, str] | None = None,
+    init: Mapping[str, Sequence[tuple[str, str]]] | None = None,
+    generated: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    phase: str = "Running",
+    node: str = NODE,
+    version: str = "1",
+) -> Pod:
+    """A pod. containers and init: container → (name in the pod, request); claims and generated: name → claim."""
+
+    def container(item: tuple[str, Sequence[tuple[str, str]]]) -> dict[str, Any]:
+        return {"name": item[0], "resources": {"claims": [{"name": n, "request": r} for n, r in item[1]]}}
+
+    generated = generated or {}
+    claims = {"claim": "claim"} if claims is None and not generated else (claims or {})
+    containers = {"main": [("claim", "")]} if containers is None else containers
+    document = {
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": f"{name}-uid",
+            "resourceVersion": version,
+            "annotations": dict(annotations or {}),
+        },
+        "spec": {
+            "nodeName": node,
+            "containers": [container(item) for item in containers.items()],
+            "initContainers": [container(item) for item in (init or {}).items()],
+            "resourceClaims": [
+                *({"name": n, "resourceClaimName": c} for n, c in claims.items()),
+                *({"name": n, "resourceClaimTemplateName": "template"} for n in generated),
+            ],
+        },
+        "status": {
+            "phase": phase,
+            "resourceClaimStatuses": [{"name": n, "resourceClaimName": c} for n, c in generated.items()],
+        },
+    }
+    return msgspec.convert(document, Pod)
+
+
+def reference_to(claim: ResourceClaim) -> ClaimReference:
+    return ClaimReference(claim.metadata.namespace, claim.metadata.name, ClaimUid(claim.metadata.uid))
+
+
+def prepared_claim(name: str = "claim", devices: Sequence[int] = (0,), **device: Any) -> PreparedClaim:
+    """A prepared claim. `device`: further fields of each device."""
+    return PreparedClaim(
+        ClaimReference("default", name, ClaimUid(f"{name}-uid")),
+        tuple(
+            PreparedDevice(
+                **{
+                    "request": "gpus",
+                    "pool": PoolName(NODE),
+                    "device": device_name(n),
+                    "uuid": GpuUuid(gpu_uuid(n)),
+                    "minor": n,
+                    **device,
+                }
+            )
+            for n in devices
+        ),
+        (PodUid("pod-uid"),),
+    )
+
+
+class FakeClaims:
+    """The claims of the API, by namespace and name. `unavailable`: every read fails."""
+
+    def __init__(self, *claims: ResourceClaim) -> None:
+        self.by_key = {claim.key: claim for claim in claims}
+        self.reads = 0
+        self.unavailable = False
+
+    def put(self, claim: ResourceClaim) -> None:
+        self.by_key[claim.key] = claim
+
+    def read_claim(self, reference: ClaimReference) -> ResourceClaim:
+        self.reads += 1
+        if self.unavailable:
+            raise TemporaryError("GET resourceclaims: no answer")
+        claim = self.by_key.get(str(reference))
+        if claim is None or claim.metadata.uid != reference.uid:
+            raise ClaimGoneError(f"claim {reference} is gone")
+        return claim
+
+
+class FakePods:
+    """The pods of the API and of the watch at once. `shown`: what the watch shows, `stored`: what the API has."""
+
+    def __init__(self, *pods: Pod, synced: bool = True) -> None:
+        self.stored = {pod.key: pod for pod in pods}
+        self.shown = dict(self.stored)
+        self.synced = synced
+        self.patches: list[tuple[str, Mapping[str, str | None]]] = []
+        self.failures = 0
+        """So many of the next calls to the API fail."""
+
+    def add(self, pod: Pod, *, shown: bool = True) -> None:
+        self.stored[pod.key] = pod
+        if shown:
+            self.shown[pod.key] = pod
+
+    def delete(self, pod: Pod) -> None:
+        self.stored.pop(pod.key)
+        self.shown.pop(pod.key, None)
+
+    def values(self) -> tuple[Pod, ...]:
+        return tuple(self.shown[key] for key in sorted(self.shown))
+
+    def read_pod(self, namespace: str, name: str) -> Pod | None:
+        self._fail()
+        return self.stored.get(f"{namespace}/{name}")
+
+    def annotate_pod(self, pod: Pod, annotations: Mapping[str, str | None]) -> None:
+        self._fail()
+        self.patches.append((pod.key, dict(annotations)))
+        merged = {**self.stored[pod.key].metadata.annotations, **annotations}
+        kept = {key: value for key, value in merged.items() if value is not None}
+        metadata = msgspec.structs.replace(pod.metadata, annotations=kept)
+        self.add(msgspec.structs.replace(pod, metadata=metadata))
+
+    def annotations(self, name: str) -> Mapping[str, str]:
+        return self.stored[f"default/{name}"].metadata.annotations
+
+    def _fail(self) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise TemporaryError("pods: no answer")
+
+
+class ThreadLock:
+    """A NodeLock within one process, that says when it is taken twice by one thread instead of hanging."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner: int | None = None
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        assert self._owner != threading.get_ident(), "the node's lock is not re-entrant"
+        with self._lock:
+            self._owner = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._owner = None
+
+
+@dataclass
+class PluginNode:
+    """The part of a plugin that prepares claims, on real files below a folder. A new value is a restart."""
+
+    folder: Path
+    claims: FakeClaims = field(default_factory=FakeClaims)
+    pods: FakePods = field(default_factory=FakePods)
+    pool: NodePool = field(default_factory=make_pool)
+    boot_id: str = "boot-1"
+    steps: FileSteps = field(default_factory=FileSteps)
+    control_nodes: Callable[[], tuple[DeviceNode, ...]] = lambda: (DeviceNode("/dev/nvidiactl"),)
+    clock: FakeClock = field(default_factory=FakeClock)
+    metrics: PluginMetrics = field(default_factory=lambda: PluginMetrics(CollectorRegistry()))
+
+    def __post_init__(self) -> None:
+        lock = ThreadLock()
+        self.specs = DocumentFolder(self.folder / "cdi", steps=self.steps)
+        self.podlist = DocumentFolder(self.folder / "pod-resources", steps=self.steps)
+        self.checkpoint_files = DocumentFolder(self.folder / "claims", steps=self.steps)
+        self.checkpoints = Checkpoints(self.checkpoint_files, self.boot_id)
+        self.assignments = Assignments(
+            driver=DRIVER,
+            node_name=NodeName(NODE),
+            pods=self.pods,
+            access=self.pods,
+            checkpoints=self.checkpoints,
+            files=self.podlist,
+            lock=lock,
+            clock=self.clock,
+            metrics=self.metrics,
+        )
+        self.state = DeviceState(
+            pool=self.pool,
+            dev_root="/",
+            control_nodes=self.control_nodes,
+            decode_config=decode_config,
+            claims=self.claims,
+            checkpoints=self.checkpoints,
+            specs=self.specs,
+            assignments=self.assignments,
+            lock=lock,
+        )
+
+    def files(self) -> dict[str, bytes]:
+        """All files with their content, half-written ones too."""
+        return files_below(self.folder)
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}

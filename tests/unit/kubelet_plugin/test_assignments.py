@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dracaena.api.errors import TemporaryError
+from dracaena.api.podlist import PodlistEntry, decode_podlist, encode_podlist
+from support.kube import wait_for
+from support.plugin import FakeClaims, FakePods, PluginNode, gpu_uuid, make_claim, make_pod, reference_to
+
+CLAIM = make_claim(devices=(0,), reserved_for={"pod": "pod-uid"})
+
+
+def node_in(folder: Path, pods: FakePods | None = None) -> PluginNode:
+    return PluginNode(folder, FakeClaims(CLAIM), pods or FakePods(make_pod()))
+
+
+def listed(folder: Path) -> list[str]:
+    data = (folder / "pod-resources" / "podlist.json").read_bytes()
+    return [f"{entry.name}/{entry.container}" for entry in decode_podlist(data)]
+
+
+def test_second_pod_on_a_prepared_claim_is_listed_and_annotated(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    node.state.prepare(reference_to(CLAIM))
+    node.pods.add(make_pod("second"))
+    node.assignments.reconcile()
+    assert listed(tmp_path) == ["pod/main", "second/main"]
+    assert node.pods.annotations("second")["gpu.dracaena.dev/uuids"] == gpu_uuid(0)
+
+
+def test_a_deleted_pod_leaves_the_list(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    node.state.prepare(reference_to(CLAIM))
+    node.pods.delete(make_pod())
+    node.assignments.reconcile()
+    assert listed(tmp_path) == []
+
+
+def test_annotations_are_removed_when_the_claim_goes_and_others_stay(tmp_path: Path) -> None:
+    node = node_in(tmp_path, FakePods(make_pod(annotations={"mine": "x"})))
+    node.state.prepare(reference_to(CLAIM))
+    node.assignments.reconcile()
+    assert set(node.pods.annotations("pod")) == {"mine", "gpu.dracaena.dev/devices", "gpu.dracaena.dev/uuids"}
+    node.state.unprepare(reference_to(CLAIM))
+    node.assignments.reconcile()
+    assert node.pods.annotations("pod") == {"mine": "x"}
+
+
+def test_nothing_is_written_when_nothing_changed(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    node.state.prepare(reference_to(CLAIM))
+    node.assignments.reconcile()
+    path = tmp_path / "pod-resources" / "podlist.json"
+    before = (path.stat().st_ino, len(node.pods.patches))
+    node.assignments.reconcile()
+    assert (path.stat().st_ino, len(node.pods.patches)) == before
+
+
+def test_a_pod_that_cannot_be_annotated_does_not_hinder_the_others(tmp_path: Path) -> None:
+    node = node_in(tmp_path, FakePods(make_pod("a"), make_pod("b")))
+    node.state.prepare(reference_to(CLAIM))
+    node.pods.failures = 1
+    with pytest.raises(TemporaryError):
+        node.assignments.reconcile()
+    assert [key for key, _ in node.pods.patches] == ["default/b"]
+    node.assignments.reconcile()
+    assert [key for key, _ in node.pods.patches] == ["default/b", "default/a"]
+
+
+def test_after_a_restart_the_list_of_the_last_run_holds_until_all_pods_are_known(tmp_path: Path) -> None:
+    folder = tmp_path / "pod-resources"
+    folder.mkdir()
+    old = PodlistEntry("old", "default", "main", ("GPU-1",), claims=("old-uid",))
+    (folder / "podlist.json").write_bytes(encode_podlist([old]))
+    node = node_in(tmp_path, FakePods(make_pod(), synced=False))
+    node.state.prepare(reference_to(CLAIM))
+    assert listed(tmp_path) == ["old/main", "pod/main"]
+    node.pods.synced = True
+    node.assignments.reconcile()
+    assert listed(tmp_path) == ["pod/main"]
+
+
+def test_a_claim_that_goes_before_all_pods_are_known_takes_its_entries_along(tmp_path: Path) -> None:
+    node = node_in(tmp_path, FakePods(make_pod(), synced=False))
+    node.state.prepare(reference_to(CLAIM))
+    node.state.unprepare(reference_to(CLAIM))
+    assert listed(tmp_path) == []
+
+
+def test_a_broken_list_of_the_last_run_is_written_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "pod-resources"
+    folder.mkdir()
+    (folder / "podlist.json").write_bytes(b"[{")
+    node = node_in(tmp_path, FakePods(make_pod(), synced=False))
+    node.state.prepare(reference_to(CLAIM))
+    assert listed(tmp_path) == ["pod/main"]
+
+
+def test_the_thread_follows_pods_and_tries_again_after_failures(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    node.pods.failures = 1
+    node.assignments.start(node.state.recover)
+    try:
+        node.state.prepare(reference_to(CLAIM))
+
+        def annotated() -> bool:
+            node.clock.advance(60.0)
+            return "gpu.dracaena.dev/uuids" in node.pods.annotations("pod")
+
+        wait_for(annotated, "the pod is annotated although the first try failed")
+        second = make_pod("second")
+        node.pods.add(second)
+        node.assignments.pod_changed(None, second)
+        wait_for(lambda: listed(tmp_path) == ["pod/main", "second/main"], "the second pod is listed")
+    finally:
+        node.assignments.stop()
+
+
+def test_pods_without_claims_cause_no_work(tmp_path: Path) -> None:
+    node = node_in(tmp_path, FakePods())
+    node.assignments.start(node.state.recover)
+    try:
+        wait_for((tmp_path / "pod-resources" / "podlist.json").exists, "the first list is written")
+        (tmp_path / "pod-resources" / "podlist.json").unlink()
+        node.assignments.pod_changed(None, make_pod(claims={}, containers={}))
+        with_claims = make_pod("b")
+        assert not node.assignments._dirty
+        node.assignments.pod_changed(with_claims, None)
+        wait_for((tmp_path / "pod-resources" / "podlist.json").exists, "the list is written again")
+    finally:
+        node.assignments.stop()
+
+
+def test_metrics_count_prepared_devices(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    node.state.prepare(reference_to(CLAIM))
+    assert node.metrics.prepared_devices._value.get() == 1
+    node.state.unprepare(reference_to(CLAIM))
+    assert node.metrics.prepared_devices._value.get() == 0

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from dracaena.api.names import ClaimUid
+from dracaena.api.objects import ResourceClaim
+from dracaena.kubelet_plugin.driver import ClaimDriver, Failed
+from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim
+from support.plugin import FakeClaims, PluginNode, make_claim, reference_to
+
+
+class BrokenClaims(FakeClaims):
+    """Has an error of its own for one claim."""
+
+    def read_claim(self, reference: ClaimReference) -> ResourceClaim:
+        if reference.name == "bug":
+            raise ZeroDivisionError("secret detail")
+        return super().read_claim(reference)
+
+
+def test_each_claim_has_its_own_result(tmp_path: Path) -> None:
+    good, held = make_claim("good", (0,)), make_claim("held", (0,))
+    node = PluginNode(tmp_path, BrokenClaims(good, held))
+    driver = ClaimDriver(node.state, node.clock, node.metrics)
+    gone = ClaimReference("default", "gone", ClaimUid("gone-uid"))
+    bug = ClaimReference("default", "bug", ClaimUid("bug-uid"))
+    results = driver.prepare_claims([bug, gone, reference_to(good), reference_to(held), reference_to(good)])
+    assert list(results) == ["bug-uid", "gone-uid", "good-uid", "held-uid"]
+    assert results[ClaimUid("bug-uid")] == Failed("internal error of the plugin (ZeroDivisionError), see its log")
+    assert results[ClaimUid("gone-uid")] == Failed("claim default/gone is gone")
+    assert isinstance(results[ClaimUid("good-uid")], PreparedClaim)
+    failed = results[ClaimUid("held-uid")]
+    assert isinstance(failed, Failed)
+    assert "still held by claim default/good" in failed.error
+    counts = {
+        labels: node.metrics.claims.labels(*labels)._value.get()
+        for labels in [("prepare", r) for r in ("ok", "refused", "failed", "internal")]
+    }
+    assert list(counts.values()) == [1, 1, 1, 1]
+
+
+def test_unprepare_answers_every_claim(tmp_path: Path) -> None:
+    claim = make_claim("good", (0,))
+    node = PluginNode(tmp_path, FakeClaims(claim))
+    driver = ClaimDriver(node.state, node.clock, node.metrics)
+    driver.prepare_claims([reference_to(claim)])
+    never = ClaimReference("default", "never", ClaimUid("never-uid"))
+    assert driver.unprepare_claims([reference_to(claim), never]) == {"good-uid": None, "never-uid": None}

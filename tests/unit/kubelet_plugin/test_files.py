@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from dracaena.api.errors import PermanentError, TemporaryError
+from dracaena.kubelet_plugin.adapters.files import DocumentFolder, FileSteps
+
+
+class FailAt(FileSteps):
+    """Fails one step with an errno."""
+
+    def __init__(self, step: str, number: int = errno.ENOSPC) -> None:
+        self._step = step
+        self._error = OSError(number, os.strerror(number))
+
+    def _fail(self, step: str) -> None:
+        if step == self._step:
+            raise self._error
+
+    def write(self, descriptor: int, data: bytes) -> None:
+        if self._step == "write":
+            os.write(descriptor, data[:3])  # a disk that fills up takes the beginning
+        self._fail("write")
+        super().write(descriptor, data)
+
+    def fsync(self, descriptor: int) -> None:
+        self._fail("fsync folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "fsync")
+        super().fsync(descriptor)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._fail("rename")
+        super().rename(source, target)
+
+    def remove(self, path: Path) -> None:
+        self._fail("remove")
+        super().remove(path)
+
+
+def test_written_content_is_read_back_and_the_folder_is_made(tmp_path: Path) -> None:
+    folder = DocumentFolder(tmp_path / "a" / "b", mode=0o640)
+    folder.write("x.json", b"1")
+    assert folder.read("x.json") == b"1"
+    assert stat.S_IMODE((tmp_path / "a" / "b" / "x.json").stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("step", ["write", "fsync", "rename"])
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, step: str) -> None:
+    DocumentFolder(tmp_path).write("x.json", b"old")
+    with pytest.raises(TemporaryError, match=f"cannot write {tmp_path}/x.json: No space left on device"):
+        DocumentFolder(tmp_path, steps=FailAt(step)).write("x.json", b"new content")
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("x.json", b"old")]
+
+
+def test_a_folder_that_cannot_be_synced_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(TemporaryError, match="cannot write"):
+        DocumentFolder(tmp_path, steps=FailAt("fsync folder", errno.EIO)).write("x.json", b"1")
+
+
+def test_a_read_only_disk_needs_somebody_to_act(tmp_path: Path) -> None:
+    with pytest.raises(PermanentError, match=r"cannot remove .*x.json: Read-only file system"):
+        DocumentFolder(tmp_path, steps=FailAt("remove", errno.EROFS)).remove("x.json")
+
+
+def test_a_folder_in_the_way_of_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "podlist.json").mkdir()
+    with pytest.raises(PermanentError, match=r"cannot write .*/podlist.json: Is a directory"):
+        DocumentFolder(tmp_path).write("podlist.json", b"[]")
+    assert [p.name for p in tmp_path.iterdir()] == ["podlist.json"]
+
+
+def test_a_file_in_the_way_of_the_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "claims").write_bytes(b"")
+    with pytest.raises(PermanentError, match=r"cannot write .*/claims/x.json"):
+        DocumentFolder(tmp_path / "claims").write("x.json", b"1")
+
+
+def test_equal_content_is_not_written_again(tmp_path: Path) -> None:
+    folder = DocumentFolder(tmp_path)
+    assert folder.write_if_changed("x.json", b"1")
+    inode = (tmp_path / "x.json").stat().st_ino
+    assert not folder.write_if_changed("x.json", b"1")
+    assert (tmp_path / "x.json").stat().st_ino == inode
+    assert folder.write_if_changed("x.json", b"2")
+
+
+def test_what_is_not_there_reads_as_nothing_and_removes_fine(tmp_path: Path) -> None:
+    folder = DocumentFolder(tmp_path / "gone")
+    assert folder.read("x.json") is None
+    assert folder.names(".json") == ()
+    folder.remove("x.json")
+    assert not (tmp_path / "gone").exists()
+
+
+def test_names_are_sorted_and_half_written_files_are_none(tmp_path: Path) -> None:
+    for name in ("b.json", "a.json", ".c.json.tmp", ".d.json", "e.json.broken"):
+        (tmp_path / name).write_bytes(b"")
+    assert DocumentFolder(tmp_path).names(".json") == ("a.json", "b.json")
+
+
+def test_what_a_crash_left_half_written_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / ".x.json.tmp").write_bytes(b"a much longer half of a file")
+    DocumentFolder(tmp_path).write("x.json", b"1")
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("x.json", b"1")]

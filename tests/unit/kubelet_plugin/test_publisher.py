@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from dracaena.api.names import NodeName, PoolName
+from dracaena.api.objects import Device, DeviceAttribute, Node, ResourceSliceSpec, Taint
+from dracaena.kube.errors import ApiUnavailableError
+from dracaena.kubelet_plugin.discovery.pool import Page, PoolIdentity
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.publisher import TAINT_RETRY_S, Publisher
+from support.clock import FakeClock
+from support.kube import wait_for
+from support.slices import FakeSlices
+
+POOL = PoolIdentity("gpu.dracaena.dev", PoolName("node-1"), NodeName("node-1"))
+TAINT = Taint("gpu.dracaena.dev/controller-allocated", "true", "NoSchedule")
+TAINTED: tuple[Page, ...] = ((Device("a", taints=[TAINT]), Device("b", taints=[TAINT])),)
+
+
+class Case:
+    """A publisher over a server in memory."""
+
+    def __init__(self, pages: tuple[Page, ...] = TAINTED, slices: FakeSlices | None = None) -> None:
+        self.slices = slices or FakeSlices()
+        self.clock = FakeClock()
+        self.metrics = PluginMetrics(CollectorRegistry())
+        self.told: list[str] = []
+        self.publisher = Publisher(
+            pool=POOL,
+            pages=pages,
+            cache=self.slices,
+            access=self.slices,
+            clock=self.clock,
+            metrics=self.metrics,
+            on_refused=self._tell,
+        )
+
+    def _tell(self, node: Node, reason: str) -> None:
+        self.told.append(f"{node.metadata.name}: {reason}")
+
+    def devices(self) -> list[str]:
+        return [device.name for s in self.slices.list_slices() for device in s.spec.devices]
+
+
+def drop_taints(spec: ResourceSliceSpec) -> ResourceSliceSpec:
+    bare = [msgspec.structs.replace(device, taints=[]) for device in spec.devices]
+    return msgspec.structs.replace(spec, devices=bare)
+
+
+def complete(spec: ResourceSliceSpec) -> bool:
+    """Whether a reader may allocate from a pool of one page."""
+    return spec.pool.resource_slice_count == 1
+
+
+def test_the_first_publication_ends_with_one_complete_pool_of_generation_1() -> None:
+    case = Case()
+    assert case.publisher.ready() is not None
+    assert case.publisher.sync()
+    assert case.publisher.ready() is None
+    (stored,) = case.slices.list_slices()
+    assert (stored.spec.pool.generation, stored.spec.pool.resource_slice_count) == (1, 1)
+    assert case.metrics.published_devices._value.get() == 2
+
+
+def test_devices_are_incomplete_until_the_server_has_shown_that_it_keeps_their_taint() -> None:
+    case = Case()
+    case.publisher.sync()
+    assert [complete(spec) for spec in case.slices.seen] == [False, True]
+
+
+def test_an_equal_pool_costs_no_write_and_no_list() -> None:
+    case = Case()
+    case.publisher.sync()
+    lists = case.slices.lists
+    assert not case.publisher.sync()
+    assert case.slices.lists == lists
+
+
+def test_a_restart_over_an_equal_pool_writes_nothing() -> None:
+    first = Case()
+    first.publisher.sync()
+    second = Case(slices=first.slices)
+    first.slices.writes.clear()
+    assert not second.publisher.sync()
+    assert second.slices.writes == []
+    assert second.publisher.ready() is None
+
+
+def test_deleted_slices_are_made_again_without_another_proof() -> None:
+    case = Case()
+    case.publisher.sync()
+    case.slices.stored.clear()
+    case.slices.writes.clear()
+    assert case.publisher.sync()
+    assert case.slices.writes == ["create"]
+    assert case.devices() == ["a", "b"]
+
+
+def test_a_late_watch_does_not_double_a_slice() -> None:
+    case = Case(slices=FakeSlices(live=False))
+    case.publisher.sync()
+    assert not case.publisher.sync()  # the watch still shows nothing
+    assert len(case.slices.stored) == 1
+
+
+def test_a_server_without_taints_gets_an_empty_pool_and_nobody_may_have_allocated() -> None:
+    case = Case()
+    case.slices.change = drop_taints
+    case.publisher.sync()
+    assert case.devices() == []
+    assert not any(complete(spec) and spec.devices for spec in case.slices.seen)
+    assert case.publisher.ready() is None
+    assert "node-1: the API server dropped the taint of 2 devices (first: a)" in case.told[0]
+    assert "DRADeviceTaints" in case.told[0]
+    assert case.metrics.taint_refused._value.get() == 1
+    assert not case.publisher.sync()  # and stays so without another write
+
+
+def test_the_pool_is_filled_when_the_server_keeps_taints_later() -> None:
+    case = Case()
+    case.slices.change = drop_taints
+    case.publisher.sync()
+    case.slices.change = lambda spec: spec
+    case.clock.advance(TAINT_RETRY_S)
+    assert case.publisher.sync()
+    assert case.devices() == ["a", "b"]
+    assert not any(complete(spec) and any(not d.taints for d in spec.devices) for spec in case.slices.seen)
+
+
+def test_a_server_that_loses_taints_later_gets_an_empty_pool() -> None:
+    case = Case()
+    case.publisher.sync()
+    case.slices.stored.clear()
+    case.slices.change = drop_taints
+    case.publisher.sync()
+    assert case.devices() == []
+
+
+def test_without_taint_the_devices_are_published_at_once() -> None:
+    case = Case(pages=((Device("a"),),))
+    case.publisher.sync()
+    assert case.slices.writes == ["create"]
+    assert complete(case.slices.seen[0])
+
+
+def test_what_the_server_drops_otherwise_is_taken_as_it_is() -> None:
+    pages = ((Device("a", taints=[TAINT], attributes={"x": DeviceAttribute(int_value=1)}),),)
+
+    def drop_attributes(spec: ResourceSliceSpec) -> ResourceSliceSpec:
+        return msgspec.structs.replace(
+            spec, devices=[msgspec.structs.replace(device, attributes={}) for device in spec.devices]
+        )
+
+    case = Case(pages)
+    case.slices.change = drop_attributes
+    case.publisher.sync()
+    assert not case.publisher.sync()
+    assert case.devices() == ["a"]
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_failed_write_is_completed_by_the_next_sync(failures: int) -> None:
+    case = Case(pages=(*TAINTED, (Device("c", taints=[TAINT]),)))
+    case.slices.failures = failures
+    for _ in range(failures):
+        with pytest.raises(ApiUnavailableError):
+            case.publisher.sync()
+    case.publisher.sync()
+    assert case.devices() == ["a", "b", "c"]
+    assert len({s.spec.pool.generation for s in case.slices.list_slices()}) == 1
+
+
+def test_the_thread_publishes_again_what_somebody_deleted() -> None:
+    case = Case()
+    case.slices.failures = 1
+    case.publisher.start()
+    try:
+
+        def published() -> bool:
+            case.clock.advance(60.0)
+            return case.devices() == ["a", "b"]
+
+        wait_for(published, "published although the first try failed")
+        case.slices.stored.clear()
+        case.publisher.slice_changed(None, None)
+        wait_for(published, "published again")
+        assert case.metrics.publish_errors._value.get() == 1
+    finally:
+        case.publisher.stop()
+
+
+def test_stopping_leaves_the_slices() -> None:
+    case = Case()
+    case.publisher.sync()
+    case.publisher.start()
+    case.publisher.stop()
+    assert case.devices() == ["a", "b"]
+
+
+def test_the_pause_grows_while_something_else_keeps_changing_our_slices() -> None:
+    case = Case()
+    pauses = [case.publisher._next_debounce_s(wrote=True) for _ in range(8)]
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+    case.clock.advance(120.0)
+    assert case.publisher._next_debounce_s(wrote=True) == 1.0
