@@ -1,0 +1,21 @@
+"""How a long-running program learns that it shall end: SIGTERM from kubelet or systemd, SIGINT from a terminal.
+
+The signals are blocked and waited for, not handled. A handler that sets an Event has two gaps: it may run while the
+main thread holds the Event's lock, and a signal that comes between the last look and the wait wakes nobody.
+"""
+
+from __future__ import annotations
+
+import signal
+
+END_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
+
+
+def hold_end_signals() -> None:
+    """Keep SIGTERM and SIGINT pending from now on. Call it in the main thread before any other thread is started."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
+
+
+def wait_for_end_signal() -> signal.Signals:
+    """Wait until one of them has come since hold_end_signals(), and return it."""
+    return signal.Signals(signal.sigwait(END_SIGNALS))
