@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import yaml
 from prometheus_client import CollectorRegistry
-from tests.support.allocation import DRIVER, pool_slice, request
+from support.allocation import DRIVER, pool_slice, request
 
 from dracaena.api.machine import Machine
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations, permutations
 from typing import Any
 
@@ -8,7 +8,16 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.allocation import (
+
+from dracaena.api.machine import Machine
+from dracaena.api.objects import AllocationResult, Node, Pod, ResourceClaim, ResourceSlice, Taint
+from dracaena.api.topology import Topology
+from dracaena.controller.allocation.allocator import Allocator, Settled
+from dracaena.controller.allocation.demands import RefusalKind, Refused
+from dracaena.controller.allocation.explanation import Unsatisfied
+from dracaena.controller.allocation.result import Allocation, allocation_document, decision_of
+from dracaena.controller.allocation.snapshot import ClusterSnapshot, DeviceId, make_snapshot
+from support.allocation import (
     DRIVER,
     blocks,
     claim,
@@ -23,16 +32,7 @@ from tests.support.allocation import (
     pool_slice,
     request,
 )
-from tests.support.machines import topologies
-
-from dracaena.api.machine import Machine
-from dracaena.api.objects import AllocationResult, Node, Pod, ResourceClaim, ResourceSlice, Taint
-from dracaena.api.topology import Topology
-from dracaena.controller.allocation.allocator import Allocator, Settled
-from dracaena.controller.allocation.demands import RefusalKind, Refused
-from dracaena.controller.allocation.explanation import Unsatisfied
-from dracaena.controller.allocation.result import Allocation, allocation_document, decision_of
-from dracaena.controller.allocation.snapshot import ClusterSnapshot, DeviceId, make_snapshot
+from support.machines import topologies
 
 CLASSES = [device_class(), *(device_class(name, policy(name)) for name in ("NVLink", "PIX", "PXB", "PHB", "NODE"))]
 
@@ -87,7 +87,7 @@ def with_numa(made: Machine, numa: Sequence[int | None]) -> Machine:
 def cluster(
     machines: dict[str, Machine],
     *,
-    taken: dict[str, Sequence[int]] | None = None,
+    taken: Mapping[str, Sequence[int]] | None = None,
     nodes: Sequence[Node] = (),
     slices: Sequence[ResourceSlice] = (),
 ) -> ClusterSnapshot:

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from tests.support.allocation import DRIVER, allocated, claim
-
 from dracaena.api.objects import ResourceClaim
 from dracaena.controller.allocation.snapshot import DeviceId
 from dracaena.controller.assumed import AssumedAllocation, AssumedAllocations
+from support.allocation import DRIVER, allocated, claim
 
 DEVICE = DeviceId("node-a", "gpu-1")
 

@@ -5,7 +5,17 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
-from tests.support.allocation import (
+
+from dracaena.api.decision import decode_decision
+from dracaena.api.names import DELETE_PROTECTION_FINALIZER, decision_annotation
+from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.controller.allocation.allocator import Allocator
+from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.allocation.snapshot import make_snapshot
+from dracaena.controller.claim_writer import MAX_ATTEMPTS, ClaimWriter, Lost, Written
+from dracaena.controller.metrics import ControllerMetrics
+from dracaena.kube.errors import ApiUnavailableError, ForbiddenError, InvalidError
+from support.allocation import (
     DRIVER,
     blocks,
     claim,
@@ -18,18 +28,8 @@ from tests.support.allocation import (
     pool_slice,
     request,
 )
-from tests.support.claim_api import FakeClaims
-from tests.support.clock import FakeClock
-
-from dracaena.api.decision import decode_decision
-from dracaena.api.names import DELETE_PROTECTION_FINALIZER, decision_annotation
-from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.controller.allocation.allocator import Allocator
-from dracaena.controller.allocation.result import Allocation
-from dracaena.controller.allocation.snapshot import make_snapshot
-from dracaena.controller.claim_writer import MAX_ATTEMPTS, ClaimWriter, Lost, Written
-from dracaena.controller.metrics import ControllerMetrics
-from dracaena.kube.errors import ApiUnavailableError, ForbiddenError, InvalidError
+from support.claim_api import FakeClaims
+from support.clock import FakeClock
 
 MACHINE = machine("m", blocks(4, inside="PIX", outside="PIX"))
 POD = pod("p", "x", "y")

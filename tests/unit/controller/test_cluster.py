@@ -2,7 +2,12 @@ from __future__ import annotations
 
 import msgspec
 import structlog
-from tests.support.allocation import (
+
+from dracaena.api.objects import DeviceAttribute, Pod, ResourceSlice
+from dracaena.controller.allocation.snapshot import DeviceId
+from dracaena.controller.assumed import AssumedAllocation, AssumedAllocations
+from dracaena.controller.cluster import ClaimReference, Cluster, claim_references
+from support.allocation import (
     DRIVER,
     blocks,
     claim,
@@ -14,11 +19,6 @@ from tests.support.allocation import (
     pod,
     pool_slice,
 )
-
-from dracaena.api.objects import DeviceAttribute, Pod, ResourceSlice
-from dracaena.controller.allocation.snapshot import DeviceId
-from dracaena.controller.assumed import AssumedAllocation, AssumedAllocations
-from dracaena.controller.cluster import ClaimReference, Cluster, claim_references
 
 FOUR = machine("four", blocks(4, inside="PIX", outside="PIX"))
 SLICE = pool_slice("node-a", FOUR)

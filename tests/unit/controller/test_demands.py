@@ -3,11 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.allocation import DRIVER, claim, device_class, own_config, policy, request
 
 from dracaena.api.config.v1alpha1 import Requirement
 from dracaena.api.objects import DeviceClass, ResourceClaim
 from dracaena.controller.allocation.demands import RefusalKind, Refused, concerns_us, read_demands
+from support.allocation import DRIVER, claim, device_class, own_config, policy, request
 
 CLASSES = {DRIVER: device_class(), "linked": device_class("linked", policy("NVLink"))}
 

@@ -8,7 +8,11 @@ def test_a_result_is_computed_once_and_the_one_not_asked_for_longest_goes_first(
     memo: Memo[str, str] = Memo(2)
 
     def ask(key: str) -> str:
-        return memo.get(key, lambda: computed.append(key) or key.upper())  # type: ignore[func-returns-value]  # append, then the value
+        def compute() -> str:
+            computed.append(key)
+            return key.upper()
+
+        return memo.get(key, compute)
 
     assert [ask(key) for key in ("a", "b", "a", "c", "a", "b")] == ["A", "B", "A", "C", "A", "B"]
     assert computed == ["a", "b", "c", "b"]

@@ -3,10 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.allocation import node, pod
 
 from dracaena.api.objects import Taint, Toleration
 from dracaena.controller.allocation.node_fit import node_selector_matches, tolerates, unfit_reason
+from support.allocation import node, pod
 
 NODE = node("node-a", labels={"zone": "x", "gpus": "8"})
 

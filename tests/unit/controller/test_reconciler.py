@@ -7,22 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
-from tests.support.allocation import (
-    DRIVER,
-    blocks,
-    claim,
-    device_class,
-    device_name,
-    holding,
-    machine,
-    node,
-    own_config,
-    pod,
-    pool_slice,
-    request,
-)
-from tests.support.claim_api import FakeClaims, FakeEvents
-from tests.support.clock import FakeClock
 
 from dracaena.api.decision import Decision, encode_decision
 from dracaena.api.machine import Machine
@@ -38,6 +22,22 @@ from dracaena.controller.take_back import TakeBack
 from dracaena.controller.waiting import WaitingPods
 from dracaena.controller.workqueue import WorkQueue
 from dracaena.kube.errors import ApiUnavailableError, KubeError
+from support.allocation import (
+    DRIVER,
+    blocks,
+    claim,
+    device_class,
+    device_name,
+    holding,
+    machine,
+    node,
+    own_config,
+    pod,
+    pool_slice,
+    request,
+)
+from support.claim_api import FakeClaims, FakeEvents
+from support.clock import FakeClock
 
 SEVEN = machine("seven", blocks(3, 4, inside="PIX", outside="PHB"))
 TWO = machine("two", blocks(2, inside="PIX", outside="PIX"))

@@ -5,8 +5,6 @@ from itertools import combinations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.allocation import blocks, matrix
-from tests.support.machines import topologies
 
 from dracaena.api.config.v1alpha1 import Requirement
 from dracaena.api.links import Link, LinkLevel
@@ -18,6 +16,8 @@ from dracaena.controller.allocation.candidates import can_enumerate, candidates_
 from dracaena.controller.allocation.requirement import meets
 from dracaena.controller.allocation.scoring import BoxScores, Score
 from dracaena.controller.allocation.splitting import Demand, split
+from support.allocation import blocks, matrix
+from support.machines import topologies
 
 DGX_1V = """
 X   NV1 NV1 NV2 NV2 SYS SYS SYS

@@ -4,7 +4,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.allocation import (
+
+from dracaena.api.objects import DeviceAttribute, ResourceSlice, Taint
+from dracaena.controller.allocation.snapshot import DeviceId, make_snapshot, read_pool
+from support.allocation import (
     DRIVER,
     OUR_TAINT,
     allocated,
@@ -16,9 +19,6 @@ from tests.support.allocation import (
     node,
     pool_slice,
 )
-
-from dracaena.api.objects import DeviceAttribute, ResourceSlice, Taint
-from dracaena.controller.allocation.snapshot import DeviceId, make_snapshot, read_pool
 
 FOUR = machine("four", blocks(4, inside="PIX", outside="PIX"))
 SLICE = pool_slice("node-a", FOUR)

@@ -3,9 +3,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
-from tests.support.allocation import DRIVER, claim, holding, pod
-from tests.support.claim_api import FakeClaims
-from tests.support.clock import FakeClock
 
 from dracaena.api.decision import Decision, encode_decision
 from dracaena.api.names import decision_annotation
@@ -15,6 +12,9 @@ from dracaena.controller.assumed import AssumedAllocation, AssumedAllocations
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.take_back import TakeBack, was_allocated_by_us
 from dracaena.kube.errors import ApiUnavailableError, ConflictError
+from support.allocation import DRIVER, claim, holding, pod
+from support.claim_api import FakeClaims
+from support.clock import FakeClock
 
 POD = pod("p", "c")
 OTHER = pod("q", "c")
@@ -64,8 +64,9 @@ def test_the_reservation_goes_first_and_the_allocation_only_after_the_wait() -> 
     assert bench.assumed.devices()
     bench.clock.advance(0.5)
     assert bench.advance() is None
-    assert bench.claim.status.allocation is None
     assert bench.api.writes == [("reserve", "default/c"), ("deallocate", "default/c")]
+    cleared = bench.claim
+    assert cleared.status.allocation is None
     assert bench.ended("cleared")
 
 

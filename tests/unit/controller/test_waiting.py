@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
-from tests.support.allocation import pod
-from tests.support.claim_api import FakeEvents
-from tests.support.clock import FakeClock
 
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.waiting import WaitingPods
+from support.allocation import pod
+from support.claim_api import FakeEvents
+from support.clock import FakeClock
 
 POD = pod("p")
 

@@ -3,9 +3,8 @@ from __future__ import annotations
 import random
 import threading
 
-from tests.support.clock import FakeClock
-
 from dracaena.controller.workqueue import FIRST_RETRY_S, LONGEST_RETRY_S, WorkQueue
+from support.clock import FakeClock
 
 
 def make() -> tuple[WorkQueue, FakeClock]:

@@ -194,7 +194,7 @@ def test_failing_server_is_asked_ever_more_rarely(failure: str, clock: FakeClock
         "rubbish in the watch": rubbish,
         "rubbish in the list": open_watch(),
     }[failure]
-    lists: list[Any] = {"list refused": [503], "rubbish in the list": [b"<html>"]}.get(failure, [listing(10)])
+    lists: list[Any] = [{"list refused": 503, "rubbish in the list": b"<html>"}.get(failure, listing(10))]
     with scripted(lists, [watch]) as server, reflecting(server, tmp_path, clock, []):
         for _ in range(60):
             before = len(server.requests)

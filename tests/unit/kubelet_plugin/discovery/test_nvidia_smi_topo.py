@@ -8,11 +8,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dracaena.kubelet_plugin.discovery.nvidia_smi_topo import (
-    TopoTextError,
     decode_text,
     machine_from_matrix,
     parse_topo_matrix,
 )
+from dracaena.kubelet_plugin.discovery.topo_layouts import TopoTextError
 
 HEADER = "\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity"
 ROW_0 = "GPU0\t X \tPIX\tNODE\t0-7\t0"
