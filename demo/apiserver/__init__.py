@@ -1,0 +1,35 @@
+"""The embedded API server: what the demo, the integration tests and the benches use for a cluster.
+
+It speaks the Kubernetes API over HTTP on 127.0.0.1, holds everything in memory, and behaves as kube-apiserver 1.36 with
+default feature gates does, for the kinds in ``resources.py``. Three rules keep it honest:
+
+* it refuses what it does not implement (501, or 415 for media types), naming it, and never does a thing by halves;
+* where it answers, it answers as the real server: status codes, ``Status`` objects, field paths, events, versions;
+* nothing of the product knows that it exists, and it knows nothing of the product: this package imports none of ours.
+
+It asks for no credentials, and has no authorisation. It listens on the loopback address only and is no server for
+anything but trying and testing.
+
+Known differences, all on purpose:
+
+* CEL expressions of DeviceClasses and claims are held to their length, not compiled: any text is stored.
+* The ServiceAccount admission plugin does not run: no account, volume or token is put into pods.
+* No garbage collector, namespace controller or event expiry runs, as none would with a bare kube-apiserver (events
+  expire there after an hour, here never).
+* Messages that print whole Go values (an immutable field, a broken patch) print our JSON of it.
+* Opaque parameters are compared as text, as there; a number that a patch writes anew is printed as Python prints it.
+* Answers are JSON only: no YAML, protobuf, tables or aggregated discovery.
+
+Where things are: ``server`` the process side, ``http`` and ``router`` requests, ``bodies`` and ``decode`` reading,
+``shapes`` and ``schema`` the tables of fields, ``writes`` and ``deletes`` the order of the steps, ``strategies`` and
+``validation`` what is particular to a kind, ``managed`` and ``fieldsets`` field ownership, ``storage`` objects and
+their history, ``lists`` and ``watches`` reading it, ``discovery`` and ``openapi`` what clients ask first, ``faults``
+faults on purpose.
+"""
+
+from __future__ import annotations
+
+from dracaena.demo.apiserver.faults import Fault, Faults
+from dracaena.demo.apiserver.server import ApiServer
+
+__all__ = ["ApiServer", "Fault", "Faults"]

@@ -1,0 +1,192 @@
+"""Request bodies: text to JSON values (JSON or YAML), and JSON values to canonical documents of a kind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from json import scanner
+from typing import Any, Final
+
+import yaml
+
+from dracaena.demo.apiserver import defaults
+from dracaena.demo.apiserver.decode import AS_SENT, UnreadableError, decode
+from dracaena.demo.apiserver.errors import Qualified, bad_request, invalid, not_implemented, unsupported_media_type
+from dracaena.demo.apiserver.fields import invalid as invalid_field
+from dracaena.demo.apiserver.resources import KINDS, Kind
+from dracaena.demo.apiserver.schema import Struct
+
+Document = dict[str, Any]
+
+JSON: Final = "application/json"
+YAML: Final = "application/yaml"
+STRICT, WARN, IGNORE = "Strict", "Warn", "Ignore"
+_KNOWN: Final = {kind.kind: kind for kind in KINDS}
+
+
+# Where opaque JSON can stand: only then is it worth knowing the text of each object.
+_OPAQUE_FIELDS: Final = (b'"parameters"', b'"data"')
+
+
+class Parsed(dict[str, Any]):
+    """A JSON object that remembers which of its keys were given twice and, where it may matter, its text."""
+
+    duplicates: tuple[str, ...] = ()
+    text: str | None = None
+
+
+def _object(pairs: Iterable[tuple[str, Any]]) -> Parsed:
+    listed = list(pairs)
+    parsed = Parsed(listed)
+    if len(parsed) != len(listed):
+        names = [name for name, _ in listed]
+        parsed.duplicates = tuple(name for at, name in enumerate(names) if name in names[:at])
+    return parsed
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as Kubernetes reads it: times stay text."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> Parsed:
+    loader.flatten_mapping(node)
+    return _object((str(loader.construct_object(k)), loader.construct_object(v, deep=True)) for k, v in node.value)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+
+
+class _SpanDecoder(json.JSONDecoder):
+    """The standard decoder, but each object keeps the text that it was read from."""
+
+    def __init__(self) -> None:
+        super().__init__(object_pairs_hook=_object)
+        plain = json.decoder.JSONObject  # type: ignore[attr-defined]  # the hook of the decoder itself, not in its stub
+
+        def parse(at: tuple[str, int], *rest: Any) -> tuple[Any, int]:
+            value, end = plain(at, *rest)
+            value.text = at[0][at[1] - 1 : end]
+            return value, end
+
+        self.parse_object = parse
+        self.scan_once = scanner.py_make_scanner(self)  # type: ignore[attr-defined]  # as json.decoder does, not in its stub
+
+
+def parse_json(body: bytes) -> Any:
+    """A JSON value; ValueError with a short reason."""
+    try:
+        if any(name in body for name in _OPAQUE_FIELDS):
+            return _SpanDecoder().decode(body.decode())
+        return json.loads(body, object_pairs_hook=_object)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            "unexpected end of JSON input" if error.pos >= len(error.doc.rstrip()) else str(error)
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"invalid UTF-8: {error.reason}") from None
+
+
+def parse_yaml(body: bytes) -> Any:
+    """A YAML value (JSON is YAML); ValueError with a short reason."""
+    try:
+        # A subclass of SafeLoader: no tag makes Python objects.
+        return yaml.load(body, Loader=_Loader)  # noqa: S506
+    except yaml.YAMLError as error:
+        raise ValueError(f"yaml: {str(error).splitlines()[0]}") from None
+
+
+def parse_object(body: bytes, media_type: str, kind: str) -> Any:
+    """The body of a create or update. 415 for media types that this server cannot read, 400 for broken text."""
+    if media_type not in ("", JSON, YAML, "application/x-yaml", "text/yaml"):
+        raise unsupported_media_type(
+            f"the body of the request was in an unknown format - accepted media types include: {JSON}, {YAML}"
+        )
+    try:
+        return parse_json(body) if media_type in ("", JSON) else parse_yaml(body)
+    except ValueError as error:
+        text = body.decode(errors="replace")
+        raise bad_request(
+            f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json parse "
+            f"error: "
+            f"{error} ({text})"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A canonical document and the warnings to send along."""
+
+    document: Document
+    warnings: tuple[str, ...] = ()
+
+
+def _canonical(kind: Kind, raw: Any, now: datetime, opaque: str) -> tuple[Document, list[str]]:
+    read = decode(kind.struct, raw, api_version=kind.api_version, kind=kind.kind, opaque=opaque)
+    defaults.fill(kind.kind, read.document, now)
+    return read.document, read.strict_errors
+
+
+def read_object(kind: Kind, raw: Any, validation: str, now: datetime) -> Read:
+    """The object of a create or update: canonical, defaulted, unknown fields dealt with as `validation` asks."""
+    label = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}'
+    _check_type(kind, raw)
+    try:
+        document, strict_errors = _canonical(kind, raw, now, AS_SENT)
+    except UnreadableError as error:
+        raise bad_request(f"{label}: {error}") from None
+    if strict_errors and validation == STRICT:
+        raise bad_request(f"{label}: strict decoding error: {', '.join(strict_errors)}")
+    return Read(document, tuple(strict_errors) if validation == WARN else ())
+
+
+def _check_type(kind: Kind, raw: Any) -> None:
+    if not isinstance(raw, dict):
+        return
+    named, version = raw.get("kind"), raw.get("apiVersion")
+    if named in (None, "") and version in (None, ""):
+        return
+    if named == kind.kind and version == kind.api_version:
+        return
+    if named == kind.kind and str(version).rpartition("/")[0] == kind.group:
+        raise not_implemented(f"reading {kind.kind} of {version}")
+    other = _KNOWN.get(str(named))
+    if other and other.api_version == version:
+        raise bad_request(
+            f'{named} in version "{other.version}" cannot be handled as a {kind.kind}: converting (v1.{named}) to '
+            f"({kind.group.partition('.')[0] or 'core'}.{kind.kind}): unknown conversion"
+        )
+    raise bad_request(f'no kind "{named or ""}" is registered for version "{version or ""}"')
+
+
+def read_patched(kind: Kind, patched: Any, validation: str, now: datetime, opaque: str) -> Read:
+    """The object that a patch made. What is wrong with it is reported against the patch, as 422."""
+    try:
+        document, strict_errors = _canonical(kind, patched, now, opaque)
+    except UnreadableError as error:
+        raise _patch_refused(patched, str(error)) from None
+    if strict_errors and validation == STRICT:
+        raise _patch_refused(patched, f"strict decoding error: {', '.join(strict_errors)}")
+    return Read(document, tuple(strict_errors) if validation == WARN else ())
+
+
+def _patch_refused(patched: Any, why: str) -> Exception:
+    shown = json.dumps(patched, separators=(",", ":"), ensure_ascii=False)
+    return invalid(Qualified("", ""), "", [invalid_field("patch", shown, why)])
+
+
+def read_plain(struct: Struct, raw: Any, label: str) -> Document:
+    """A body that is no stored object (delete options, a binding); unknown fields are dropped."""
+    if isinstance(raw, dict):
+        raw = {name: value for name, value in raw.items() if name not in ("kind", "apiVersion")}
+    try:
+        return decode(struct, raw).document
+    except UnreadableError as error:
+        raise bad_request(f"{label}: {error}") from None

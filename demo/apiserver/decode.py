@@ -1,0 +1,297 @@
+"""Decoding: any JSON value into the canonical document of a kind, along its table of fields.
+
+The canonical document is what the server stores and answers with: known fields only, in the order of the table, zero
+values left out where Kubernetes leaves them out, quantities and times in their one form. Decoding a canonical document
+gives the same document again. Stored documents are never changed in place; every change builds a new one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dracaena.demo.apiserver.errors import not_implemented
+from dracaena.demo.apiserver.quantity import parse_quantity
+from dracaena.demo.apiserver.schema import Field, ListOf, MapOf, Scalar, Struct, Type
+from dracaena.demo.apiserver.times import canonical_time
+
+_GO_NAMES: Final = {"int32": "int32", "int64": "int64", "string": "string", "bool": "bool"}
+_RANGES: Final = {"int32": 2**31, "int64": 2**63}
+
+
+class Opaque(dict[str, Any]):
+    """Opaque JSON of an object, together with the text that a real server would keep for it.
+
+    kube-apiserver stores opaque parameters as bytes and compares them as bytes. So a claim whose parameters were sent
+    with blanks or with unsorted keys cannot be patched any more: the patch re-writes the text, and the spec counts as
+    changed. Two of these are equal when their texts are; what clients read back is the value.
+    """
+
+    text: str
+
+    def __init__(self, value: dict[str, Any], text: str) -> None:
+        super().__init__(value)
+        self.text = text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Opaque) and self.text == other.text
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None  # as every dict: it can change
+
+
+def go_text(value: Any, *, sort_keys: bool) -> str:
+    """JSON as Go's encoder writes it: compact, with the characters that HTML would read escaped."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=sort_keys)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+# How the text of opaque values comes about: as the client sent it, or written anew by a JSON patch, a merge patch
+# (which sorts the keys of what it brings and not of what was there), or a patch that passes through maps (which sorts
+# all).
+AS_SENT, COMPACT, MERGED, SORTED = "as sent", "compact", "merged", "sorted"
+
+
+class UnreadableError(Exception):
+    """A value that cannot be read as its field's type. The text is worded as Kubernetes' decoder does."""
+
+
+@dataclass(slots=True)
+class Decoded:
+    """A canonical document and what strict reading objects to, in document order (``unknown field "spec.x"``)."""
+
+    document: dict[str, Any]
+    strict_errors: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where the decoder is: for messages only."""
+
+    kind: str
+    path: str = ""
+    owner: str = ""
+    json_path: str = ""
+    strict: list[str] = field(default_factory=list)
+    opaque: str = AS_SENT
+
+    def child(self, owner: str, name: str) -> _Place:
+        path = f"{self.path}.{name}" if self.path else name
+        json_path = f"{self.json_path}.{name}" if self.json_path else name
+        return _Place(self.kind, path, owner, json_path, self.strict, self.opaque)
+
+    def item(self, mark: str) -> _Place:
+        return _Place(self.kind, self.path + mark, self.owner, self.json_path, self.strict, self.opaque)
+
+
+def decode(struct: Struct, raw: Any, *, api_version: str = "", kind: str = "", opaque: str = AS_SENT) -> Decoded:
+    """Read `raw` as `struct`. ``apiVersion`` and ``kind`` lead the document when given, whatever `raw` says.
+
+    `opaque` says which text opaque values get: `AS_SENT` (what `raw` remembers, see `bodies`; YAML is
+    `SORTED`), `COMPACT`, `MERGED` or `SORTED`.
+
+    Raises UnreadableError for a value of the wrong type, `ApiError` 501 for a field that this server has no behaviour
+    for.
+    """
+    place = _Place(kind or struct.name, opaque=opaque)
+    head = {"kind": kind, "apiVersion": api_version} if kind else {}
+    if not isinstance(raw, dict):
+        raise UnreadableError(f"json: cannot unmarshal {_json_kind(raw)} into Go value of type v1.{struct.name}")
+    return Decoded(head | _struct(struct, raw, place, passed=("kind", "apiVersion") if kind else ()), place.strict)
+
+
+def zero(struct: Struct) -> dict[str, Any]:
+    """The canonical document with nothing in it."""
+    return decode(struct, {}).document
+
+
+def _struct(struct: Struct, raw: Any, place: _Place, passed: tuple[str, ...] = ()) -> dict[str, Any]:
+    if raw is None:
+        raw = {}
+    if not isinstance(raw, dict):
+        raise _mismatch(raw, f"v1.{struct.name}", place)
+    read: dict[str, Any] = {}
+    for name in getattr(raw, "duplicates", ()):
+        place.strict.append(f'duplicate field "{place.child(struct.name, name).path}"')
+    for name, value in raw.items():
+        known = struct.fields.get(name)
+        where = place.child(struct.name, name)
+        if known:
+            read[name] = _field(known, value, where)
+        elif name in passed:
+            continue
+        elif name in struct.unserved:
+            if value is not None:
+                raise not_implemented(f'the field "{where.path}" of {place.kind}')
+        else:
+            place.strict.append(f'unknown field "{where.path}"')
+    document = {}
+    for name, known in struct.fields.items():
+        value = read[name] if name in read else _absent(known, place.child(struct.name, name))
+        if value is None and known.default is not None:
+            value = known.default
+        if value is not None or _writes_null(known):
+            document[name] = value
+    return document
+
+
+def _writes_null(known: Field) -> bool:
+    if known.pointer or isinstance(known.type, ListOf | MapOf):
+        return known.always
+    if isinstance(known.type, Scalar):
+        return known.always or (known.type.name in ("time", "microtime") and not known.omit_zero)
+    return False
+
+
+def _absent(known: Field, place: _Place) -> Any:
+    if known.pointer or isinstance(known.type, ListOf | MapOf):
+        return None
+    return _field(known, None, place)
+
+
+def _field(known: Field, raw: Any, place: _Place) -> Any:
+    """The canonical value, or None for what is left out (or written as null)."""
+    if raw is None and (known.pointer or isinstance(known.type, ListOf | MapOf)):
+        return None
+    value = _value(known.type, raw, place)
+    if known.pointer:
+        return value
+    match known.type:
+        case ListOf() | MapOf():
+            return value or None
+        case Struct():
+            return None if known.omit_zero and not value else value
+        case Scalar("time" | "microtime" | "raw" | "fields"):
+            return value
+        case _:
+            return value if value or known.always else None
+
+
+def _value(type_: Type, raw: Any, place: _Place) -> Any:
+    match type_:
+        case Struct():
+            return _struct(type_, raw, place)
+        case ListOf(item):
+            if not isinstance(raw, list):
+                raise _mismatch(raw, f"[]{_go_name(item)}", place)
+            return [_value(item, one, place.item(f"[{index}]")) for index, one in enumerate(raw)]
+        case MapOf(item):
+            if not isinstance(raw, dict):
+                raise _mismatch(raw, f"map[string]{_go_name(item)}", place)
+            return {key: _value(item, raw[key], place.item(f".{key}")) for key in sorted(raw)}
+        case Scalar(name):
+            return _SCALARS[name](name, raw, place)
+
+
+def _string(_: str, raw: Any, place: _Place) -> str:
+    if raw is None:
+        return ""
+    if not isinstance(raw, str):
+        raise _mismatch(raw, "string", place)
+    return raw
+
+
+def _boolean(_: str, raw: Any, place: _Place) -> bool:
+    if raw is None:
+        return False
+    if not isinstance(raw, bool):
+        raise _mismatch(raw, "bool", place)
+    return raw
+
+
+def _integer(name: str, raw: Any, place: _Place) -> int:
+    if raw is None:
+        return 0
+    limit = _RANGES[name]
+    if not isinstance(raw, int) or isinstance(raw, bool) or not -limit <= raw < limit:
+        raise _mismatch(raw, name, place)
+    return raw
+
+
+def _quantity(_: str, raw: Any, place: _Place) -> str:
+    if raw is None:
+        return "0"
+    if isinstance(raw, bool) or not isinstance(raw, str | int | float):
+        raise _mismatch(raw, "resource.Quantity", place)
+    try:
+        return str(parse_quantity(raw if isinstance(raw, str) else json.dumps(raw)))
+    except ValueError as error:
+        raise UnreadableError(str(error)) from None
+
+
+def _time(name: str, raw: Any, place: _Place) -> str | None:
+    if raw is None:
+        return None
+    if not isinstance(raw, str):
+        raise _mismatch(raw, "string", place)
+    try:
+        return canonical_time(raw, name)
+    except ValueError as error:
+        raise UnreadableError(str(error)) from None
+
+
+def _opaque(name: str, raw: Any, place: _Place) -> Any:
+    if name == "fields" or not isinstance(raw, dict):
+        return raw
+    sent = getattr(raw, "text", None)
+    if place.opaque == AS_SENT and sent is not None:
+        return Opaque(raw, sent)
+    keeps_order = place.opaque == COMPACT or (place.opaque == MERGED and isinstance(raw, Opaque))
+    text = go_text(raw, sort_keys=not keeps_order)
+    return Opaque(json.loads(text), text)
+
+
+_SCALARS: Final[dict[str, Callable[[str, Any, _Place], Any]]] = {
+    "string": _string,
+    "bool": _boolean,
+    "int32": _integer,
+    "int64": _integer,
+    "quantity": _quantity,
+    "time": _time,
+    "microtime": _time,
+    "raw": _opaque,
+    "fields": _opaque,
+}
+
+
+def _go_name(type_: Type) -> str:
+    match type_:
+        case Struct(name):
+            return f"v1.{name}"
+        case ListOf(item):
+            return f"[]{_go_name(item)}"
+        case MapOf(item):
+            return f"map[string]{_go_name(item)}"
+        case Scalar(name):
+            return _GO_NAMES.get(name, name)
+
+
+def _json_kind(raw: Any) -> str:
+    match raw:
+        case bool():
+            return "bool"
+        case int() | float():
+            return f"number {raw}"
+        case str():
+            return "string"
+        case list():
+            return "array"
+        case dict():
+            return "object"
+        case _:
+            return "null"
+
+
+def _mismatch(raw: Any, go_type: str, place: _Place) -> UnreadableError:
+    # Kubernetes names the struct that holds the field and the path of JSON names from the top, without indices.
+    where = f"Go struct field {place.owner}.{place.json_path}" if place.owner else "Go value"
+    shown = _json_kind(raw)
+    if isinstance(raw, int) and go_type in ("string", "bool"):
+        shown = "number" if not isinstance(raw, bool) else "bool"
+    return UnreadableError(f"json: cannot unmarshal {shown} into {where} of type {go_type}")

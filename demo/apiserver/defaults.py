@@ -1,0 +1,117 @@
+"""The values that decoding fills in where a client gave none, as the API's own defaulting does.
+
+Each function gets a fresh canonical document and may change it in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final
+
+from dracaena.demo.apiserver.times import write_time
+
+Document = dict[str, Any]
+
+_POD_SPEC: Final[Document] = {
+    "restartPolicy": "Always",
+    "terminationGracePeriodSeconds": 30,
+    "dnsPolicy": "ClusterFirst",
+    "schedulerName": "default-scheduler",
+    "enableServiceLinks": True,
+}
+
+
+def _pod(pod: Document, _: datetime) -> None:
+    spec = pod["spec"]
+    for name, value in _POD_SPEC.items():
+        spec.setdefault(name, value)
+    spec.setdefault("securityContext", {})
+    for name in ("serviceAccount", "serviceAccountName"):
+        other = "serviceAccountName" if name == "serviceAccount" else "serviceAccount"
+        if name in spec:
+            spec.setdefault(other, spec[name])
+    for container in [*(spec["containers"] or ()), *(spec.get("initContainers") or ())]:
+        _container(container)
+    _pod_status(pod["status"])
+
+
+def _container(container: Document) -> None:
+    container.setdefault("terminationMessagePath", "/dev/termination-log")
+    container.setdefault("terminationMessagePolicy", "File")
+    container.setdefault("imagePullPolicy", "Always" if _is_latest(container.get("image", "")) else "IfNotPresent")
+    resources = container["resources"]
+    if "limits" in resources:
+        requests = resources.get("requests") or {}
+        for name, amount in resources["limits"].items():
+            requests.setdefault(name, amount)
+        resources["requests"] = {name: requests[name] for name in sorted(requests)}
+
+
+def _is_latest(image: str) -> bool:
+    if "@" in image:
+        return False
+    last = image.rsplit("/", 1)[-1]
+    return ":" not in last or last.endswith(":latest")
+
+
+def _pod_status(status: Document) -> None:
+    if "podIPs" not in status and status.get("podIP"):
+        status["podIPs"] = [{"ip": status["podIP"]}]
+
+
+def _node(node: Document, _: datetime) -> None:
+    status = node["status"]
+    if "capacity" in status:
+        allocatable = status.setdefault("allocatable", {})
+        for name, amount in status["capacity"].items():
+            allocatable.setdefault(name, amount)
+
+
+def _namespace(namespace: Document, _: datetime) -> None:
+    name = namespace["metadata"].get("name")
+    if name:
+        labels = namespace["metadata"].setdefault("labels", {})
+        labels.setdefault("kubernetes.io/metadata.name", name)
+    namespace["status"].setdefault("phase", "Active")
+
+
+def _claim(claim: Document, _: datetime) -> None:
+    _claim_spec(claim["spec"])
+
+
+def _template(template: Document, _: datetime) -> None:
+    _claim_spec(template["spec"]["spec"])
+
+
+def _claim_spec(spec: Document) -> None:
+    for request in spec["devices"]["requests"] or ():
+        for exact in [request.get("exactly"), *(request.get("firstAvailable") or ())]:
+            if exact is None:
+                continue
+            exact.setdefault("allocationMode", "ExactCount")
+            if exact["allocationMode"] == "ExactCount":
+                exact.setdefault("count", 1)
+
+
+def _slice(resource_slice: Document, now: datetime) -> None:
+    for device in resource_slice["spec"].get("devices") or ():
+        for taint in device.get("taints") or ():
+            taint.setdefault("timeAdded", write_time(now))
+
+
+_BY_KIND: Final[dict[str, Callable[[Document, datetime], None]]] = {
+    "Pod": _pod,
+    "Node": _node,
+    "Namespace": _namespace,
+    "ResourceClaim": _claim,
+    "ResourceClaimTemplate": _template,
+    "ResourceSlice": _slice,
+}
+
+
+def fill(kind: str, document: Document, now: datetime) -> None:
+    """Fill in the defaults of `kind`."""
+    fill_one = _BY_KIND.get(kind)
+    if fill_one:
+        fill_one(document, now)

@@ -1,0 +1,163 @@
+"""Deleting and binding: the writes that are not updates of a document by its client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from dracaena.demo.apiserver import admission, meta
+from dracaena.demo.apiserver.errors import ApiError, Qualified, bad_request, conflict, not_found
+from dracaena.demo.apiserver.fields import aggregate
+from dracaena.demo.apiserver.resources import NAMESPACE, NODE, POD, Kind
+from dracaena.demo.apiserver.selectors import Selection
+from dracaena.demo.apiserver.storage import Storage, Stored, key_of
+from dracaena.demo.apiserver.strategies import BY_KIND
+from dracaena.demo.apiserver.times import write_time
+from dracaena.demo.apiserver.validation.pods import check_binding
+from dracaena.demo.apiserver.writes import Target, precondition_failed
+
+Document = dict[str, Any]
+
+_BINDING = Qualified("", "pods/binding")
+
+
+class Deletes:
+    """DELETE in its three ways: at once, after a grace period, after the last finalizer."""
+
+    def __init__(self, storage: Storage, clock: Callable[[], datetime]) -> None:
+        self._storage = storage
+        self._clock = clock
+
+    def delete(self, target: Target, options: Document) -> tuple[Stored, bool]:
+        """Delete or begin to. Returns the last state, and whether the object is gone."""
+        meta.check_delete_options(options)
+        kind = target.kind
+        with self._storage.lock:
+            if kind is NAMESPACE:
+                admission.check_namespace_deletion(target.name)
+            stored = self._storage.get(kind, target.key)
+            if stored is None:
+                raise not_found(kind.qualified_resource, target.name)
+            meta.check_preconditions(stored.document, kind, options)
+            dry_run = bool(options.get("dryRun"))
+            if kind is NAMESPACE:
+                return self._delete_namespace(target, stored, dry_run=dry_run)
+            if BY_KIND[kind.kind].grace_s:
+                return self._delete_gracefully(target, stored, options, dry_run=dry_run)
+            return self._delete_plainly(target, stored, options, dry_run=dry_run)
+
+    def _put(self, target: Target, document: Document, old: Stored, *, dry_run: bool) -> Stored:
+        if dry_run or document == old.document:
+            return old
+        return self._storage.put(target.kind, target.key, document)
+
+    def _remove(self, target: Target, last: Stored, *, dry_run: bool) -> tuple[Stored, bool]:
+        return (last if dry_run else self._storage.delete(target.kind, target.key)), True
+
+    def _delete_plainly(
+        self, target: Target, stored: Stored, options: Document, *, dry_run: bool
+    ) -> tuple[Stored, bool]:
+        finalizers = meta.collector_finalizers(stored.document, options)
+        if not finalizers:
+            return self._remove(target, stored, dry_run=dry_run)
+        marked = meta.mark_deleting(meta.with_metadata(stored.document, finalizers=finalizers), self._clock())
+        return self._put(target, marked, stored, dry_run=dry_run), False
+
+    def _delete_gracefully(
+        self, target: Target, stored: Stored, options: Document, *, dry_run: bool
+    ) -> tuple[Stored, bool]:
+        grace_s = BY_KIND[target.kind.kind].grace_s
+        assert grace_s is not None
+        outcome = meta.graceful_mark(stored.document, options, self._clock(), grace_s)
+        if outcome is None:
+            return stored, False
+        marked, left_s = outcome
+        finalizers = meta.collector_finalizers(marked, options)
+        marked = meta.with_metadata(marked, finalizers=finalizers or None)
+        after = self._put(target, marked, stored, dry_run=dry_run)
+        if finalizers or left_s > 0:
+            return after, False
+        return self._remove(target, after, dry_run=dry_run)
+
+    def _delete_namespace(self, target: Target, stored: Stored, *, dry_run: bool) -> tuple[Stored, bool]:
+        """A namespace is marked; who empties it takes its finalizer off through ``/finalize``, as in a real cluster."""
+        document = stored.document
+        if not meta.is_deleting(document):
+            marked = meta.with_metadata(document, deletionTimestamp=write_time(self._clock()))
+            marked |= {"status": document["status"] | {"phase": "Terminating"}}
+            return self._put(target, marked, stored, dry_run=dry_run), False
+        if document["spec"].get("finalizers") or document["metadata"].get("finalizers"):
+            return stored, False
+        return self._remove(target, stored, dry_run=dry_run)
+
+    def delete_collection(self, kind: Kind, selection: Selection, options: Document) -> tuple[int, list[Stored]]:
+        """Delete every object that `selection` matches. Returns the version of the list and the objects deleted."""
+        meta.check_delete_options(options)
+        with self._storage.lock:
+            version, objects = self._storage.snapshot(kind)
+            chosen = [stored for _, stored in objects if selection.matches(stored.document)]
+            for stored in chosen:
+                metadata = stored.document["metadata"]
+                self.delete(Target(kind, metadata.get("namespace", ""), metadata["name"]), options)
+            return version, chosen
+
+    # ---- binding
+
+    def bind(self, target: Target, binding: Document, *, dry_run: bool) -> None:
+        """POST pods/NAME/binding: the pod gets its node, once."""
+        if binding["metadata"].get("name") != target.name:
+            raise bad_request("name in URL does not match name in Binding object")
+        errors = check_binding(binding)
+        if errors:
+            raise ApiError(500, "", aggregate(errors))
+        with self._storage.lock:
+            stored = self._storage.get(POD, key_of(target.namespace, target.name))
+            if stored is None:
+                raise not_found(POD.qualified_resource, target.name)
+            pod = stored.document
+            self._check_bindable(pod, binding)
+            bound = self._bound(pod, binding)
+            if not dry_run:
+                self._storage.put(POD, key_of(target.namespace, target.name), bound)
+
+    def _check_bindable(self, pod: Document, binding: Document) -> None:
+        metadata, wanted = pod["metadata"], binding["metadata"]
+        name = metadata["name"]
+        for field, title in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+            if wanted.get(field) and wanted[field] != metadata[field]:
+                raise conflict(
+                    POD.qualified_resource,
+                    name,
+                    precondition_failed(
+                        POD, key_of(metadata["namespace"], name), title, wanted[field], metadata[field]
+                    ),
+                )
+        if meta.is_deleting(pod):
+            raise conflict(_BINDING, name, f"pod {name} is being deleted, cannot be assigned to a host")
+        if pod["spec"].get("nodeName"):
+            node = pod["spec"]["nodeName"]
+            raise conflict(_BINDING, name, f'pod {name} is already assigned to node "{node}"')
+        if pod["spec"].get("schedulingGates"):
+            raise conflict(_BINDING, name, f"pod {name} has non-empty .spec.schedulingGates")
+
+    def _bound(self, pod: Document, binding: Document) -> Document:
+        node_name = binding["target"]["name"]
+        status = {name: value for name, value in pod["status"].items() if name != "nominatedNodeName"}
+        condition = {
+            "type": "PodScheduled",
+            "status": "True",
+            "lastProbeTime": None,
+            "lastTransitionTime": write_time(self._clock()),
+        }
+        kept = [one for one in status.get("conditions") or () if one["type"] != "PodScheduled"]
+        status["conditions"] = [*kept, condition]
+        metadata = dict(pod["metadata"])
+        for part in ("annotations", "labels"):
+            added = binding["metadata"].get(part) or {}
+            if added:
+                merged = (metadata.get(part) or {}) | added
+                metadata[part] = {name: merged[name] for name in sorted(merged)}
+        bound = pod | {"metadata": metadata, "spec": pod["spec"] | {"nodeName": node_name}, "status": status}
+        node = self._storage.get(NODE, node_name) if binding["target"].get("kind") == "Node" else None
+        return admission.labelled_by_node(bound, node.document if node else None)

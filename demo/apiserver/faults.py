@@ -1,0 +1,63 @@
+"""Faults on purpose: what a test needs to see how a client bears a bad server. Without faults the server has none."""
+
+from __future__ import annotations
+
+import re
+import threading
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What the next `times` requests meet whose method and path (with query) match.
+
+    `delay_s` seconds pass first. Then the request is answered with `status` (a Kubernetes Status, with ``Retry-After``
+    when `retry_after_s` is set), or its connection is closed, or, with neither, it is served as usual. With `after` the
+    request is carried out before it is answered so: the client cannot know that it was.
+    """
+
+    method: str = ".*"
+    path: str = ".*"
+    times: int = 1
+    status: int | None = None
+    message: str = "injected fault"
+    retry_after_s: int | None = None
+    close: bool = False
+    delay_s: float = 0.0
+    after: bool = False
+
+    def matches(self, method: str, path: str) -> bool:
+        """`method` is matched whole, `path` anywhere."""
+        return bool(re.fullmatch(self.method, method) and re.search(self.path, path))
+
+
+class Faults:
+    """The faults still to come, in the order in which they were added. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._left: list[tuple[Fault, int]] = []
+
+    def add(self, fault: Fault) -> None:
+        """Let the next matching requests meet `fault`."""
+        with self._lock:
+            self._left.append((fault, fault.times))
+
+    def clear(self) -> None:
+        """Forget all that is left."""
+        with self._lock:
+            self._left.clear()
+
+    def pending(self) -> int:
+        """How many requests will still meet a fault."""
+        with self._lock:
+            return sum(times for _, times in self._left)
+
+    def take(self, method: str, path: str) -> Fault | None:
+        """The fault of this request, counted down."""
+        with self._lock:
+            for at, (fault, times) in enumerate(self._left):
+                if fault.matches(method, path):
+                    self._left[at : at + 1] = [(fault, times - 1)] if times > 1 else []
+                    return fault
+        return None

@@ -1,0 +1,95 @@
+"""Field errors: what is wrong with which field of an object, worded and typed as in Kubernetes' ``details.causes``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+IMMUTABLE: Final = "field is immutable"
+
+_TITLES: Final = {
+    "FieldValueNotFound": "Not found",
+    "FieldValueRequired": "Required value",
+    "FieldValueDuplicate": "Duplicate value",
+    "FieldValueInvalid": "Invalid value",
+    "FieldValueNotSupported": "Unsupported value",
+    "FieldValueForbidden": "Forbidden",
+    "FieldValueTooLong": "Too long",
+    "FieldValueTooMany": "Too many",
+}
+# These kinds of error never show the value.
+_WITHOUT_VALUE: Final = frozenset({"FieldValueRequired", "FieldValueForbidden", "FieldValueTooLong"})
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One cause. `field` is a path such as ``spec.devices[0].name``."""
+
+    type: str
+    field: str
+    value: Any = None
+    detail: str = ""
+
+    def body(self) -> str:
+        """The message without the field's path."""
+        text = _TITLES[self.type]
+        if self.type not in _WITHOUT_VALUE:
+            text = f"{text}: {_shown(self.value)}"
+        return f"{text}: {self.detail}" if self.detail else text
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.body()}"
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    if isinstance(value, str):
+        return text
+    # Kubernetes shows structures as its JSON encoder writes them, which escapes what HTML would read.
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def aggregate(errors: Sequence[FieldError]) -> str:
+    """All messages in order, each once; in brackets when there are several."""
+    texts = list(dict.fromkeys(str(error) for error in errors))
+    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+
+
+def required(path: str, detail: str = "") -> FieldError:
+    """The field has to be given."""
+    return FieldError("FieldValueRequired", path, "", detail)
+
+
+def invalid(path: str, value: Any, detail: str) -> FieldError:
+    """The value breaks a rule."""
+    return FieldError("FieldValueInvalid", path, value, detail)
+
+
+def duplicate(path: str, value: Any) -> FieldError:
+    """The value is there already."""
+    return FieldError("FieldValueDuplicate", path, value)
+
+
+def forbidden(path: str, detail: str) -> FieldError:
+    """The field may not be set now."""
+    return FieldError("FieldValueForbidden", path, "", detail)
+
+
+def not_supported(path: str, value: Any, supported: Sequence[str]) -> FieldError:
+    """The value is none of the known ones."""
+    known = ", ".join(json.dumps(one) for one in supported)
+    return FieldError("FieldValueNotSupported", path, value, f"supported values: {known}")
+
+
+def too_long(path: str, limit_bytes: int) -> FieldError:
+    """The text is over its limit."""
+    unit = "byte" if limit_bytes == 1 else "bytes"
+    return FieldError("FieldValueTooLong", path, "", f"may not be more than {limit_bytes} {unit}")
+
+
+def too_many(path: str, count: int, limit: int) -> FieldError:
+    """The list or map is over its limit."""
+    unit = "item" if limit == 1 else "items"
+    return FieldError("FieldValueTooMany", path, count, f"must have at most {limit} {unit}")

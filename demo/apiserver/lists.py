@@ -1,0 +1,100 @@
+"""Lists: the present, an exact past version, or page by page as of the version of the first page."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dracaena.demo.apiserver.errors import ApiError, bad_request, expired
+from dracaena.demo.apiserver.queries import ListOptions
+from dracaena.demo.apiserver.resources import Kind
+from dracaena.demo.apiserver.storage import Storage, Stored
+
+_FORMAT: Final = "meta.k8s.io/v1"
+_LATEST: Final = -1  # in a token: go on with whatever is there now
+_TOO_OLD: Final = (
+    "The provided continue parameter is too old to display a consistent list result. You can start a new list "
+    "without the "
+    "continue parameter, or use the continue token in this response to retrieve the remainder of the results. "
+    "Continuing "
+    "with the provided token results in an inconsistent list - objects that were created, modified, or deleted "
+    "between the "
+    "time the first chunk was returned and now may show up in the list."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """Where the next page begins: after `after`, in the list as of `version`."""
+
+    version: int
+    after: str
+
+    def encode(self) -> str:
+        """The wire form."""
+        text = json.dumps({"v": _FORMAT, "rv": self.version, "start": self.after + "\0"}, separators=(",", ":"))
+        return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+    @classmethod
+    def decode(cls, text: str) -> Token:
+        """Read the wire form; 400 when it is none."""
+        try:
+            raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+            document = json.loads(raw)
+            version, start = document["rv"], document["start"]
+            if document["v"] != _FORMAT or not isinstance(version, int) or not start.endswith("\0"):
+                raise ValueError("not a token of this server")
+        except (binascii.Error, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise bad_request(f"invalid continue token: continue key is not valid: {error}") from None
+        return cls(version, start[:-1])
+
+
+def read_list(storage: Storage, kind: Kind, options: ListOptions) -> bytes:
+    """The encoded list. 410 when the version asked for is gone, 504 when it has not come."""
+    if options.token:
+        return _continued(storage, kind, options)
+    asked = options.version_number()
+    exact = options.match == "Exact" or (options.limit and not options.match and asked)
+    if asked:
+        storage.wait_for(asked)
+    try:
+        version, objects = storage.snapshot(kind, asked if exact else None)
+    except ApiError:
+        raise expired("The resourceVersion for the provided list is too old.") from None
+    # A list of any version comes from kube-apiserver's cache, which knows no pages.
+    limit = 0 if options.version == "0" else options.limit
+    return _page(kind, version, objects, options, limit)
+
+
+def _continued(storage: Storage, kind: Kind, options: ListOptions) -> bytes:
+    if options.version not in ("", "0"):
+        raise bad_request("specifying resource version is not allowed when using continue")
+    token = Token.decode(options.token)
+    try:
+        version, objects = storage.snapshot(kind, None if token.version == _LATEST else token.version)
+    except ApiError:
+        fresh = Token(_LATEST, token.after).encode()
+        raise ApiError(410, "Expired", _TOO_OLD, None, list_metadata={"continue": fresh}) from None
+    return _page(kind, version, [entry for entry in objects if entry[0] > token.after], options, options.limit)
+
+
+def _page(kind: Kind, version: int, objects: list[tuple[str, Stored]], options: ListOptions, limit: int) -> bytes:
+    chosen = [(key, stored) for key, stored in objects if options.selection.matches(stored.document)]
+    metadata: dict[str, Any] = {"resourceVersion": str(version)}
+    if 0 < limit < len(chosen):
+        rest = len(chosen) - limit
+        chosen = chosen[:limit]
+        metadata["continue"] = Token(version, chosen[-1][0]).encode()
+        if not (options.selection.labels or options.selection.fields):
+            metadata["remainingItemCount"] = rest
+    return encode_list(kind, metadata, [stored for _, stored in chosen])
+
+
+def encode_list(kind: Kind, metadata: dict[str, Any], items: list[Stored]) -> bytes:
+    """A ``…List`` document around items that are encoded already."""
+    head = {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": metadata}
+    text = json.dumps(head, separators=(",", ":")).encode()[:-1]
+    return text + b',"items":[' + b",".join(stored.as_item() for stored in items) + b"]}"

@@ -1,0 +1,146 @@
+"""OpenAPI v3: what kubectl asks for before it sends objects, and what ``kubectl explain`` prints.
+
+Made from the tables of fields, so it describes what is served and no more; there are no texts in it. kubectl takes
+from it whether the server checks fields by itself (``fieldValidation``) and how lists are merged.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+from dracaena.demo.apiserver.patches import MEDIA_TYPES
+from dracaena.demo.apiserver.resources import GROUP_VERSIONS, KINDS, Kind
+from dracaena.demo.apiserver.schema import Field, ListOf, MapOf, Scalar, Struct, Type
+
+Document = dict[str, Any]
+
+_ROOT: Final = "/openapi/v3"
+_SCALARS: Final[dict[str, Document]] = {
+    "string": {"type": "string"},
+    "int32": {"type": "integer", "format": "int32"},
+    "int64": {"type": "integer", "format": "int64"},
+    "bool": {"type": "boolean"},
+    "quantity": {"oneOf": [{"type": "string"}, {"type": "number"}]},
+    "time": {"type": "string", "format": "date-time"},
+    "microtime": {"type": "string", "format": "date-time"},
+    "raw": {"type": "object"},
+    "fields": {"type": "object"},
+}
+_WRITE_PARAMETERS: Final = ("dryRun", "fieldManager", "fieldValidation")
+
+
+def _path_of(group: str, version: str) -> str:
+    return f"apis/{group}/{version}" if group else f"api/{version}"
+
+
+def index() -> Document:
+    """``/openapi/v3``: where the document of each group and version is."""
+    paths = [_path_of(group, version) for group, version in GROUP_VERSIONS]
+    return {"paths": {path: {"serverRelativeURL": f"{_ROOT}/{path}"} for path in paths}}
+
+
+def document(path: str) -> Document | None:
+    """The document at `path` (``/openapi/v3/apis/GROUP/VERSION``), or None when there is no such."""
+    for group, version in GROUP_VERSIONS:
+        if path.rstrip("/") == f"{_ROOT}/{_path_of(group, version)}":
+            return _document(group, version)
+    return None
+
+
+@cache
+def _document(group: str, version: str) -> Document:
+    kinds = [kind for kind in KINDS if (kind.group, kind.version) == (group, version)]
+    schemas: dict[str, Document] = {}
+    for kind in kinds:
+        _add_schema(kind.struct, schemas)
+        schemas[kind.kind] = _kind_schema(kind)
+    return {
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes", "version": "v1.36.3"},
+        "paths": {path: operations for kind in kinds for path, operations in _paths(kind)},
+        "components": {"schemas": schemas},
+    }
+
+
+def _gvk(kind: Kind) -> Document:
+    return {"group": kind.group, "kind": kind.kind, "version": kind.version}
+
+
+def _paths(kind: Kind) -> list[tuple[str, Document]]:
+    place = "namespaces/{namespace}/" if kind.namespaced else ""
+    root = f"/{_path_of(kind.group, kind.version)}/{place}{kind.plural}"
+    writes = [{"name": name, "in": "query", "schema": {"type": "string"}} for name in _WRITE_PARAMETERS]
+    operation = {"x-kubernetes-group-version-kind": _gvk(kind), "responses": {"200": {"description": "OK"}}}
+    patch = operation | {
+        "x-kubernetes-action": "patch",
+        "parameters": [*writes, {"name": "force", "in": "query", "schema": {"type": "boolean"}}],
+        "requestBody": {"content": {media: {"schema": {"type": "object"}} for media in MEDIA_TYPES}},
+    }
+    one = {
+        "get": operation | {"x-kubernetes-action": "get"},
+        "put": operation | {"x-kubernetes-action": "put", "parameters": writes},
+        "patch": patch,
+        "delete": operation | {"x-kubernetes-action": "delete"},
+    }
+    many = {
+        "get": operation | {"x-kubernetes-action": "list"},
+        "post": operation | {"x-kubernetes-action": "post", "parameters": writes},
+    }
+    return [(root, many), (f"{root}/{{name}}", one)]
+
+
+def _kind_schema(kind: Kind) -> Document:
+    head = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
+    schema = _struct_schema(kind.struct)
+    return schema | {
+        "properties": head | schema["properties"],
+        "x-kubernetes-group-version-kind": [_gvk(kind)],
+    }
+
+
+def _add_schema(struct: Struct, schemas: dict[str, Document]) -> None:
+    if struct.name in schemas:
+        return
+    schemas[struct.name] = _struct_schema(struct)
+    for known in struct.fields.values():
+        inner = known.type
+        while isinstance(inner, ListOf | MapOf):
+            inner = inner.item
+        if isinstance(inner, Struct):
+            _add_schema(inner, schemas)
+
+
+def _struct_schema(struct: Struct) -> Document:
+    schema: Document = {
+        "type": "object",
+        "properties": {name: _field_schema(known) for name, known in struct.fields.items()},
+    }
+    return schema | ({"x-kubernetes-map-type": "atomic"} if struct.atomic else {})
+
+
+def _field_schema(known: Field) -> Document:
+    schema = dict(_type_schema(known.type))
+    if known.merge:
+        schema["x-kubernetes-patch-strategy"] = "merge,retainKeys" if known.retain_keys else "merge"
+    if known.merge_key:
+        schema["x-kubernetes-patch-merge-key"] = known.merge_key
+    if isinstance(known.type, ListOf):
+        schema["x-kubernetes-list-type"] = "map" if known.keys else "set" if known.is_set else "atomic"
+        if known.keys:
+            schema["x-kubernetes-list-map-keys"] = list(known.keys)
+    if known.default is not None:
+        schema["default"] = known.default
+    return schema
+
+
+def _type_schema(type_: Type) -> Document:
+    match type_:
+        case Scalar(name):
+            return _SCALARS[name]
+        case ListOf(item):
+            return {"type": "array", "items": _type_schema(item)}
+        case MapOf(item):
+            return {"type": "object", "additionalProperties": _type_schema(item)}
+        case Struct(name):
+            return {"allOf": [{"$ref": f"#/components/schemas/{name}"}]}

@@ -1,0 +1,159 @@
+"""What the query of a request says, read and checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from dracaena.demo.apiserver.errors import ApiError, Qualified, bad_request, invalid
+from dracaena.demo.apiserver.fields import FieldError, forbidden, not_supported
+from dracaena.demo.apiserver.fields import invalid as invalid_field
+from dracaena.demo.apiserver.resources import Kind
+from dracaena.demo.apiserver.selectors import Selection, parse_fields, parse_labels
+from dracaena.demo.apiserver.writes import Options
+
+Query = dict[str, str]
+
+_FALSE: Final = ("false", "0", "f", "F", "FALSE", "False", "")
+_MANAGER_MAX: Final = 128  # as kube-apiserver limits manager names
+_EXACT, _NOT_OLDER = "Exact", "NotOlderThan"
+
+
+def flag(query: Query, name: str) -> bool:
+    """A boolean parameter. Kubernetes takes anything that is not a form of false as true."""
+    return name in query and query[name] not in _FALSE
+
+
+@dataclass(frozen=True, slots=True)
+class ListOptions:
+    """The query of list, watch and deletecollection."""
+
+    selection: Selection
+    version: str = ""
+    match: str = ""
+    limit: int = 0
+    token: str = ""
+    watch: bool = False
+    bookmarks: bool = False
+    timeout_s: int | None = None
+    initial_events: bool | None = None
+
+    def version_number(self) -> int | None:
+        """``resourceVersion`` as a number; None when it is not given. Raises a refusal when it is no number."""
+        if not self.version:
+            return None
+        why = _unreadable(self.version)
+        if why and self.watch:
+            raise ApiError(500, "", why)
+        if why:
+            raise bad_request(f"invalid resource version: {why}")
+        return int(self.version)
+
+
+def _unreadable(version: str) -> str:
+    if version.isascii() and version.isdigit():
+        return ""
+    return f'resourceVersion: Invalid value: "{version}": strconv.ParseUint: parsing "{version}": invalid syntax'
+
+
+def version_of_get(query: Query) -> int:
+    """``resourceVersion`` of a GET; 0 when it is not given. kube-apiserver answers 500 to what is no number."""
+    version = query.get("resourceVersion", "")
+    why = _unreadable(version) if version else ""
+    if why:
+        raise ApiError(500, "", why)
+    return int(version or 0)
+
+
+def list_options(kind: Kind, namespace: str, name: str, query: Query) -> ListOptions:
+    """Read the query of a list or watch; 400 or 422 for what is wrong with it."""
+    selection = Selection(
+        namespace,
+        name,
+        parse_labels(query.get("labelSelector", "")),
+        parse_fields(kind, query.get("fieldSelector", "")),
+    )
+    options = ListOptions(
+        selection,
+        query.get("resourceVersion", ""),
+        query.get("resourceVersionMatch", ""),
+        _number(query, "limit") or 0,
+        query.get("continue", ""),
+        flag(query, "watch"),
+        flag(query, "allowWatchBookmarks"),
+        _number(query, "timeoutSeconds"),
+        flag(query, "sendInitialEvents") if "sendInitialEvents" in query else None,
+    )
+    errors = _check_watch(options) if options.watch else _check_list(options)
+    if errors:
+        raise invalid(Qualified("meta.k8s.io", "ListOptions"), "", errors)
+    return options
+
+
+def _number(query: Query, name: str) -> int | None:
+    text = query.get(name, "")
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
+
+
+def _check_list(options: ListOptions) -> list[FieldError]:
+    path = "resourceVersionMatch"
+    errors = []
+    if options.initial_events is not None:
+        errors.append(forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"))
+    if not options.match:
+        return errors
+    if not options.version:
+        errors.append(forbidden(path, f"{path} is forbidden unless resourceVersion is provided"))
+    if options.token:
+        errors.append(forbidden(path, f"{path} is forbidden when continue is provided"))
+    if options.match not in (_EXACT, _NOT_OLDER):
+        errors.append(not_supported(path, options.match, (_EXACT, _NOT_OLDER, "")))
+    if options.match == _EXACT and options.version == "0":
+        errors.append(forbidden(path, f'{path} "exact" is forbidden for resourceVersion "0"'))
+    return errors
+
+
+def _check_watch(options: ListOptions) -> list[FieldError]:
+    path = "resourceVersionMatch"
+    if options.initial_events is None:
+        if options.match:
+            return [forbidden(path, f"{path} is forbidden for watch unless sendInitialEvents is provided")]
+        return []
+    errors = []
+    if options.match != _NOT_OLDER:
+        errors.append(forbidden(path, f"sendInitialEvents requires setting {path} to {_NOT_OLDER}"))
+        if options.match:
+            errors.append(not_supported(path, options.match, (_NOT_OLDER,)))
+    if options.token:
+        errors.append(forbidden("continue", "continue is forbidden for watch"))
+    return errors
+
+
+def write_options(query: Query, user_agent: str, kind_of_options: str) -> Options:
+    """Read the query of a write; 422 for what is wrong with it."""
+    errors: list[FieldError] = []
+    dry_run = query.get("dryRun", "")
+    if dry_run not in ("", "All"):
+        errors.append(not_supported("dryRun", [dry_run], ("All",)))
+    validation = query.get("fieldValidation", "")
+    if validation not in ("", "Strict", "Warn", "Ignore"):
+        errors.append(not_supported("fieldValidation", validation, ("", "Ignore", "Strict", "Warn")))
+    manager = query.get("fieldManager", "")
+    if len(manager) > _MANAGER_MAX:
+        errors.append(FieldError("FieldValueTooLong", "fieldManager", "", f"may not be more than {_MANAGER_MAX} bytes"))
+    if not manager.isprintable():
+        errors.append(invalid_field("fieldManager", manager, "should only contain printable characters"))
+    if errors:
+        raise invalid(Qualified("meta.k8s.io", kind_of_options), "", errors)
+    return Options(
+        manager or user_agent.partition("/")[0][:_MANAGER_MAX] or "unknown",
+        dry_run == "All",
+        validation or "Warn",
+        flag(query, "force") if "force" in query else None,
+        bool(manager),
+    )

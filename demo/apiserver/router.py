@@ -1,0 +1,255 @@
+"""Routing: from a request to the call that answers it, and from its outcome to an answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from dracaena.demo.apiserver import discovery, meta, openapi
+from dracaena.demo.apiserver.bodies import JSON, parse_object, read_plain
+from dracaena.demo.apiserver.deletes import Deletes
+from dracaena.demo.apiserver.errors import (
+    ApiError,
+    bad_request,
+    method_not_allowed,
+    not_found,
+    not_implemented,
+)
+from dracaena.demo.apiserver.lists import encode_list, read_list
+from dracaena.demo.apiserver.negotiation import media_type, require_json
+from dracaena.demo.apiserver.patches import APPLY_PATCH, MEDIA_TYPES
+from dracaena.demo.apiserver.paths import DiscoveryPath, ResourcePath, UnknownPathError, parse_path
+from dracaena.demo.apiserver.queries import Query, flag, list_options, version_of_get, write_options
+from dracaena.demo.apiserver.resources import NAMESPACE
+from dracaena.demo.apiserver.schema import structs
+from dracaena.demo.apiserver.storage import Storage, Stored
+from dracaena.demo.apiserver.watches import Watch
+from dracaena.demo.apiserver.writes import Options, Target, Writes, Written
+
+Document = dict[str, Any]
+
+_HEALTH: Final = ("/healthz", "/livez", "/readyz")
+_TEXT: Final = "text/plain; charset=utf-8"
+_ROOTS: Final = ("api", "apis")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request, read whole. Header names are in lower case."""
+
+    method: str
+    path: str
+    query: Query
+    headers: dict[str, str]
+    body: bytes
+    is_gone: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer, whole."""
+
+    code: int
+    body: bytes
+    media_type: str = JSON
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An answer that goes on."""
+
+    lines: Iterator[bytes]
+
+
+class Router:
+    """Answers requests. Raises `ApiError` for refusals, UnknownPathError for paths that are no API."""
+
+    def __init__(self, storage: Storage, clock: Callable[[], datetime], names: meta.NameSource, address: str) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._writes = Writes(storage, clock, names)
+        self._deletes = Deletes(storage, clock)
+        self._address = address
+
+    def answer(self, request: Request) -> Answer | Stream:
+        """Answer one request."""
+        root = request.path.strip("/").partition("/")[0]
+        if root not in _ROOTS:
+            return self._plain_page(request)
+        path = parse_path(request.path)
+        require_json(request.headers.get("accept", ""))
+        if isinstance(path, DiscoveryPath):
+            if request.method != "GET":
+                raise method_not_allowed()
+            return _document(200, self._discovery(path))
+        return self._resource(request, path)
+
+    def _plain_page(self, request: Request) -> Answer:
+        if request.path.startswith("/openapi/"):
+            return self._schema(request.path)
+        if request.path in _HEALTH or any(request.path.startswith(f"{path}/") for path in _HEALTH):
+            return Answer(200, b"ok", _TEXT)
+        if request.path.rstrip("/") == "/version":
+            return _document(200, discovery.VERSION)
+        if request.path == "/":
+            return _document(200, discovery.paths())
+        raise UnknownPathError(request.path)
+
+    def _schema(self, path: str) -> Answer:
+        if path.rstrip("/") == "/openapi/v3":
+            return _document(200, openapi.index())
+        found = openapi.document(path)
+        if found is None:
+            raise not_implemented(f"the schema document {path}")
+        return _document(200, found)
+
+    def _discovery(self, path: DiscoveryPath) -> Document:
+        if path.version:
+            return discovery.resources(path.group, path.version)
+        if path.group:
+            return discovery.group(path.group)
+        return discovery.groups() if path.root == "apis" else discovery.core_versions(self._address)
+
+    def _resource(self, request: Request, path: ResourcePath) -> Answer | Stream:
+        if not path.name:
+            return self._collection(request, path)
+        if path.subresource == "binding":
+            return self._bind(request, path)
+        handlers = {"GET": self._get, "PUT": self._replace, "PATCH": self._patch, "DELETE": self._delete}
+        handler = handlers.get(request.method)
+        if handler is None or (path.subresource and not _allows(path, request.method)):
+            raise method_not_allowed()
+        return handler(request, path)
+
+    def _collection(self, request: Request, path: ResourcePath) -> Answer | Stream:
+        if request.method == "GET":
+            return self._list_or_watch(request, path)
+        if path.kind.namespaced and not path.namespace:
+            raise method_not_allowed()
+        if request.method == "POST":
+            return self._create(request, path)
+        if request.method == "DELETE" and "deletecollection" in path.kind.verbs:
+            return self._delete_collection(request, path)
+        raise method_not_allowed()
+
+    # ---- reads
+
+    def _list_or_watch(self, request: Request, path: ResourcePath) -> Answer | Stream:
+        options = list_options(path.kind, path.namespace, path.name, request.query)
+        if options.watch:
+            options.version_number()
+            return Stream(Watch(self._storage, path.kind, options, self._clock, request.is_gone).lines())
+        return Answer(200, read_list(self._storage, path.kind, options))
+
+    def _get(self, request: Request, path: ResourcePath) -> Answer | Stream:
+        if flag(request.query, "watch"):
+            return self._list_or_watch(request, path)
+        self._storage.wait_for(version_of_get(request.query))
+        stored = self._storage.get(path.kind, _target(path).key)
+        if stored is None:
+            raise not_found(path.kind.qualified_resource, path.name)
+        return Answer(200, stored.encoded)
+
+    # ---- writes
+
+    def _create(self, request: Request, path: ResourcePath) -> Answer:
+        options = _options(request, "CreateOptions")
+        raw = parse_object(request.body, media_type(request.headers.get("content-type", "")), path.kind.kind)
+        return _written(self._writes.create(_target(path), raw, options))
+
+    def _replace(self, request: Request, path: ResourcePath) -> Answer:
+        options = _options(request, "UpdateOptions")
+        raw = parse_object(request.body, media_type(request.headers.get("content-type", "")), path.kind.kind)
+        return _written(self._writes.replace(_target(path), raw, options))
+
+    def _patch(self, request: Request, path: ResourcePath) -> Answer:
+        form = media_type(request.headers.get("content-type", ""))
+        if form not in MEDIA_TYPES:
+            raise ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
+        options = _options(request, "PatchOptions")
+        if form == APPLY_PATCH and path.subresource == "finalize":
+            raise method_not_allowed()
+        return _written(self._writes.patch(_target(path), form, request.body, options))
+
+    def _delete(self, request: Request, path: ResourcePath) -> Answer:
+        options = _delete_options(request)
+        stored, gone = self._deletes.delete(_target(path), options)
+        if gone and not path.kind.returns_deleted:
+            return _document(200, meta.status_details(path.kind, stored.document))
+        return Answer(200, stored.encoded)
+
+    def _delete_collection(self, request: Request, path: ResourcePath) -> Answer:
+        options = _delete_options(request)
+        listed = list_options(path.kind, path.namespace, "", request.query)
+        if listed.limit or listed.token or listed.version not in ("", "0"):
+            raise not_implemented("deletecollection with limit, continue or resourceVersion")
+        version, deleted = self._deletes.delete_collection(path.kind, listed.selection, options)
+        return Answer(200, encode_list(path.kind, {"resourceVersion": str(version)}, deleted))
+
+    def _bind(self, request: Request, path: ResourcePath) -> Answer:
+        if request.method != "POST":
+            raise method_not_allowed()
+        options = _options(request, "CreateOptions")
+        raw = parse_object(request.body, media_type(request.headers.get("content-type", "")), "Binding")
+        binding = read_plain(structs()["Binding"], raw, 'Binding in version "v1" cannot be handled as a Binding')
+        self._deletes.bind(_target(path), binding, dry_run=options.dry_run)
+        return _document(
+            201,
+            {
+                "kind": "Status",
+                "apiVersion": "v1",
+                "metadata": {},
+                "status": "Success",
+                "code": 201,
+            },
+        )
+
+
+def _allows(path: ResourcePath, method: str) -> bool:
+    verb = {"GET": "get", "PUT": "update", "PATCH": "patch"}.get(method, method)
+    return verb in path.kind.subresources[path.subresource]
+
+
+def _target(path: ResourcePath) -> Target:
+    namespace = "" if path.kind is NAMESPACE else path.namespace
+    return Target(path.kind, namespace, path.name, path.subresource)
+
+
+def _options(request: Request, kind: str) -> Options:
+    return write_options(request.query, request.headers.get("user-agent", ""), kind)
+
+
+def _delete_options(request: Request) -> Document:
+    """From the body, or else from the query."""
+    struct = structs()["DeleteOptions"]
+    if request.body:
+        raw = parse_object(request.body, media_type(request.headers.get("content-type", "")), "DeleteOptions")
+        return read_plain(struct, raw, 'DeleteOptions in version "v1" cannot be handled as a DeleteOptions')
+    query = request.query
+    raw = {}
+    if query.get("gracePeriodSeconds"):
+        try:
+            raw["gracePeriodSeconds"] = int(query["gracePeriodSeconds"])
+        except ValueError:
+            raise bad_request(f'strconv.ParseInt: parsing "{query["gracePeriodSeconds"]}": invalid syntax') from None
+    if query.get("propagationPolicy"):
+        raw["propagationPolicy"] = query["propagationPolicy"]
+    if "orphanDependents" in query:
+        raw["orphanDependents"] = flag(query, "orphanDependents")
+    if query.get("dryRun"):
+        raw["dryRun"] = [query["dryRun"]]
+    return read_plain(struct, raw, "DeleteOptions")
+
+
+def _document(code: int, document: Document) -> Answer:
+    return Answer(code, json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode())
+
+
+def _written(written: Written) -> Answer:
+    stored: Stored = written.stored
+    headers = tuple(("Warning", f"299 - {json.dumps(text)}") for text in written.warnings)
+    return Answer(201 if written.created else 200, stored.encoded, headers=headers)

@@ -1,0 +1,128 @@
+"""Types of the API as read from the tables in ``shapes``: what decoding, patching and field ownership walk along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Final
+
+from dracaena.demo.apiserver.shapes import TABLES
+
+SCALARS: Final = frozenset({"string", "int32", "int64", "bool", "quantity", "time", "microtime"})
+# `raw` holds any JSON; `fields` is the fieldsV1 of a managedFields entry. Both are opaque here.
+OPAQUE: Final = frozenset({"raw", "fields"})
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A leaf: one of `SCALARS` or `OPAQUE`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """A list."""
+
+    item: Type
+
+
+@dataclass(frozen=True, slots=True)
+class MapOf:
+    """A map with string keys."""
+
+    item: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a struct, with its rules for decoding and merging."""
+
+    name: str
+    type: Type
+    pointer: bool = False
+    always: bool = False  # written even when zero
+    omit_zero: bool = False  # a struct or time that is left out when empty
+    merge: bool = False  # strategic merge patch merges the list …
+    merge_key: str = ""  # … by this key (none: a set of scalars)
+    retain_keys: bool = False
+    keys: tuple[str, ...] = ()  # server-side apply: a list of maps with these keys
+    is_set: bool = False  # server-side apply: a set of scalars
+    atomic: bool = False  # server-side apply: one owner for the whole value
+    default: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Struct:
+    """An object type. Filled after creation because types refer to each other."""
+
+    name: str
+    atomic: bool = False
+    fields: dict[str, Field] = field(default_factory=dict, repr=False)
+    unserved: set[str] = field(default_factory=set, repr=False)
+
+
+Type = Scalar | ListOf | MapOf | Struct
+
+
+def _paragraphs() -> Iterator[tuple[str, list[str]]]:
+    head, body = "", list[str]()
+    for table in TABLES:
+        for line in table.strip("\n").split("\n"):
+            if line.startswith(" "):
+                body.append(line.strip())
+                continue
+            if head:
+                yield head, body
+            head, body = line, []
+    yield head, body
+
+
+@cache
+def structs() -> dict[str, Struct]:
+    """Every struct of the tables, by name."""
+    known: dict[str, Struct] = {}
+    paragraphs = list(_paragraphs())
+    for head, _ in paragraphs:
+        name, *flags = head.split()
+        known[name] = Struct(name, atomic="atomic" in flags)
+    for head, body in paragraphs:
+        struct = known[head.split()[0]]
+        for line in body:
+            first, *rest = line.split()
+            if first == "unserved":
+                struct.unserved.update(rest)
+            else:
+                struct.fields[first] = _field(first, rest, known)
+    return known
+
+
+def _field(name: str, words: list[str], known: dict[str, Struct]) -> Field:
+    type_text, *flags = words
+    options = dict(flag.partition("=")[::2] for flag in flags)
+    pointer = type_text.startswith("*")
+    return Field(
+        name,
+        _type(type_text.removeprefix("*"), known),
+        pointer=pointer,
+        always="!" in options,
+        omit_zero="omitzero" in options,
+        merge="merge" in options,
+        merge_key=options.get("merge", ""),
+        retain_keys="retainKeys" in options,
+        keys=tuple(options["keys"].split(",")) if "keys" in options else (),
+        is_set="set" in options,
+        atomic="atomic" in options,
+        default=options["default"].strip('"') if "default" in options else None,
+    )
+
+
+def _type(text: str, known: dict[str, Struct]) -> Type:
+    if text.startswith("[]"):
+        return ListOf(_type(text[2:], known))
+    if text.startswith("{}"):
+        return MapOf(_type(text[2:], known))
+    if text in SCALARS or text in OPAQUE:
+        return Scalar(text)
+    return known[text]

@@ -1,0 +1,115 @@
+"""Shapes of core/v1 Node, Namespace, Event and what several kinds share (format: see the package docstring)."""
+
+from __future__ import annotations
+
+TABLE = """
+ContainerImage
+    names []string !
+    sizeBytes int64
+DaemonEndpoint
+    Port int32 !
+Event
+    metadata ObjectMeta !
+    involvedObject ObjectReference !
+    reason string
+    message string
+    source EventSource
+    firstTimestamp time
+    lastTimestamp time
+    count int32
+    type string
+    eventTime microtime
+    series *EventSeries
+    action string
+    related *ObjectReference
+    reportingComponent string !
+    reportingInstance string !
+EventSeries
+    count int32
+    lastObservedTime microtime
+EventSource
+    component string
+    host string
+Namespace
+    metadata ObjectMeta
+    spec NamespaceSpec
+    status NamespaceStatus
+NamespaceCondition
+    type string !
+    status string !
+    lastTransitionTime time
+    reason string
+    message string
+NamespaceSpec
+    finalizers []string
+NamespaceStatus
+    phase string
+    conditions []NamespaceCondition merge=type keys=type
+Node
+    metadata ObjectMeta
+    spec NodeSpec
+    status NodeStatus
+NodeAddress
+    type string !
+    address string !
+NodeCondition
+    type string !
+    status string !
+    lastHeartbeatTime time
+    lastTransitionTime time
+    reason string
+    message string
+NodeDaemonEndpoints
+    kubeletEndpoint DaemonEndpoint
+NodeSelector atomic
+    nodeSelectorTerms []NodeSelectorTerm !
+NodeSelectorRequirement
+    key string !
+    operator string !
+    values []string
+NodeSelectorTerm atomic
+    matchExpressions []NodeSelectorRequirement
+    matchFields []NodeSelectorRequirement
+NodeSpec
+    podCIDR string
+    podCIDRs []string merge set
+    providerID string
+    unschedulable bool
+    taints []Taint
+    unserved configSource externalID
+NodeStatus
+    capacity {}quantity
+    allocatable {}quantity
+    phase string
+    conditions []NodeCondition merge=type keys=type
+    addresses []NodeAddress merge=type keys=type
+    daemonEndpoints NodeDaemonEndpoints
+    nodeInfo NodeSystemInfo
+    images []ContainerImage
+    unserved volumesInUse volumesAttached config runtimeHandlers features declaredFeatures
+NodeSystemInfo
+    machineID string !
+    systemUUID string !
+    bootID string !
+    kernelVersion string !
+    osImage string !
+    containerRuntimeVersion string !
+    kubeletVersion string !
+    kubeProxyVersion string !
+    operatingSystem string !
+    architecture string !
+    unserved swap
+ObjectReference atomic
+    kind string
+    namespace string
+    name string
+    uid string
+    apiVersion string
+    resourceVersion string
+    fieldPath string
+Taint
+    key string !
+    value string
+    effect string !
+    timeAdded *time
+"""

@@ -1,0 +1,72 @@
+"""Shapes of metadata, delete options and coordination.k8s.io/v1 Lease (format: see the package docstring)."""
+
+from __future__ import annotations
+
+TABLE = """
+Condition
+    type string !
+    status string !
+    observedGeneration int64
+    lastTransitionTime time !
+    reason string !
+    message string !
+DeleteOptions
+    gracePeriodSeconds *int64
+    preconditions *Preconditions
+    orphanDependents *bool
+    propagationPolicy *string
+    dryRun []string
+    ignoreStoreReadErrorWithClusterBreakingPotential *bool
+LabelSelector atomic
+    matchLabels {}string
+    matchExpressions []LabelSelectorRequirement
+LabelSelectorRequirement
+    key string !
+    operator string !
+    values []string
+ManagedFieldsEntry
+    manager string
+    operation string
+    apiVersion string
+    time *time
+    fieldsType string
+    fieldsV1 *fields
+    subresource string
+ObjectMeta
+    name string
+    generateName string
+    namespace string
+    selfLink string
+    uid string
+    resourceVersion string
+    generation int64
+    creationTimestamp time omitzero
+    deletionTimestamp *time
+    deletionGracePeriodSeconds *int64
+    labels {}string
+    annotations {}string
+    ownerReferences []OwnerReference merge=uid keys=uid
+    finalizers []string merge set
+    managedFields []ManagedFieldsEntry
+OwnerReference atomic
+    apiVersion string !
+    kind string !
+    name string !
+    uid string !
+    controller *bool
+    blockOwnerDeletion *bool
+Preconditions
+    uid *string
+    resourceVersion *string
+Lease
+    metadata ObjectMeta
+    spec LeaseSpec
+LeaseSpec
+    holderIdentity *string
+    leaseDurationSeconds *int32
+    acquireTime *microtime
+    renewTime *microtime
+    leaseTransitions *int32
+    strategy *string
+    preferredHolder *string
+"""

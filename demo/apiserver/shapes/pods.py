@@ -1,0 +1,182 @@
+"""Shapes of core/v1 Pod and Binding, as far as they are served (format: see the package docstring)."""
+
+from __future__ import annotations
+
+TABLE = """
+Affinity
+    nodeAffinity *NodeAffinity
+    podAffinity *PodAffinity
+    podAntiAffinity *PodAntiAffinity
+Binding
+    metadata ObjectMeta
+    target ObjectReference !
+Container
+    name string !
+    image string
+    command []string
+    args []string
+    workingDir string
+    ports []ContainerPort merge=containerPort keys=containerPort,protocol
+    env []EnvVar merge=name keys=name
+    resources ResourceRequirements
+    terminationMessagePath string
+    terminationMessagePolicy string
+    imagePullPolicy string
+    stdin bool
+    stdinOnce bool
+    tty bool
+    unserved envFrom resizePolicy restartPolicy restartPolicyRules volumeMounts volumeDevices
+    unserved livenessProbe readinessProbe startupProbe lifecycle securityContext
+ContainerPort
+    name string
+    hostPort int32
+    containerPort int32 !
+    protocol string default="TCP"
+    hostIP string
+ContainerState
+    waiting *ContainerStateWaiting
+    running *ContainerStateRunning
+    terminated *ContainerStateTerminated
+ContainerStateRunning
+    startedAt time
+ContainerStateTerminated
+    exitCode int32 !
+    signal int32
+    reason string
+    message string
+    startedAt time
+    finishedAt time
+    containerID string
+ContainerStateWaiting
+    reason string
+    message string
+ContainerStatus
+    name string !
+    state ContainerState
+    lastState ContainerState
+    ready bool !
+    restartCount int32 !
+    image string !
+    imageID string !
+    containerID string
+    started *bool
+    allocatedResourcesStatus []ResourceStatus merge=name keys=name
+    unserved allocatedResources resources volumeMounts user stopSignal
+EnvVar
+    name string !
+    value string
+    unserved valueFrom
+HostIP
+    ip string !
+NodeAffinity
+    requiredDuringSchedulingIgnoredDuringExecution *NodeSelector
+    preferredDuringSchedulingIgnoredDuringExecution []PreferredSchedulingTerm
+Pod
+    metadata ObjectMeta
+    spec PodSpec
+    status PodStatus
+PodAffinity
+    requiredDuringSchedulingIgnoredDuringExecution []PodAffinityTerm
+    preferredDuringSchedulingIgnoredDuringExecution []WeightedPodAffinityTerm
+PodAffinityTerm
+    labelSelector *LabelSelector
+    namespaces []string
+    topologyKey string !
+    namespaceSelector *LabelSelector
+    unserved matchLabelKeys mismatchLabelKeys
+PodAntiAffinity
+    requiredDuringSchedulingIgnoredDuringExecution []PodAffinityTerm
+    preferredDuringSchedulingIgnoredDuringExecution []WeightedPodAffinityTerm
+PodCondition
+    type string !
+    observedGeneration int64
+    status string !
+    lastProbeTime time
+    lastTransitionTime time
+    reason string
+    message string
+PodIP
+    ip string !
+PodResourceClaim
+    name string !
+    resourceClaimName *string
+    resourceClaimTemplateName *string
+PodResourceClaimStatus
+    name string !
+    resourceClaimName *string
+PodSchedulingGate
+    name string !
+PodSecurityContext
+    unserved seLinuxOptions windowsOptions runAsUser runAsGroup runAsNonRoot supplementalGroups
+    unserved supplementalGroupsPolicy fsGroup sysctls fsGroupChangePolicy seccompProfile appArmorProfile
+    unserved seLinuxChangePolicy
+PodSpec
+    initContainers []Container merge=name keys=name
+    containers []Container ! merge=name keys=name
+    restartPolicy string
+    terminationGracePeriodSeconds *int64
+    activeDeadlineSeconds *int64
+    dnsPolicy string
+    nodeSelector {}string atomic
+    serviceAccountName string
+    serviceAccount string
+    automountServiceAccountToken *bool
+    nodeName string
+    securityContext *PodSecurityContext
+    affinity *Affinity
+    schedulerName string
+    tolerations []Toleration
+    priority *int32
+    enableServiceLinks *bool
+    preemptionPolicy *string
+    schedulingGates []PodSchedulingGate merge=name keys=name
+    resourceClaims []PodResourceClaim merge=name retainKeys keys=name
+    unserved volumes ephemeralContainers hostNetwork hostPID hostIPC shareProcessNamespace
+    unserved imagePullSecrets hostname subdomain hostAliases priorityClassName dnsConfig readinessGates
+    unserved runtimeClassName overhead topologySpreadConstraints setHostnameAsFQDN os hostUsers resources
+    unserved hostnameOverride schedulingGroup
+PodStatus
+    observedGeneration int64
+    phase string
+    conditions []PodCondition merge=type keys=type
+    message string
+    reason string
+    nominatedNodeName string
+    hostIP string
+    hostIPs []HostIP merge=ip
+    podIP string
+    podIPs []PodIP merge=ip keys=ip
+    startTime *time
+    initContainerStatuses []ContainerStatus
+    containerStatuses []ContainerStatus
+    qosClass string
+    resourceClaimStatuses []PodResourceClaimStatus merge=name retainKeys keys=name
+    unserved ephemeralContainerStatuses resize extendedResourceClaimStatus allocatedResources resources
+    unserved nodeAllocatableResourceClaimStatuses
+PreferredSchedulingTerm
+    weight int32 !
+    preference NodeSelectorTerm !
+ContainerClaim
+    name string !
+    request string
+ResourceHealth
+    resourceID string !
+    health string
+    message *string
+ResourceRequirements
+    limits {}quantity
+    requests {}quantity
+    claims []ContainerClaim keys=name
+ResourceStatus
+    name string !
+    resources []ResourceHealth keys=resourceID
+Toleration
+    key string
+    operator string
+    value string
+    effect string
+    tolerationSeconds *int64
+WeightedPodAffinityTerm
+    weight int32 !
+    podAffinityTerm PodAffinityTerm !
+"""

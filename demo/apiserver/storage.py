@@ -1,0 +1,246 @@
+"""The objects and their history: one counter, one lock, one window of past events.
+
+Every write takes the next resourceVersion of one counter that all kinds share. The window of past events serves three
+reads: a watch from an older version, a list as of an older version, and the further pages of a list. What has left the
+window is answered as expired (410), never guessed.
+
+Documents in here are never changed in place.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from dracaena.demo.apiserver.errors import expired, too_large_version
+from dracaena.demo.apiserver.resources import KINDS, Kind
+from dracaena.demo.apiserver.schema import structs
+
+# Seconds that a read waits for a resourceVersion from the future, as kube-apiserver does.
+FUTURE_VERSION_WAIT_S: Final = 3.0
+
+_METADATA_ORDER: Final = tuple(structs()["ObjectMeta"].fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One version of one object. `encoded` is its JSON."""
+
+    document: dict[str, Any]
+    version: int
+    encoded: bytes
+
+    def as_item(self) -> bytes:
+        """The JSON as an item of a list: Kubernetes leaves ``kind`` and ``apiVersion`` out there."""
+        head = f'{{"kind":"{self.document["kind"]}","apiVersion":"{self.document["apiVersion"]}",'.encode()
+        return b"{" + self.encoded[len(head) :]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One write. `before` is None for a creation; `after` of a deletion is the last state, with the deletion's
+    version."""
+
+    version: int
+    type: str
+    kind: Kind
+    key: str
+    before: Stored | None
+    after: Stored
+
+
+def key_of(namespace: str, name: str) -> str:
+    """The storage key inside a kind; lists are in the order of these keys."""
+    return f"{namespace}/{name}" if namespace else name
+
+
+def stamped(document: dict[str, Any], version: int) -> Stored:
+    """`document` as it is stored with `version`."""
+    metadata = document["metadata"] | {"resourceVersion": str(version)}
+    whole = document | {"metadata": {name: metadata[name] for name in _METADATA_ORDER if name in metadata}}
+    return Stored(whole, version, msgspec.json.encode(whole))
+
+
+class Subscription:
+    """The events of one kind from some version on, in order. Made by `Storage.subscribe`."""
+
+    def __init__(self, limit: int) -> None:
+        self._events: deque[Event] = deque()
+        self._condition = threading.Condition()
+        self._limit = limit
+        self._is_closed = False
+
+    def push(self, event: Event) -> None:
+        """Called by the storage under its lock. A reader too far behind is cut off, as a real server does."""
+        with self._condition:
+            if len(self._events) >= self._limit:
+                self._is_closed = True
+            else:
+                self._events.append(event)
+            self._condition.notify()
+
+    def take(self, timeout_s: float) -> list[Event]:
+        """All events at hand; waits up to `timeout_s` seconds for a first one."""
+        with self._condition:
+            if not self._events and not self._is_closed:
+                self._condition.wait(timeout_s)
+            taken = list(self._events)
+            self._events.clear()
+            return taken
+
+    def is_empty(self) -> bool:
+        """True when nothing waits to be taken."""
+        with self._condition:
+            return not self._events
+
+    def is_closed(self) -> bool:
+        """True when nothing more will come and everything was taken."""
+        with self._condition:
+            return self._is_closed and not self._events
+
+    def close(self) -> None:
+        """Wake and end the reader."""
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify()
+
+
+class Storage:
+    """All objects of all kinds. `lock` is re-entrant: hold it over a read that decides a write."""
+
+    def __init__(self, *, window: int, future_wait_s: float = FUTURE_VERSION_WAIT_S) -> None:
+        self.lock = threading.RLock()
+        self._grown = threading.Condition(self.lock)
+        self._future_wait_s = future_wait_s
+        self._objects: dict[Kind, dict[str, Stored]] = {kind: {} for kind in KINDS}
+        self._events: deque[Event] = deque()
+        self._window = window
+        self._forgotten = 0  # the version of the youngest event that has left the window
+        self._version = 1  # 0 means "any version" on the wire, so no write ever has it
+        self._subscriptions: dict[Kind, set[Subscription]] = {kind: set() for kind in KINDS}
+        self._is_closed = False
+
+    @property
+    def version(self) -> int:
+        """The version of the latest write."""
+        with self.lock:
+            return self._version
+
+    def get(self, kind: Kind, key: str) -> Stored | None:
+        """The present state of one object."""
+        with self.lock:
+            return self._objects[kind].get(key)
+
+    def put(self, kind: Kind, key: str, document: dict[str, Any]) -> Stored:
+        """Create or replace."""
+        with self.lock:
+            before = self._objects[kind].get(key)
+            after = stamped(document, self._version + 1)
+            self._objects[kind][key] = after
+            self._commit(Event(after.version, "MODIFIED" if before else "ADDED", kind, key, before, after))
+            return after
+
+    def delete(self, kind: Kind, key: str) -> Stored:
+        """Remove; returns the last state, carrying the version of the deletion. KeyError when there is none."""
+        with self.lock:
+            before = self._objects[kind].pop(key)
+            after = stamped(before.document, self._version + 1)
+            self._commit(Event(after.version, "DELETED", kind, key, before, after))
+            return after
+
+    def _commit(self, event: Event) -> None:
+        self._version = event.version
+        self._events.append(event)
+        if len(self._events) > self._window:
+            self._forgotten = self._events.popleft().version
+        for subscription in self._subscriptions[event.kind]:
+            subscription.push(event)
+        self._grown.notify_all()
+
+    def snapshot(self, kind: Kind, version: int | None = None) -> tuple[int, list[tuple[str, Stored]]]:
+        """All objects of a kind in key order, now or as of `version`, with the version that this shows.
+
+        Raises 410 when `version` has left the window.
+        """
+        with self.lock:
+            objects = dict(self._objects[kind])
+            shown = self._version if version is None else version
+            if shown < self._version:
+                self._require(shown)
+                for event in reversed(self._events):
+                    if event.version <= shown:
+                        break
+                    if event.kind is kind:
+                        _revert(objects, event)
+        return shown, sorted(objects.items())
+
+    def _require(self, version: int) -> None:
+        if version < self._forgotten:
+            raise expired(f"too old resource version: {version} ({self._forgotten + 1})")
+
+    def is_expired(self, version: int) -> bool:
+        """True when the history after `version` is not whole any more."""
+        with self.lock:
+            return version < self._forgotten
+
+    def wait_for(self, version: int) -> None:
+        """Return when the counter has reached `version`; 504 when it does not within the wait of a real server."""
+        with self.lock:
+            if not self._grown.wait_for(lambda: self._version >= version or self._is_closed, self._future_wait_s):
+                raise too_large_version(version, self._version)
+
+    def subscribe(self, kind: Kind, since: int | None) -> tuple[Subscription, int, list[tuple[str, Stored]]]:
+        """Follow a kind: with `since` from that version on; without, from the present objects on.
+
+        Returns the subscription, the version at which it starts, and those objects. Raises 410 when `since` is too old.
+        """
+        subscription = Subscription(self._window)
+        with self.lock:
+            if since is None:
+                version, objects = self.snapshot(kind)
+            else:
+                self._require(since)
+                version, objects = since, []
+                for event in self._events:
+                    if event.version > since and event.kind is kind:
+                        subscription.push(event)
+            if self._is_closed:
+                subscription.close()
+            self._subscriptions[kind].add(subscription)
+        return subscription, version, objects
+
+    def unsubscribe(self, kind: Kind, subscription: Subscription) -> None:
+        """Stop following."""
+        with self.lock:
+            self._subscriptions[kind].discard(subscription)
+
+    def close(self) -> None:
+        """End every subscription and wait."""
+        with self.lock:
+            self._is_closed = True
+            for subscriptions in self._subscriptions.values():
+                for subscription in subscriptions:
+                    subscription.close()
+            self._grown.notify_all()
+
+    def check(self) -> None:
+        """Raise AssertionError when the history does not lead to the present objects."""
+        with self.lock:
+            versions = [event.version for event in self._events]
+            assert versions == sorted(set(versions)), "versions of events rise"
+            assert all(version > self._forgotten for version in versions), "the window starts after what is forgotten"
+            for kind in KINDS:
+                for key, stored in self._objects[kind].items():
+                    last = next((e for e in reversed(self._events) if e.kind is kind and e.key == key), None)
+                    assert last is None or last.after is stored, f"{kind.plural} {key} is as its last event says"
+
+
+def _revert(objects: dict[str, Stored], event: Event) -> None:
+    if event.before is None:
+        objects.pop(event.key, None)
+    else:
+        objects[event.key] = event.before

@@ -1,0 +1,453 @@
+"""Validation of core/v1 Pod and Binding."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any, Final
+
+from dracaena.demo.apiserver.errors import not_implemented
+from dracaena.demo.apiserver.fields import IMMUTABLE, FieldError, duplicate, forbidden, invalid, not_supported, required
+from dracaena.demo.apiserver.quantity import parse_quantity
+from dracaena.demo.apiserver.validation.metadata import check_metadata, check_metadata_update
+from dracaena.demo.apiserver.validation.selectors import (
+    check_label_selector,
+    check_node_selector,
+    check_node_selector_term,
+    check_tolerations,
+)
+from dracaena.demo.apiserver.validation.text import (
+    Errors,
+    check,
+    check_label_key,
+    dns_label,
+    dns_subdomain,
+    label_value,
+    qualified_name,
+)
+
+Document = dict[str, Any]
+
+_INT32_MAX: Final = 2**31 - 1
+_PORT_MAX: Final = 65535
+_STANDARD_RESOURCES: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
+# Extended resources that stand for a device class: the one use of a kubernetes.io domain here.
+_IMPLICIT_EXTENDED: Final = "deviceclass.resource.kubernetes.io/"
+_UPDATABLE: Final = (
+    "`spec.containers[*].image`",
+    "`spec.initContainers[*].image`",
+    "`spec.activeDeadlineSeconds`",
+    "`spec.tolerations` (only additions to existing tolerations)",
+    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)",
+)
+
+
+def check_pod(pod: Document) -> Errors:
+    """A new pod."""
+    return _check_pod(pod) + (
+        [forbidden("spec.nodeName", "cannot be set until all schedulingGates have been cleared")]
+        if pod["spec"].get("nodeName") and pod["spec"].get("schedulingGates")
+        else []
+    )
+
+
+def _check_pod(pod: Document) -> Errors:
+    spec = pod["spec"]
+    errors = check_metadata(pod, namespaced=True, name_rule=dns_subdomain)
+    claims = {claim["name"] for claim in spec.get("resourceClaims") or ()}
+    errors += _check_claims(spec.get("resourceClaims") or [], "spec.resourceClaims")
+    errors += _check_containers(spec, claims)
+    errors += _check_policies(spec)
+    for key, value in (spec.get("nodeSelector") or {}).items():
+        errors += check_label_key("spec.nodeSelector", key) + check("spec.nodeSelector", value, label_value)
+    if spec.get("nodeName"):
+        errors += check("spec.nodeName", spec["nodeName"], dns_subdomain)
+    if spec.get("serviceAccountName"):
+        errors += check("spec.serviceAccountName", spec["serviceAccountName"], dns_subdomain)
+    errors += _check_affinity(spec.get("affinity") or {}, "spec.affinity")
+    errors += check_tolerations(spec.get("tolerations") or [], "spec.tolerations")
+    return errors + _check_gates(spec.get("schedulingGates") or [], "spec.schedulingGates")
+
+
+def _check_claims(claims: list[Document], path: str) -> Errors:
+    errors: Errors = []
+    seen = set()
+    for i, claim in enumerate(claims):
+        here, name = f"{path}[{i}]", claim["name"]
+        if not name:
+            errors.append(required(f"{here}.name"))
+        elif name in seen:
+            errors.append(duplicate(f"{here}.name", name))
+        else:
+            errors += check(f"{here}.name", name, dns_label)
+            seen.add(name)
+        sources = [key for key in ("resourceClaimName", "resourceClaimTemplateName") if key in claim]
+        if len(sources) > 1:
+            errors.append(
+                invalid(
+                    here, claim, "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
+                )
+            )
+        if not sources:
+            errors.append(invalid(here, claim, "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"))
+        for key in sources:
+            errors += check(f"{here}.{key}", claim[key], dns_subdomain)
+    return errors
+
+
+def _check_containers(spec: Document, claims: set[str]) -> Errors:
+    containers = spec["containers"] or []
+    errors: Errors = [] if containers else [required("spec.containers")]
+    seen: set[str] = set()
+    for i, container in enumerate(containers):
+        errors += _check_container(container, f"spec.containers[{i}]", claims, seen)
+    for i, container in enumerate(spec.get("initContainers") or ()):
+        errors += _check_container(container, f"spec.initContainers[{i}]", claims, seen)
+    return errors
+
+
+def _check_container(container: Document, path: str, claims: set[str], seen: set[str]) -> Errors:
+    name = container["name"]
+    errors = check(f"{path}.name", name, dns_label) if name else [required(f"{path}.name")]
+    if not container.get("image"):
+        errors.append(required(f"{path}.image"))
+    errors += _one_of(container, "terminationMessagePolicy", ("File", "FallbackToLogsOnError"), path)
+    for i, port in enumerate(container.get("ports") or ()):
+        errors += _check_port(port, f"{path}.ports[{i}]")
+    errors += [required(f"{path}.env[{i}].name") for i, one in enumerate(container.get("env") or ()) if not one["name"]]
+    errors += _one_of(container, "imagePullPolicy", ("Always", "IfNotPresent", "Never"), path)
+    errors += _check_resources(container["resources"], f"{path}.resources", claims)
+    if name and name in seen:
+        errors.append(duplicate(f"{path}.name", name))
+    seen.add(name)
+    return errors
+
+
+def _one_of(holder: Document, name: str, known: tuple[str, ...], path: str) -> Errors:
+    value = holder.get(name, "")
+    if not value:
+        return [required(f"{path}.{name}")]
+    return [] if value in known else [not_supported(f"{path}.{name}", value, known)]
+
+
+def _check_port(port: Document, path: str) -> Errors:
+    errors: Errors = []
+    if not port["containerPort"]:
+        errors.append(required(f"{path}.containerPort"))
+    for name in ("containerPort", "hostPort"):
+        number = port.get(name, 0)
+        if number and not 0 < number <= _PORT_MAX:
+            errors.append(invalid(f"{path}.{name}", number, f"must be between 1 and {_PORT_MAX}, inclusive"))
+    return errors + _one_of(port, "protocol", ("SCTP", "TCP", "UDP"), path)
+
+
+def _check_resources(resources: Document, path: str, claims: set[str]) -> Errors:
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    errors: Errors = []
+    for name, text in limits.items():
+        errors += _check_amount(name, text, f"{path}.limits[{name}]")
+    for name, text in requests.items():
+        errors += _check_amount(name, text, f"{path}.requests[{name}]")
+        errors += _check_against_limit(name, text, limits.get(name), path)
+    return errors + _check_container_claims(resources.get("claims") or [], f"{path}.claims", claims)
+
+
+def _check_amount(name: str, text: str, path: str) -> Errors:
+    amount = parse_quantity(text)
+    errors = _check_resource_name(name, path)
+    if amount.nano < 0:
+        errors.append(invalid(path, text, "must be greater than or equal to 0"))
+    if "/" in name and amount.nano % 10**9:
+        errors.append(invalid(path, text, "must be an integer"))
+    return errors
+
+
+def _check_against_limit(name: str, text: str, limit: str | None, path: str) -> Errors:
+    """Only a node's own resources may be promised more than once, not extended ones."""
+    overcommitted = "/" not in name or name.startswith(_IMPLICIT_EXTENDED)
+    if limit is None:
+        missing = required(f"{path}.limits", "Limit must be set for non overcommitable resources")
+        return [] if overcommitted else [missing]
+    asked, most = parse_quantity(text), parse_quantity(limit)
+    if asked != most and not overcommitted:
+        return [invalid(f"{path}.requests", text, f"must be equal to {name} limit of {limit}")]
+    if asked > most:
+        return [invalid(f"{path}.requests", text, f"must be less than or equal to {name} limit of {limit}")]
+    return []
+
+
+def _check_resource_name(name: str, path: str) -> Errors:
+    if name in _STANDARD_RESOURCES:
+        return []
+    if name.startswith("hugepages-"):
+        raise not_implemented(f'the resource "{name}" of containers')
+    errors = check(path, name, qualified_name)
+    if errors:
+        return errors
+    if "/" not in name:
+        return [
+            invalid(path, name, "must be a standard resource type or fully qualified"),
+            invalid(path, name, "must be a standard resource for containers"),
+        ]
+    if name.startswith("requests.") or (
+        name.partition("/")[0].endswith("kubernetes.io") and not name.startswith(_IMPLICIT_EXTENDED)
+    ):
+        return [invalid(path, name, "doesn't follow extended resource name standard")]
+    return []
+
+
+def _check_container_claims(claims: list[Document], path: str, known: set[str]) -> Errors:
+    errors: Errors = []
+    seen: set[str] = set()
+    for i, claim in enumerate(claims):
+        here, name, request = f"{path}[{i}]", claim["name"], claim.get("request", "")
+        if not name:
+            errors.append(required(here))
+            continue
+        if request and name not in seen:
+            errors += check(f"{here}.request", request, dns_label)
+        identity = f"{name}/{request}" if request else name
+        whole = any(other.startswith(f"{name}/") for other in seen) and not request
+        if name in seen or identity in seen or whole:
+            errors.append(duplicate(here, name if name in seen or whole else identity))
+        seen.add(identity)
+        if name not in known:
+            which = f": {', '.join(sorted(known))}" if known else " which is empty"
+            errors.append(
+                FieldError(
+                    "FieldValueNotFound", here, name, f"must be one of the names in pod.spec.resourceClaims{which}"
+                )
+            )
+    return errors
+
+
+def _check_policies(spec: Document) -> Errors:
+    errors = _one_of(spec, "restartPolicy", ("Always", "OnFailure", "Never"), "spec")
+    errors += _one_of(spec, "dnsPolicy", ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"), "spec")
+    if spec.get("dnsPolicy") == "None":
+        raise not_implemented('the value "None" of the field "spec.dnsPolicy" of Pod')
+    deadline = spec.get("activeDeadlineSeconds")
+    if deadline is not None and not 1 <= deadline <= _INT32_MAX:
+        errors.append(invalid("spec.activeDeadlineSeconds", deadline, f"must be between 1 and {_INT32_MAX}, inclusive"))
+    return errors
+
+
+def _check_affinity(affinity: Document, path: str) -> Errors:
+    errors: Errors = []
+    node = affinity.get("nodeAffinity") or {}
+    wanted, liked = "requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution"
+    if wanted in node:
+        errors += check_node_selector(node[wanted], f"{path}.nodeAffinity.{wanted}")
+    for i, term in enumerate(node.get(liked) or ()):
+        here = f"{path}.nodeAffinity.{liked}[{i}]"
+        errors += _check_weight(term["weight"], here)
+        errors += check_node_selector_term(term["preference"], f"{here}.preference", any_value=True)
+    for name in ("podAffinity", "podAntiAffinity"):
+        part = affinity.get(name) or {}
+        for i, term in enumerate(part.get(wanted) or ()):
+            errors += _check_pod_term(term, f"{path}.{name}.{wanted}[{i}]")
+        for i, term in enumerate(part.get(liked) or ()):
+            here = f"{path}.{name}.{liked}[{i}]"
+            errors += _check_weight(term["weight"], here)
+            errors += _check_pod_term(term["podAffinityTerm"], f"{here}.podAffinityTerm")
+    return errors
+
+
+def _check_weight(weight: int, path: str) -> Errors:
+    return [] if 1 <= weight <= 100 else [invalid(f"{path}.weight", weight, "must be in the range 1-100")]
+
+
+def _check_pod_term(term: Document, path: str) -> Errors:
+    errors: Errors = []
+    for name in ("labelSelector", "namespaceSelector"):
+        if name in term:
+            errors += check_label_selector(term[name], f"{path}.{name}")
+    for name in term.get("namespaces") or ():
+        errors += check(f"{path}.namespace", name, dns_label)
+    if not term["topologyKey"]:
+        errors.append(required(f"{path}.topologyKey", "can not be empty"))
+    return errors + check_label_key(f"{path}.topologyKey", term["topologyKey"])
+
+
+def _check_gates(gates: list[Document], path: str) -> Errors:
+    errors: Errors = []
+    seen = set()
+    for i, gate in enumerate(gates):
+        errors += check(f"{path}[{i}]", gate["name"], qualified_name)
+        if gate["name"] in seen:
+            errors.append(duplicate(f"{path}[{i}]", gate["name"]))
+        seen.add(gate["name"])
+    return errors
+
+
+def check_pod_update(new: Document, old: Document) -> Errors:
+    """An update of a pod's metadata and spec: few fields of the spec may change."""
+    errors = check_metadata_update(new, old) + _check_pod(new)
+    after, before = new["spec"], old["spec"]
+    for name in ("containers", "initContainers"):
+        now, then = after.get(name) or [], before.get(name) or []
+        if len(now) != len(then):
+            return [*errors, forbidden(f"spec.{name}", "pod updates may not add or remove containers")]
+        errors += [
+            invalid(f"spec.{name}[{i}].image", one["image"], "must not have leading or trailing whitespace")
+            for i, one in enumerate(now)
+            if one.get("image", "").strip() != one.get("image", "")
+        ]
+    errors += _check_deadline_update(after, before)
+    errors += _check_tolerations_update(after.get("tolerations") or [], before.get("tolerations") or [])
+    errors += _check_gates_update(after.get("schedulingGates") or [], before.get("schedulingGates") or [])
+    if _fixed_part(after) != _fixed_part(before):
+        _refuse_gated_changes(after, before)
+        errors.append(forbidden("spec", f"pod updates may not change fields other than {','.join(_UPDATABLE)}\n"))
+    return errors
+
+
+def _check_deadline_update(after: Document, before: Document) -> Errors:
+    path, now, then = (
+        "spec.activeDeadlineSeconds",
+        after.get("activeDeadlineSeconds"),
+        before.get("activeDeadlineSeconds"),
+    )
+    if now is None:
+        return [invalid(path, None, "must not update from a positive integer to nil value")] if then is not None else []
+    if then is not None and then < now:
+        return [invalid(path, now, "must be less than or equal to previous value")]
+    return []
+
+
+def _check_tolerations_update(after: list[Document], before: list[Document]) -> Errors:
+    def identity(toleration: Document) -> Document:
+        return {name: value for name, value in toleration.items() if name != "tolerationSeconds"}
+
+    now = [identity(toleration) for toleration in after]
+    if all(identity(toleration) in now for toleration in before):
+        return check_tolerations(after, "spec.tolerations")
+    return [forbidden("spec.tolerations", "existing toleration can not be modified except its tolerationSeconds")]
+
+
+def _check_gates_update(after: list[Document], before: list[Document]) -> Errors:
+    known = {gate["name"] for gate in before}
+    return [
+        forbidden(
+            f"spec.schedulingGates[{i}].name",
+            f"only deletion is allowed, but found new scheduling gate '{gate['name']}'",
+        )
+        for i, gate in enumerate(after)
+        if gate["name"] not in known
+    ]
+
+
+def _fixed_part(spec: Document) -> Document:
+    """The spec without what an update may change."""
+    fixed = {
+        name: value
+        for name, value in spec.items()
+        if name not in ("activeDeadlineSeconds", "tolerations", "schedulingGates")
+    }
+    for name in ("containers", "initContainers"):
+        if fixed.get(name):
+            fixed[name] = [{key: part for key, part in one.items() if key != "image"} for one in fixed[name]]
+    return fixed
+
+
+def _refuse_gated_changes(after: Document, before: Document) -> None:
+    """Kubernetes lets a gated pod narrow its node selection; this server does not know those rules, and says so."""
+    if not before.get("schedulingGates"):
+        return
+    for name in ("nodeSelector", "affinity"):
+        if after.get(name) != before.get(name):
+            raise not_implemented(f'changing the field "spec.{name}" of a Pod with scheduling gates')
+
+
+def check_pod_status(new: Document, old: Document) -> Errors:
+    """An update of a pod's status."""
+    after, before = new["status"], old["status"]
+    errors = check_metadata_update(new, old)
+    for i, condition in enumerate(after.get("conditions") or ()):
+        errors += _condition_status(condition, f"status.conditions[{i}]")
+    nominated = after.get("nominatedNodeName", "")
+    if nominated and nominated != before.get("nominatedNodeName", ""):
+        errors += check("status.nominatedNodeName", nominated, dns_subdomain)
+        if old["spec"].get("nodeName"):
+            errors.append(
+                forbidden("status.nominatedNodeName", "may not be set on pods that are already bound to a node")
+            )
+    if after.get("qosClass") != before.get("qosClass"):
+        errors.append(invalid("status.qosClass", after.get("qosClass", ""), IMMUTABLE))
+    errors += _check_restarts(after, before, new["spec"])
+    errors += _check_claim_statuses(after.get("resourceClaimStatuses") or [], new["spec"].get("resourceClaims") or [])
+    return errors + _check_addresses(after)
+
+
+def _condition_status(condition: Document, path: str) -> Errors:
+    if condition.get("observedGeneration", 0) < 0:
+        return [
+            invalid(
+                f"{path}.observedGeneration", condition["observedGeneration"], "must be greater than or equal to zero"
+            )
+        ]
+    return []
+
+
+def _check_restarts(after: Document, before: Document, spec: Document) -> Errors:
+    """A container that has ended for good does not run again."""
+    policy = spec.get("restartPolicy")
+    if policy == "Always":
+        return []
+    now = {status["name"]: status for status in after.get("containerStatuses") or ()}
+    errors: Errors = []
+    for i, status in enumerate(before.get("containerStatuses") or ()):
+        ended = status["state"].get("terminated")
+        if not ended or (policy == "OnFailure" and ended["exitCode"] != 0):
+            continue
+        current = now.get(status["name"])
+        if current and "terminated" not in current["state"]:
+            errors.append(
+                forbidden(f"status.containerStatuses[{i}].state", "may not be transitioned to non-terminated state")
+            )
+    return errors
+
+
+def _check_claim_statuses(statuses: list[Document], claims: list[Document]) -> Errors:
+    known = {claim["name"] for claim in claims}
+    errors: Errors = []
+    seen = set()
+    for i, status in enumerate(statuses):
+        here = f"status.resourceClaimStatuses[{i}]"
+        if status["name"] not in known:
+            errors.append(
+                invalid(f"{here}.name", status["name"], "must match the name of an entry in `spec.resourceClaims`")
+            )
+        if status["name"] in seen:
+            errors.append(duplicate(f"{here}.name", status["name"]))
+        seen.add(status["name"])
+        if "resourceClaimName" in status:
+            errors += check(f"{here}.resourceClaimName", status["resourceClaimName"], dns_subdomain)
+    return errors
+
+
+def _check_addresses(status: Document) -> Errors:
+    errors: Errors = []
+    for name in ("podIPs", "hostIPs"):
+        for i, one in enumerate(status.get(name) or ()):
+            try:
+                ipaddress.ip_address(one["ip"])
+            except ValueError:
+                errors.append(
+                    invalid(
+                        f"status.{name}[{i}].ip",
+                        one["ip"],
+                        "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+                    )
+                )
+    return errors
+
+
+def check_binding(binding: Document) -> Errors:
+    """The body of POST pods/NAME/binding."""
+    target = binding["target"]
+    errors: Errors = []
+    if target.get("kind", "") not in ("", "Node"):
+        errors.append(not_supported("target.kind", target["kind"], ("Node", "<empty>")))
+    if not target.get("name"):
+        errors.append(required("target.name"))
+    return errors

@@ -1,0 +1,127 @@
+"""Watches: the events of one kind, filtered for one client, as lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from dracaena.demo.apiserver.decode import zero
+from dracaena.demo.apiserver.errors import ApiError
+from dracaena.demo.apiserver.queries import ListOptions
+from dracaena.demo.apiserver.resources import Kind
+from dracaena.demo.apiserver.selectors import Selection
+from dracaena.demo.apiserver.storage import Event, Storage, Stored, Subscription, stamped
+
+# kube-apiserver ends a watch without timeoutSeconds after 30 to 60 minutes, spread at random.
+_DEFAULT_TIMEOUT_S: Final = 1800
+BOOKMARK_PERIOD: Final = timedelta(minutes=1)  # kube-apiserver's own period
+# How often an idle watch looks at its clock and whether its client is still there.
+_TICK_S: Final = 1.0
+_INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
+
+
+def _line(event_type: str, encoded: bytes) -> bytes:
+    return b'{"type":"' + event_type.encode() + b'","object":' + encoded + b"}\n"
+
+
+def event_line(selection: Selection, event: Event) -> bytes | None:
+    """One event as a client with `selection` sees it; None when it sees nothing.
+
+    An object that stops matching is DELETED for the client: with its last matching state and the version of the change.
+    """
+    was = event.before is not None and selection.matches(event.before.document)
+    is_now = event.type != "DELETED" and selection.matches(event.after.document)
+    if is_now:
+        return _line("MODIFIED" if was else "ADDED", event.after.encoded)
+    if not was:
+        return None
+    assert event.before is not None
+    return _line("DELETED", stamped(event.before.document, event.version).encoded)
+
+
+def error_line(error: ApiError) -> bytes:
+    """A refusal inside a stream that has begun."""
+    return _line("ERROR", json.dumps(error.status(), separators=(",", ":")).encode())
+
+
+def bookmark_line(kind: Kind, version: int, *, ends_initial_events: bool = False) -> bytes:
+    """A bookmark: an empty object with a version."""
+    document: dict[str, Any] = {"kind": kind.kind, "apiVersion": kind.api_version} | zero(kind.struct)
+    metadata: dict[str, Any] = {"resourceVersion": str(version)}
+    if ends_initial_events:
+        metadata["annotations"] = {_INITIAL_EVENTS_END: "true"}
+    return _line("BOOKMARK", json.dumps(document | {"metadata": metadata}, separators=(",", ":")).encode())
+
+
+class Watch:
+    """One client's watch. `lines` ends at the time-out, when the storage closes or when `is_gone` says so."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        kind: Kind,
+        options: ListOptions,
+        clock: Callable[[], datetime],
+        is_gone: Callable[[], bool],
+    ) -> None:
+        self._storage = storage
+        self._kind = kind
+        self._options = options
+        self._clock = clock
+        self._is_gone = is_gone
+        timeout_s = options.timeout_s or _DEFAULT_TIMEOUT_S * (1 + random.random())  # noqa: S311 - spread, no secret
+        self._end = clock() + timedelta(seconds=timeout_s)
+        self._next_bookmark = clock() + BOOKMARK_PERIOD
+
+    def lines(self) -> Iterator[bytes]:
+        """The stream; b"" now and then so that the caller notices a client that has gone."""
+        asked = self._options.version_number()
+        wants_state = self._options.initial_events if self._options.initial_events is not None else not asked
+        try:
+            if asked and self._options.initial_events:
+                self._storage.wait_for(asked)
+            subscription, version, objects = self._storage.subscribe(
+                self._kind, None if wants_state else (asked or self._storage.version)
+            )
+        except ApiError as error:
+            yield error_line(error)
+            return
+        try:
+            yield from self._initial(version, objects)
+            yield from self._follow(subscription)
+        finally:
+            self._storage.unsubscribe(self._kind, subscription)
+
+    def _initial(self, version: int, objects: list[tuple[str, Stored]]) -> Iterator[bytes]:
+        for _, stored in objects:
+            if self._options.selection.matches(stored.document):
+                yield _line("ADDED", stored.encoded)
+        if self._options.initial_events and self._options.bookmarks:
+            yield bookmark_line(self._kind, version, ends_initial_events=True)
+
+    def _follow(self, subscription: Subscription) -> Iterator[bytes]:
+        while not subscription.is_closed():
+            left_s = (self._end - self._clock()).total_seconds()
+            if left_s <= 0:
+                break
+            events = subscription.take(min(_TICK_S, left_s))
+            lines = (event_line(self._options.selection, event) for event in events)
+            yield b"".join(line for line in lines if line)
+            if not events and self._is_gone():
+                return
+            if self._options.bookmarks and self._clock() >= self._next_bookmark:
+                yield self._bookmark(subscription)
+        if self._options.bookmarks:
+            yield self._bookmark(subscription)
+
+    def _bookmark(self, subscription: Subscription) -> bytes:
+        """A bookmark of the present version, unless events wait that it would run ahead of."""
+        with self._storage.lock:
+            if not subscription.is_empty():
+                return b""
+            version = self._storage.version
+        self._next_bookmark = self._clock() + BOOKMARK_PERIOD
+        return bookmark_line(self._kind, version)

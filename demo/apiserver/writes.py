@@ -1,0 +1,408 @@
+"""Creating and updating: from a request to a stored version, in the order in which kube-apiserver takes the steps.
+
+Decode and default, note who owns what, admit, put back what the door cannot change, validate, write. All under the
+storage lock, so that what was checked is what is replaced.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from dracaena.demo.apiserver import admission, managed, meta, patches, strategic
+from dracaena.demo.apiserver.bodies import IGNORE, WARN, Read, parse_json, parse_yaml, read_object, read_patched
+from dracaena.demo.apiserver.decode import COMPACT, MERGED, SORTED, UnreadableError, decode, zero
+from dracaena.demo.apiserver.errors import (
+    MODIFIED,
+    ApiError,
+    Qualified,
+    already_exists,
+    bad_request,
+    conflict,
+    invalid,
+    not_found,
+)
+from dracaena.demo.apiserver.fields import forbidden, required
+from dracaena.demo.apiserver.fields import invalid as invalid_field
+from dracaena.demo.apiserver.managed import Manager, Ownership
+from dracaena.demo.apiserver.resources import NAMESPACE, NODE, Kind
+from dracaena.demo.apiserver.storage import Storage, Stored, key_of
+from dracaena.demo.apiserver.strategies import BY_KIND, Door, Strategy
+from dracaena.demo.apiserver.times import write_time
+from dracaena.demo.apiserver.validation.metadata import check_metadata, check_metadata_update
+
+Document = dict[str, Any]
+
+_OPAQUE_TEXT: Final = {patches.JSON_PATCH: COMPACT, patches.MERGE_PATCH: MERGED, patches.STRATEGIC_PATCH: SORTED}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The query of a write."""
+
+    manager: str
+    dry_run: bool = False
+    validation: str = WARN
+    force: bool | None = None
+    explicit_manager: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The outcome of a write."""
+
+    stored: Stored
+    created: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One object as a request names it."""
+
+    kind: Kind
+    namespace: str
+    name: str = ""
+    subresource: str = ""
+
+    @property
+    def key(self) -> str:
+        """Its storage key."""
+        return key_of(self.namespace, self.name)
+
+
+# From the stored object and its owners to the new object, its owners and warnings.
+Transform = Callable[[Document, Ownership], tuple[Read, Ownership]]
+
+
+class Writes:
+    """Creates, updates and patches."""
+
+    def __init__(self, storage: Storage, clock: Callable[[], datetime], names: meta.NameSource) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._names = names
+
+    # ---- create
+
+    def create(self, target: Target, raw: Any, options: Options) -> Written:
+        """POST. 409 when the name is taken, 404 when the namespace is missing."""
+        with self._storage.lock:
+            read = read_object(target.kind, raw, options.validation, self._clock())
+            return self._create(target, read, None, options)
+
+    def _create(self, target: Target, read: Read, owners: Ownership | None, options: Options) -> Written:
+        kind, now = target.kind, self._clock()
+        strategy = BY_KIND[kind.kind]
+        meta.require_namespace(read.document, kind, target.namespace)
+        stated = read.document["metadata"].get("resourceVersion")
+        document = meta.begin(read.document, kind, target.namespace, now, self._names)
+        if owners is None:
+            owners = self._owned_by_update(kind, strategy.main, zero(kind.struct), document, options, "", {})
+        document = self._admit_creation(target, document)
+        document = strategy.prepare_create(document, now)
+        self._check_creation(strategy, kind, document)
+        name = document["metadata"]["name"]
+        key = key_of(target.namespace, name)
+        if stated not in (None, "", "0"):
+            raise ApiError(500, "", "resourceVersion should not be set on objects to be created")
+        if self._storage.get(kind, key):
+            raise already_exists(kind.qualified_resource, name)
+        document = managed.with_ownership(document, owners)
+        warnings = (*read.warnings, *strategy.warn(document))
+        return Written(self._put(kind, key, document, None, dry_run=options.dry_run), created=True, warnings=warnings)
+
+    def _admit_creation(self, target: Target, document: Document) -> Document:
+        kind = target.kind
+        if kind.namespaced:
+            stored = self._storage.get(NAMESPACE, target.namespace)
+            admission.check_namespace(
+                kind,
+                document["metadata"].get("name", ""),
+                target.namespace,
+                stored.document if stored else None,
+            )
+        return admission.admit_creation(kind, document, self._node_of(document))
+
+    def _node_of(self, pod: Document) -> Document | None:
+        name = pod.get("spec", {}).get("nodeName") if pod["kind"] == "Pod" else None
+        stored = self._storage.get(NODE, name) if name else None
+        return stored.document if stored else None
+
+    def _check_creation(self, strategy: Strategy, kind: Kind, document: Document) -> None:
+        errors = strategy.check_create_namespace(document, self._namespace_labels(document))
+        errors = errors + strategy.check_create(document)
+        if not errors:
+            errors = check_metadata(document, namespaced=kind.namespaced, name_rule=path_segment, common=True)
+        if errors:
+            raise invalid(kind.qualified_kind, document["metadata"].get("name", ""), errors)
+
+    def _namespace_labels(self, document: Document) -> dict[str, str]:
+        stored = self._storage.get(NAMESPACE, document["metadata"].get("namespace", ""))
+        return dict(stored.document["metadata"].get("labels") or {}) if stored else {}
+
+    def _put(self, kind: Kind, key: str, document: Document, old: Stored | None, *, dry_run: bool) -> Stored:
+        if not dry_run:
+            return self._storage.put(kind, key, document)
+        encoded = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+        return Stored(document, old.version if old else 0, encoded)
+
+    # ---- update
+
+    def replace(self, target: Target, raw: Any, options: Options) -> Written:
+        """PUT. Creates where the kind allows that."""
+        with self._storage.lock:
+            kind, now = target.kind, self._clock()
+            read = read_object(kind, raw, options.validation, now)
+            meta.require_name_match(read.document, target.name)
+            meta.require_namespace(read.document, kind, target.namespace)
+            old = self._storage.get(kind, target.key)
+            strategy = BY_KIND[kind.kind]
+            if old is None and strategy.creates_on_put and not target.subresource:
+                return self._create(target, read, None, options)
+            uid = read.document["metadata"].get("uid")
+            if old is not None and uid and uid != old.document["metadata"]["uid"]:
+                why = precondition_failed(kind, target.key, "UID", uid, old.document["metadata"]["uid"])
+                raise conflict(kind.qualified_resource, target.name, why)
+
+            def transform(live: Document, owners: Ownership) -> tuple[Read, Ownership]:
+                door = strategy.door(target.subresource)
+                owners = _requested_owners(read.document, owners, target.subresource)
+                return read, self._owned_by_update(kind, door, live, read.document, options, target.subresource, owners)
+
+            return self._update(target, old, transform, options)
+
+    def patch(self, target: Target, media_type: str, body: bytes, options: Options) -> Written:
+        """PATCH in any of the four forms."""
+        _check_patch_options(media_type, options)
+        with self._storage.lock:
+            old = self._storage.get(target.kind, target.key)
+            if media_type == patches.APPLY_PATCH:
+                return self._apply(target, old, body, options)
+            try:
+                patch = parse_json(body)
+            except ValueError as error:
+                raise bad_request(f"error decoding patch: {error}") from None
+
+            def transform(live: Document, owners: Ownership) -> tuple[Read, Ownership]:
+                patched = _patched(target.kind, media_type, live, patch)
+                opaque = _OPAQUE_TEXT[media_type]
+                read = read_patched(target.kind, patched, options.validation, self._clock(), opaque)
+                meta.require_namespace(read.document, target.kind, target.namespace)
+                meta.require_name_match(read.document, target.name)
+                door = BY_KIND[target.kind.kind].door(target.subresource)
+                owners = _requested_owners(read.document, owners, target.subresource)
+                return read, self._owned_by_update(
+                    target.kind, door, live, read.document, options, target.subresource, owners
+                )
+
+            return self._update(target, old, transform, options)
+
+    def _owned_by_update(
+        self,
+        kind: Kind,
+        door: Door,
+        old: Document,
+        new: Document,
+        options: Options,
+        subresource: str,
+        owners: Ownership,
+    ) -> Ownership:
+        by = Manager(options.manager, "Update", kind.api_version, subresource)
+        now = write_time(self._clock())
+        return managed.owned_after_update(kind.struct, old, new, owners, by, now, door.reset)
+
+    def _update(self, target: Target, old: Stored | None, transform: Transform, options: Options) -> Written:
+        kind = target.kind
+        if old is None:
+            raise not_found(kind.qualified_resource, target.name)
+        live = old.document
+        door = BY_KIND[kind.kind].door(target.subresource)
+        read, owners = transform(live, managed.read_ownership(live))
+        document = read.document
+        if not target.subresource:
+            document = admission.admit_update(kind, document, live, self._node_of(document))
+        document = _with_version(document, target, live, unconditional=door.unconditional)
+        document = door.prepare(meta.carry_over(document, live), live)
+        document = managed.with_ownership(document, owners)
+        self._check_update(kind, door, document, live)
+        warnings = read.warnings if target.subresource else (*read.warnings, *_update_warnings(kind, document))
+        if _is_same(document, live):
+            return Written(old, warnings=warnings)
+        if meta.ends_with_update(document, live) and not document.get("spec", {}).get("finalizers"):
+            if not options.dry_run:
+                self._storage.delete(kind, target.key)
+            encoded = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+            return Written(Stored(document, old.version, encoded), warnings=warnings)
+        return Written(self._put(kind, target.key, document, old, dry_run=options.dry_run), warnings=warnings)
+
+    def _check_update(self, kind: Kind, door: Door, new: Document, old: Document) -> None:
+        errors = check_metadata(new, namespaced=kind.namespaced, name_rule=path_segment, common=True)
+        errors += check_metadata_update(new, old)
+        errors += door.check_namespace(new, old, self._namespace_labels(new))
+        errors += door.check(new, old)
+        if errors:
+            raise invalid(kind.qualified_kind, new["metadata"].get("name", ""), errors)
+
+    # ---- server-side apply
+
+    def _apply(self, target: Target, old: Stored | None, body: bytes, options: Options) -> Written:
+        kind = target.kind
+        config = _read_config(target, body)
+        if old is None and target.subresource:
+            raise not_found(kind.qualified_resource, target.name)
+        strategy = BY_KIND[kind.kind]
+        door = strategy.door(target.subresource)
+        by = Manager(options.manager, "Apply", kind.api_version, target.subresource)
+        now = write_time(self._clock())
+
+        def transform(live: Document, owners: Ownership) -> tuple[Read, Ownership]:
+            bare = managed.without_ownership(live)
+            applied = managed.apply(kind.struct, bare, config, owners, by, now, door.reset, force=bool(options.force))
+            return self._read_applied(target, applied.document), applied.owners
+
+        if old is not None:
+            return self._update(target, old, transform, options)
+        live = {"kind": kind.kind, "apiVersion": kind.api_version} | zero(kind.struct)
+        if config.get("metadata", {}).get("uid"):
+            raise conflict(
+                kind.qualified_resource,
+                target.name,
+                (
+                    f"uid mismatch: the provided object specified uid {config['metadata']['uid']}, and no existing "
+                    f"object "
+                    "was found"
+                ),
+            )
+        read, owners = transform(live, {})
+        return self._create(target, read, owners, options)
+
+    def _read_applied(self, target: Target, merged: Document) -> Read:
+        try:
+            read = read_patched(target.kind, merged, IGNORE, self._clock(), SORTED)
+        except UnreadableError as error:
+            raise bad_request(str(error)) from None
+        meta.require_namespace(read.document, target.kind, target.namespace)
+        meta.require_name_match(read.document, target.name)
+        return read
+
+
+def path_segment(text: str) -> list[str]:
+    """What every name has to be, whatever its kind says: one segment of a path."""
+    if text in (".", ".."):
+        return [f"may not be '{text}'"]
+    return [f"may not contain '{character}'" for character in "/%" if character in text]
+
+
+def precondition_failed(kind: Kind, key: str, title: str, asked: str, present: str) -> str:
+    """Kubernetes' words for an identity that a write stated and the stored object does not have."""
+    prefix = f"/registry/{'minions' if kind is NODE else kind.plural}"
+    return (
+        f"StorageError: invalid object, Code: 4, Key: {prefix}/{key}, ResourceVersion: 0, AdditionalErrorMsg: "
+        f"Precondition failed: {title} in precondition: {asked}, {title} in object meta: {present}"
+    )
+
+
+def _requested_owners(new: Document, owners: Ownership, subresource: str) -> Ownership:
+    """A client may edit managedFields through the main door; one empty entry erases them."""
+    sent = new["metadata"].get("managedFields") or []
+    if subresource or not sent:
+        return owners
+    if sent == [{}]:
+        return {}
+    return managed.read_ownership(new) or owners
+
+
+def _with_version(document: Document, target: Target, live: Document, *, unconditional: bool) -> Document:
+    """409 when the client saw another version; a client that states none takes what there is, where that is allowed."""
+    stated = document["metadata"].get("resourceVersion", "")
+    present = live["metadata"]["resourceVersion"]
+    if stated in ("", "0"):
+        if not unconditional:
+            error = invalid_field("metadata.resourceVersion", 0, "must be specified for an update")
+            raise invalid(target.kind.qualified_resource, target.name, [error])
+        return meta.with_metadata(document, resourceVersion=present)
+    if not stated.isdigit():
+        why = f'strconv.ParseUint: parsing "{stated}": invalid syntax'
+        error = invalid_field("metadata.resourceVersion", stated, why)
+        raise invalid(target.kind.qualified_resource, target.name, [error])
+    if stated != present:
+        raise conflict(target.kind.qualified_resource, target.name, MODIFIED)
+    return document
+
+
+def _update_warnings(kind: Kind, document: Document) -> list[str]:
+    return BY_KIND[kind.kind].warn(document) if kind.kind == "ResourceSlice" else []
+
+
+def _is_same(new: Document, old: Document) -> bool:
+    """True when nothing but the times of managedFields differs: such an update is no write."""
+
+    def untimed(document: Document) -> Document:
+        entries = [
+            {name: value for name, value in entry.items() if name != "time"}
+            for entry in document["metadata"].get("managedFields") or ()
+        ]
+        return meta.with_metadata(document, managedFields=entries)
+
+    return untimed(new) == untimed(old)
+
+
+def _check_patch_options(media_type: str, options: Options) -> None:
+    errors = []
+    if media_type == patches.APPLY_PATCH:
+        if not options.explicit_manager:
+            errors.append(required("fieldManager", "is required for apply patch"))
+    elif options.force is not None:
+        errors.append(forbidden("force", "may not be specified for non-apply patch"))
+    if errors:
+        raise invalid(Qualified("meta.k8s.io", "PatchOptions"), "", errors)
+
+
+def _patched(kind: Kind, media_type: str, live: Document, patch: Any) -> Any:
+    if media_type == patches.JSON_PATCH:
+        return patches.json_patch(live, patch)
+    if not isinstance(patch, dict):
+        raise bad_request(
+            "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"
+        )
+    if media_type == patches.MERGE_PATCH:
+        return patches.merge_patch(live, patch)
+    body = {name: value for name, value in live.items() if name not in ("kind", "apiVersion")}
+    change = {name: value for name, value in patch.items() if name not in ("kind", "apiVersion")}
+    return strategic.merge(kind.struct, body, change)
+
+
+def _read_config(target: Target, body: bytes) -> Document:
+    kind = target.kind
+    try:
+        config = parse_yaml(body)
+    except ValueError as error:
+        raise bad_request(f"error decoding YAML: {error}") from None
+    if not isinstance(config, dict):
+        raise bad_request("error decoding YAML: an apply configuration must be an object")
+    if config.get("kind") != kind.kind or config.get("apiVersion") != kind.api_version:
+        group, _, version = str(config.get("apiVersion", "")).rpartition("/")
+        raise bad_request(f"invalid object type: {group}/{version}, Kind={config.get('kind', '')}")
+    why = _untyped(kind, config)
+    metadata = config.get("metadata")
+    given = metadata if isinstance(metadata, dict) else {}
+    if why:
+        about = f"{given.get('namespace', '')}/{given.get('name', '')}; {kind.api_version}, Kind={kind.kind}"
+        raise ApiError(500, "", f"failed to create typed patch object ({about}): {why}")
+    if given.get("managedFields"):
+        raise bad_request("metadata.managedFields must be nil")
+    return {name: value for name, value in config.items() if name not in ("kind", "apiVersion")}
+
+
+def _untyped(kind: Kind, config: Document) -> str:
+    """Why an apply configuration is no object of its kind; "" when it is."""
+    try:
+        decode(kind.struct, config, api_version=kind.api_version, kind=kind.kind)
+    except UnreadableError as error:
+        return str(error)
+    unknown = managed.undeclared(kind.struct, config)
+    return f"{unknown}: field not declared in schema" if unknown else ""

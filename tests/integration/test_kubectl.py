@@ -1,0 +1,148 @@
+"""kubectl against the embedded API server. Without a kubectl on the path these tests are skipped, and say so."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dracaena.demo.apiserver import ApiServer
+
+KUBECTL = shutil.which("kubectl")
+pytestmark = pytest.mark.skipif(KUBECTL is None, reason="no kubectl on the path")
+
+MANIFEST = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web, labels: {app: web}}
+spec:
+  resourceClaims: [{name: gpus, resourceClaimTemplateName: four}]
+  containers:
+  - {name: main, image: busybox, resources: {claims: [{name: gpus}]}}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: mine}
+spec: {devices: {requests: [{name: gpus, exactly: {deviceClassName: gpu.dracaena.dev, count: 2}}]}}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: node-a}
+"""
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as running:
+        yield running
+
+
+@pytest.fixture
+def kubectl(server: ApiServer, tmp_path: Path) -> Run:
+    config = tmp_path / "kubeconfig"
+    config.write_text(yaml.safe_dump(server.kubeconfig()))
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "KUBECONFIG": str(config)}
+
+    def run(*arguments: str, code: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [str(KUBECTL), *arguments],
+            input=stdin,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def applied(kubectl: Run) -> Iterator[Run]:
+    kubectl("apply", "--server-side", "-f", "-", stdin=MANIFEST)
+    yield kubectl
+    kubectl("delete", "--ignore-not-found", "-f", "-", stdin=MANIFEST)
+
+
+def test_apply_server_side_creates_and_is_idempotent(applied: Run) -> None:
+    again = applied("apply", "--server-side", "-f", "-", stdin=MANIFEST)
+    assert again.stdout.splitlines() == [
+        "pod/web serverside-applied",
+        "resourceclaim.resource.k8s.io/mine serverside-applied",
+        "node/node-a serverside-applied",
+    ]
+
+
+def test_get_prints_names_json_yaml_and_a_plain_table(applied: Run) -> None:
+    assert applied("get", "pods", "-o", "name").stdout == "pod/web\n"
+    assert json.loads(applied("get", "pod", "web", "-o", "json").stdout)["kind"] == "Pod"
+    assert (
+        yaml.safe_load(applied("get", "resourceclaims", "-o", "yaml").stdout)["items"][0]["metadata"]["name"] == "mine"
+    )
+    table = applied("get", "pods", "-l", "app=web", "--field-selector", "status.phase=Pending").stdout
+    assert [line.split()[0] for line in table.splitlines()] == ["NAME", "web"]
+    assert applied("get", "resourceslices").stderr.startswith("No resources found")
+
+
+def test_describe_works_for_pod_node_and_claim(applied: Run) -> None:
+    assert "Status:       Pending" in applied("describe", "pod", "web").stdout
+    assert "node.kubernetes.io/not-ready:NoSchedule" in applied("describe", "node", "node-a").stdout
+    assert "Device Class Name:  gpu.dracaena.dev" in applied("describe", "resourceclaim", "mine").stdout
+
+
+def test_label_annotate_patch_taint_and_cordon_work(applied: Run) -> None:
+    applied("label", "pod", "web", "tier=front")
+    applied("annotate", "resourceclaim", "mine", "a=b")
+    applied("patch", "pod", "web", "-p", '{"metadata":{"labels":{"more":"yes"}}}')
+    applied("taint", "node", "node-a", "k=v:NoSchedule")
+    applied("cordon", "node-a")
+    labels = json.loads(applied("get", "pod", "web", "-o", "json").stdout)["metadata"]["labels"]
+    assert labels == {"app": "web", "tier": "front", "more": "yes"}
+    assert json.loads(applied("get", "node", "node-a", "-o", "json").stdout)["spec"]["unschedulable"] is True
+
+
+def test_wait_and_watch_see_the_state(applied: Run) -> None:
+    applied("wait", "--for=jsonpath={.status.phase}=Pending", "pod/web", "--timeout=10s")
+    seen = applied("get", "pod", "web", "-o", "name", "--watch", "--request-timeout=1s", code=0)
+    assert seen.stdout.splitlines()[0] == "pod/web"
+
+
+def test_create_delete_and_client_side_apply_work(kubectl: Run) -> None:
+    kubectl("apply", "-f", "-", stdin=MANIFEST)
+    assert "unchanged" in kubectl("apply", "-f", "-", stdin=MANIFEST).stdout
+    assert 'pod "web" deleted' in kubectl("delete", "pod", "web", "--timeout=20s").stdout
+    kubectl("delete", "--ignore-not-found", "-f", "-", stdin=MANIFEST)
+    kubectl("create", "-f", "-", stdin=MANIFEST)
+    assert "AlreadyExists" in kubectl("create", "-f", "-", stdin=MANIFEST, code=1).stderr
+    kubectl("delete", "-f", "-", stdin=MANIFEST)
+
+
+def test_a_misspelt_field_is_refused(kubectl: Run) -> None:
+    wrong = MANIFEST.replace("resourceClaims:", "resourceClaimz:", 1)
+    failed = kubectl("create", "-f", "-", stdin=wrong, code=1)
+    assert 'unknown field "spec.resourceClaimz"' in failed.stderr
+
+
+def test_what_is_not_served_is_refused_by_name(applied: Run) -> None:
+    assert "does not implement the sub-resource pods/log" in applied("logs", "web", code=1).stderr
+    assert "doesn't have a resource type" in applied("get", "deployments", code=1).stderr
+    assert (
+        "spec.volumes"
+        in applied("patch", "pod", "web", "-p", '{"spec":{"volumes":[{"name":"v","emptyDir":{}}]}}', code=1).stderr
+    )
+
+
+def test_resources_and_version_are_discovered(kubectl: Run) -> None:
+    listed = kubectl("api-resources", "--no-headers", "-o", "name").stdout.split()
+    assert "resourceclaims.resource.k8s.io" in listed
+    assert "v1.36.3" in kubectl("version").stdout
