@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import yaml
 from prometheus_client import CollectorRegistry
-from support.allocation import DRIVER, pool_slice, request
 
 from dracaena.api.machine import Machine
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER
@@ -23,6 +22,7 @@ from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import ApiUnavailableError
 from dracaena.kube.transport import Stream, Transport
 from dracaena.process.clock import SystemClock
+from support.allocation import DRIVER, pool_slice, request
 
 NAMESPACE = "default"
 

@@ -1,0 +1,29 @@
+"""`dracaena controller`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from dracaena.cli.commands import Commands
+from dracaena.controller.settings import ControllerSettings
+from dracaena.process.settings import add_arguments, load
+
+
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "controller",
+        help="run the program that allocates the GPUs of the cluster",
+        description="Decide for each pending pod which GPUs of which node its claims get, and write the allocations. "
+        "One instance works at a time. A flag wins over the environment, that over --config, that over the default.",
+    )
+    add_arguments(parser, ControllerSettings)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    settings = load(ControllerSettings, arguments, os.environ)
+    from dracaena.controller.program import run
+
+    return run(settings)

@@ -1,0 +1,29 @@
+"""`dracaena demo`."""
+
+from __future__ import annotations
+
+import argparse
+
+from dracaena.api.errors import BadInputError
+from dracaena.cli.commands import Commands
+
+
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "demo",
+        help="see pods get their GPUs on recorded machines: no cluster, no GPU",
+        description="Start an in-memory Kubernetes API, the controller and one plugin for each of several recorded "
+        "machines, create pods and show what each got, where, by which links and why.",
+    )
+    parser.add_argument("--keep", action="store_true", help="keep it running and say how to reach it with kubectl")
+    parser.add_argument("--plain", action="store_true", help="plain lines even on a terminal")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    try:
+        from dracaena.demo.program import run
+    except ModuleNotFoundError as error:
+        raise BadInputError(f"{error.name} is not installed: pip install 'dracaena[demo]' brings it") from error
+    return run(keep=arguments.keep, plain=arguments.plain)

@@ -1,0 +1,29 @@
+"""`dracaena kubelet-plugin`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from dracaena.cli.commands import Commands
+from dracaena.kubelet_plugin.settings import PluginSettings
+from dracaena.process.settings import add_arguments, load
+
+
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "kubelet-plugin",
+        help="run the program that serves the GPUs of one node",
+        description="Publish the GPUs of this node and prepare them for kubelet. A flag wins over the environment, "
+        "that over --config, that over the default.",
+    )
+    add_arguments(parser, PluginSettings)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    settings = load(PluginSettings, arguments, os.environ)
+    from dracaena.kubelet_plugin.program import run
+
+    return run(settings)

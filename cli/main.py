@@ -1,0 +1,83 @@
+"""Entry point of the `dracaena` command: builds the parser, runs one sub-command, turns errors into one line."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+from dracaena.api.errors import DracaenaError, PermanentError
+from dracaena.cli import controller, demo, kubelet_plugin, topology, version
+
+EXIT_FAILED = 1
+"""Something outside failed that may work later."""
+EXIT_BAD_INPUT = 2
+"""Somebody must change what was given; argparse ends with the same code."""
+EXIT_INTERRUPTED = 130
+"""128 + SIGINT, as a shell reports it."""
+EXIT_BROKEN_PIPE = 141
+"""128 + SIGPIPE: the reader of our output (head, less) went away."""
+
+_EXAMPLES = """\
+examples:
+  See the whole thing work, with no cluster and no GPU:
+      dracaena demo
+
+  Draw how the GPUs of this machine are linked:
+      nvidia-smi topo -m | dracaena topology import -
+
+  See what a node with these links would publish:
+      dracaena topology import topo.txt -o resourceslices --node worker-1
+
+  Look at a machine that comes with this package:
+      dracaena topology machines
+      dracaena topology show --machine dgx-1v
+
+  Run the two programs (see their --help for all settings):
+      dracaena controller --kubeconfig ~/.kube/config
+      dracaena kubelet-plugin --node-name worker-1 --machine hgx-h100
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code. A wrong command line ends in SystemExit(2): argparse's way."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without box characters shows ? in their place
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    if not hasattr(arguments, "run"):
+        parser.print_help()
+        return EXIT_BAD_INPUT
+    try:
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+    except DracaenaError as error:
+        print(f"dracaena: {' '.join(str(error).split())}", file=sys.stderr)
+        return EXIT_BAD_INPUT if isinstance(error, PermanentError) else EXIT_FAILED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more at exit: give it a place where that cannot fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    return code
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command; a chosen sub-command leaves its function in `run`."""
+    parser = argparse.ArgumentParser(
+        prog="dracaena",
+        description="Kubernetes DRA driver for NVIDIA GPUs that gives each pod the GPUs that are linked best.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for module in (topology, demo, controller, kubelet_plugin, version):
+        module.register(commands)
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,216 @@
+"""`dracaena topology`: read a link matrix or a recorded machine, and show it in several forms."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dracaena.api.errors import BadInputError
+from dracaena.api.names import DEFAULT_DRIVER_NAME
+from dracaena.cli.commands import Commands
+
+if TYPE_CHECKING:
+    from dracaena.api.machine import Machine
+    from dracaena.kubelet_plugin.discovery.nvidia_smi_topo import TopoMatrix
+
+_FORMS = ("tree", "matrix", "json", "resourceslices")
+_STDIN = "-"
+_DEFAULT_NODE = "node"
+_DNS_SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.ASCII)
+_DESCRIPTION = """\
+Read how GPUs are linked and show it as
+
+  tree            GPUs below the PCIe level that joins them, with NUMA nodes and NVLinks
+  matrix          the matrix, link tokens as they were printed
+  json            the same for programs
+  resourceslices  the YAML that a node with these links would publish
+"""
+
+
+def register(commands: Commands) -> None:
+    """Add the command with its three verbs."""
+    parser = commands.add_parser(
+        "topology",
+        help="show how the GPUs of a machine are linked",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    importing = verbs.add_parser("import", help="read the text of `nvidia-smi topo -m`")
+    importing.add_argument("file", metavar="FILE", help="file with the text; - is standard input")
+    _add_form(importing, f"name of the node in resourceslices (default: {_DEFAULT_NODE})")
+    importing.set_defaults(run=_run_import)
+    showing = verbs.add_parser("show", help="read a recorded machine")
+    showing.add_argument("--machine", required=True, metavar="NAME|FILE", help="see `dracaena topology machines`")
+    _add_form(showing, "name of the node in resourceslices (default: the machine's name)")
+    showing.set_defaults(run=_run_show)
+    listing = verbs.add_parser("machines", help="list the recorded machines of this package")
+    listing.set_defaults(run=_run_machines)
+
+
+def _add_form(parser: argparse.ArgumentParser, node_help: str) -> None:
+    parser.add_argument("-o", "--output", choices=_FORMS, default="tree", help="form of the output (default: tree)")
+    parser.add_argument("--node", metavar="NAME", help=node_help)
+    parser.add_argument(
+        "--driver-name",
+        default=DEFAULT_DRIVER_NAME,
+        metavar="NAME",
+        help="DRA driver name in resourceslices (default: %(default)s)",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What all forms are made of. `texts` holds what only a printed matrix has."""
+
+    machine: Machine
+    texts: TopoMatrix | None
+    node: str
+
+
+def _run_import(arguments: argparse.Namespace) -> int:
+    from dracaena.kubelet_plugin.discovery.nvidia_smi_topo import decode_text, machine_from_matrix, parse_topo_matrix
+
+    node = arguments.node or _DEFAULT_NODE
+    try:
+        matrix = parse_topo_matrix(decode_text(_read(arguments.file)))
+    except BadInputError as error:
+        raise BadInputError(f"{_display(arguments.file)}: {error}") from error
+    _print(_Shown(machine_from_matrix(matrix, node), matrix, node), arguments)
+    return 0
+
+
+def _run_show(arguments: argparse.Namespace) -> int:
+    from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+
+    machine = read_machine(arguments.machine)
+    _print(_Shown(machine, None, arguments.node or machine.name), arguments)
+    return 0
+
+
+def _run_machines(_: argparse.Namespace) -> int:
+    from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names, read_machine
+
+    rows = [("NAME", "GPUS", "NUMA NODES", "LINKS", "PRODUCT")]
+    for name in machine_names():
+        machine = read_machine(name)
+        products = sorted({gpu.product_name or "-" for gpu in machine.gpus})
+        numa_nodes = {node for node in machine.topology.numa_nodes if node is not None}
+        links = sorted({link.token for link in machine.topology.pairs})
+        rows.append((name, str(len(machine.gpus)), str(len(numa_nodes)), " ".join(links), ", ".join(products)))
+    for line in _aligned(rows):
+        print(line)
+    return 0
+
+
+def _read(file: str) -> bytes:
+    if file == _STDIN:
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise BadInputError(
+            f"cannot be read: {reason}, expected a file with the output of `nvidia-smi topo -m`"
+        ) from error
+
+
+def _display(file: str) -> str:
+    return "standard input" if file == _STDIN else file
+
+
+def _check_name(name: str, option: str) -> None:
+    if not _DNS_SUBDOMAIN.fullmatch(name):
+        raise BadInputError(f"{option}: {name!r} is no DNS name, expected lower-case letters, digits, dashes and dots")
+
+
+def _print(shown: _Shown, arguments: argparse.Namespace) -> None:
+    if arguments.output == "tree":
+        from dracaena.api.tree import render_tree
+
+        print("\n".join(render_tree(shown.machine)))
+    elif arguments.output == "matrix":
+        print("\n".join(_aligned(_matrix_rows(_document(shown)))))
+    elif arguments.output == "json":
+        print(_json_text(_document(shown)))
+    else:
+        _check_name(shown.node, "--node")
+        _check_name(arguments.driver_name, "--driver-name")
+        print(_resourceslices_text(shown, arguments.driver_name), end="")
+
+
+def _document(shown: _Shown) -> dict[str, Any]:
+    """Return the JSON form. Link tokens are as printed; a recorded machine has its own, `?` for unknown."""
+    machine, texts = shown.machine, shown.texts
+    topology = machine.topology
+    unknown = [None] * topology.gpu_count
+    levels = [["?" if level is None else level.name for level in nic.levels] for nic in topology.nics]
+    return {
+        "source": machine.source,
+        "gpus": [f"GPU{gpu.index}" for gpu in machine.gpus],
+        "matrix": texts.matrix if texts else topology.matrix(),
+        "nics": texts.nics if texts else [nic.name for nic in topology.nics],
+        "nic_names": dict(texts.nic_legend) if texts else {},
+        "gpu_nic": texts.gpu_nic if texts else [[row[gpu] for row in levels] for gpu in range(topology.gpu_count)],
+        "numa": topology.numa_nodes,
+        "cpu_affinity": texts.cpu_affinity if texts else unknown,
+        "numa_affinity": texts.numa_affinity if texts else unknown,
+        "gpu_numa_id": texts.gpu_numa_id if texts else unknown,
+    }
+
+
+def _json_text(document: dict[str, Any]) -> str:
+    """Write one matrix row a line: read by people as well."""
+    return "{\n" + ",\n".join(f"  {json.dumps(key)}: {_json_value(value)}" for key, value in document.items()) + "\n}"
+
+
+def _json_value(value: Any) -> str:
+    if isinstance(value, list | tuple) and value and isinstance(value[0], list | tuple):
+        return "[\n" + ",\n".join(f"    {json.dumps(row)}" for row in value) + "\n  ]"
+    return json.dumps(value)
+
+
+def _matrix_rows(document: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return header and rows as `nvidia-smi topo -m` has them; `import` reads them again."""
+    affinity = {"CPU Affinity": document["cpu_affinity"], "NUMA Affinity": document["numa_affinity"]}
+    if any(cell is not None for cell in document["gpu_numa_id"]):
+        affinity["GPU NUMA ID"] = document["gpu_numa_id"]
+    if all(cell is None for cells in affinity.values() for cell in cells):
+        affinity = {"NUMA Affinity": document["numa"]} if any(n is not None for n in document["numa"]) else {}
+    rows = [("", *document["gpus"], *document["nics"], *affinity)]
+    for at, gpu in enumerate(document["gpus"]):
+        cells = ("N/A" if column[at] is None else str(column[at]) for column in affinity.values())
+        rows.append((gpu, *document["matrix"][at], *document["gpu_nic"][at], *cells))
+    return rows
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _resourceslices_text(shown: _Shown, driver: str) -> str:
+    import msgspec
+    import yaml
+
+    from dracaena.api.objects import ResourceSlice
+    from dracaena.kubelet_plugin.discovery.allocatable import slice_specs
+
+    specs = slice_specs(shown.machine, driver=driver, node_name=shown.node, tainted=True)
+    documents = [
+        {
+            "apiVersion": ResourceSlice.API_VERSION,
+            "kind": ResourceSlice.KIND,
+            "metadata": {"name": f"{page:05x}-{driver}-{shown.node}"},
+            "spec": msgspec.to_builtins(spec),
+        }
+        for page, spec in enumerate(specs)
+    ]
+    return yaml.safe_dump_all(documents, sort_keys=False, explicit_start=True)

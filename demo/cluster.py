@@ -1,0 +1,245 @@
+"""The embedded cluster: a Kubernetes API, stand-ins for its controllers and kubelets, and real Dracaena processes.
+
+All of it lives in one folder and ends with the `with` block, however that is left.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+import yaml
+
+from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.names import DEFAULT_DRIVER_NAME
+from dracaena.api.objects import ResourceSlice
+from dracaena.demo.apiserver import ApiServer
+from dracaena.demo.kube_controller_manager import KubeControllerManager
+from dracaena.demo.kube_scheduler import KubeScheduler
+from dracaena.demo.kubelet import WIPE_AFTER_S, Kubelet
+from dracaena.demo.programs import Program
+from dracaena.kube.client import KubeClient
+from dracaena.kube.transport import Transport
+from dracaena.process.clock import Clock, SystemClock
+
+READY_TIMEOUT_S = 40.0
+"""For all programs to start: about 5 s on two free cores, the rest is for a loaded machine."""
+
+POLL_S = 0.05
+"""Pause between two looks while waiting: below what a person sees, above what burdens the API."""
+
+SHORT_FOLDER = Path("/tmp")  # noqa: S108 - only the place of a fresh private folder
+"""A unix socket path holds 107 bytes; the default temporary folder of some systems takes half of that."""
+
+
+class ClusterError(DracaenaError):
+    """The cluster did not come to the state that was waited for; str() says what was seen instead."""
+
+
+class StandIn(Protocol):
+    """A part of the cluster that runs in threads of this process."""
+
+    @property
+    def failure(self) -> Exception | None:
+        """The bug that ended it, if one did."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """A node of the cluster: its name, and the recorded machine that its plugin plays."""
+
+    name: str
+    machine: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFolders:
+    """Where one node keeps its files."""
+
+    kubelet_root: Path
+    cdi_root: Path
+
+    @property
+    def podlist(self) -> Path:
+        """The file that monitoring reads."""
+        return self.kubelet_root / "pod-resources" / "podlist.json"
+
+    @property
+    def plugin_data(self) -> Path:
+        """The plugin's own folder: socket, lock, checkpoints."""
+        return self.kubelet_root / "plugins" / DEFAULT_DRIVER_NAME
+
+
+@contextmanager
+def short_folder() -> Iterator[Path]:
+    """Make a private folder with a short path, and remove it with all that is in it at the end of the block."""
+    parent = SHORT_FOLDER if SHORT_FOLDER.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="dracaena-", dir=parent) as name:
+        yield Path(name)
+
+
+class Cluster:
+    """A running cluster inside a `with` block.
+
+    Its files are in `root`, which must be a short path, or in a folder of its own that goes with the block.
+    `controller` and `plugins[node]` are the real processes: they may be killed and started again. `kubelets[node]`,
+    `scheduler` and `controller_manager` are stand-ins in this process.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[NodeSpec],
+        *,
+        root: Path | None = None,
+        clock: Clock | None = None,
+        wipe_after_s: float = WIPE_AFTER_S,
+        dra_versions: Sequence[str] = ("v1.DRAPlugin", "v1beta1.DRAPlugin"),
+    ) -> None:
+        self.nodes = tuple(nodes)
+        self._clock = clock or SystemClock()
+        self._root = root
+        self._wipe_after_s = wipe_after_s
+        self._dra_versions = tuple(dra_versions)
+        self._cleanup = ExitStack()
+        self._never = threading.Event()
+        self.plugins: dict[str, Program] = {}
+        self.kubelets: dict[str, Kubelet] = {}
+        self.folders: dict[str, NodeFolders] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._cleanup.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._cleanup.close()
+
+    # start
+
+    def _start(self) -> None:
+        self.root = self._root or self._cleanup.enter_context(short_folder())
+        (self.root / "logs").mkdir(exist_ok=True)
+        server = self._cleanup.enter_context(ApiServer(port=0))
+        self.url = server.url
+        self.kubeconfig = self.root / "kubeconfig"
+        self.kubeconfig.write_text(yaml.safe_dump(server.kubeconfig()), encoding="utf-8")
+        self.client = self._connect("dracaena-demo")
+        self._start_stand_ins()
+        self._start_programs()
+        self.wait_published()
+
+    def _connect(self, user_agent: str) -> KubeClient:
+        return KubeClient(Transport.from_kubeconfig(str(self.kubeconfig), user_agent=user_agent))
+
+    def _start_stand_ins(self) -> None:
+        self.controller_manager = KubeControllerManager(self._connect("kube-controller-manager"), self._clock)
+        self.scheduler = KubeScheduler(self._connect("kube-scheduler"), self._clock)
+        for stand_in in (self.controller_manager, self.scheduler):
+            stand_in.start()
+            self._cleanup.callback(stand_in.stop)
+        for node in self.nodes:
+            home = self.root / node.name
+            self.folders[node.name] = NodeFolders(home / "kubelet", home / "cdi")
+            self.start_kubelet(node.name)
+        self._cleanup.callback(self._stop_kubelets)
+
+    def start_kubelet(self, node_name: str) -> None:
+        """Start the stand-in for kubelet on a node; after stop() on the old one this is kubelet's restart."""
+        folders = self.folders[node_name]
+        kubelet = Kubelet(
+            self._connect("kubelet"),
+            self._clock,
+            node_name=node_name,
+            kubelet_root=folders.kubelet_root,
+            cdi_root=folders.cdi_root,
+            versions=self._dra_versions,
+            wipe_after_s=self._wipe_after_s,
+        )
+        kubelet.start()
+        self.kubelets[node_name] = kubelet
+
+    def _stop_kubelets(self) -> None:
+        for kubelet in self.kubelets.values():
+            kubelet.stop()
+
+    def _start_programs(self) -> None:
+        log = self.root / "logs"
+        connection = ("--kubeconfig", str(self.kubeconfig), "--http-address", "127.0.0.1:0")
+        self.controller = Program("controller", ("controller", *connection), log / "controller.log")
+        for node in self.nodes:
+            folders = self.folders[node.name]
+            arguments = ("kubelet-plugin", *connection, "--node-name", node.name, "--machine", node.machine)
+            places = ("--kubelet-root", str(folders.kubelet_root), "--cdi-root", str(folders.cdi_root))
+            program = Program(f"plugin of {node.name}", (*arguments, *places), log / f"plugin-{node.name}.log")
+            self.plugins[node.name] = program
+        self._cleanup.callback(self._stop_programs)
+        for program in self.programs:
+            program.start()
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """All real processes, the controller first."""
+        return (self.controller, *self.plugins.values())
+
+    def _stop_programs(self) -> None:
+        for program in self.programs:
+            program.request_stop()
+        for program in self.programs:
+            program.stop()
+
+    # waiting
+
+    def check(self) -> None:
+        """Raise when a stand-in met a bug of its own, or a program that was started has ended by itself."""
+        stand_ins: tuple[StandIn, ...] = (self.controller_manager, self.scheduler, *self.kubelets.values())
+        for stand_in in stand_ins:
+            if stand_in.failure is not None:
+                raise ClusterError(f"{type(stand_in).__name__} failed: {stand_in.failure!r}") from stand_in.failure
+        for program in self.programs:
+            program.check()
+
+    def wait(self, what: str, missing: Callable[[], str | None], timeout_s: float) -> None:
+        """Wait until `missing` returns None; it returns in words what is not as it should be.
+
+        Raises ClusterError after timeout_s with what was missing last, or at once as check() does.
+        """
+        deadline_s = self._clock.monotonic() + timeout_s
+        while True:
+            self.check()
+            try:
+                seen = missing()
+            except TemporaryError as error:
+                seen = str(error)
+            if seen is None:
+                return
+            if self._clock.monotonic() >= deadline_s:
+                raise ClusterError(f"waited {timeout_s:.0f} s for {what}; at the end: {seen}")
+            self._clock.sleep_until_set(self._never, POLL_S)
+
+    def wait_published(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until every node has published complete pools of devices."""
+
+        def missing() -> str | None:
+            pages: dict[str, list[ResourceSlice]] = {node.name: [] for node in self.nodes}
+            for item in self.client.list(ResourceSlice).items:
+                pages.setdefault(item.spec.node_name, []).append(item)
+            absent = [name for name, items in sorted(pages.items()) if not items or len(items) < _slice_count(items)]
+            return f"no ResourceSlices of {', '.join(absent)}" if absent else None
+
+        self.wait("every node to publish its devices", missing, timeout_s)
+
+
+def _slice_count(items: Sequence[ResourceSlice]) -> int:
+    return max(item.spec.pool.resource_slice_count for item in items)

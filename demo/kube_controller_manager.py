@@ -1,0 +1,284 @@
+"""Stand-in for kube-controller-manager: the claim controller, the garbage collector, and one duty for nodes.
+
+What it does, as the real one does it:
+* makes claims from templates and records their names in pod.status.resourceClaimStatuses;
+* reserves allocated claims for pods that were bound past the scheduler;
+* drops reservations of pods that are gone, replaced, ended, or deleted before they had a node; when the last one goes
+  and the claim has the delete-protection finalizer, the allocation goes in the same write and the finalizer after it;
+* deletes a generated claim when its pod is done, and any pod, claim or slice whose owners are all gone;
+* takes the not-ready taint, which the API server gives to every new node, from nodes that say Ready.
+
+What it does not: nodes that stop to report, any other taint, pods of lost nodes, device taint eviction, PodGroups,
+owners other than pods and nodes (their objects are left alone), foreground deletion and orphans. As in the real one, a
+claim that was allocated and never reserved stays allocated.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from dracaena.api.names import DELETE_PROTECTION_FINALIZER, POD_CLAIM_NAME_ANNOTATION
+from dracaena.api.objects import (
+    ConsumerReference,
+    KubeObject,
+    OwnerReference,
+    Pod,
+    PodResourceClaim,
+    ResourceClaim,
+    ResourceSlice,
+)
+from dracaena.demo.objects import NodeWithStatus, ResourceClaimTemplate
+from dracaena.demo.pod_claims import claim_name, consumer_of, is_done, is_owned_by, is_reserved_for, needed_entries
+from dracaena.demo.reconcile import RETRY_S, ReconcileLoop, settle
+from dracaena.kube.client import KubeClient
+from dracaena.kube.errors import NotFoundError
+from dracaena.kube.events import EventRecorder
+from dracaena.kube.reflector import Reflector
+from dracaena.process.clock import Clock
+
+COMPONENT = "resource_claim"
+"""source.component of the real controller's Events."""
+
+NOT_READY = "node.kubernetes.io/not-ready"
+"""Taint of a node whose Ready condition is not True."""
+
+MAX_BASE_LENGTH = 57
+"""A generated name is base, hyphen and 5 random characters, at most 63 (DNS label)."""
+
+T = TypeVar("T", bound=KubeObject)
+
+
+class KubeControllerManager:
+    """Runs between start() and stop(), on caches of its own."""
+
+    def __init__(self, client: KubeClient, clock: Clock) -> None:
+        self._client = client
+        self._loop = ReconcileLoop("kube-controller-manager", self._reconcile, clock)
+        self._events = EventRecorder(client, COMPONENT, clock)
+        self._pods = Reflector(client, Pod, clock=clock, on_change=self._changed)
+        self._claims = Reflector(client, ResourceClaim, clock=clock, on_change=self._changed)
+        self._templates = Reflector(client, ResourceClaimTemplate, clock=clock, on_change=self._changed)
+        self._nodes = Reflector(client, NodeWithStatus, clock=clock, on_change=self._changed)
+        self._slices = Reflector(client, ResourceSlice, clock=clock, on_change=self._changed)
+        self._reflectors: tuple[Reflector[Any], ...] = (
+            self._pods,
+            self._claims,
+            self._templates,
+            self._nodes,
+            self._slices,
+        )
+        # Claims that were just made and may not be in the cache yet: one claim too many would never be used.
+        self._made: dict[tuple[str, str], str] = {}
+
+    @property
+    def failure(self) -> Exception | None:
+        """The bug that ended the stand-in, if one did."""
+        return self._loop.failure
+
+    def start(self) -> None:
+        """Begin to watch and act."""
+        self._events.start()
+        for reflector in self._reflectors:
+            reflector.start()
+        self._loop.start()
+
+    def stop(self) -> None:
+        """End all threads."""
+        self._loop.stop()
+        for reflector in self._reflectors:
+            reflector.stop()
+        self._events.stop()
+
+    def _changed(self, _old: KubeObject | None, _new: KubeObject | None) -> None:
+        self._loop.wake()
+
+    def _reconcile(self) -> float | None:
+        if not all(reflector.synced for reflector in self._reflectors):
+            return 0.05  # seconds; only at the start
+        results = (
+            settle(self._nodes.values(), self._admit_node, "node"),
+            settle(self._pods.values(), self._serve_pod, "pod"),
+            settle(self._claims.values(), self._free_claim, "claim"),
+            settle(self._claims.values(), self._delete_finished, "generated claim"),
+            settle((*self._pods.values(), *self._claims.values(), *self._slices.values()), self._collect, "garbage"),
+        )
+        return None if all(results) else RETRY_S
+
+    # claims of pods
+
+    def _serve_pod(self, pod: Pod) -> None:
+        """Make the claims that the pod's templates ask for, and reserve them when nobody else will."""
+        if pod.metadata.deletion_timestamp is not None or is_done(pod):
+            return
+        missing = [entry for entry in needed_entries(pod) if claim_name(pod, entry) is None]
+        if missing:
+            self._make_claims(pod, missing)
+        if pod.spec.node_name:
+            self._reserve_for_bound(pod)
+
+    def _make_claims(self, pod: Pod, missing: list[PodResourceClaim]) -> None:
+        names = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
+        for entry in missing:
+            made = self._existing(pod, entry) or self._create(pod, entry)
+            if made is not None:
+                names[entry.name] = made
+        if len(names) > len(pod.status.resource_claim_statuses):
+            statuses = [{"name": key, "resourceClaimName": names[key]} for key in sorted(names)]
+            patch = {"metadata": {"uid": pod.metadata.uid}, "status": {"resourceClaimStatuses": statuses}}
+            meta = pod.metadata
+            self._client.merge_patch(Pod, meta.name, patch, namespace=meta.namespace, subresource="status")
+
+    def _existing(self, pod: Pod, entry: PodResourceClaim) -> str | None:
+        for claim in self._claims.values():
+            if (
+                claim.metadata.namespace == pod.metadata.namespace
+                and claim.metadata.annotations.get(POD_CLAIM_NAME_ANNOTATION) == entry.name
+                and is_owned_by(claim, pod)
+            ):
+                return claim.metadata.name
+        return self._made.get((pod.metadata.uid, entry.name))
+
+    def _create(self, pod: Pod, entry: PodResourceClaim) -> str | None:
+        namespace = pod.metadata.namespace
+        template = self._templates.get(f"{namespace}/{entry.resource_claim_template_name}")
+        if template is None:
+            missing = f'resourceclaimtemplate "{entry.resource_claim_template_name}" not found'
+            why = f"PodResourceClaim {entry.name}: {missing}"
+            self._events.record(pod, "Warning", "FailedResourceClaimCreation", why)
+            return None
+        document = claim_document(pod, entry, template)
+        name = self._client.create(ResourceClaim, document, namespace=namespace).metadata.name
+        self._made[pod.metadata.uid, entry.name] = name
+        return name
+
+    def _reserve_for_bound(self, pod: Pod) -> None:
+        for entry in needed_entries(pod):
+            claim = self._claims.get(f"{pod.metadata.namespace}/{claim_name(pod, entry)}")
+            if claim is None or claim.status.allocation is None or is_reserved_for(claim, pod):
+                continue
+            consumers = [*claim.status.reserved_for, consumer_of(pod)]
+            self._patch_status(claim, {"reservedFor": consumers})
+
+    # claims that nobody needs any more
+
+    def _free_claim(self, claim: ResourceClaim) -> None:
+        """Drop stale reservations; with the last one, and the finalizer there, the allocation too."""
+        protected = DELETE_PROTECTION_FINALIZER in claim.metadata.finalizers
+        valid = [consumer for consumer in claim.status.reserved_for if self._is_alive(claim, consumer)]
+        if len(valid) < len(claim.status.reserved_for):
+            patch: dict[str, Any] = {"reservedFor": valid or None}
+            if protected and not valid:
+                patch["allocation"] = None
+            claim = self._patch_status(claim, patch)
+            if protected and claim.status.allocation is None:
+                self._drop_finalizer(claim)
+        elif protected and claim.metadata.deletion_timestamp is not None and not valid:
+            if claim.status.allocation is not None:
+                claim = self._patch_status(claim, {"allocation": None})
+            self._drop_finalizer(claim)
+
+    def _is_alive(self, claim: ResourceClaim, consumer: ConsumerReference) -> bool:
+        if consumer.resource != "pods" or consumer.api_group:
+            return True  # the real one reports an error and leaves the claim stuck
+        pod = self._pods.get(f"{claim.metadata.namespace}/{consumer.name}")
+        if pod is None or pod.metadata.uid != consumer.uid:
+            # The cache of pods may be behind that of claims: only the API itself can say that a pod is gone.
+            pod = self._read(Pod, consumer.name, claim.metadata.namespace)
+        return pod is not None and pod.metadata.uid == consumer.uid and not is_done(pod)
+
+    def _delete_finished(self, claim: ResourceClaim) -> None:
+        if claim.metadata.deletion_timestamp is not None or claim.status.reserved_for:
+            return
+        for owner in claim.metadata.owner_references:
+            pod = self._pods.get(f"{claim.metadata.namespace}/{owner.name}")
+            if owner.controller and pod is not None and pod.metadata.uid == owner.uid and is_done(pod):
+                self._delete(claim)
+
+    # garbage
+
+    def _collect(self, item: KubeObject) -> None:
+        owners = item.metadata.owner_references
+        if owners and item.metadata.deletion_timestamp is None and all(self._is_gone(item, owner) for owner in owners):
+            self._delete(item)
+
+    def _is_gone(self, item: KubeObject, owner: OwnerReference) -> bool:
+        if owner.kind == "Pod":
+            return self._is_missing(self._pods, Pod, owner, item.metadata.namespace)
+        if owner.kind == "Node":
+            return self._is_missing(self._nodes, NodeWithStatus, owner, "")
+        return False
+
+    def _is_missing(self, cache: Reflector[T], kind: type[T], owner: OwnerReference, namespace: str) -> bool:
+        seen = cache.get(f"{namespace}/{owner.name}" if namespace else owner.name)
+        if seen is None or seen.metadata.uid != owner.uid:
+            seen = self._read(kind, owner.name, namespace)
+        return seen is None or seen.metadata.uid != owner.uid
+
+    # nodes
+
+    def _admit_node(self, node: NodeWithStatus) -> None:
+        ready = any(one.type == "Ready" and one.status == "True" for one in node.status.conditions)
+        kept = [taint for taint in node.spec.taints if taint.key != NOT_READY]
+        if ready and len(kept) < len(node.spec.taints):
+            meta = node.metadata
+            patch = {"metadata": {"resourceVersion": meta.resource_version}, "spec": {"taints": kept or None}}
+            self._client.merge_patch(NodeWithStatus, meta.name, patch)
+
+    # calls
+
+    def _read(self, kind: type[T], name: str, namespace: str) -> T | None:
+        try:
+            return self._client.get(kind, name, namespace=namespace)
+        except NotFoundError:
+            return None
+
+    def _patch_status(self, claim: ResourceClaim, status: dict[str, Any]) -> ResourceClaim:
+        meta = claim.metadata
+        patch = {"metadata": {"resourceVersion": meta.resource_version}, "status": status}
+        return self._client.merge_patch(ResourceClaim, meta.name, patch, namespace=meta.namespace, subresource="status")
+
+    def _drop_finalizer(self, claim: ResourceClaim) -> None:
+        meta = claim.metadata
+        kept = [name for name in meta.finalizers if name != DELETE_PROTECTION_FINALIZER]
+        patch = {"metadata": {"resourceVersion": meta.resource_version, "finalizers": kept or None}}
+        self._client.merge_patch(ResourceClaim, meta.name, patch, namespace=meta.namespace)
+
+    def _delete(self, item: KubeObject) -> None:
+        meta = item.metadata
+        self._client.delete(type(item), meta.name, namespace=meta.namespace, uid=meta.uid)
+
+
+def claim_document(pod: Pod, entry: PodResourceClaim, template: ResourceClaimTemplate) -> dict[str, Any]:
+    """Return the claim to create for one entry of a pod from its template."""
+    extra = template.spec.metadata
+    annotations = dict(extra.get("annotations") or {}) | {POD_CLAIM_NAME_ANNOTATION: entry.name}
+    return {
+        "metadata": {
+            "generateName": generate_name(pod.metadata.name, entry.name),
+            "labels": dict(extra.get("labels") or {}),
+            "annotations": annotations,
+            "ownerReferences": [
+                {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "name": pod.metadata.name,
+                    "uid": pod.metadata.uid,
+                    "controller": True,
+                    "blockOwnerDeletion": True,
+                }
+            ],
+        },
+        "spec": template.spec.spec,
+    }
+
+
+def generate_name(pod_name: str, entry_name: str) -> str:
+    """Return the prefix of a generated claim's name: `<pod>-<entry>-`.
+
+    Both parts are shortened in proportion when the base would pass 57 characters, so that neither is lost.
+    """
+    length = len(pod_name) + 1 + len(entry_name)
+    if length > MAX_BASE_LENGTH:
+        pod_name = pod_name[: len(pod_name) * MAX_BASE_LENGTH // length]
+        entry_name = entry_name[: len(entry_name) * MAX_BASE_LENGTH // length]
+    return f"{pod_name}-{entry_name}-"

@@ -1,0 +1,205 @@
+"""Stand-in for kube-scheduler, as far as pods with devices of our kind meet it.
+
+What it does, as the real one does it:
+* leaves a pod alone until all its claims exist and are its own;
+* keeps to the node selector of claims that are allocated, and does not look again at classes or taints of devices;
+* honours spec.unschedulable, node taints, nodeSelector and required node affinity;
+* says PodScheduled=False, Unschedulable while a claim is not allocated ("cannot allocate all claims");
+* before it binds, adds the pod to status.reservedFor where it is missing. That fails for an allocation without
+  allocationTimestamp, because the real one then compares an immutable field with a different value.
+
+What it does not: it never allocates a claim (all devices here carry our taint, which is what stops the real one), it
+counts no cpu, memory or pods, has no scores (fewest pods, then name), no preemption, no pod affinity (such a pod is
+refused by name), no profiles. It never clears an allocation that fits nowhere (PostFilter): that is for a later issue.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dracaena.api.objects import KubeObject, Node, Pod, ResourceClaim
+from dracaena.demo.node_fit import misfit, selects, unserved
+from dracaena.demo.objects import PodDocument
+from dracaena.demo.pod_claims import claim_name, consumer_of, is_owned_by, is_reserved_for, needed_entries
+from dracaena.demo.reconcile import RETRY_S, ReconcileLoop, settle
+from dracaena.kube.client import KubeClient
+from dracaena.kube.events import EventRecorder
+from dracaena.kube.reflector import Reflector
+from dracaena.process.clock import Clock, rfc3339
+
+SCHEDULER_NAME = "default-scheduler"
+
+
+@dataclass(frozen=True, slots=True)
+class Unschedulable:
+    """The pod has to wait; `message` says why, in words of kube-scheduler."""
+
+    message: str
+
+
+class KubeScheduler:
+    """Runs between start() and stop(), on caches of its own."""
+
+    def __init__(self, client: KubeClient, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+        self._loop = ReconcileLoop("kube-scheduler", self._reconcile, clock)
+        self._events = EventRecorder(client, SCHEDULER_NAME, clock)
+        self._pods = Reflector(client, Pod, clock=clock, on_change=self._changed)
+        self._claims = Reflector(client, ResourceClaim, clock=clock, on_change=self._changed)
+        self._nodes = Reflector(client, Node, clock=clock, on_change=self._changed)
+        self._reflectors: tuple[Reflector[Any], ...] = (self._pods, self._claims, self._nodes)
+        self._assumed: dict[str, str] = {}  # pod UID → node: bound by us, not yet seen in the cache
+
+    @property
+    def failure(self) -> Exception | None:
+        """The bug that ended the stand-in, if one did."""
+        return self._loop.failure
+
+    def start(self) -> None:
+        """Begin to watch and bind."""
+        self._events.start()
+        for reflector in self._reflectors:
+            reflector.start()
+        self._loop.start()
+
+    def stop(self) -> None:
+        """End all threads."""
+        self._loop.stop()
+        for reflector in self._reflectors:
+            reflector.stop()
+        self._events.stop()
+
+    def _changed(self, _old: KubeObject | None, _new: KubeObject | None) -> None:
+        self._loop.wake()
+
+    def _reconcile(self) -> float | None:
+        if not all(reflector.synced for reflector in self._reflectors):
+            return 0.05  # seconds; only at the start
+        pods = self._pods.values()
+        seen = {pod.metadata.uid for pod in pods if not pod.spec.node_name}
+        self._assumed = {uid: node for uid, node in self._assumed.items() if uid in seen}
+        return None if settle([pod for pod in pods if self._is_queued(pod)], self._schedule, "pod") else RETRY_S
+
+    def _is_queued(self, pod: Pod) -> bool:
+        """PreEnqueue: pods with a node, gates or another scheduler, or whose claims are not all there, stay out."""
+        if (
+            pod.spec.node_name
+            or pod.metadata.uid in self._assumed
+            or pod.metadata.deletion_timestamp is not None
+            or pod.spec.scheduling_gates
+            or pod.spec.scheduler_name != SCHEDULER_NAME
+        ):
+            return False
+        claims = self._claims_of(pod)
+        if claims is None:
+            return False
+        generated = {
+            claim_name(pod, entry) for entry in needed_entries(pod) if entry.resource_claim_template_name is not None
+        }
+        return all(is_owned_by(claim, pod) for claim in claims if claim.metadata.name in generated)
+
+    def _claims_of(self, pod: Pod) -> list[ResourceClaim] | None:
+        claims = []
+        for entry in needed_entries(pod):
+            claim = self._claims.get(f"{pod.metadata.namespace}/{claim_name(pod, entry)}")
+            if claim is None:
+                return None
+            claims.append(claim)
+        return claims
+
+    def _schedule(self, pod: Pod) -> None:
+        claims = self._claims_of(pod)
+        if claims is None:
+            return
+        choice = choose_node(pod, claims, self._nodes.values(), self._pods_on_nodes())
+        if isinstance(choice, Unschedulable):
+            self._report(pod, "Unschedulable", choice.message)
+            return
+        for claim in claims:
+            if is_reserved_for(claim, pod):
+                continue
+            if claim.status.allocation is not None and claim.status.allocation.allocation_timestamp is None:
+                why = f"reserve {claim.key}: ResourceClaim is invalid: status.allocation: field is immutable"
+                self._report(pod, "SchedulerError", f"{why} (allocationTimestamp is missing)")
+                return
+            self._reserve(pod, claim)
+        self._bind(pod, choice)
+
+    def _pods_on_nodes(self) -> Counter[str]:
+        bound = Counter(pod.spec.node_name for pod in self._pods.values() if pod.spec.node_name)
+        bound.update(self._assumed.values())
+        return bound
+
+    def _reserve(self, pod: Pod, claim: ResourceClaim) -> None:
+        meta = claim.metadata
+        patch = {
+            "metadata": {"resourceVersion": meta.resource_version},
+            "status": {"reservedFor": [*claim.status.reserved_for, consumer_of(pod)]},
+        }
+        self._client.merge_patch(ResourceClaim, meta.name, patch, namespace=meta.namespace, subresource="status")
+
+    def _bind(self, pod: Pod, node: str) -> None:
+        meta = pod.metadata
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        self._client.create_subresource(Pod, meta.name, "binding", binding, namespace=meta.namespace)
+        self._assumed[meta.uid] = node
+        self._events.record(pod, "Normal", "Scheduled", f"Successfully assigned {pod.key} to {node}")
+
+    def _report(self, pod: Pod, reason: str, message: str) -> None:
+        """Write the condition and the Event, once for each new message."""
+        wanted = ("False", reason, message)
+        for condition in pod.status.conditions:
+            if condition.type == "PodScheduled" and (condition.status, condition.reason, condition.message) == wanted:
+                return
+        self._events.record(pod, "Warning", "FailedScheduling", message)
+        meta = pod.metadata
+        document = self._client.get(PodDocument, meta.name, namespace=meta.namespace)
+        others = [one for one in document.status.get("conditions", ()) if one["type"] != "PodScheduled"]
+        condition_document = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": rfc3339(self._clock.now()),
+        }
+        patch = {
+            "metadata": {"resourceVersion": document.metadata.resource_version, "uid": meta.uid},
+            "status": {"conditions": [*others, condition_document]},
+        }
+        self._client.merge_patch(Pod, meta.name, patch, namespace=meta.namespace, subresource="status")
+
+
+def choose_node(
+    pod: Pod, claims: Sequence[ResourceClaim], nodes: Sequence[Node], pods_on_nodes: Mapping[str, int]
+) -> str | Unschedulable:
+    """Return the node to bind to, or why there is none. Pure: same input, same answer."""
+    deleting = next((claim for claim in claims if claim.metadata.deletion_timestamp is not None), None)
+    if deleting is not None:
+        return Unschedulable(f'resourceclaim "{deleting.metadata.name}" is being deleted')
+    name = unserved(pod)
+    if name is not None:
+        return Unschedulable(f"the embedded scheduler does not implement {name}")
+    reasons = {node.metadata.name: misfit(pod, node) or _claims_misfit(claims, node) for node in nodes}
+    fitting = [name for name in sorted(reasons) if reasons[name] is None]
+    if fitting:
+        return min(fitting, key=lambda name: (pods_on_nodes.get(name, 0), name))
+    counted = Counter(reason for reason in reasons.values() if reason is not None)
+    listed = ", ".join(f"{counted[reason]} {reason}" for reason in sorted(counted))
+    return Unschedulable(f"0/{len(nodes)} nodes are available: {listed or 'no nodes'}.")
+
+
+def _claims_misfit(claims: Sequence[ResourceClaim], node: Node) -> str | None:
+    allocations = [claim.status.allocation for claim in claims]
+    for allocation in allocations:
+        if allocation is not None and allocation.node_selector and not selects(allocation.node_selector, node):
+            return "resourceclaim not available on the node"
+    return "cannot allocate all claims" if None in allocations else None

@@ -1,0 +1,96 @@
+"""Kinds and fields that only the stand-ins need, beside those of dracaena.api.objects."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from dracaena.api.objects import (
+    DeviceClass,
+    KubeObject,
+    Node,
+    Pod,
+    PodCondition,
+    ResourceClaim,
+    ResourceSlice,
+    Wire,
+)
+
+
+class ResourceClaimTemplateSpec(Wire, frozen=True):
+    """spec of a template: `spec` goes into the claim as it is, `metadata` gives labels and annotations."""
+
+    spec: dict[str, Any]
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class ResourceClaimTemplate(KubeObject, frozen=True):
+    """A template of claims, one for each pod that names it."""
+
+    API_VERSION: ClassVar[str] = "resource.k8s.io/v1"
+    RESOURCE: ClassVar[str] = "resourceclaimtemplates"
+    KIND: ClassVar[str] = "ResourceClaimTemplate"
+
+    spec: ResourceClaimTemplateSpec
+
+
+class NodeStatus(Wire, frozen=True):
+    """status of a node; its conditions have the fields of a pod's."""
+
+    conditions: list[PodCondition] = msgspec.field(default_factory=list)
+
+
+class NodeWithStatus(Node, frozen=True):
+    """A node with what its kubelet reports."""
+
+    status: NodeStatus = NodeStatus()
+
+
+class PodDocument(KubeObject, frozen=True):
+    """A pod with nothing dropped: what a status is read from before it is written back."""
+
+    API_VERSION: ClassVar[str] = "v1"
+    RESOURCE: ClassVar[str] = "pods"
+    KIND: ClassVar[str] = "Pod"
+
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+    status: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class ObjectReference(Wire, frozen=True):
+    """involvedObject of an Event."""
+
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class EventSource(Wire, frozen=True):
+    """source of an Event."""
+
+    component: str = ""
+
+
+class EventRecord(KubeObject, frozen=True):
+    """An Event as a user reads it."""
+
+    API_VERSION: ClassVar[str] = "v1"
+    RESOURCE: ClassVar[str] = "events"
+    KIND: ClassVar[str] = "Event"
+
+    involved_object: ObjectReference = ObjectReference()
+    type: str = ""
+    reason: str = ""
+    message: str = ""
+    source: EventSource = EventSource()
+    count: int = 1
+    last_timestamp: str | None = None
+
+
+KINDS: dict[tuple[str, str], type[KubeObject]] = {
+    (kind.API_VERSION, kind.KIND): kind
+    for kind in (DeviceClass, Node, Pod, ResourceClaim, ResourceClaimTemplate, ResourceSlice)
+}
+"""What a manifest of the demo may hold, by apiVersion and kind."""

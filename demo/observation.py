@@ -1,0 +1,222 @@
+"""What the API server says at one moment about the demo's pods, claims and GPUs. Reads only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from dracaena.api.devicepool import decode_pool
+from dracaena.api.links import Link
+from dracaena.api.machine import Machine
+from dracaena.api.names import DEFAULT_DRIVER_NAME
+from dracaena.api.objects import Pod, ResourceClaim, ResourceSlice
+from dracaena.api.resourceclaim import Unsupported, read_claim_spec
+from dracaena.api.topology import Topology
+from dracaena.demo.objects import EventRecord
+from dracaena.demo.pod_claims import claim_name, is_reserved_for
+from dracaena.kube.client import KubeClient
+
+STAND_INS = frozenset({"default-scheduler", "kubelet", "resource_claim"})
+"""Components whose Events are those of any cluster; all others speak for Dracaena."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedNode:
+    """A node's GPUs as decoded from its ResourceSlices, and who holds them by the allocations of all claims."""
+
+    name: str
+    machine: Machine
+    ordinals: Mapping[str, int]
+    """Device name → ordinal."""
+    holders: Mapping[int, tuple[str, ...]]
+    """Ordinal → the pods that hold the GPU, a claim that no pod has yet by `claim NAME`; free GPUs are left out."""
+
+    @property
+    def free(self) -> int:
+        """How many GPUs no claim holds."""
+        return len(self.machine.gpus) - len(self.holders)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedPod:
+    """A pod with its claims, and what it got."""
+
+    pod: Pod
+    claims: tuple[ResourceClaim, ...]
+    node: str
+    """Its node, or before it is bound the node of its allocation; empty without either."""
+    ordinals: tuple[int, ...]
+    """The pod's GPUs on its node, ascending."""
+    indexes: tuple[int, ...]
+    """The same GPUs by their NVML index, ascending: the numbers that tools on the node show."""
+    uuids: tuple[str, ...]
+    """The same GPUs, in the order of the claims' results."""
+    links: str
+    """How they are linked, in words; empty without a GPU."""
+    waits: str
+    """Why it does not run, in the words of the newest Event or condition; empty when it runs."""
+
+    @property
+    def name(self) -> str:
+        """Name of the pod."""
+        return self.pod.metadata.name
+
+    @property
+    def wanted(self) -> int | None:
+        """GPUs that its claims ask for; None while a claim is missing or its spec is not understood."""
+        specs = [read_claim_spec(claim.spec) for claim in self.claims]
+        if len(specs) < len(self.pod.spec.resource_claims):
+            return None
+        counts = [request.count for spec in specs if not isinstance(spec, Unsupported) for request in spec.requests]
+        return None if any(isinstance(spec, Unsupported) for spec in specs) else sum(counts)
+
+    @property
+    def state(self) -> str:
+        """Phase, or what the pod is in the middle of."""
+        if self.pod.metadata.deletion_timestamp is not None:
+            return "Terminating"
+        if self.pod.status.phase == "Pending" and self.node:
+            return "Preparing" if self.pod.spec.node_name else "Allocated"
+        return self.pod.status.phase or "Pending"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One look at the cluster. The lists were read one after the other, so they may be a moment apart."""
+
+    nodes: tuple[ObservedNode, ...]
+    pods: tuple[ObservedPod, ...]
+    claims: tuple[ResourceClaim, ...]
+    events: tuple[EventRecord, ...]
+
+    def node(self, name: str) -> ObservedNode | None:
+        """Return a node by name."""
+        return next((node for node in self.nodes if node.name == name), None)
+
+    def pod(self, name: str) -> ObservedPod | None:
+        """Return a pod by name."""
+        return next((pod for pod in self.pods if pod.name == name), None)
+
+    def events_of(self, pod: ObservedPod) -> tuple[EventRecord, ...]:
+        """Return the Events about a pod and its claims, oldest first."""
+        uids = {pod.pod.metadata.uid, *(claim.metadata.uid for claim in pod.claims)}
+        return tuple(event for event in self.events if event.involved_object.uid in uids)
+
+
+def observe(client: KubeClient) -> Observation:
+    """Read everything once. Raises KubeError."""
+    slices = client.list(ResourceSlice).items
+    pods = client.list(Pod).items  # before claims: a pod that runs is then never seen without its allocation
+    claims = client.list(ResourceClaim).items
+    events = client.list(EventRecord).items
+    return read_observation(slices, claims, pods, events)
+
+
+def read_observation(
+    slices: Iterable[ResourceSlice],
+    claims: Sequence[ResourceClaim],
+    pods: Iterable[Pod],
+    events: Iterable[EventRecord],
+) -> Observation:
+    """Put lists of objects together. Pure; everything is sorted by name, Events by time."""
+    ordered_events = tuple(sorted(events, key=lambda event: (event.last_timestamp or "", event.metadata.name)))
+    ordered_claims = tuple(sorted(claims, key=lambda claim: claim.key))
+    nodes = _nodes(slices, ordered_claims)
+    by_name = {node.name: node for node in nodes}
+    by_key = {claim.key: claim for claim in ordered_claims}
+    observed = [_pod(pod, by_key, by_name, ordered_events) for pod in sorted(pods, key=lambda pod: pod.key)]
+    return Observation(nodes, tuple(observed), ordered_claims, ordered_events)
+
+
+def links_in_words(topology: Topology, ordinals: Iterable[int]) -> str:
+    """Return how a set of GPUs is linked, best first: `6 × NV12`, `1 × PIX, 2 × PHB`, empty below two GPUs."""
+    links = sorted((topology.link(a, b) for a, b in combinations(sorted(ordinals), 2)), key=_best_first)
+    return ", ".join(f"{count} × {token}" for token, count in Counter(link.token for link in links).items())
+
+
+def _best_first(link: Link) -> tuple[int, int]:
+    unknown = 1_000  # after every level
+    return (-(link.nvlinks or 0), unknown if link.level is None else int(link.level))
+
+
+def _nodes(slices: Iterable[ResourceSlice], claims: Iterable[ResourceClaim]) -> tuple[ObservedNode, ...]:
+    pools: dict[str, list[ResourceSlice]] = {}
+    for item in slices:
+        if item.spec.driver == DEFAULT_DRIVER_NAME and item.spec.node_name:
+            pools.setdefault(item.spec.node_name, []).append(item)
+    held: dict[tuple[str, str], list[str]] = {}
+    for claim in claims:
+        for result in claim.status.allocation.devices.results if claim.status.allocation else ():
+            held.setdefault((result.pool, result.device), []).extend(_users(claim))
+    return tuple(_node(name, pools[name], held) for name in sorted(pools))
+
+
+def _users(claim: ResourceClaim) -> list[str]:
+    pods = [consumer.name for consumer in claim.status.reserved_for if consumer.resource == "pods"]
+    return pods or [f"claim {claim.metadata.name}"]
+
+
+def _node(name: str, pages: Sequence[ResourceSlice], held: Mapping[tuple[str, str], list[str]]) -> ObservedNode:
+    newest = max(page.spec.pool.generation for page in pages)
+    current = [page for page in pages if page.spec.pool.generation == newest]
+    pool = decode_pool(device for page in current for device in page.spec.devices)
+    machine = Machine(name=name, gpus=tuple(item.gpu for item in pool.gpus), topology=pool.topology)
+    ordinals = {str(item.name): item.ordinal for item in pool.gpus}
+    pool_name = current[0].spec.pool.name
+    holders = {
+        ordinal: tuple(sorted(held[pool_name, device]))
+        for device, ordinal in ordinals.items()
+        if (pool_name, device) in held
+    }
+    return ObservedNode(name, machine, ordinals, holders)
+
+
+def _pod(
+    pod: Pod,
+    claims: Mapping[str, ResourceClaim],
+    nodes: Mapping[str, ObservedNode],
+    events: Iterable[EventRecord],
+) -> ObservedPod:
+    names = [claim_name(pod, entry) for entry in pod.spec.resource_claims]
+    own = tuple(claims[key] for name in names if (key := f"{pod.metadata.namespace}/{name}") in claims)
+    results = [
+        result
+        for claim in own
+        if claim.status.allocation is not None and is_reserved_for(claim, pod)
+        for result in claim.status.allocation.devices.results
+    ]
+    # A pool has its node's name: it is shown as soon as the claim is allocated, before the pod is bound.
+    node_name = pod.spec.node_name or (results[0].pool if results else "")
+    node = nodes.get(node_name)
+    ordinals = [node.ordinals[result.device] for result in results if result.device in node.ordinals] if node else []
+    uuids = [node.machine.gpus[ordinal].uuid for ordinal in ordinals] if node else []
+    return ObservedPod(
+        pod=pod,
+        claims=own,
+        node=node_name,
+        ordinals=tuple(sorted(ordinals)),
+        indexes=tuple(sorted(node.machine.gpus[ordinal].index for ordinal in ordinals)) if node else (),
+        uuids=tuple(uuids),
+        links=links_in_words(node.machine.topology, ordinals) if node else "",
+        waits=""
+        if pod.status.phase == "Running" or (results and not pod.spec.node_name)
+        else _why_waiting(pod, own, events),
+    )
+
+
+def _why_waiting(pod: Pod, claims: Iterable[ResourceClaim], events: Iterable[EventRecord]) -> str:
+    """Return the newest warning of who has the next step, else the scheduler's condition.
+
+    That is kubelet for a pod with a node, and without one Dracaena before the scheduler.
+    """
+    uids = {pod.metadata.uid, *(claim.metadata.uid for claim in claims)}
+    warnings = [event for event in events if event.involved_object.uid in uids and event.type == "Warning"]
+    if pod.spec.node_name:
+        speakers = [event for event in warnings if event.source.component == "kubelet"]
+        return speakers[-1].message if speakers else ""
+    ours = [event for event in warnings if event.source.component not in STAND_INS]
+    for event in (*reversed(ours), *reversed(warnings)):
+        return event.message
+    return next((one.message for one in pod.status.conditions if one.type == "PodScheduled" and one.message), "")

@@ -1,0 +1,291 @@
+"""`dracaena demo`: Dracaena's main job in a minute, on recordings of real machines.
+
+It starts the embedded cluster, applies manifests, and shows what happens by reading it back from the API and from the
+nodes' folders. What it says is verified; it ends with 1 when something does not hold.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from dracaena.api.decision import Decision, decode_decision
+from dracaena.api.errors import BadInputError, DracaenaError
+from dracaena.api.names import (
+    DEFAULT_DRIVER_NAME,
+    decision_annotation,
+    devices_annotation,
+    uuids_annotation,
+)
+from dracaena.demo import verify
+from dracaena.demo.cluster import Cluster, ClusterError, short_folder
+from dracaena.demo.observation import Observation, ObservedNode, ObservedPod, observe
+from dracaena.demo.scenario import NODES, WAITING, Manifest, apply, delete_pods, load_manifests
+from dracaena.demo.view import View
+from dracaena.process.clock import SystemClock
+from dracaena.process.logs import configure_logs
+
+SETTLE_TIMEOUT_S = 40.0
+"""For all pods to reach their end state: about 3 s on two free cores, the rest is for a loaded machine."""
+
+SHOWN_POD = "train"
+"""The pod whose annotations are shown in full: it has enough GPUs to choose among."""
+
+EXIT_TERMINATED = 143
+"""128 + SIGTERM, as a shell reports it."""
+
+
+def run(keep: bool, plain: bool) -> int:  # noqa: FBT001 - the command's two flags
+    """Show the demo; return 0 when all that it says holds, 1 when something does not.
+
+    `keep` leaves pods and cluster running until Ctrl-C. `plain` prints lines only, whatever standard output is.
+    """
+    clock = SystemClock()
+    began_s = clock.monotonic()
+    view = View(plain=plain, elapsed_s=lambda: clock.monotonic() - began_s)
+    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with it ignored
+    view.title(
+        "Dracaena: a pod asks for 4 GPUs and gets the 4 that are linked best.",
+        "Real here: controller, kubelet plugins, gRPC and HTTP between them, every file. Recorded: the GPUs.",
+        "Stand-ins: API server, kube-scheduler, kube-controller-manager, kubelet. Containers do not run.",
+    )
+    try:
+        with short_folder() as root, _logs_in(root):
+            with Cluster(NODES, root=root) as cluster:
+                try:
+                    holds = Demo(cluster, view).show(keep=keep)
+                except ClusterError as error:
+                    _report_logs(view, cluster, error)
+                    return 1
+            if holds:
+                view.success(f"All of it holds. Done in {clock.monotonic() - began_s:.0f} s.")
+            return 0 if holds else 1
+    except DracaenaError as error:
+        view.error(f"The demo stopped: {error}")
+        return 1
+    except KeyboardInterrupt:
+        view.note("Interrupted: everything is ended and removed.")
+        return 130  # 128 + SIGINT
+
+
+def _leave(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(EXIT_TERMINATED)
+
+
+@contextmanager
+def _logs_in(root: Path) -> Iterator[None]:
+    """Send the stand-ins' log lines to a file, so that they do not run through the tables."""
+    (root / "logs").mkdir(exist_ok=True)
+    with (root / "logs" / "stand-ins.log").open("a", encoding="utf-8") as log:
+        configure_logs("info", "json", log)
+        try:
+            yield
+        finally:
+            configure_logs("warning", "text")
+
+
+def _report_logs(view: View, cluster: Cluster, error: ClusterError) -> None:
+    view.error(f"The demo stopped: {error}")
+    for program in cluster.programs:
+        view.error(f"Last lines of {program.name}:")
+        view.text(program.log_tail())
+
+
+class Demo:
+    """The parts of the show, in their order."""
+
+    def __init__(self, cluster: Cluster, view: View) -> None:
+        self._cluster = cluster
+        self._view = view
+
+    def show(self, *, keep: bool) -> bool:
+        """Run all parts; return whether everything that was said holds."""
+        empty = self._nodes()
+        full = self._load(load_manifests())
+        promises = self._promises(full)
+        self._reasons(full)
+        self._trees(empty, full)
+        self._files(full)
+        if keep:
+            holds = self._checks(promises)
+            self._keep()
+            return holds
+        promises.append(("afterwards no claim, file or entry was left, and all GPUs were free", self._free(full)))
+        return self._checks(promises)
+
+    # parts
+
+    def _nodes(self) -> Observation:
+        view = self._view
+        view.section("Four nodes publish their GPUs and how they are linked")
+        observation = observe(self._cluster.client)
+        view.nodes(observation.nodes, {node.name: node.machine for node in self._cluster.nodes})
+        view.note("NV#: NVLinks of a pair. PCIe levels from near to far: PIX, PXB, PHB, NODE, SYS.")
+        return observation
+
+    def _load(self, manifests: Sequence[Manifest]) -> Observation:
+        view, cluster = self._view, self._cluster
+        view.section("Apply a DeviceClass and pods, each with a ResourceClaimTemplate")
+        view.manifests([(manifest.file, manifest.comment) for manifest in manifests])
+        view.section("The controller allocates, the scheduler binds, kubelet and plugin prepare")
+        settled = verify.settled(cluster, WAITING)
+        latest: list[Observation] = []
+        with view.following() as follow:
+
+            def missing() -> str | None:
+                observation = _ordered(observe(cluster.client), manifests)
+                follow(observation)
+                latest[:] = [observation]
+                return settled(observation)
+
+            for manifest in manifests:
+                apply(cluster.client, [manifest])
+                missing()  # for the eye: the pods before it are on their way already
+            cluster.wait("all pods to get what they ask for", missing, SETTLE_TIMEOUT_S)
+        view.pods(latest[0].pods)
+        return latest[0]
+
+    def _reasons(self, full: Observation) -> None:
+        view = self._view
+        view.section("Why these GPUs, and why not")
+        key = decision_annotation(DEFAULT_DRIVER_NAME)
+        view.note(f"From the annotation {key} of each claim:")
+        view.decisions([(pod.name, decision) for pod in full.pods if (decision := _decision(pod)) is not None])
+        view.note("Compared in this order: bandwidth of the set, damage to what stays free, worst level, NUMA nodes;")
+        view.note("ordinals: equal in all of these, the fixed order decides.")
+        shown = full.pod(SHOWN_POD)
+        for claim in shown.claims if shown else ():
+            view.document(f"All of it for pod {SHOWN_POD}:", claim.metadata.annotations[key])
+        view.note("From the Events of the pods that wait:")
+        view.events(
+            [
+                (pod.name, event.source.component, event.reason, event.message)
+                for pod in full.pods
+                if pod.name in WAITING
+                for event in full.events_of(pod)
+            ]
+        )
+
+    def _trees(self, empty: Observation, full: Observation) -> None:
+        view = self._view
+        name = _fullest(full).name
+        view.section(f"The tree of {name} before and after, decoded from its ResourceSlices")
+        for heading, observation in (("before", empty), ("after", full)):
+            node = observation.node(name)
+            if node is not None:
+                view.tree(heading, node)
+        view.note("assumed: the recording hides the PCIe level behind NV#, so NUMA nodes join these GPUs.")
+
+    def _files(self, full: Observation) -> None:
+        """Show the shortest CDI spec, the podlist with the most pods, and the annotations of one pod."""
+        view, root, folders = self._view, self._cluster.root, self._cluster.folders
+        view.section("What the nodes keep on disk, and what a pod carries")
+        placed = [pod for pod in full.pods if pod.ordinals]
+        smallest = min(placed, key=lambda pod: (len(pod.ordinals), pod.name))
+        for path in sorted(folders[smallest.node].cdi_root.glob(f"*{smallest.claims[0].metadata.uid}*")):
+            view.document(f"CDI spec of pod {smallest.name}: {view.path(path, root)}", path.read_text(encoding="utf-8"))
+        podlist = folders[_fullest(full).name].podlist
+        view.document(f"For monitoring: {view.path(podlist, root)}", podlist.read_text(encoding="utf-8"))
+        carrier = next((pod for pod in placed if pod.name == SHOWN_POD), smallest)
+        for key in (devices_annotation(DEFAULT_DRIVER_NAME), uuids_annotation(DEFAULT_DRIVER_NAME)):
+            view.document(f"Annotation {key} of pod {carrier.name}", carrier.pod.metadata.annotations[key])
+
+    def _free(self, full: Observation) -> verify.Problems:
+        view, cluster = self._view, self._cluster
+        view.section("Delete all pods: every GPU is free again")
+        delete_pods(cluster.client)
+        latest: list[Observation] = []
+
+        def missing() -> str | None:
+            latest[:] = [observe(cluster.client)]
+            return next(iter(verify.all_free(latest[0], cluster.folders)), None)
+
+        cluster.wait("everything to be free again", missing, SETTLE_TIMEOUT_S)
+        view.free_counts(full.nodes, latest[0].nodes)
+        return verify.all_free(latest[0], cluster.folders)
+
+    def _promises(self, full: Observation) -> list[tuple[str, verify.Problems]]:
+        """Return what must hold while all pods are there, each with what contradicts it on the API and on disk."""
+        folders = self._cluster.folders
+        return [
+            ("every pod that fits got as many GPUs as it asked for, on one node", verify.running(full, WAITING)),
+            ("no GPU was held by two claims", verify.held_once(full)),
+            ("the pods that cannot run held nothing, and were told why", verify.waiting(full, WAITING)),
+            ("each claim in use had its CDI spec, and there was no other", verify.cdi_specs(full, folders)),
+            ("podlist.json of every node named these GPUs", verify.podlists(full, folders)),
+            ("the annotations of every pod named these GPUs", verify.pod_annotations(full)),
+        ]
+
+    def _checks(self, rows: Sequence[tuple[str, verify.Problems]]) -> bool:
+        self._view.section("Checked")
+        self._view.checks(rows)
+        return not any(problems for _, problems in rows)
+
+    def _keep(self) -> None:
+        """Say how to reach the cluster, and leave it running until Ctrl-C."""
+        # A handler that only takes note cannot lose the signal, wherever the program is at that moment.
+        interrupted: list[int] = []
+        before = signal.signal(signal.SIGINT, lambda number, _frame: interrupted.append(number))
+        try:
+            self._tell_how_to_reach()
+            never = threading.Event()
+            while not interrupted:
+                self._cluster.check()
+                never.wait(0.5)  # seconds between two looks whether a program has ended
+        finally:
+            signal.signal(signal.SIGINT, before)
+        self._view.note("Ended by Ctrl-C: everything is stopped and removed.")
+
+    def _tell_how_to_reach(self) -> None:
+        view, cluster = self._view, self._cluster
+        view.section("It keeps running until Ctrl-C")
+        view.text(f"export KUBECONFIG={cluster.kubeconfig}")
+        for line in KEEP_COMMANDS:
+            view.text(line)
+        view.note("These work: get -o yaml|json|name, describe, delete, label, annotate, patch, cordon, apply.")
+        view.note("What the embedded server does not serve (exec, logs, other kinds) it refuses by name.")
+        view.note(f"Logs and the nodes' files are in {cluster.root}.")
+
+
+KEEP_COMMANDS = (
+    "kubectl get pods -o name",
+    "kubectl get resourceclaims -o yaml",
+    "kubectl get resourceslices -o yaml",
+    "kubectl describe pod train",
+    "kubectl delete pod train",
+    "kubectl apply --server-side -f deploy/examples/one-gpu/pod.yaml",
+)
+"""What the embedded API server serves to a stock kubectl."""
+
+
+def _ordered(observation: Observation, manifests: Sequence[Manifest]) -> Observation:
+    """Return the observation with its pods in the order of the manifests."""
+    names = [document["metadata"]["name"] for manifest in manifests for document in manifest.documents]
+    return replace(observation, pods=tuple(sorted(observation.pods, key=lambda pod: names.index(pod.name))))
+
+
+def _decision(pod: ObservedPod) -> Decision | None:
+    """Return the decision on a pod's first claim; one that cannot be read is not shown."""
+    for claim in pod.claims:
+        value = claim.metadata.annotations.get(decision_annotation(DEFAULT_DRIVER_NAME))
+        if value is not None and claim.status.allocation is not None:
+            try:
+                return decode_decision(value)
+            except BadInputError:
+                return None
+    return None
+
+
+def _fullest(observation: Observation) -> ObservedNode:
+    """Return the node whose GPUs the most claims hold: the one with the most to show."""
+    return max(
+        observation.nodes,
+        key=lambda node: (len({name for names in node.holders.values() for name in names}), node.name),
+    )

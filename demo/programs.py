@@ -1,0 +1,97 @@
+"""Processes of the `dracaena` command: started, watched and ended by their own handles."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from dracaena.api.errors import TemporaryError
+
+STOP_S = 5.0
+"""Seconds from SIGTERM to SIGKILL: both programs end within one; the rest is for a loaded machine."""
+
+TAIL_LINES = 15
+"""Lines of a log that an error quotes: enough for the last words of a program and the lines before them."""
+
+_COMMAND = (sys.executable, "-P", "-m", "dracaena.cli.main")
+"""-P: the working folder is not searched for modules, whatever lies there."""
+
+
+class ProgramEndedError(TemporaryError):
+    """A program that should run has ended; str() holds the end of its log."""
+
+
+class Program:
+    """One `dracaena` process whose output goes to a file. After its end the same arguments can be started again."""
+
+    def __init__(self, name: str, arguments: Sequence[str], log_path: Path) -> None:
+        self.name = name
+        self.log_path = log_path
+        self._arguments = tuple(arguments)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start the process; its log goes on where it was."""
+        if self.is_running:
+            raise AssertionError(f"{self.name} runs already")
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - our own command, no shell
+                [*_COMMAND, *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=_environment(os.environ),
+                start_new_session=True,  # Ctrl-C is for the demo; it then ends its programs in order
+            )
+
+    def request_stop(self) -> None:
+        """Send SIGTERM and return at once."""
+        if self._process is not None and self.is_running:
+            self._process.terminate()
+
+    def stop(self) -> int | None:
+        """End the process in order, by force after STOP_S; return its exit code, None when it does not run."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        process.terminate()
+        try:
+            return process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+    def kill(self) -> None:
+        """End the process with SIGKILL, as a crash does, and wait until it is gone."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def check(self) -> None:
+        """Raise ProgramEndedError when the process has ended by itself, not by stop() or kill()."""
+        if self._process is not None and not self.is_running:
+            raise ProgramEndedError(
+                f"{self.name} ended with {self._process.returncode}; the end of {self.log_path}:\n{self.log_tail()}"
+            )
+
+    def log_tail(self) -> str:
+        """Return the last lines of the log, indented."""
+        try:
+            lines = self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            lines = []
+        return "\n".join(f"    {line}" for line in lines[-TAIL_LINES:]) or "    (empty)"
+
+
+def _environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without settings of Dracaena, which would reach every program alike."""
+    return {key: value for key, value in environment.items() if not key.startswith("DRACAENA_")}

@@ -1,0 +1,89 @@
+"""The one loop of every stand-in: look at the caches, do what is missing, wait until something changes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import structlog
+
+from dracaena.kube.errors import AlreadyExistsError, ConflictError, KubeError, NotFoundError
+from dracaena.process.clock import Clock
+
+RETRY_S = 0.5
+"""Pause after a failed write: the caches catch up within milliseconds here, a broken server needs no storm."""
+
+T = TypeVar("T")
+
+log = structlog.get_logger()
+
+
+class ReconcileLoop:
+    """Calls `reconcile` in a thread of its own, after each wake() and when the time that it returned is over.
+
+    `reconcile` returns seconds, or None to be called only after a wake(). Wakes during a call lead to one more
+    call. A KubeError is retried; any other exception is a bug of the stand-in: it ends the loop and is kept in
+    `failure`, so that whoever runs the cluster can say so.
+    """
+
+    def __init__(self, name: str, reconcile: Callable[[], float | None], clock: Clock) -> None:
+        self._name = name
+        self._reconcile = reconcile
+        self._clock = clock
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.failure: Exception | None = None
+
+    def start(self) -> None:
+        """Begin, with a first call at once."""
+        self._wake.set()
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Ask for a call soon. Cheap, from any thread."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End after the call in progress."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        again_s: float | None = None
+        while not self._stopping.is_set():
+            # An hour stands for "until woken": Clock has no wait without an end.
+            self._clock.sleep_until_set(self._wake, 3600.0 if again_s is None else again_s)
+            self._wake.clear()
+            if self._stopping.is_set():
+                return
+            try:
+                again_s = self._reconcile()
+            except KubeError as error:
+                log.info("reconcile failed, again soon", loop=self._name, error=str(error))
+                again_s = RETRY_S
+            except Exception as error:  # the top of the thread: kept and reported
+                self.failure = error
+                log.exception("stand-in ended", loop=self._name)
+                return
+
+
+def settle(items: Iterable[T], act: Callable[[T], None], what: str) -> bool:
+    """Call `act` on every item; one that fails does not keep the others from their turn. Return whether all went well.
+
+    Conflicts and vanished objects are ordinary: the cache was behind, and the watch will wake us.
+    """
+    done = True
+    for item in items:
+        try:
+            act(item)
+        except (ConflictError, NotFoundError, AlreadyExistsError) as error:
+            log.debug("behind the API, again soon", what=what, error=str(error))
+            done = False
+        except KubeError as error:
+            log.warning("write failed, again soon", what=what, error=str(error))
+            done = False
+    return done

@@ -1,0 +1,170 @@
+"""Checks that what the demo shows is true: the API, the nodes' disks and the pods agree.
+
+Each check returns the problems that it found, in words; no problem means that it holds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+from dracaena.api.annotations import decode_devices, decode_uuids
+from dracaena.api.errors import BadInputError
+from dracaena.api.names import (
+    DEFAULT_DRIVER_NAME,
+    ClaimUid,
+    DeviceName,
+    cdi_device_name,
+    cdi_kind,
+    devices_annotation,
+    uuids_annotation,
+)
+from dracaena.api.objects import ResourceClaim
+from dracaena.api.podlist import decode_podlist
+from dracaena.demo.cluster import Cluster, NodeFolders
+from dracaena.demo.container_runtime import UnresolvableDevicesError, resolve
+from dracaena.demo.observation import Observation, ObservedPod
+
+Problems = tuple[str, ...]
+
+
+def running(observation: Observation, waiting: Collection[str]) -> Problems:
+    """Every pod but the waiting ones runs on one node with as many different GPUs as it asks for."""
+    problems = []
+    for pod in observation.pods:
+        if pod.name in waiting:
+            continue
+        if pod.state != "Running" or not pod.pod.spec.node_name:
+            problems.append(f"pod {pod.name} is {pod.state}: {pod.waits or 'no reason given'}")
+        elif pod.wanted is None or len(set(pod.ordinals)) != pod.wanted:
+            problems.append(f"pod {pod.name} asks for {pod.wanted} GPUs and has {len(set(pod.ordinals))}")
+    return tuple(problems)
+
+
+def held_once(observation: Observation) -> Problems:
+    """No GPU is held by two claims."""
+    held = Counter(
+        (result.driver, result.pool, result.device)
+        for claim in observation.claims
+        if claim.status.allocation is not None
+        for result in claim.status.allocation.devices.results
+    )
+    return tuple(
+        f"{pool}/{device} is held {count} times" for (_, pool, device), count in sorted(held.items()) if count > 1
+    )
+
+
+def waiting(observation: Observation, names: Collection[str]) -> Problems:
+    """These pods are pending without a node, hold no GPU, and say why."""
+    problems = []
+    for name in sorted(names):
+        pod = observation.pod(name)
+        if pod is None:
+            problems.append(f"pod {name} does not exist")
+        elif pod.state != "Pending" or pod.pod.spec.node_name:
+            problems.append(f"pod {name} is {pod.state}, expected Pending")
+        elif any(claim.status.allocation is not None for claim in pod.claims):
+            problems.append(f"pod {name} waits but its claim is allocated")
+        elif not pod.waits:
+            problems.append(f"pod {name} waits and nobody says why")
+    return tuple(problems)
+
+
+def cdi_specs(observation: Observation, folders: Mapping[str, NodeFolders]) -> Problems:
+    """Each claim of a running pod has a CDI spec with exactly its devices, and there is no other spec."""
+    problems = []
+    claims_by_node: dict[str, dict[str, ResourceClaim]] = {name: {} for name in folders}
+    for pod in observation.pods:
+        if pod.state == "Running":
+            claims_by_node[pod.pod.spec.node_name].update({claim.metadata.uid: claim for claim in pod.claims})
+    for node, claims in sorted(claims_by_node.items()):
+        for claim in claims.values():
+            try:
+                resolve(folders[node].cdi_root, _cdi_ids(claim))
+            except UnresolvableDevicesError as error:
+                problems.append(f"{node}: {error}")
+        specs = sorted(path.name for path in folders[node].cdi_root.iterdir())
+        if len(specs) != len(claims):
+            problems.append(
+                f"{node}: {len(claims)} claims are in use, the CDI folder holds {', '.join(specs) or 'nothing'}"
+            )
+    return tuple(problems)
+
+
+def _cdi_ids(claim: ResourceClaim) -> list[str]:
+    results = claim.status.allocation.devices.results if claim.status.allocation else ()
+    kind = cdi_kind(DEFAULT_DRIVER_NAME)
+    uid = ClaimUid(claim.metadata.uid)
+    return [f"{kind}={cdi_device_name(uid, DeviceName(result.device))}" for result in results]
+
+
+def podlists(observation: Observation, folders: Mapping[str, NodeFolders]) -> Problems:
+    """podlist.json of every node names the running pods of the node, each with its GPUs, and nobody else."""
+    problems = []
+    for node, places in sorted(folders.items()):
+        expected = {
+            (pod.pod.metadata.namespace, pod.name): sorted(pod.uuids)
+            for pod in observation.pods
+            if pod.state == "Running" and pod.pod.spec.node_name == node and pod.uuids
+        }
+        try:
+            entries = decode_podlist(places.podlist.read_bytes())
+        except (FileNotFoundError, BadInputError) as error:
+            problems.append(f"{node}: {error}")
+            continue
+        seen = {(entry.namespace, entry.name): sorted(entry.gpu_list) for entry in entries}
+        if seen != expected:
+            problems.append(f"{node}: podlist.json says {seen}, the claims say {expected}")
+    return tuple(problems)
+
+
+def pod_annotations(observation: Observation) -> Problems:
+    """The annotations of every running pod name its GPUs."""
+    return tuple(problem for pod in observation.pods if pod.state == "Running" for problem in _annotations_of(pod))
+
+
+def _annotations_of(pod: ObservedPod) -> Problems:
+    values = pod.pod.metadata.annotations
+    uuids = sorted(decode_uuids(values.get(uuids_annotation(DEFAULT_DRIVER_NAME), "")))
+    if uuids != sorted(pod.uuids):
+        return (f"pod {pod.name} is annotated with {uuids}, its claims hold {sorted(pod.uuids)}",)
+    try:
+        containers = decode_devices(values.get(devices_annotation(DEFAULT_DRIVER_NAME), "{}"))
+    except BadInputError as error:
+        return (f"pod {pod.name}: {error}",)
+    listed = {uuid for grants in containers.values() for grant in grants for uuid in grant.uuids}
+    return () if listed == set(uuids) else (f"pod {pod.name}: its two annotations differ",)
+
+
+def all_free(observation: Observation, folders: Mapping[str, NodeFolders]) -> Problems:
+    """No pod and no generated claim is left, no GPU is held, and no node keeps a spec or an entry."""
+    problems = [f"pod {pod.name} is still there" for pod in observation.pods]
+    problems += [f"claim {claim.key} is still there" for claim in observation.claims if claim.metadata.owner_references]
+    problems += [f"{node.name} has {len(node.holders)} GPUs in use" for node in observation.nodes if node.holders]
+    problems += cdi_specs(observation, folders)
+    problems += podlists(observation, folders)
+    problems += [f"{path} is left" for node in sorted(folders) for path in _checkpoints(folders[node])]
+    return tuple(problems)
+
+
+def _checkpoints(places: NodeFolders) -> list[Path]:
+    folder = places.plugin_data / "claims"
+    return sorted(folder.glob("*.json")) if folder.is_dir() else []
+
+
+def settled(cluster: Cluster, names_waiting: Collection[str]) -> Callable[[Observation], str | None]:
+    """Return a check of the whole load for Cluster.wait: None when everything holds, else the first problem."""
+
+    def first_problem(observation: Observation) -> str | None:
+        problems = (
+            *running(observation, names_waiting),
+            *waiting(observation, names_waiting),
+            *held_once(observation),
+            *cdi_specs(observation, cluster.folders),
+            *podlists(observation, cluster.folders),
+            *pod_annotations(observation),
+        )
+        return problems[0] if problems else None
+
+    return first_problem

@@ -1,0 +1,172 @@
+"""The controller over HTTP on the embedded API server: what users and kube-scheduler find in the API afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from dracaena.api.decision import decode_decision
+from dracaena.api.names import DELETE_PROTECTION_FINALIZER, decision_annotation
+from dracaena.api.objects import DeviceClass, Pod, ResourceClaim
+from dracaena.demo.apiserver import ApiServer, Fault
+from dracaena.kube.client import KubeClient
+from dracaena.kube.events import Event
+from support.allocation import DRIVER, blocks, device_name, machine, policy, request
+from support.controller import (
+    NAMESPACE,
+    DyingTransport,
+    allocated_all,
+    ask,
+    check_invariants,
+    claims_by_name,
+    create_pod,
+    devices_of,
+    publish,
+    running_controller,
+    transport,
+)
+from support.kube import wait_for
+
+SEVEN = machine("seven", blocks(3, 4, inside="PIX", outside="PHB"))
+TWO = machine("two", blocks(2, inside="PIX", outside="PIX"))
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as running:
+        yield running
+
+
+@pytest.fixture
+def connection(server: ApiServer, tmp_path: Path) -> DyingTransport:
+    return transport(server, tmp_path)
+
+
+@pytest.fixture
+def client(connection: DyingTransport) -> KubeClient:
+    return KubeClient(connection)
+
+
+def events(client: KubeClient) -> list[str]:
+    return [item.metadata.name.rsplit(".", 1)[0] for item in client.list(Event, namespace=NAMESPACE).items]
+
+
+def test_a_pod_gets_the_four_gpus_that_are_linked_best(client: KubeClient, connection: DyingTransport) -> None:
+    publish(client, {"n": SEVEN})
+    waiting = ask(client, "p", {"c": 4})
+    with running_controller(connection):
+        stored = wait_for(lambda: allocated_all(client), "the claim to be allocated")["c"]
+        wait_for(lambda: len(events(client)) == 2, "events on pod and claim")
+    assert devices_of(stored) == tuple(("n", device_name(SEVEN, ordinal)) for ordinal in (3, 4, 5, 6))
+    assert [(user.resource, user.name, user.uid) for user in stored.status.reserved_for] == [
+        ("pods", "p", waiting.metadata.uid)
+    ]
+    assert DELETE_PROTECTION_FINALIZER in stored.metadata.finalizers
+    decision = decode_decision(stored.metadata.annotations[decision_annotation(DRIVER)])
+    assert (decision.node, decision.links) == ("n", "6 pairs PIX")
+    assert sorted(events(client)) == ["c", "p"]
+    check_invariants(client)
+
+
+def test_pods_that_were_there_before_and_that_come_later_share_the_devices(
+    client: KubeClient, connection: DyingTransport
+) -> None:
+    publish(client, {"a": SEVEN, "b": TWO})
+    ask(client, "early", {"e1": 2, "e2": 1})
+    with running_controller(connection):
+        wait_for(lambda: allocated_all(client), "the early pod's claims")
+        for number in range(6):
+            ask(client, f"late-{number}", {f"l{number}": 1})
+        wait_for(lambda: allocated_all(client), "all claims")
+        ask(client, "too-late", {"no": 1})
+        wait_for(lambda: "too-late" in events(client), "an event for the pod that does not fit")
+        check_invariants(client)
+        nodes = {pool for name in ("e1", "e2") for pool, _ in devices_of(claims_by_name(client)[name])}
+        assert len(nodes) == 1
+        # kube-controller-manager does this when the pod of a claim is gone.
+        client.delete(Pod, "late-3", namespace=NAMESPACE, grace_period_s=0)
+        status = {"status": {"allocation": None, "reservedFor": None}}
+        client.merge_patch(ResourceClaim, "l3", status, namespace=NAMESPACE, subresource="status")
+        wait_for(lambda: devices_of(claims_by_name(client)["no"]), "the freed device to be given on")
+    held = [device for item in claims_by_name(client).values() for device in devices_of(item)]
+    assert len(held) >= len(set(held)) == 9
+
+
+def test_a_claim_of_unknown_shape_is_left_alone_and_its_pod_is_told_why(
+    client: KubeClient, connection: DyingTransport
+) -> None:
+    publish(client, {"n": SEVEN})
+    constraint = {"matchAttribute": "gpu.dracaena.dev/nvlinkGroup"}
+    document: dict[str, Any] = {"devices": {"requests": [request(count=2)], "constraints": [constraint]}}
+    client.create(ResourceClaim, {"metadata": {"name": "c"}, "spec": document}, namespace=NAMESPACE)
+    create_pod(client, "p", "c")
+    registry = CollectorRegistry()
+    with running_controller(connection, registry=registry):
+        wait_for(lambda: "p" in events(client), "an event on the pod")
+    stored = claims_by_name(client)["c"]
+    assert stored.status.allocation is None
+    assert stored.metadata.finalizers == []
+    labels = {"reason": "unsupported"}
+    assert registry.get_sample_value("dracaena_controller_waiting_pods", labels) == 1
+
+
+def test_a_class_that_is_mended_lets_its_pods_go_on(client: KubeClient, connection: DyingTransport) -> None:
+    publish(client, {"n": SEVEN})
+    broken = {"config": [{"opaque": {"driver": DRIVER, "parameters": policy("fast")}}]}
+    client.create(DeviceClass, {"metadata": {"name": "linked"}, "spec": broken})
+    document = {"devices": {"requests": [request(count=4, device_class="linked")]}}
+    client.create(ResourceClaim, {"metadata": {"name": "c"}, "spec": document}, namespace=NAMESPACE)
+    create_pod(client, "p", "c")
+    with running_controller(connection):
+        wait_for(lambda: "p" in events(client), "an event on the pod")
+        mended = {"spec": {"config": [{"opaque": {"driver": DRIVER, "parameters": policy("PIX")}}]}}
+        client.merge_patch(DeviceClass, "linked", mended)
+        stored = wait_for(lambda: allocated_all(client), "the claim")["c"]
+    assert stored.status.allocation is not None
+    assert [entry.source for entry in stored.status.allocation.devices.config] == ["FromClass"]
+
+
+@pytest.mark.parametrize("subresource", ["c0", "status"])
+def test_a_write_whose_answer_gets_lost_is_made_once(
+    server: ApiServer, client: KubeClient, connection: DyingTransport, subresource: str
+) -> None:
+    """The server carries the write out and closes the connection without an answer."""
+    publish(client, {"n": SEVEN})
+    path = r"/resourceclaims/c0\?" if subresource == "c0" else r"/resourceclaims/c0/status"
+    server.faults.add(Fault(method="PATCH", path=path, close=True, after=True))
+    ask(client, "p", {"c0": 2})
+    with running_controller(connection):
+        wait_for(lambda: allocated_all(client), "the claim", timeout_s=30)
+    assert server.faults.pending() == 0
+    check_invariants(client)
+
+
+def test_a_server_that_answers_with_errors_for_a_while_is_borne(
+    server: ApiServer, client: KubeClient, connection: DyingTransport
+) -> None:
+    publish(client, {"n": SEVEN})
+    server.faults.add(Fault(method="GET", path="watch=true", status=500, times=3))
+    server.faults.add(Fault(method="PATCH", path=r"/resourceclaims/c\?", status=409, message="changed", times=2))
+    ask(client, "p", {"c": 4})
+    with running_controller(connection) as controller:
+        wait_for(lambda: allocated_all(client), "the claim", timeout_s=30)
+        assert controller.not_ready() is None
+    check_invariants(client)
+
+
+def test_a_pod_on_a_claim_that_is_allocated_is_left_to_kube_scheduler(
+    client: KubeClient, connection: DyingTransport
+) -> None:
+    publish(client, {"n": SEVEN})
+    ask(client, "p", {"c": 1})
+    with running_controller(connection):
+        before = wait_for(lambda: allocated_all(client), "the claim")["c"]
+        create_pod(client, "q", "c")
+        ask(client, "r", {"d": 1})
+        wait_for(lambda: allocated_all(client), "the other claim")
+    assert claims_by_name(client)["c"].metadata.resource_version == before.metadata.resource_version
+    assert [pod.metadata.name for pod in client.list(Pod, namespace=NAMESPACE).items] == ["p", "q", "r"]

@@ -1,0 +1,158 @@
+"""The whole path on the embedded cluster: real processes, gRPC, HTTP and files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dracaena.api.names import DEFAULT_DRIVER_NAME, uuids_annotation
+from dracaena.api.objects import Pod, ResourceClaim, ResourceSlice
+from dracaena.api.podlist import decode_podlist
+from dracaena.demo.cluster import Cluster
+from dracaena.demo.observation import Observation, observe
+from support.embedded_cluster import (
+    TWO_NODES,
+    checkpointed_claims,
+    claims_in_use,
+    devices_held,
+    wait_all_free,
+    wait_observed,
+    wait_settled,
+)
+from support.workload import NAMESPACE, create_claim, create_class, create_pod, create_template, pod_names
+
+
+@pytest.fixture(scope="module")
+def running_cluster() -> Iterator[Cluster]:
+    with Cluster(TWO_NODES) as cluster:
+        create_class(cluster.client)
+        for count in (1, 2, 3, 4, 5, 6, 7, 8):
+            create_template(cluster.client, f"gpus-{count}", count)
+        yield cluster
+
+
+@pytest.fixture
+def cluster(running_cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster with nothing on it, before and after each test."""
+    yield running_cluster
+    client = running_cluster.client
+    for name in pod_names(client):
+        client.delete(Pod, name, namespace=NAMESPACE)
+    for claim in client.list(ResourceClaim, namespace=NAMESPACE).items:
+        if not claim.metadata.owner_references:
+            client.delete(ResourceClaim, claim.metadata.name, namespace=NAMESPACE)
+    for program in running_cluster.programs:
+        if not program.is_running:
+            program.start()
+    wait_all_free(running_cluster)
+
+
+def check_disks_agree(cluster: Cluster, seen: Observation) -> None:
+    held = devices_held(seen)
+    assert len(held) == len(set(held))
+    assert checkpointed_claims(cluster) == claims_in_use(seen)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_a_pod_gets_as_many_gpus_as_it_asks_for(cluster: Cluster, count: int) -> None:
+    create_pod(cluster.client, "p1", template=f"gpus-{count}")
+    seen = wait_settled(cluster, pods=1)
+    assert len(devices_held(seen)) == count
+    check_disks_agree(cluster, seen)
+
+
+def test_pods_of_all_sizes_share_the_nodes_and_give_everything_back(cluster: Cluster) -> None:
+    for count in (4, 3, 1, 2, 4, 1):  # 15 GPUs: all there are, and only one packing of 7 and 8 is left at the end
+        create_pod(cluster.client, f"p-{count}-{len(pod_names(cluster.client))}", template=f"gpus-{count}")
+    create_pod(cluster.client, "late", template="gpus-8")
+    seen = wait_settled(cluster, {"late"}, pods=7)
+    check_disks_agree(cluster, seen)
+    assert len(devices_held(seen)) == 15
+    for name in pod_names(cluster.client):
+        if name != "late":
+            cluster.client.delete(Pod, name, namespace=NAMESPACE)
+    check_disks_agree(cluster, wait_settled(cluster, pods=1))
+
+
+def test_a_second_pod_on_a_prepared_claim_is_listed_and_annotated(cluster: Cluster) -> None:
+    create_claim(cluster.client, "shared", count=2)
+    create_pod(cluster.client, "p1", claim="shared")
+    wait_settled(cluster, pods=1)
+    create_pod(cluster.client, "p2", claim="shared")
+    seen = wait_settled(cluster, pods=2)
+    first, second = seen.pods
+    assert first.uuids == second.uuids
+    assert len(devices_held(seen)) == 2
+    podlist = cluster.folders[first.pod.spec.node_name].podlist
+    assert [entry.name for entry in decode_podlist(podlist.read_bytes())] == ["p1", "p2"]
+    cluster.client.delete(Pod, "p1", namespace=NAMESPACE)
+    left = wait_settled(cluster, pods=1)
+    assert left.pods[0].uuids == second.uuids
+    check_disks_agree(cluster, left)
+
+
+def test_a_pod_deleted_by_force_frees_its_gpus(cluster: Cluster) -> None:
+    create_pod(cluster.client, "p1", template="gpus-8")
+    wait_settled(cluster, pods=1)
+    create_pod(cluster.client, "p2", template="gpus-8")
+    wait_settled(cluster, {"p2"}, pods=2)
+    cluster.client.delete(Pod, "p1", namespace=NAMESPACE, grace_period_s=0)
+    seen = wait_settled(cluster, pods=1)
+    assert seen.pods[0].name == "p2"
+    check_disks_agree(cluster, seen)
+
+
+def test_a_restarted_plugin_keeps_claims_podlist_and_annotations(cluster: Cluster) -> None:
+    create_pod(cluster.client, "p1", template="gpus-3")
+    before = wait_settled(cluster, pods=1)
+    node = before.pods[0].pod.spec.node_name
+    listed = cluster.folders[node].podlist.read_bytes()
+    cluster.plugins[node].kill()
+    cluster.plugins[node].start()
+    create_pod(cluster.client, "p2", template="gpus-4")
+    seen = wait_settled(cluster, pods=2)
+    first = seen.pod("p1")
+    assert first is not None
+    assert first.uuids == before.pods[0].uuids
+    assert decode_podlist(listed)[0] in decode_podlist(cluster.folders[node].podlist.read_bytes())
+    assert first.pod.metadata.annotations[uuids_annotation(DEFAULT_DRIVER_NAME)] == ",".join(first.uuids)
+    check_disks_agree(cluster, seen)
+
+
+def test_slices_that_kubelet_deletes_are_published_again(cluster: Cluster) -> None:
+    client = cluster.client
+    before = {item.spec.node_name: item.metadata.uid for item in client.list(ResourceSlice).items}
+    cluster.kubelets["dgx-1v"].stop()
+    cluster.start_kubelet("dgx-1v")  # it deletes the slices of its node, as the real one does
+    cluster.wait_published()
+
+    def unchanged(_observation: Observation) -> str | None:
+        after = {item.spec.node_name: item.metadata.uid for item in client.list(ResourceSlice).items}
+        return None if after.keys() == before.keys() and after["dgx-1v"] != before["dgx-1v"] else f"slices {after}"
+
+    wait_observed(cluster, "a new slice of dgx-1v", unchanged)
+    create_pod(client, "p1", template="gpus-8")
+    wait_settled(cluster, pods=1)
+
+
+def test_a_restarted_kubelet_ends_a_pod_that_was_deleted_meanwhile(cluster: Cluster) -> None:
+    create_pod(cluster.client, "p1", template="gpus-2")
+    node = wait_settled(cluster, pods=1).pods[0].pod.spec.node_name
+    cluster.kubelets[node].stop()
+    cluster.client.delete(Pod, "p1", namespace=NAMESPACE)
+    assert len(observe(cluster.client).pods) == 1
+    cluster.start_kubelet(node)
+    wait_all_free(cluster)
+
+
+def test_a_claim_without_a_known_class_waits_and_says_so(cluster: Cluster) -> None:
+    document = {"requests": [{"name": "gpus", "exactly": {"deviceClassName": "other", "count": 1}}]}
+    client = cluster.client
+    client.create(ResourceClaim, {"metadata": {"name": "c"}, "spec": {"devices": document}}, namespace=NAMESPACE)
+    create_pod(client, "p1", claim="c")
+    create_pod(client, "p2", template="gpus-1")
+    seen = wait_settled(cluster, {"p1"}, pods=2)
+    waiting = seen.pod("p1")
+    assert waiting is not None
+    assert waiting.waits

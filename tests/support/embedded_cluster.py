@@ -1,0 +1,69 @@
+"""Waits and looks for tests on the embedded cluster. Every wait has an end and says what was seen there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from dracaena.demo import verify
+from dracaena.demo.cluster import Cluster, NodeSpec
+from dracaena.demo.observation import Observation, observe
+
+TWO_NODES = (NodeSpec("box-7", "7-gpu-box"), NodeSpec("dgx-1v", "dgx-1v"))
+"""Enough for most questions: every node costs a process and a second."""
+
+TIMEOUT_S = 40.0
+
+
+def wait_settled(cluster: Cluster, waiting: Collection[str] = (), *, pods: int) -> Observation:
+    """Wait until this many pods are there and all but `waiting` run, with API and disks agreeing."""
+    settled = verify.settled(cluster, waiting)
+
+    def problem(observation: Observation) -> str | None:
+        if len(observation.pods) != pods:
+            return f"{len(observation.pods)} pods, expected {pods}"
+        return settled(observation)
+
+    return wait_observed(cluster, f"{pods} pods to settle", problem)
+
+
+def wait_all_free(cluster: Cluster) -> Observation:
+    return wait_observed(
+        cluster, "all to be free", lambda seen: next(iter(verify.all_free(seen, cluster.folders)), None)
+    )
+
+
+def wait_observed(cluster: Cluster, what: str, problem: Callable[[Observation], str | None]) -> Observation:
+    """Wait until `problem` has nothing to say about what the API shows, and return that."""
+    latest: list[Observation] = []
+
+    def missing() -> str | None:
+        latest[:] = [observe(cluster.client)]
+        return problem(latest[0])
+
+    cluster.wait(what, missing, TIMEOUT_S)
+    return latest[0]
+
+
+def devices_held(observation: Observation) -> list[tuple[str, str]]:
+    """Return pool and device of every result of every claim: a device held twice is there twice."""
+    return sorted(
+        (result.pool, result.device)
+        for claim in observation.claims
+        if claim.status.allocation is not None
+        for result in claim.status.allocation.devices.results
+    )
+
+
+def checkpointed_claims(cluster: Cluster) -> list[str]:
+    """Return the claim UID of every checkpoint on every node."""
+    paths: Iterable[str] = (
+        path.name.split(".")[0]
+        for folders in cluster.folders.values()
+        for path in (folders.plugin_data / "claims").glob("*.json")
+    )
+    return sorted(paths)
+
+
+def claims_in_use(observation: Observation) -> list[str]:
+    """Return the UID of every allocated claim."""
+    return sorted(claim.metadata.uid for claim in observation.claims if claim.status.allocation is not None)

@@ -1,0 +1,75 @@
+"""Small clusters as `dracaena demo` observes them: one node of three GPUs, pods and their claims."""
+
+from __future__ import annotations
+
+from dracaena.api.machine import Gpu, Machine
+from dracaena.api.names import DEFAULT_DRIVER_NAME, gpu_device_name
+from dracaena.api.objects import (
+    AllocatedDevices,
+    AllocationResult,
+    ConsumerReference,
+    DeviceResult,
+    ObjectMeta,
+    Pod,
+    PodCondition,
+    PodResourceClaim,
+    PodSpec,
+    PodStatus,
+    ResourceClaim,
+    ResourceClaimStatus,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+)
+from dracaena.api.resourceslice import encode_devices
+from dracaena.api.topology import topology_from_matrix
+from dracaena.demo.objects import EventRecord, EventSource, ObjectReference
+from dracaena.demo.observation import Observation, read_observation
+
+TOPOLOGY = topology_from_matrix([["X", "NV2", "SYS"], ["NV2", "X", "PIX"], ["SYS", "PIX", "X"]])
+UUIDS = [f"GPU-0000000{n}-0000-0000-0000-000000000000" for n in range(3)]
+MACHINE = Machine("m", tuple(Gpu(uuid, index=10 + n) for n, uuid in enumerate(UUIDS)), TOPOLOGY)
+
+
+def slice_of(node: str, generation: int = 1) -> ResourceSlice:
+    spec = ResourceSliceSpec(
+        DEFAULT_DRIVER_NAME, ResourcePool(node, generation, 1), node, list(encode_devices(MACHINE))
+    )
+    return ResourceSlice(metadata=ObjectMeta(name=f"{node}-{generation}"), spec=spec)
+
+
+def claim(name: str, *ordinals: int, pod: str = "p1", count: int = 2) -> ResourceClaim:
+    results = [DeviceResult("gpus", DEFAULT_DRIVER_NAME, "n1", gpu_device_name(UUIDS[n])) for n in ordinals]
+    allocation = AllocationResult(devices=AllocatedDevices(results=results)) if ordinals else None
+    reserved = [ConsumerReference("pods", pod, f"{pod}-uid")] if ordinals and pod else []
+    exactly = {"deviceClassName": "c", "count": count}
+    return ResourceClaim(
+        metadata=ObjectMeta(name=name, namespace="default", uid=f"{name}-uid"),
+        spec={"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}},
+        status=ResourceClaimStatus(allocation=allocation, reserved_for=reserved),
+    )
+
+
+def pod(name: str, claim_name: str, *, node: str = "", phase: str = "Pending") -> Pod:
+    entry = PodResourceClaim("gpus", resource_claim_name=claim_name)
+    waiting = PodCondition("PodScheduled", "False", "Unschedulable", "no node")
+    return Pod(
+        metadata=ObjectMeta(name=name, namespace="default", uid=f"{name}-uid"),
+        spec=PodSpec(node_name=node, resource_claims=[entry]),
+        status=PodStatus(phase=phase, conditions=[] if node else [waiting]),
+    )
+
+
+def event(about: str, component: str, message: str, second: int) -> EventRecord:
+    return EventRecord(
+        metadata=ObjectMeta(name=f"e{second}", namespace="default"),
+        involved_object=ObjectReference(uid=about),
+        type="Warning",
+        message=message,
+        source=EventSource(component),
+        last_timestamp=f"2026-01-01T00:00:0{second}Z",
+    )
+
+
+def one_pod(the_pod: Pod, *claims: ResourceClaim, events: tuple[EventRecord, ...] = ()) -> Observation:
+    return read_observation([slice_of("n1")], claims, [the_pod], events)

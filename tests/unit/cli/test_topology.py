@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from dracaena.api.objects import ResourceSlice
+from dracaena.api.resourceslice import decode_pool
+from dracaena.cli.main import main
+from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names, read_machine
+from dracaena.kubelet_plugin.discovery.nvidia_smi_topo import decode_text, parse_topo_matrix
+
+FOLDER = Path(__file__).parents[2] / "fixtures" / "topologies"
+TRUTH = json.loads((FOLDER.parent / "topologies-truth.json").read_text(encoding="utf-8"))
+READABLE = sorted(name for name, truth in TRUTH.items() if "refused_at_line" not in truth)
+SOC = FOLDER / "comment_star_old_soc.txt"
+
+Run = Callable[..., SimpleNamespace]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command in this process; the result has code, out and err."""
+
+    def _run(*arguments: object) -> SimpleNamespace:
+        code = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=code, out=out, err=err)
+
+    return _run
+
+
+def slices_in(text: str) -> list[ResourceSlice]:
+    import msgspec
+
+    return [msgspec.convert(document, ResourceSlice) for document in yaml.safe_load_all(text)]
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_json_of_an_import_is_what_was_printed(run: Run, name: str) -> None:
+    result = run("topology", "import", FOLDER / name, "-o", "json")
+    document = json.loads(result.out)
+    assert (result.code, result.err) == (0, "")
+    assert document["matrix"] == TRUTH[name]["matrix"]
+    assert document["gpu_nic"] == TRUTH[name]["gpu_nic"]
+    assert document["gpus"] == [f"GPU{gpu}" for gpu in range(TRUTH[name]["gpus"])]
+    assert document["numa"] == TRUTH[name].get("numa_nodes", document["numa"])
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_matrix_of_an_import_reads_the_same_again(run: Run, name: str) -> None:
+    printed = parse_topo_matrix(run("topology", "import", FOLDER / name, "-o", "matrix").out)
+    original = parse_topo_matrix(decode_text((FOLDER / name).read_bytes()))
+    assert (printed.matrix, printed.gpu_nic) == (original.matrix, original.gpu_nic)
+    assert printed.topology.numa_nodes == original.topology.numa_nodes
+
+
+def test_old_tokens_stay_as_printed_in_matrix_and_json(run: Run) -> None:
+    assert "SOC" in run("topology", "import", SOC, "-o", "matrix").out
+    assert json.loads(run("topology", "import", SOC, "-o", "json").out)["matrix"][2] == ["SOC", "SOC", "X"]
+    assert "NODE:3" in run("topology", "import", SOC).out
+
+
+def test_tree_is_the_default_form(run: Run) -> None:
+    result = run("topology", "import", FOLDER / "ansi_underlined_header.txt")
+    assert result.out.splitlines()[:3] == ["ROOT:3", "└─ SYS:3", "   ├─ PIX:2"]
+
+
+def test_standard_input_is_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(SOC.read_bytes())))
+    assert run("topology", "import", "-").out == run("topology", "import", SOC).out
+
+
+def test_resourceslices_of_an_import_are_what_a_node_would_publish(run: Run, tmp_path: Path) -> None:
+    text = tmp_path / "topo.txt"
+    text.write_text("\tGPU3\tGPU5\nGPU3\t X \tNV4\nGPU5\tNV4\t X \n", encoding="utf-8")
+    result = run("topology", "import", text, "-o", "resourceslices", "--node", "worker-1")
+    (published,) = slices_in(result.out)
+    assert (result.code, published.spec.node_name, published.spec.pool.name) == (0, "worker-1", "worker-1")
+    assert [device.attributes["index"].int_value for device in published.spec.devices] == [3, 5]
+    assert {taint.key for device in published.spec.devices for taint in device.taints} == {
+        "gpu.dracaena.dev/controller-allocated"
+    }
+    assert yaml.safe_load(result.out)["kind"] == "ResourceSlice"
+    assert run("topology", "import", text, "-o", "resourceslices", "--node", "worker-1").out == result.out
+
+
+def test_another_driver_name_is_followed(run: Run) -> None:
+    out = run(
+        "topology", "show", "--machine", "l40s-x4", "-o", "resourceslices", "--driver-name", "gpu.example.com"
+    ).out
+    (published,) = slices_in(out)
+    assert published.spec.driver == "gpu.example.com"
+    assert published.spec.devices[0].taints[0].key == "gpu.example.com/controller-allocated"
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_recorded_machines_show_in_every_form(run: Run, name: str) -> None:
+    machine = read_machine(name)
+    assert run("topology", "show", "--machine", name).out.startswith(f"ROOT:{len(machine.gpus)}\n")
+    assert run("topology", "show", "--machine", name, "-o", "matrix").out.count("\n") == len(machine.gpus) + 1
+    document = json.loads(run("topology", "show", "--machine", name, "-o", "json").out)
+    assert document["matrix"] == [list(row) for row in machine.topology.matrix()]
+    (published,) = slices_in(run("topology", "show", "--machine", name, "-o", "resourceslices").out)
+    assert decode_pool(published.spec.devices).topology.pairs == machine.topology.pairs
+    assert published.spec.node_name == name
+
+
+def test_machines_are_listed(run: Run) -> None:
+    lines = run("topology", "machines").out.splitlines()
+    assert lines[0].split() == ["NAME", "GPUS", "NUMA", "NODES", "LINKS", "PRODUCT"]
+    assert [line.split()[0] for line in lines[1:]] == list(machine_names())
+
+
+@pytest.mark.parametrize("name", sorted(TRUTH.keys() - set(READABLE)))
+def test_a_broken_matrix_is_one_line_with_file_and_line(run: Run, name: str) -> None:
+    result = run("topology", "import", FOLDER / name)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"dracaena: {FOLDER / name}: line {TRUTH[name]['refused_at_line']}: ")
+    assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("topology", "import", "/no/such/file"), "/no/such/file: cannot be read: No such file or directory"),
+        (("topology", "import", "."), ".: cannot be read: Is a directory"),
+        (("topology", "import", "a\0b"), "cannot be read: embedded null"),
+        (("topology", "import", SOC, "-o", "resourceslices", "--node", "No Node"), "--node: 'No Node' is no DNS name"),
+        (("topology", "show", "--machine", "dgx-9"), "no recorded machine is called 'dgx-9'"),
+        (("topology", "show", "--machine", "./no.json"), "./no.json: cannot be read"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(run: Run, arguments: tuple[object, ...], message: str) -> None:
+    result = run(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("dracaena: ")
+    assert message in result.err
+    assert result.err.count("\n") == 1

@@ -1,0 +1,72 @@
+"""The checks of the nodes' folders find what contradicts the API."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dracaena.api.names import gpu_device_name
+from dracaena.demo import verify
+from dracaena.demo.cluster import NodeFolders
+from dracaena.demo.observation import Observation
+from support.observation import UUIDS, claim, one_pod, pod
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> dict[str, NodeFolders]:
+    places = NodeFolders(tmp_path / "kubelet", tmp_path / "cdi")
+    places.cdi_root.mkdir()
+    places.podlist.parent.mkdir(parents=True)
+    places.podlist.write_text("[]")
+    return {"n1": places}
+
+
+def running() -> Observation:
+    return one_pod(pod("p1", "c1", node="n1", phase="Running"), claim("c1", 0, 1))
+
+
+def write_spec(places: NodeFolders, uid: str, *ordinals: int) -> None:
+    devices = [{"name": f"{uid}-{gpu_device_name(UUIDS[n])}", "containerEdits": {}} for n in ordinals]
+    document = {"cdiVersion": "0.5.0", "kind": "gpu.dracaena.dev/claim", "devices": devices}
+    (places.cdi_root / f"{uid}.json").write_text(json.dumps(document))
+
+
+def write_podlist(places: NodeFolders, *uuids: str) -> None:
+    entry = {"name": "p1", "namespace": "default", "container": "main", "gpu_list": uuids}
+    places.podlist.write_text(json.dumps([entry]))
+
+
+def test_a_claim_needs_a_spec_with_all_its_devices_and_no_other_spec_may_lie_there(
+    folders: dict[str, NodeFolders],
+) -> None:
+    write_spec(folders["n1"], "c1-uid", 0)
+    assert "unresolvable" in verify.cdi_specs(running(), folders)[0]
+    write_spec(folders["n1"], "c1-uid", 0, 1)
+    assert verify.cdi_specs(running(), folders) == ()
+    write_spec(folders["n1"], "old-uid", 2)
+    assert "1 claims are in use" in verify.cdi_specs(running(), folders)[0]
+
+
+def test_the_podlist_must_name_each_pod_with_its_gpus(folders: dict[str, NodeFolders]) -> None:
+    assert len(verify.podlists(running(), folders)) == 1
+    write_podlist(folders["n1"], UUIDS[0])
+    assert len(verify.podlists(running(), folders)) == 1
+    write_podlist(folders["n1"], UUIDS[1], UUIDS[0])
+    assert verify.podlists(running(), folders) == ()
+    folders["n1"].podlist.unlink()
+    assert len(verify.podlists(running(), folders)) == 1
+
+
+def test_nothing_may_be_left_when_all_is_free(folders: dict[str, NodeFolders]) -> None:
+    nothing = Observation((), (), (), ())
+    assert verify.all_free(nothing, folders) == ()
+    checkpoint = folders["n1"].plugin_data / "claims" / "c1-uid.json"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.write_text("{}")
+    assert verify.all_free(nothing, folders) == (f"{checkpoint} is left",)
+    seen = running()
+    problems = verify.all_free(Observation(seen.nodes, seen.pods, seen.claims, ()), folders)
+    assert any("pod p1 is still there" in problem for problem in problems)
+    assert any("2 GPUs in use" in problem for problem in problems)
