@@ -50,6 +50,16 @@ class Lost:
     why: str
     written: tuple[ResourceClaim, ...]
     """Claims that are allocated as decided and have to be taken back."""
+    refused: bool = False
+    """Whether the server's validation refuses the write as such: a person has to change the claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """Why one claim cannot be written."""
+
+    why: str
+    refused: bool = False
 
 
 class ClaimWriter:
@@ -70,7 +80,7 @@ class ClaimWriter:
         marked: list[ResourceClaim] = []
         for entry in allocation.claims:
             claim = self._mark(allocation, entry, entry.claim)
-            if isinstance(claim, str):
+            if isinstance(claim, _Failed):
                 return self._lost(entry, claim, ())
             marked.append(claim)
         return Marked(tuple(marked))
@@ -84,34 +94,33 @@ class ClaimWriter:
         written: list[ResourceClaim] = []
         for entry, claim in zip(allocation.claims, marked.claims, strict=True):
             stored = self._allocate(allocation, entry, claim, pod)
-            if isinstance(stored, str):
+            if isinstance(stored, _Failed):
                 return self._lost(entry, stored, tuple(written))
             written.append(stored)
         return Written(tuple(written))
 
-    def _lost(self, entry: ClaimAllocation, why: str, written: tuple[ResourceClaim, ...]) -> Lost:
+    def _lost(self, entry: ClaimAllocation, failed: _Failed, written: tuple[ResourceClaim, ...]) -> Lost:
         self._metrics.lost_writes.inc()
-        return Lost(entry.claim.key, why, written)
+        return Lost(entry.claim.key, failed.why, written, refused=failed.refused)
 
-    def _mark(self, allocation: Allocation, entry: ClaimAllocation, claim: ResourceClaim) -> ResourceClaim | str:
+    def _mark(self, allocation: Allocation, entry: ClaimAllocation, claim: ResourceClaim) -> ResourceClaim | _Failed:
         """Return the claim with finalizer and annotation, or why it can no longer be allocated."""
         text = encode_decision(decision_of(allocation, entry))
         for _ in range(MAX_ATTEMPTS):
             try:
                 return self._claims.mark(claim, annotation=decision_annotation(self._driver), value=text)
             except (ConflictError, InvalidError, NotFoundError) as error:
-                self._note(error, claim)
-            fresh = self._read(claim)
-            if isinstance(fresh, str):
+                fresh = self._read_after(error, claim)
+            if isinstance(fresh, _Failed):
                 return fresh
             if fresh.status.allocation is not None:
-                return "is allocated by somebody else"
+                return _Failed("is allocated by somebody else")
             claim = fresh
-        return f"changed {MAX_ATTEMPTS} times while it was written"
+        return _Failed(f"changed {MAX_ATTEMPTS} times while it was written")
 
     def _allocate(
         self, allocation: Allocation, entry: ClaimAllocation, claim: ResourceClaim, pod: Pod
-    ) -> ResourceClaim | str:
+    ) -> ResourceClaim | _Failed:
         """Return the allocated claim, or why it cannot be."""
         consumer = pod_reference(pod)
         for _ in range(MAX_ATTEMPTS):
@@ -119,33 +128,58 @@ class ClaimWriter:
             try:
                 return self._claims.allocate(claim, document, consumer)
             except (ConflictError, InvalidError, NotFoundError) as error:
-                self._note(error, claim)
-            fresh = self._read(claim)
-            if isinstance(fresh, str):
+                fresh = self._read_after(error, claim)
+            if isinstance(fresh, _Failed):
                 return fresh
             if fresh.status.allocation is not None:
                 # A write whose answer was lost may have landed: then it is ours after all.
-                return fresh if _carries(fresh, allocation, entry) else "is allocated by somebody else"
+                return fresh if _carries(fresh, allocation, entry) else _Failed("is allocated by somebody else")
             if DELETE_PROTECTION_FINALIZER not in fresh.metadata.finalizers:
                 remarked = self._mark(allocation, entry, fresh)
-                if isinstance(remarked, str):
+                if isinstance(remarked, _Failed):
                     return remarked
                 fresh = remarked
             claim = fresh
-        return f"changed {MAX_ATTEMPTS} times while it was written"
+        return _Failed(f"changed {MAX_ATTEMPTS} times while it was written")
 
-    def _read(self, claim: ResourceClaim) -> ResourceClaim | str:
+    def _read_after(
+        self, error: ConflictError | InvalidError | NotFoundError, claim: ResourceClaim
+    ) -> ResourceClaim | _Failed:
+        """Read a claim whose write was refused; an invalid write of what is still the newest state stays invalid."""
+        self._note(error, claim)
+        fresh = self._read(claim)
+        if isinstance(fresh, _Failed) or not isinstance(error, InvalidError):
+            return fresh
+        unchanged = fresh.metadata.resource_version == claim.metadata.resource_version
+        return _Failed(_refusal(error), refused=True) if unchanged else fresh
+
+    def _read(self, claim: ResourceClaim) -> ResourceClaim | _Failed:
         fresh = self._claims.read_claim(claim.metadata.namespace, claim.metadata.name)
         if fresh is None:
-            return "is gone"
+            return _Failed("is gone")
         if fresh.metadata.uid != claim.metadata.uid:
-            return "was deleted and made again"
-        return "is being deleted" if fresh.metadata.deletion_timestamp is not None else fresh
+            return _Failed("was deleted and made again")
+        return _Failed("is being deleted") if fresh.metadata.deletion_timestamp is not None else fresh
 
     def _note(self, error: ConflictError | InvalidError | NotFoundError, claim: ResourceClaim) -> None:
         if isinstance(error, ConflictError):
             self._metrics.conflicts.inc()
         log.info("write refused, reading again", claim=claim.key, claim_uid=claim.metadata.uid, error=str(error))
+
+
+def _refusal(error: InvalidError) -> str:
+    """Say what the server refuses. One cause is known and nothing in its message tells it to a user.
+
+    kube-apiserver compares opaque parameters as bytes. It writes them anew in its own form at each patch, so a claim
+    that was created with blanks in them, as some clients send JSON, counts as changed whatever a patch holds.
+    """
+    hint = ""
+    if "spec" in error.message and "immutable" in error.message:
+        hint = (
+            ". If it has opaque parameters, they were stored with blanks or characters that the server writes in "
+            "another form, and then nobody can patch it: create it again with compact JSON, as kubectl apply does"
+        )
+    return f"is refused by the API server: {error.message}{hint}"
 
 
 def pod_reference(pod: Pod) -> ConsumerReference:

@@ -212,6 +212,8 @@ class Reconciler:
         log.warning("decision could not be written whole", claim=outcome.claim_key, why=outcome.why)
         self._not_written(pod, allocation, frozenset(claim.metadata.uid for claim in outcome.written))
         self._take_back.begin(pod, outcome.written)
+        if outcome.refused:
+            self._waiting.report(pod, "refused-write", f"claim {outcome.claim_key} {outcome.why}", tell=True)
 
     def _not_written(self, pod: Pod, allocation: Allocation, written: frozenset[str] = frozenset()) -> None:
         """Give back the devices of claims that did not get them."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.decision import decode_decision
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER, decision_annotation
-from dracaena.api.objects import DeviceClass, Pod, ResourceClaim
+from dracaena.api.objects import DeviceClass, KubeObject, Pod, ResourceClaim
 from dracaena.demo.apiserver import ApiServer, Fault
 from dracaena.kube.client import KubeClient
 from dracaena.kube.events import Event
@@ -49,6 +50,16 @@ def connection(server: ApiServer, tmp_path: Path) -> DyingTransport:
 @pytest.fixture
 def client(connection: DyingTransport) -> KubeClient:
     return KubeClient(connection)
+
+
+class Note(KubeObject, frozen=True):
+    """An Event with its message."""
+
+    API_VERSION: ClassVar[str] = "v1"
+    RESOURCE: ClassVar[str] = "events"
+    KIND: ClassVar[str] = "Event"
+
+    message: str = ""
 
 
 def events(client: KubeClient) -> list[str]:
@@ -112,6 +123,27 @@ def test_a_claim_of_unknown_shape_is_left_alone_and_its_pod_is_told_why(
     assert stored.metadata.finalizers == []
     labels = {"reason": "unsupported"}
     assert registry.get_sample_value("dracaena_controller_waiting_pods", labels) == 1
+
+
+def test_a_claim_that_the_server_lets_nobody_patch_is_named_to_its_user(
+    client: KubeClient, connection: DyingTransport
+) -> None:
+    """kube-apiserver compares opaque parameters as bytes: blanks, as many clients send JSON, make every patch fail."""
+    publish(client, {"n": SEVEN})
+    opaque = {"driver": DRIVER, "parameters": policy("PIX")}
+    spec = {"devices": {"requests": [request(count=2)], "config": [{"opaque": opaque}]}}
+    document = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"}, "spec": spec}
+    path = f"/apis/resource.k8s.io/v1/namespaces/{NAMESPACE}/resourceclaims"
+    connection.request("POST", path, body=json.dumps(document).encode())  # with blanks after , and :
+    create_pod(client, "p", "c")
+    registry = CollectorRegistry()
+    with running_controller(connection, registry=registry):
+        wait_for(lambda: "p" in events(client), "an event on the pod")
+        notes = client.list(Note, namespace=NAMESPACE).items
+    (event,) = [item for item in notes if item.metadata.name.startswith("p.")]
+    assert "claim default/c is refused by the API server" in event.message
+    assert "create it again with compact JSON" in event.message
+    assert claims_by_name(client)["c"].status.allocation is None
 
 
 def test_a_class_that_is_mended_lets_its_pods_go_on(client: KubeClient, connection: DyingTransport) -> None:

@@ -194,15 +194,39 @@ def test_a_claim_that_changes_all_the_time_is_given_up() -> None:
     assert outcome.why == f"changed {MAX_ATTEMPTS} times while it was written"
 
 
-def test_a_write_that_validation_refuses_is_read_again_and_given_up_in_the_end() -> None:
+@pytest.mark.parametrize("refused_verb", ["mark", "allocate"])
+def test_a_write_that_validation_refuses_is_given_up_at_once_with_the_servers_words(refused_verb: str) -> None:
     bench = Bench()
+    tries: list[str] = []
 
     def refuse(verb: str, key: str) -> None:
-        if verb == "allocate":
-            raise InvalidError(f"PATCH {key}", 422, "Invalid", "no")
+        if verb == refused_verb:
+            tries.append(key)
+            raise InvalidError(f"PATCH {key}", 422, "Invalid", "status: must be round")
 
     bench.api.before = refuse
-    assert isinstance(bench.write(), Lost)
+    outcome = bench.write()
+    assert isinstance(outcome, Lost)
+    assert outcome.refused
+    assert outcome.why == "is refused by the API server: status: must be round"
+    assert len(tries) == 1
+
+
+def test_an_invalid_write_of_a_claim_that_changed_meanwhile_is_tried_on_the_new_state() -> None:
+    bench = Bench()
+
+    def refuse_once(verb: str, key: str) -> None:
+        if verb == "allocate" and not bench.api.claims[key].metadata.labels:
+            bench.api.put(labelled(bench.api.claims[key]))
+            raise InvalidError(f"PATCH {key}", 422, "Invalid", "no")
+
+    bench.api.before = refuse_once
+    assert isinstance(bench.write(), Written)
+
+
+def labelled(claim: ResourceClaim) -> ResourceClaim:
+    metadata = msgspec.structs.replace(claim.metadata, labels={"seen": "true"})
+    return msgspec.structs.replace(claim, metadata=metadata)
 
 
 @pytest.mark.parametrize("error", [ApiUnavailableError, ForbiddenError])
