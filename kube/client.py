@@ -200,8 +200,23 @@ class KubeClient:
         self, method: str, path: str, document: Mapping[str, Any], content_type: str = "application/json"
     ) -> bytes:
         query = {"timeout": f"{WRITE_TIMEOUT_S}s"} if method != "DELETE" else None
-        body = msgspec.json.encode(document)
+        body = encode_as_go(document)
         return self._transport.request(method, path, query=query, body=body, content_type=content_type)
+
+
+_ESCAPED_BY_GO = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+def encode_as_go(document: Mapping[str, Any]) -> bytes:
+    """Return compact JSON in the form that the server itself writes: sorted keys, and `<`, `>`, `&` escaped.
+
+    kube-apiserver stores opaque parameters as the bytes that came and writes them anew at each patch. In any other form
+    a later patch of the object, by whomever, counts as a change of an immutable field.
+    """
+    text = msgspec.json.encode(document, order="sorted").decode()
+    for character, escape in _ESCAPED_BY_GO.items():
+        text = text.replace(character, escape)  # these stand in strings only, so the document stays the same
+    return text.encode()
 
 
 def _path(kind: type[KubeObject], namespace: str, name: str = "", subresource: str = "") -> str:
