@@ -48,6 +48,17 @@ class Topology:
             raise IndexError(f"no pair ({a}, {b}) among {self.gpu_count} GPUs")
         return self.pairs[a * (2 * self.gpu_count - a - 1) // 2 + b - a - 1]
 
+    def level_or_assumed(self, a: int, b: int) -> LinkLevel:
+        """Return the PCIe level of a pair; an unknown one is assumed: NODE when both are known to share a NUMA node,
+        else SYS. For the tree and for figures; what must hold is never met by an assumption.
+        """
+        level = self.link(a, b).level
+        if level is not None:
+            return level
+        numa_node = self.numa_nodes[a]
+        same = numa_node is not None and numa_node == self.numa_nodes[b]
+        return LinkLevel.NODE if same else LinkLevel.SYS
+
     def matrix(self) -> tuple[tuple[str, ...], ...]:
         """Return the GPU×GPU tokens as `nvidia-smi topo -m` prints them, `X` on the diagonal."""
         ordinals = range(self.gpu_count)

@@ -85,7 +85,7 @@ def build_tree(topology: Topology) -> TreeNode:
     branches = {ordinal: _leaf(ordinal) for ordinal in range(count)}
     for level in LinkLevel:
         reported = [(a, b) for a, b, known in pairs if known is not None and known <= level]
-        unknown = [(a, b) for a, b, known in pairs if known is None and _assumed_level(topology, a, b) <= level]
+        unknown = [(a, b) for a, b, known in pairs if known is None and topology.level_or_assumed(a, b) <= level]
         joined = lowest_in_group(count, [*reported, *unknown])
         branches = _branches_at(level, joined, lowest_in_group(count, reported), branches)
     children = tuple(branches[lowest] for lowest in sorted(branches))
@@ -94,12 +94,6 @@ def build_tree(topology: Topology) -> TreeNode:
 
 def _leaf(ordinal: int) -> TreeNode:
     return TreeNode(None, assumed=False, ordinals=(ordinal,))
-
-
-def _assumed_level(topology: Topology, a: int, b: int) -> LinkLevel:
-    numa_node = topology.numa_nodes[a]
-    same = numa_node is not None and numa_node == topology.numa_nodes[b]
-    return LinkLevel.NODE if same else LinkLevel.SYS
 
 
 def _branches_at(

@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 
 from dracaena.api.objects import DeviceClass, Node, Pod, ResourceClaim, ResourceSlice
+from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.snapshot import (
     ClusterSnapshot,
     DeviceId,
@@ -25,31 +26,6 @@ from dracaena.controller.allocation.snapshot import (
 from dracaena.controller.assumed import AssumedAllocations
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimReference:
-    """A claim that a pod names."""
-
-    pod_claim_name: str
-    """Name in pod.spec.resourceClaims."""
-    key: str | None
-    """`namespace/name` of the claim, None while it is not generated yet."""
-    generated: bool
-
-
-def claim_references(pod: Pod) -> tuple[ClaimReference, ...]:
-    """Return the claims of a pod in the order of its spec, without those that need no claim."""
-    generated = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
-    references = []
-    for entry in pod.spec.resource_claims:
-        by_template = entry.resource_claim_name is None
-        name = generated.get(entry.name) if by_template else entry.resource_claim_name
-        if by_template and entry.name in generated and name is None:
-            continue  # kube-controller-manager says that no claim is needed
-        key = f"{pod.metadata.namespace}/{name}" if name is not None else None
-        references.append(ClaimReference(entry.name, key, by_template))
-    return tuple(references)
 
 
 _NO_POOL: Final = PoolReading(None)
@@ -148,9 +124,9 @@ class Cluster:
             self._unlink(known)
             if new is not None:
                 self._pods[key] = new
-                for reference in claim_references(new):
-                    if reference.key is not None:
-                        self._pods_of_claim.setdefault(reference.key, set()).add(key)
+                for claim in pod_claims(new):
+                    if claim.key is not None:
+                        self._pods_of_claim.setdefault(claim.key, set()).add(key)
         self._wake(key)
 
     def claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
@@ -251,8 +227,8 @@ class Cluster:
         return _PoolChange(before.pool != after.pool, new_problems)
 
     def _unlink(self, pod: Pod | None) -> None:
-        for reference in claim_references(pod) if pod is not None else ():
-            pods = self._pods_of_claim.get(reference.key or "", set())
+        for claim in pod_claims(pod) if pod is not None else ():
+            pods = self._pods_of_claim.get(claim.key or "", set())
             pods.discard(pod.key if pod is not None else "")
             if not pods:
-                self._pods_of_claim.pop(reference.key or "", None)
+                self._pods_of_claim.pop(claim.key or "", None)

@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import Allocator, Settled
 from dracaena.controller.allocation.demands import Refused
 from dracaena.controller.allocation.explanation import Unsatisfied
@@ -17,7 +18,7 @@ from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.snapshot import held_devices
 from dracaena.controller.assumed import AssumedAllocation, AssumedAllocations
 from dracaena.controller.claim_writer import ClaimWriter, Lost
-from dracaena.controller.cluster import Cluster, claim_references
+from dracaena.controller.cluster import Cluster
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import ClaimApi, EventSink
 from dracaena.controller.take_back import TakeBack, was_allocated_by_us
@@ -133,9 +134,9 @@ class Reconciler:
     def _ready_claims(self, pod: Pod) -> tuple[ResourceClaim, ...] | _Later:
         """Return all claims of a pod, in the order of its spec, when all are there and none is going."""
         claims = []
-        for reference in claim_references(pod):
+        for reference in pod_claims(pod):
             if reference.key is None:
-                return _Later(f"claim for {reference.pod_claim_name} is not generated yet")
+                return _Later(f"claim for {reference.alias} is not generated yet")
             claim = self._cluster.claim(reference.key)
             if claim is None:
                 return _Later(f"claim {reference.key} does not exist")

@@ -13,6 +13,7 @@ import structlog
 from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.api.names import ClaimUid, GpuUuid
 from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.podclaims import pod_claims
 from dracaena.kubelet_plugin.assignments import Assignments
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, ControlNodes, DocumentStore, NodeLock
@@ -28,7 +29,6 @@ from dracaena.kubelet_plugin.prepare.plan import (
     holders,
     plan_claim,
 )
-from dracaena.kubelet_plugin.prepare.podlist import claim_names
 
 log = structlog.get_logger()
 
@@ -178,8 +178,8 @@ class DeviceState:
 
     def _find_claims(self, uids: set[ClaimUid], pods: Iterable[Pod]) -> Sequence[ClaimReference]:
         """Return the claims of these UIDs that pods of this node use; the names are nowhere else."""
-        names = sorted({(pod.metadata.namespace, name) for pod in pods for name in claim_names(pod).values()})
-        candidates = [ClaimReference(namespace, name, uid) for namespace, name in names for uid in sorted(uids)]
+        named = {(claim.namespace, claim.name) for pod in pods for claim in pod_claims(pod) if claim.name is not None}
+        candidates = [ClaimReference(namespace, name, uid) for namespace, name in sorted(named) for uid in sorted(uids)]
         return [reference for reference in candidates if self._exists(reference)]
 
     def _exists(self, reference: ClaimReference) -> bool:

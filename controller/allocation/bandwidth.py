@@ -45,7 +45,7 @@ def nvlink_gb_s(a: GpuTraits, b: GpuTraits) -> int:
 def pcie_gb_s(box: Box, a: int, b: int) -> int:
     """Return what a pair reaches over PCIe: the slower end's lanes, cut down by the level."""
     lanes_mb_s = min(_lanes_mb_s(box.traits[a]), _lanes_mb_s(box.traits[b]))
-    return lanes_mb_s * LEVEL_PERCENT[box.level(a, b)] // 100 // 1000
+    return lanes_mb_s * LEVEL_PERCENT[box.topology.level_or_assumed(a, b)] // 100 // 1000
 
 
 def pair_gb_s(box: Box, a: int, b: int) -> int:

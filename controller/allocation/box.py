@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from dracaena.api.links import Link, LinkLevel
+from dracaena.api.links import Link
 from dracaena.api.machine import Gpu
 from dracaena.api.topology import Topology
 
@@ -53,16 +53,6 @@ class Box:
         if not isinstance(other, Box):
             return NotImplemented
         return self._hash == other._hash and (self.topology, self.traits) == (other.topology, other.traits)
-
-    def level(self, a: int, b: int) -> LinkLevel:
-        """Return the PCIe level of a pair; an unknown one is assumed from the NUMA nodes: NODE when they are equal,
-        else SYS. For figures only: a requirement is never met by an assumption.
-        """
-        level = self.topology.link(a, b).level
-        if level is not None:
-            return level
-        numa_a, numa_b = self.topology.numa_nodes[a], self.topology.numa_nodes[b]
-        return LinkLevel.NODE if numa_a is not None and numa_a == numa_b else LinkLevel.SYS
 
 
 def make_box(topology: Topology, gpus: Mapping[int, Gpu]) -> Box:

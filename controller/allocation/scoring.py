@@ -92,7 +92,11 @@ class BoxScores:
             bandwidth_gb_s=self.bandwidth_gb_s(chosen | beside),
             damage_gb_s=(damage[0], damage[1], damage[2]),
             worst_level=max(
-                (0 if topology.link(a, b).nvlinks else self.box.level(a, b).value for a, b in pairs), default=0
+                (
+                    0 if topology.link(a, b).nvlinks else self.box.topology.level_or_assumed(a, b).value
+                    for a, b in pairs
+                ),
+                default=0,
             ),
             numa_nodes=len({topology.numa_nodes[ordinal] for ordinal in together}),
             pair_sum_gb_s=sum(self._pairs[pair] for pair in pairs),
@@ -147,7 +151,7 @@ class BoxScores:
     def _uniform(self) -> bool:
         """Whether all pairs are worth the same, so that sets of one size are too."""
         pairs = combinations(range(self.box.topology.gpu_count), 2)
-        kinds = {(self.box.topology.link(a, b).nvlinks, self.box.level(a, b)) for a, b in pairs}
+        kinds = {(self.box.topology.link(a, b).nvlinks, self.box.topology.level_or_assumed(a, b)) for a, b in pairs}
         return len(kinds) <= 1 and len(set(self.box.traits)) <= 1
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dracaena.api.annotations import GrantedDevices, encode_devices, encode_uuids
 from dracaena.api.names import ClaimUid, devices_annotation, uuids_annotation
 from dracaena.api.objects import Container, Pod
+from dracaena.api.podclaims import pod_claims
 from dracaena.api.podlist import PodlistEntry
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, PreparedDevice
 
@@ -48,24 +49,13 @@ def claims_of_pod(pod: Pod, prepared: Iterable[PreparedClaim]) -> Mapping[str, P
     one that is reserved for this pod, else none.
     """
     found = {}
-    for alias, name in claim_names(pod).items():
-        candidates = [p for p in prepared if (p.claim.namespace, p.claim.name) == (pod.metadata.namespace, name)]
+    for wanted in pod_claims(pod):
+        candidates = [p for p in prepared if (p.claim.namespace, p.claim.name) == (wanted.namespace, wanted.name)]
         if len(candidates) > 1:
             candidates = [p for p in candidates if pod.metadata.uid in p.consumers]
         if len(candidates) == 1:
-            found[alias] = candidates[0]
+            found[wanted.alias] = candidates[0]
     return found
-
-
-def claim_names(pod: Pod) -> Mapping[str, str]:
-    """Return the names of a pod's ResourceClaim objects by the names that its containers use."""
-    generated = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
-    names = {}
-    for reference in pod.spec.resource_claims:
-        name = reference.resource_claim_name or generated.get(reference.name)
-        if name:  # a template whose claim is not made yet, or not needed, has none
-            names[reference.name] = name
-    return names
 
 
 def podlist_entries(pods: Iterable[Pod], prepared: Sequence[PreparedClaim]) -> tuple[PodlistEntry, ...]:

@@ -46,6 +46,20 @@ def test_nvlink_hides_the_level_and_a_level_means_no_nvlink() -> None:
     assert topology.nvlink_peers(2) == ()
 
 
+def test_unknown_level_is_assumed_by_numa_node_a_known_one_never() -> None:
+    rows = [["X", "NV4", "NV4", "PIX"], ["NV4", "X", "NV4", "NV4"], ["NV4", "NV4", "X", "?"], ["PIX", "NV4", "?", "X"]]
+    topology = topology_from_matrix(rows, numa_nodes=[0, 0, 1, None])
+    levels = {pair: topology.level_or_assumed(*pair).name for pair in combinations(range(4), 2)}
+    assert levels == {
+        (0, 1): "NODE",
+        (0, 2): "SYS",
+        (0, 3): "PIX",
+        (1, 2): "SYS",
+        (1, 3): "SYS",
+        (2, 3): "SYS",
+    }
+
+
 def test_soc_of_old_tools_is_node() -> None:
     assert topology_from_matrix([["X", "SOC"], ["SOC", "X"]]).link(0, 1).level is LinkLevel.NODE
 

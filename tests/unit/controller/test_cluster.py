@@ -6,7 +6,7 @@ import structlog
 from dracaena.api.objects import DeviceAttribute, Pod, ResourceSlice
 from dracaena.controller.allocation.snapshot import DeviceId
 from dracaena.controller.assumed import AssumedAllocation, AssumedAllocations
-from dracaena.controller.cluster import ClaimReference, Cluster, claim_references
+from dracaena.controller.cluster import Cluster
 from support.allocation import (
     DRIVER,
     blocks,
@@ -53,20 +53,6 @@ class Bench:
 def with_statuses(base: Pod, *statuses: dict[str, str]) -> Pod:
     document = msgspec.to_builtins(base) | {"status": {"phase": "Pending", "resourceClaimStatuses": list(statuses)}}
     return msgspec.convert(document, Pod)
-
-
-def test_claims_of_a_pod_are_named_or_generated_or_not_needed() -> None:
-    bare = pod("p", "named", templates=["gpus", "nothing"])
-    assert claim_references(bare) == (
-        ClaimReference("c0", "default/named", generated=False),
-        ClaimReference("gpus", None, generated=True),
-        ClaimReference("nothing", None, generated=True),
-    )
-    made = with_statuses(bare, {"name": "gpus", "resourceClaimName": "p-gpus-x"}, {"name": "nothing"})
-    assert claim_references(made) == (
-        ClaimReference("c0", "default/named", generated=False),
-        ClaimReference("gpus", "default/p-gpus-x", generated=True),
-    )
 
 
 def test_a_change_of_a_claim_wakes_the_pods_that_name_it() -> None:
