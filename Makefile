@@ -8,10 +8,10 @@ RUN := $(BIN)/python -P
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit integration check format lint types imports proto lock image clean
+.PHONY: help demo test unit integration e2e check format lint types imports proto lock image clean
 
 help: ## list the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/runtime.stamp ## the main job on recorded machines, no GPU and no cluster needed (KEEP=1 leaves it running)
 	@$(BIN)/dracaena demo $(if $(KEEP),--keep)
@@ -23,6 +23,9 @@ unit: $(VENV)/dev.stamp ## unit and architecture tests
 
 integration: $(VENV)/dev.stamp ## whole programs over real sockets on the embedded cluster
 	@$(RUN) -m pytest -q tests/integration
+
+e2e: $(VENV)/dev.stamp ## real Kubernetes, kubelet and containerd on this machine (root; docs/dev/e2e.md)
+	@PYTHONPATH=tests $(RUN) -m e2e.run $(E2E)
 
 check: format lint types imports ## format, lint, types, import rules; changes nothing
 

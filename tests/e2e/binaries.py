@@ -1,0 +1,176 @@
+"""The programs that are built from source with Go, once for each set of versions, into a cache outside the checkout."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCES = Path(__file__).parent / "programs"
+"""One Go module a folder; its go.mod and go.sum say what is built, to the last hash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One call of `go build`."""
+
+    folder: str
+    """Below SOURCES."""
+    packages: tuple[str, ...]
+    takes: str
+    """How long on two cores with nothing cached, for the person who waits."""
+    version_variables: tuple[str, ...] = ()
+    """Linker variables; `{version}` stands for the version of the module in go.mod."""
+    module: str = ""
+    """Whose version is meant; empty: a program of our own."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The programs that come out."""
+        return tuple(self.folder if package == "." else package.rpartition("/")[2] for package in self.packages)
+
+
+_KUBERNETES = "k8s.io/kubernetes"
+_KUBERNETES_VERSION = (
+    "k8s.io/component-base/version.gitVersion={version}",
+    "k8s.io/component-base/version.gitMajor=1",
+    "k8s.io/component-base/version.gitMinor={minor}",
+)
+_CONTAINERD = "github.com/containerd/containerd/v2"
+
+BUILDS = (
+    Build("probe", (".",), "seconds"),
+    Build(
+        "containerd",
+        tuple(f"{_CONTAINERD}/cmd/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")),
+        "1 minute",
+        (f"{_CONTAINERD}/version.Version={{version}}",),
+        _CONTAINERD,
+    ),
+    Build(
+        "kubernetes",
+        tuple(
+            f"{_KUBERNETES}/cmd/{name}"
+            for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet")
+        ),
+        "5 minutes",
+        _KUBERNETES_VERSION,
+        _KUBERNETES,
+    ),
+)
+
+
+# Read-only: what is built is what go.sum says. No paths and no git state get into the programs.
+_GO_BUILD = ("go", "build", "-mod=readonly", "-trimpath", "-buildvcs=false")
+
+# Without cgo no C compiler is needed and all programs share what is compiled. kubelet's release builds have cgo, but
+# nothing that the tests look at depends on it.
+_GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": ""}
+
+
+class BuildError(Exception):
+    """`go build` failed; str() holds what it said."""
+
+
+def cache_root(environment: Mapping[str, str]) -> Path:
+    """Return the folder that all versions share."""
+    if own := environment.get("DRACAENA_E2E_CACHE"):
+        return Path(own)
+    caches = environment.get("XDG_CACHE_HOME")
+    return (Path(caches) if caches else Path.home() / ".cache") / "dracaena-e2e"
+
+
+def version_key() -> str:
+    """Return the name of this set of programs: readable versions, and a hash of all that decides the outcome."""
+    digest = hashlib.sha256(repr((BUILDS, _GO_BUILD, _GO_ENVIRONMENT, platform.machine())).encode())
+    for path in sorted(SOURCES.rglob("*")):
+        if path.is_file():
+            digest.update(str(path.relative_to(SOURCES)).encode() + path.read_bytes())
+    kubernetes, containerd = _version("kubernetes", _KUBERNETES), _version("containerd", _CONTAINERD)
+    return f"kubernetes-{kubernetes}-containerd-{containerd}-{digest.hexdigest()[:12]}"
+
+
+def is_built(root: Path) -> bool:
+    """Tell whether the programs of this version are in the cache: they come there all at once."""
+    return (root / version_key() / "bin").is_dir()
+
+
+def build(root: Path) -> Path:
+    """Return the folder that holds all programs, after building what is not there. Safe to call from two runs at once.
+
+    Raises BuildError. A build that was cut off leaves nothing that a later one would take for whole.
+    """
+    target = root / version_key()
+    with _lock(root):
+        if not target.is_dir():
+            _build_into(target)
+    return target / "bin"
+
+
+def _build_into(target: Path) -> None:
+    for left_over in target.parent.glob("*.unfinished"):  # nobody else builds: the lock is ours
+        shutil.rmtree(left_over)
+    unfinished = target.with_name(f"{target.name}.unfinished")
+    (unfinished / "bin").mkdir(parents=True)
+    for at, step in enumerate(BUILDS, start=1):
+        _say(f"building {', '.join(step.names)} ({at} of {len(BUILDS)}; {step.takes} when nothing is cached)")
+        started = time.monotonic()
+        _go_build(step, unfinished / "bin")
+        _say(f"  took {time.monotonic() - started:.0f} s")
+    unfinished.rename(target)
+
+
+def _go_build(step: Build, output: Path) -> None:
+    version = _version(step.folder, step.module) if step.module else ""
+    minor = version.split(".")[1] if version else ""
+    flags = " ".join(
+        ["-s", "-w", *(f"-X {variable.format(version=version, minor=minor)}" for variable in step.version_variables)]
+    )
+    done = subprocess.run(
+        [*_GO_BUILD, "-ldflags", flags, "-o", f"{output}/", *step.packages],
+        cwd=SOURCES / step.folder,
+        env={**os.environ, **_GO_ENVIRONMENT},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise BuildError(f"go build of {', '.join(step.names)} failed:\n{done.stdout.strip()}")
+
+
+def _version(folder: str, module: str) -> str:
+    """Return the version that go.mod requires."""
+    text = (SOURCES / folder / "go.mod").read_text(encoding="utf-8")
+    found = re.search(rf"^(?:require\s|\t){re.escape(module)} (v\S+)", text, re.MULTILINE)
+    if found is None:
+        raise BuildError(f"{SOURCES / folder / 'go.mod'} requires no version of {module}")
+    return found.group(1)
+
+
+@contextmanager
+def _lock(root: Path) -> Iterator[None]:
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say("another run is building: waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"e2e: {line}\n")
+    sys.stdout.flush()

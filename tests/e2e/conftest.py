@@ -1,0 +1,103 @@
+"""One cluster for all tests, what was logged beside each failure, and an exit code that tells a skip from a pass."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e import isolation
+from e2e.cluster import Cluster
+from e2e.leftovers import restore
+from e2e.run import BINARIES, LOGS, MISSING, SKIPPED, TESTS
+
+_CLUSTER = pytest.StashKey[Cluster]()
+_LOG_SIZES = pytest.StashKey[dict[str, int]]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip everything when the world of its own is not there: say why, and how to get it."""
+    if BINARIES not in os.environ:
+        reason = os.environ.get(MISSING) or "runs only under `make e2e`"
+        for item in (item for item in items if TESTS in item.path.parents):
+            item.add_marker(pytest.mark.skip(reason=f"missing: {reason}" if MISSING in os.environ else reason))
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Give Kubernetes with one Ready node, without Dracaena."""
+    cluster = Cluster(isolation.ROOT, Path(os.environ[BINARIES]), Path(os.environ[LOGS]))
+    request.config.stash[_CLUSTER] = cluster
+    with cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def installed(cluster: Cluster) -> Cluster:
+    """Give the cluster with Dracaena running on it."""
+    cluster.install()
+    return cluster
+
+
+@pytest.fixture(autouse=True)
+def _restored(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave nothing of a test to the next one."""
+    yield
+    cluster = request.config.stash.get(_CLUSTER, None)
+    if cluster is not None and cluster.is_up:
+        restore(cluster)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Note where the logs are, so that a failure shows only what belongs to it."""
+    cluster = item.config.stash.get(_CLUSTER, None)
+    item.stash[_LOG_SIZES] = {p.name: p.log_size() for p in cluster.programs} if cluster else {}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add to the report of a failure what each program logged during the test."""
+    report = yield
+    cluster = item.config.stash.get(_CLUSTER, None)
+    if report.failed and cluster is not None:
+        sizes = item.stash.get(_LOG_SIZES, {})
+        for program in cluster.programs:
+            state = "running" if program.is_running else "not running"
+            if tail := program.tail(sizes.get(program.name, 0)):
+                report.sections.append((f"{program.name}, {state}, {program.log}", tail))
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Exit 77 when nothing failed but something was skipped."""
+    if _under_the_runner() and exitstatus == pytest.ExitCode.OK and _reports(session.config, "skipped"):
+        session.exitstatus = SKIPPED
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End with the three counts and the reasons of what did not run."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or config.option.collectonly or not _under_the_runner():
+        return
+    skipped = Counter(str(report.longrepr[2]) for report in _reports(config, "skipped"))
+    for reason, count in sorted(skipped.items()):
+        reporter.write_line(f"{count} skipped: {reason.removeprefix('Skipped: ')}")
+    passed, failed = len(_reports(config, "passed")), len(_reports(config, "failed", "error"))
+    reporter.write_line(f"{passed} passed, {failed} failed, {skipped.total()} skipped")
+
+
+def _under_the_runner() -> bool:
+    """Whether run.py started this; anybody's `pytest tests` is not ours to count."""
+    return BINARIES in os.environ or MISSING in os.environ
+
+
+def _reports(config: pytest.Config, *outcomes: str) -> list[Any]:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    stats = reporter.stats if reporter is not None else {}
+    return [report for outcome in outcomes for report in stats.get(outcome, ())]

@@ -1,0 +1,53 @@
+"""Stand-ins for what an NVIDIA driver puts on a host: device nodes that no driver answers, and library files."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+RECORDING = Path(__file__).parents[2] / "kubelet_plugin" / "machines" / "dgx-1v.json"
+"""The recorded machine that the node plays. Its GPUs are linked unequally, so a careless choice shows."""
+
+DRIVER_VERSION = "535.104.05"
+"""A real driver's version that is not SemVer: the API server would refuse it as it is."""
+
+GPU_COUNT = 8
+MAJOR = 60
+"""LOCAL/EXPERIMENTAL USE (Linux, Documentation/admin-guide/devices.txt): no driver owns it, opening gives ENXIO."""
+
+CONTROL_MINORS = {"nvidiactl": 13, "nvidia-uvm": 14, "nvidia-uvm-tools": 15}
+"""Above those of the GPUs, below what the probe tries."""
+
+LIBRARIES = ("libcuda.so.{DRIVER_VERSION}", "libnvidia-ml.so.535.104.05")
+
+
+class StandInGpus:
+    """A dev root and a driver root with all of it."""
+
+    def __init__(self, root: Path) -> None:
+        self.machine = root / "machine.json"
+        self.dev_root = root / "dev-root"
+        self.driver_root = root / "driver-root"
+
+    def make(self) -> None:
+        """Make the files. Minor N of the stand-in is GPU N of the recorded machine."""
+        self._make_device_nodes()
+        self._make_libraries()
+        recording = json.loads(RECORDING.read_text(encoding="utf-8"))
+        self.machine.write_text(json.dumps({**recording, "driver_version": DRIVER_VERSION}), encoding="utf-8")
+
+    def _make_device_nodes(self) -> None:
+        folder = self.dev_root / "dev"
+        folder.mkdir(parents=True)
+        nodes = {f"nvidia{number}": number for number in range(GPU_COUNT)} | CONTROL_MINORS
+        for name, minor in nodes.items():
+            os.mknod(folder / name, 0o666 | stat.S_IFCHR, os.makedev(MAJOR, minor))
+
+    def _make_libraries(self) -> None:
+        libraries = self.driver_root / "usr" / "lib" / "x86_64-linux-gnu"
+        libraries.mkdir(parents=True)
+        for name in LIBRARIES:
+            (libraries / name).write_text(f"{name}\n", encoding="ascii")
+            (libraries / f"{name.partition('.so')[0]}.so.1").symlink_to(name)

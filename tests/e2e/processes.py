@@ -1,0 +1,113 @@
+"""Programs that are started, restarted, killed and ended by their own handles; what they print goes to a file each."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+STOP_S = 20.0
+"""Seconds from SIGTERM to SIGKILL: all but kube-apiserver end within two; the rest is for a loaded machine."""
+
+TAIL_LINES = 15
+"""Lines of a log that an error quotes."""
+
+
+class ProgramEndedError(Exception):
+    """A program that should run has ended; str() holds the end of its log."""
+
+
+class Program:
+    """One program with its command line. Ends with this process at the latest, because its namespace does."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        logs: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        stop_s: float = STOP_S,
+    ) -> None:
+        self.name = name
+        self.log = logs / f"{name}.log"
+        self._command = [str(part) for part in command]
+        self._environment = {**os.environ, **(environment or {})}
+        self._stop_s = stop_s
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def was_started(self) -> bool:
+        """Whether it was ever started."""
+        return self._process is not None
+
+    def start(self, *more: str) -> None:
+        """Start it, this time with `more` arguments; its log goes on where it was."""
+        if self.is_running:
+            raise ProgramEndedError(f"{self.name} runs already")
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._command, *more],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,  # Ctrl-C is for the tests, which then end the programs in order
+            )
+
+    def stop(self) -> None:
+        """End it in order with SIGTERM, by force after stop_s."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(self._stop_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    @contextmanager
+    def restarted_with(self, *more: str) -> Iterator[None]:
+        """Run it with further arguments inside the block, as before after it."""
+        self.stop()
+        self.start(*more)
+        try:
+            yield
+        finally:
+            self.stop()
+            self.start()
+
+    def kill(self) -> None:
+        """End it and the helpers it started with SIGKILL, as a crash does."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def check(self) -> None:
+        """Raise ProgramEndedError when it was started and has ended by itself."""
+        if self._process is not None and not self.is_running:
+            raise ProgramEndedError(
+                f"{self.name} ended with {self._process.returncode}; the end of {self.log}:\n{self.tail()}"
+            )
+
+    def log_size(self) -> int:
+        """Return how many bytes the log has now, for tail(since)."""
+        return self.log.stat().st_size if self.log.exists() else 0
+
+    def tail(self, since: int = 0) -> str:
+        """Return the last lines that were logged, only those after byte `since`."""
+        if not self.log.exists():
+            return ""
+        with self.log.open("rb") as log:
+            log.seek(since)
+            lines = log.read().decode("utf-8", errors="replace").splitlines()
+        return "\n".join(lines[-TAIL_LINES:])
