@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+from urllib.parse import quote
 
 import msgspec
 import structlog
@@ -38,6 +39,14 @@ class _Raws(msgspec.Struct):
     items: list[msgspec.Raw] = []
 
 
+class _Named(msgspec.Struct):
+    class Meta(msgspec.Struct):
+        name: str
+        namespace: str = ""
+
+    metadata: Meta
+
+
 class _RawEvent(msgspec.Struct):
     type: str
     object: msgspec.Raw
@@ -60,6 +69,8 @@ class Listing(Generic[T]):
 
     items: tuple[T, ...]
     resource_version: str
+    undecodable: frozenset[str] = frozenset()
+    """Keys (`namespace/name` or `name`) of objects that are there and are not of the API's shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +132,21 @@ class KubeClient:
     def list(
         self, kind: type[T], *, namespace: str = "", field_selector: str = "", label_selector: str = ""
     ) -> Listing[T]:
-        """Read all objects, of one namespace or of all, in pages. An object that does not decode is left out."""
+        """Read all objects, of one namespace or of all, in pages. One that does not decode is only named."""
         query = _selectors(field_selector, label_selector) | {"limit": str(PAGE_SIZE)}
         items: list[T] = []
+        undecodable: set[str] = set()
         while True:
             path = _path(kind, namespace)
             page = _parse(_Raws, self._transport.request("GET", path, query=query), f"GET {path}")
-            items.extend(item for raw in page.items if (item := _decode(kind, raw)) is not None)
+            for raw in page.items:
+                item = _decode(kind, raw)
+                if item is None:
+                    undecodable.update(_key(raw))
+                else:
+                    items.append(item)
             if not page.metadata.continue_:
-                return Listing(tuple(items), page.metadata.resource_version)
+                return Listing(tuple(items), page.metadata.resource_version, frozenset(undecodable))
             query["continue"] = page.metadata.continue_
 
     def watch(
@@ -221,8 +238,8 @@ def encode_as_go(document: Mapping[str, Any]) -> bytes:
 
 def _path(kind: type[KubeObject], namespace: str, name: str = "", subresource: str = "") -> str:
     root = "/apis/" if "/" in kind.API_VERSION else "/api/"
-    scope = f"/namespaces/{namespace}" if namespace else ""
-    tail = "".join(f"/{part}" for part in (name, subresource) if part)
+    scope = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
+    tail = "".join(f"/{quote(part, safe='')}" for part in (name, subresource) if part)
     return f"{root}{kind.API_VERSION}{scope}/{kind.RESOURCE}{tail}"
 
 
@@ -250,3 +267,12 @@ def _decode(kind: type[T], raw: msgspec.Raw) -> T | None:
     except UNDECODABLE as error:
         log.warning("object does not decode, left out", kind=kind.KIND, problem=str(error), start=bytes(raw)[:200])
         return None
+
+
+def _key(raw: msgspec.Raw) -> tuple[str, ...]:
+    """Return the key of an object that is otherwise unreadable, or nothing when even its name is."""
+    try:
+        meta = msgspec.json.decode(raw, type=_Named).metadata
+    except UNDECODABLE:
+        return ()
+    return (f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name,)

@@ -110,6 +110,9 @@ class EventRecorder:
                 self._write(entry)
             except KubeError as error:
                 log.info("event not written", reason=entry.document["reason"], error=str(error))
+            except Exception:
+                # The thread's outermost loop: one event that cannot be written must not end all others.
+                log.exception("event not written", reason=entry.document["reason"])
 
     def _write(self, entry: _Entry) -> None:
         name = entry.document["metadata"]["name"]

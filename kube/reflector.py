@@ -128,12 +128,18 @@ class Reflector(Generic[T]):
                 if not self._stopping.is_set():
                     log.warning("list failed", resource=self._kind.RESOURCE, error=str(error))
                 self._pause()
+            except Exception:
+                # The thread's outermost loop: a cache that stands still while all else goes on would decide wrongly.
+                log.exception("cache failed, listing again", resource=self._kind.RESOURCE)
+                self._pause()
 
     def _list(self) -> str:
         listing = self._client.list(self._kind, field_selector=self._field_selector)
         fresh = {item.key: item for item in listing.items}
+        # An object that is there but does not decode keeps its last known state: to take it for deleted would free
+        # what it holds.
         with self._lock:
-            stale = sorted(key for key in self._objects if key not in fresh)
+            stale = sorted(key for key in self._objects if key not in fresh and key not in listing.undecodable)
         for key in stale:
             self._apply(key, None)
         for key in sorted(fresh):

@@ -112,7 +112,7 @@ class Transport:
         call = f"WATCH {path}"
         response = self._open(call, "GET", path, query, None, "application/json", read_timeout_s, preload=False)
         if response.status >= 300:
-            raise error_for(call, response.status, response.data)
+            raise error_for(call, response.status, _body(call, response))
         return Stream(call, response)
 
     def _open(
@@ -130,10 +130,14 @@ class Transport:
         headers = {"Accept": "application/json"}
         if body is not None:
             headers["Content-Type"] = content_type
-        # Credentials are asked for on each request: the official client refreshes expired tokens there.
-        _, url, headers, _, _ = self._client.param_serialize(
-            method, path, header_params=headers, auth_settings=["BearerToken"]
-        )
+        try:
+            # Credentials are asked for on each request: the official client refreshes expired tokens there, and may
+            # find a token file that is just being replaced.
+            _, url, headers, _, _ = self._client.param_serialize(
+                method, path, header_params=headers, auth_settings=["BearerToken"]
+            )
+        except (official_config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            raise ApiUnavailableError(call, None, "", f"no credentials: {' '.join(str(error).split())}") from error
         if query:
             url += "?" + urlencode(query)
         try:
@@ -150,3 +154,13 @@ class Transport:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise ApiUnavailableError(call, None, "", f"no answer: {error}") from error
         return response  # type: ignore[no-any-return]  # the official client has no types
+
+
+def _body(call: str, response: urllib3.BaseHTTPResponse) -> bytes:
+    """Read the rest of an answer that was opened as a stream and turned out to be a refusal."""
+    try:
+        return response.data
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise ApiUnavailableError(call, response.status, "", f"the answer broke off: {error}") from error
+    finally:
+        response.close()

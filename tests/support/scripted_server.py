@@ -36,6 +36,14 @@ class Request:
         self._handler.end_headers()
         self._handler.wfile.write(raw)
 
+    def answer_cut_off(self, status: int, raw: bytes) -> None:
+        """Promise more than is sent, then close the connection."""
+        self._handler.send_response(status)
+        self._handler.send_header("Content-Length", str(len(raw) + 100))
+        self._handler.end_headers()
+        self._handler.wfile.write(raw)
+        self._handler.close_connection = True
+
     def begin_stream(self) -> None:
         self._handler.send_response(200)
         self._handler.send_header("Transfer-Encoding", "chunked")

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kubernetes import client as official
+from kubernetes import config as official_config
 
 from dracaena.api.errors import BadInputError
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
-from dracaena.kube.client import encode_as_go
+from dracaena.kube.client import KubeClient, encode_as_go
 from dracaena.kube.errors import (
     AlreadyExistsError,
     ApiUnavailableError,
@@ -80,11 +82,32 @@ def test_list_follows_pages_to_the_end(tmp_path: Path) -> None:
     assert {request.query["limit"] for request in server.requests} == {"500"}
 
 
+def test_names_never_leave_their_part_of_the_path(tmp_path: Path) -> None:
+    with ScriptedServer(always(404, status(404, "NotFound", "no"))) as server:
+        with pytest.raises(NotFoundError):
+            client_for(server.url, tmp_path).get(Pod, "../../nodes/n?x=1", namespace="a/b")
+    assert server.requests[0].path == "/api/v1/namespaces/a%2Fb/pods/..%2F..%2Fnodes%2Fn%3Fx%3D1"
+
+
+def test_credentials_that_cannot_be_read_just_now_are_like_no_answer(tmp_path: Path) -> None:
+    configuration = official.Configuration(host="http://127.0.0.1:1")
+    configuration.api_key["BearerToken"] = "x"
+
+    def refresh(_: object) -> None:
+        raise official_config.ConfigException("Token file exists but empty.")
+
+    configuration.refresh_api_key_hook = refresh
+    client = KubeClient(Transport(configuration, user_agent="tests"))
+    with pytest.raises(ApiUnavailableError, match="no credentials: Token file exists but empty"):
+        client.get(Pod, "a")
+
+
 def test_one_object_that_does_not_decode_does_not_hide_the_others(tmp_path: Path) -> None:
     items = [pod("a"), {"metadata": {"name": 5}}, pod("c")]
     with ScriptedServer(always(200, {"metadata": {"resourceVersion": "7"}, "items": items})) as server:
         listing = client_for(server.url, tmp_path).list(Pod)
     assert [item.metadata.name for item in listing.items] == ["a", "c"]
+    assert listing.undecodable == frozenset()  # it has not even a name
 
 
 def test_writes_name_their_kind_and_tell_the_server_when_to_give_up(tmp_path: Path) -> None:

@@ -205,6 +205,45 @@ def test_failing_server_is_asked_ever_more_rarely(failure: str, clock: FakeClock
         assert 4 <= len(server.requests) <= 16
 
 
+def test_refusal_of_a_watch_that_breaks_off_is_borne(clock: FakeClock, tmp_path: Path) -> None:
+    def cut_off(request: Request) -> None:
+        request.answer_cut_off(500, b'{"reason": "InternalEr')
+
+    seen: Seen = []
+    with scripted([listing(10)], [cut_off, open_watch(("ADDED", pod("a", 11)))]) as server:
+        with reflecting(server, tmp_path, clock, seen):
+            tick_until(clock, lambda: len(seen) == 1, "the second watch")
+
+
+def test_error_of_a_handler_is_logged_and_all_is_told_again(clock: FakeClock, tmp_path: Path) -> None:
+    """A cache that stood still while the program goes on would be worse than any error."""
+    seen: list[str | None] = []
+
+    def handle(old: Pod | None, new: Pod | None) -> None:
+        seen.append(label(new))
+        if len(seen) == 1:
+            raise ZeroDivisionError("a bug")
+
+    with scripted([listing(10, pod("a", 5), pod("b", 6))], [open_watch(("ADDED", pod("c", 11)))]) as server:
+        reflector = Reflector(client_for(server.url, tmp_path), Pod, clock=clock, on_change=handle)
+        reflector.start()
+        tick_until(clock, lambda: "c@11" in seen, "the watch after the second list")
+        reflector.stop()
+    assert [label(item) for item in reflector.values()] == ["a@5", "b@6", "c@11"]
+
+
+def test_object_that_stops_decoding_keeps_its_last_state(clock: FakeClock, tmp_path: Path) -> None:
+    """To take it for deleted would free what it holds."""
+    seen: Seen = []
+    odd = {"metadata": {"name": "a", "namespace": "ns", "resourceVersion": 7}}
+    lists = [listing(10, pod("a", 5)), listing(20, odd, pod("b", 15))]
+    gone = lambda request: request.answer(410, {"reason": "Expired", "message": "too old"})  # noqa: E731
+    with scripted(lists, [gone, open_watch()]) as server, reflecting(server, tmp_path, clock, seen) as cache:
+        tick_until(clock, lambda: len(seen) == 2, "the second list")
+        assert seen == [(None, "a@5"), (None, "b@15")]
+        assert [label(item) for item in cache.values()] == ["a@5", "b@15"]
+
+
 def test_silent_connection_is_given_up(tmp_path: Path, clock: FakeClock) -> None:
     """A watch whose peer vanished without a word: the read time-out is real, so it is made short here."""
     hang = open_watch()
