@@ -77,6 +77,10 @@ def _server(
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name in the base class
             """Scrapes are not logged: one line every few seconds would hide what matters."""
 
-    server = ThreadingHTTPServer(address, Handler)
-    server.daemon_threads = True
-    return server
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            """A client that hangs up is none of our errors; the base class would print a traceback into the log."""
+
+    return Server(address, Handler)

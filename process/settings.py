@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -23,9 +25,35 @@ ENVIRONMENT_PREFIX = "DRACAENA_"
 S = TypeVar("S")
 
 
-def option(default: Any = dataclasses.MISSING, *, help: str, choices: Sequence[str] | None = None) -> Any:  # noqa: A002
-    """Declare one setting. Without a default it must be given. Fields are str, int, float or bool."""
-    return dataclasses.field(default=default, metadata={"help": help, "choices": choices})
+@dataclasses.dataclass(frozen=True, slots=True)
+class TextForm:
+    """What a text must look like: a pattern that matches all of it, and the same in words."""
+
+    pattern: str
+    expected: str
+
+
+DNS_SUBDOMAIN = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
+
+DRIVER_NAME = TextForm(rf"(?=.{{1,63}}\Z){DNS_SUBDOMAIN}", "a DNS name of at most 63 characters")
+NODE_NAME = TextForm(rf"(?=.{{1,253}}\Z){DNS_SUBDOMAIN}", "the name of a Node: a DNS name")
+UID = TextForm(r"[A-Za-z0-9-]{0,63}", "a UID: letters, digits and dashes, at most 63")
+
+
+def option(
+    default: Any = dataclasses.MISSING,
+    *,
+    help: str,  # noqa: A002 - argparse's word
+    choices: Sequence[str] | None = None,
+    form: TextForm | None = None,
+    least: float | None = None,
+) -> Any:
+    """Declare one setting. Without a default it must be given. Fields are str, int, float or bool.
+
+    `form` is for texts, `least` the smallest number that is taken.
+    """
+    metadata = {"help": help, "choices": choices, "form": form, "least": least}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def add_arguments(parser: argparse.ArgumentParser, settings: type[Any]) -> None:
@@ -50,8 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser, settings: type[Any]) -> None:
 def load(settings: type[S], arguments: argparse.Namespace, environment: Mapping[str, str]) -> S:
     """Resolve all layers into one value of `settings`.
 
-    Raises BadInputError naming the layer, the setting, what was seen and what was expected; an unknown key of the
-    file or an unknown DRACAENA_ variable is refused too, because a misspelt setting would silently not hold.
+    Raises BadInputError naming the layer, the setting, what was seen and what was expected. An unknown key of the file
+    is refused: a misspelt setting would silently not hold. An unknown DRACAENA_ variable is not: Kubernetes itself puts
+    variables of that prefix into pods, for Services of that name.
     """
     values: dict[str, Any] = {}
     path = getattr(arguments, "config", None) or environment.get(f"{ENVIRONMENT_PREFIX}CONFIG")
@@ -103,21 +132,32 @@ def _from_environment(settings: type[Any], environment: Mapping[str, str]) -> di
 
 def _convert(settings: type[Any], field: dataclasses.Field[Any], value: Any, where: str) -> Any:
     wanted = _type(settings, field)
-    if wanted is bool:
-        converted: Any = _bool(value)
-    elif isinstance(value, bool) or not isinstance(value, str | int | float):
-        converted = None
-    else:
-        try:
-            converted = wanted(value)
-        except ValueError:
-            converted = None
+    converted = _plain(wanted, value)
     if converted is None:
         raise BadInputError(f"{where}: {value!r} is no {_WORDS[wanted]}")
-    choices = field.metadata["choices"]
+    choices, form, least = (field.metadata[key] for key in ("choices", "form", "least"))
     if choices and converted not in choices:
         raise BadInputError(f"{where}: {value!r} is not one of {', '.join(choices)}")
+    if form is not None and not re.fullmatch(form.pattern, converted):
+        raise BadInputError(f"{where}: {value!r} is not {form.expected}")
+    if least is not None and converted < least:
+        raise BadInputError(f"{where}: {value!r} is too small, expected {least:g} or more")
     return converted
+
+
+def _plain(wanted: type, value: Any) -> Any:
+    """Return a value of the wanted type, None when it is no such value; nothing is rounded."""
+    if wanted is bool:
+        return _bool(value)
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    if wanted is int and isinstance(value, float):
+        return None
+    try:
+        converted = wanted(value)
+    except ValueError:
+        return None
+    return None if isinstance(converted, float) and not math.isfinite(converted) else converted
 
 
 _WORDS: Mapping[type, str] = {str: "text", int: "whole number", float: "number", bool: "true or false"}

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import socket
+import struct
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -68,3 +70,13 @@ def test_bad_address_is_refused(address: str) -> None:
 def test_taken_port_is_refused_by_name(endpoint: HttpEndpoint) -> None:
     with pytest.raises(BadInputError, match="cannot listen: Address already in use"):
         HttpEndpoint(f"127.0.0.1:{endpoint.port}", lambda: None)
+
+
+def test_client_that_hangs_up_leaves_no_traceback(endpoint: HttpEndpoint, capfd: pytest.CaptureFixture[str]) -> None:
+    for _ in range(20):
+        client = socket.create_connection(("127.0.0.1", endpoint.port))
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close() resets
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        client.close()
+    assert get(endpoint, "/healthz")[0] == 200
+    assert capfd.readouterr().err == ""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.errors import BadInputError
-from dracaena.process.settings import add_arguments, load, option
+from dracaena.process.settings import DRIVER_NAME, UID, add_arguments, load, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,9 @@ class Settings:
     verbose: bool = option(False, help="say more")
     form: str = option("json", help="how", choices=("json", "text"))
     kubeconfig: str | None = option(None, help="file")
+    driver_name: str = option("gpu.example", help="driver", form=DRIVER_NAME)
+    pod_uid: str = option("", help="pod", form=UID)
+    threads: int = option(2, help="threads", least=1)
 
 
 def resolve(*flags: str, environment: dict[str, str] | None = None) -> Settings:
@@ -46,6 +49,13 @@ def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
         (("--node-name", "n"), {"DRACAENA_WAIT_S": "soon"}, "DRACAENA_WAIT_S: 'soon' is no number"),
         (("--node-name", "n", "--verbose", "1"), {}, "--verbose: '1' is no true or false"),
         (("--node-name", "n", "--form", "xml"), {}, "--form: 'xml' is not one of json, text"),
+        (("--node-name", "n", "--wait-s", "nan"), {}, "--wait-s: 'nan' is no number"),
+        (("--node-name", "n", "--wait-s", "inf"), {}, "--wait-s: 'inf' is no number"),
+        (("--node-name", "n", "--threads", "0"), {}, "--threads: '0' is too small, expected 1 or more"),
+        (("--node-name", "n", "--driver-name", "../x"), {}, "--driver-name: '../x' is not a DNS name"),
+        (("--node-name", "n", "--driver-name", "a" * 64), {}, "is not a DNS name of at most 63 characters"),
+        (("--node-name", "n", "--driver-name", "a.b\n"), {}, "is not a DNS name"),
+        (("--node-name", "n", "--pod-uid", "../../x"), {}, "--pod-uid: '../../x' is not a UID"),
     ],
 )
 def test_bad_value_names_layer_value_and_expectation(
@@ -64,6 +74,8 @@ def test_bad_value_names_layer_value_and_expectation(
         ("a: [\n", "is no YAML"),
         ("workers: true\n", "workers: True is no whole number"),
         ("workers: [1]\n", "workers: [1] is no whole number"),
+        ("workers: 1.9\n", "workers: 1.9 is no whole number"),
+        ("wait-s: .nan\n", "wait-s: nan is no number"),
     ],
 )
 def test_bad_file_is_refused_with_its_name(text: str, message: str, tmp_path: Path) -> None:
@@ -88,3 +100,8 @@ def test_help_shows_variable_default_and_choices() -> None:
     assert "--form json|text" in text
     assert "this node; must be given [DRACAENA_NODE_NAME]" in text
     assert "at most 100 %" in text
+
+
+def test_variables_that_kubernetes_makes_for_a_service_of_our_name_do_no_harm() -> None:
+    environment = {"DRACAENA_CONTROLLER_SERVICE_HOST": "10.0.0.1", "DRACAENA_PORT": "tcp://10.0.0.1:443"}
+    assert resolve("--node-name", "n", environment=environment).workers == 4
