@@ -59,10 +59,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The interpreter flushes stdout once more at exit: give it a place where that cannot fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence_stdout()
         return EXIT_BROKEN_PIPE
+    except OSError as error:
+        _silence_stdout()
+        print(f"dracaena: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return EXIT_FAILED
     return code
+
+
+def _silence_stdout() -> None:
+    """Give the interpreter, which flushes standard output once more at exit, a place where that cannot fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def build_parser() -> argparse.ArgumentParser:
