@@ -16,7 +16,9 @@ Known differences, all on purpose:
 * The ServiceAccount admission plugin does not run: no account, volume or token is put into pods.
 * No garbage collector, namespace controller or event expiry runs, as none would with a bare kube-apiserver (events
   expire there after an hour, here never).
-* Messages that print whole Go values (an immutable field, a broken patch) print our JSON of it.
+* Messages that print whole Go values print the fields that are served (an immutable field), or our JSON of them (a
+  broken patch, a pod that may not change so).
+* A bookmark carries the newest version of all kinds, and comes too where nothing has happened since the last one.
 * Opaque parameters are compared as text, as there; a number that a patch writes anew is printed as Python prints it.
 * Answers are JSON only: no YAML, protobuf, tables or aggregated discovery.
 

@@ -87,11 +87,17 @@ def parse_json(body: bytes) -> Any:
             return _SpanDecoder().decode(body.decode())
         return json.loads(body, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
-        raise ValueError(
-            "unexpected end of JSON input" if error.pos >= len(error.doc.rstrip()) else str(error)
-        ) from None
+        raise ValueError(_go_words(error)) from None
     except UnicodeDecodeError as error:
         raise ValueError(f"invalid UTF-8: {error.reason}") from None
+
+
+def _go_words(error: json.JSONDecodeError) -> str:
+    if error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated string"):
+        return "unexpected end of JSON input"
+    if error.msg == "Expecting value":
+        return f"invalid character '{error.doc[error.pos]}' looking for beginning of value"
+    return str(error)
 
 
 def parse_yaml(body: bytes) -> Any:
@@ -112,12 +118,28 @@ def parse_object(body: bytes, media_type: str, kind: str) -> Any:
     try:
         return parse_json(body) if media_type in ("", JSON) else parse_yaml(body)
     except ValueError as error:
-        text = body.decode(errors="replace")
         raise bad_request(
             f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json parse "
-            f"error: "
-            f"{error} ({text})"
+            f"error: {error} ({_summary(body)})"
         ) from None
+
+
+_SUMMARY_BYTES: Final = 30  # kube-apiserver's own
+
+
+def _summary(body: bytes) -> str:
+    """What the refusal of a body quotes: text where it may be an object, else bytes."""
+    start = body[:_SUMMARY_BYTES]
+    shown = start.decode(errors="replace") if body.startswith(b"{") else start.hex()
+    return f"{shown} ..." if len(body) > _SUMMARY_BYTES else shown or "<empty>"
+
+
+_REPEATED_OWNERS: Final = ".metadata.ownerReferences contains duplicate entries"
+_MADE_SO: Final = " after mutating admission happens"  # Kubernetes' words; a patch counts as one
+_FIX_OWNERS: Final = (
+    "API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; "
+    "please fix your requests; duplicate UID(s) observed"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +150,20 @@ class Read:
     warnings: tuple[str, ...] = ()
 
 
-def _canonical(kind: Kind, raw: Any, now: datetime, opaque: str) -> tuple[Document, list[str]]:
+def _canonical(kind: Kind, raw: Any, now: datetime, opaque: str, when: str) -> tuple[Document, list[str], list[str]]:
+    """The document, what strict validation finds in it, and what a client is warned of in any case."""
     read = decode(kind.struct, raw, api_version=kind.api_version, kind=kind.kind, opaque=opaque)
     defaults.fill(kind.kind, read.document, now)
-    return read.document, read.strict_errors
+    return read.document, read.strict_errors, _drop_repeated_owners(read.document["metadata"], when)
+
+
+def _drop_repeated_owners(metadata: Document, when: str) -> list[str]:
+    owners = metadata.get("ownerReferences") or []
+    repeated = [owner["uid"] for at, owner in enumerate(owners) if owner in owners[:at]]
+    if not repeated:
+        return []
+    metadata["ownerReferences"] = [owner for at, owner in enumerate(owners) if owner not in owners[:at]]
+    return [f"{_REPEATED_OWNERS}{when}; {_FIX_OWNERS}: {', '.join(repeated)}"]
 
 
 def read_object(kind: Kind, raw: Any, validation: str, now: datetime) -> Read:
@@ -139,12 +171,12 @@ def read_object(kind: Kind, raw: Any, validation: str, now: datetime) -> Read:
     label = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}'
     _check_type(kind, raw)
     try:
-        document, strict_errors = _canonical(kind, raw, now, AS_SENT)
+        document, strict_errors, warnings = _canonical(kind, raw, now, AS_SENT, "")
     except UnreadableError as error:
         raise bad_request(f"{label}: {error}") from None
     if strict_errors and validation == STRICT:
         raise bad_request(f"{label}: strict decoding error: {', '.join(strict_errors)}")
-    return Read(document, tuple(strict_errors) if validation == WARN else ())
+    return Read(document, (*(strict_errors if validation == WARN else ()), *warnings))
 
 
 def _check_type(kind: Kind, raw: Any) -> None:
@@ -169,12 +201,12 @@ def _check_type(kind: Kind, raw: Any) -> None:
 def read_patched(kind: Kind, patched: Any, validation: str, now: datetime, opaque: str) -> Read:
     """The object that a patch made. What is wrong with it is reported against the patch, as 422."""
     try:
-        document, strict_errors = _canonical(kind, patched, now, opaque)
+        document, strict_errors, warnings = _canonical(kind, patched, now, opaque, _MADE_SO)
     except UnreadableError as error:
         raise _patch_refused(patched, str(error)) from None
     if strict_errors and validation == STRICT:
         raise _patch_refused(patched, f"strict decoding error: {', '.join(strict_errors)}")
-    return Read(document, tuple(strict_errors) if validation == WARN else ())
+    return Read(document, (*(strict_errors if validation == WARN else ()), *warnings))
 
 
 def _patch_refused(patched: Any, why: str) -> Exception:
@@ -182,9 +214,20 @@ def _patch_refused(patched: Any, why: str) -> Exception:
     return invalid(Qualified("", ""), "", [invalid_field("patch", shown, why)])
 
 
+def _another_kind(struct: Struct, named: Any, version: Any, label: str) -> Exception:
+    if struct.name == "DeleteOptions":
+        # Read by a table of kinds of its own, that goes by the place in Kubernetes' source where it is made.
+        why = f'no kind "{named}" is registered for version "{version}" in scheme "pkg/runtime/scheme.go:111"'
+        return bad_request(why)
+    why = f"converting ({version}.{named}) to (core.{struct.name}): unknown conversion"
+    return bad_request(f"{label.replace(struct.name, str(named), 1)}: {why}")
+
+
 def read_plain(struct: Struct, raw: Any, label: str) -> Document:
     """A body that is no stored object (delete options, a binding); unknown fields are dropped."""
     if isinstance(raw, dict):
+        if raw.get("kind") not in (None, "", struct.name):
+            raise _another_kind(struct, raw["kind"], raw.get("apiVersion", ""), label)
         raw = {name: value for name, value in raw.items() if name not in ("kind", "apiVersion")}
     try:
         return decode(struct, raw).document

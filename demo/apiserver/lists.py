@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dracaena.demo.apiserver.bodies import parse_json
 from dracaena.demo.apiserver.errors import ApiError, bad_request, expired
 from dracaena.demo.apiserver.queries import ListOptions
 from dracaena.demo.apiserver.resources import Kind
@@ -43,7 +44,7 @@ class Token:
         """Read the wire form; 400 when it is none."""
         try:
             raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-            document = json.loads(raw)
+            document = parse_json(raw.decode(errors="replace").encode())
             version, start = document["rv"], document["start"]
             if document["v"] != _FORMAT or not isinstance(version, int) or not start.endswith("\0"):
                 raise ValueError("not a token of this server")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from dracaena.demo.apiserver.shapes import TABLES
 
@@ -116,6 +116,20 @@ def _field(name: str, words: list[str], known: dict[str, Struct]) -> Field:
         atomic="atomic" in options,
         default=options["default"].strip('"') if "default" in options else None,
     )
+
+
+def ordered(of: Type, value: Any) -> Any:
+    """`value` with the fields of its structs in the order of the tables, which is Go's, and the keys of maps sorted."""
+    if isinstance(of, ListOf) and isinstance(value, list):
+        return [ordered(of.item, part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    if isinstance(of, MapOf):
+        return {key: ordered(of.item, value[key]) for key in sorted(value)}
+    if not isinstance(of, Struct):
+        return value
+    known = {name: ordered(field.type, value[name]) for name, field in of.fields.items() if name in value}
+    return {name: part for name, part in value.items() if name not in known} | known
 
 
 def _type(text: str, known: dict[str, Struct]) -> Type:

@@ -122,6 +122,10 @@ class ApiServer:
         thread.join()
         listener.server_close()
 
+    def forget_history(self) -> None:
+        """Answer every version before the present one as expired (410) from now on, as after a compaction of etcd."""
+        self._storage.forget_history()
+
     @property
     def url(self) -> str:
         """``http://127.0.0.1:PORT``. RuntimeError before `start` and after `stop`."""

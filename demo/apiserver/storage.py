@@ -18,12 +18,10 @@ import msgspec
 
 from dracaena.demo.apiserver.errors import expired, too_large_version
 from dracaena.demo.apiserver.resources import KINDS, Kind
-from dracaena.demo.apiserver.schema import structs
+from dracaena.demo.apiserver.schema import ordered, structs
 
 # Seconds that a read waits for a resourceVersion from the future, as kube-apiserver does.
 FUTURE_VERSION_WAIT_S: Final = 3.0
-
-_METADATA_ORDER: Final = tuple(structs()["ObjectMeta"].fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +58,12 @@ def key_of(namespace: str, name: str) -> str:
 
 def stamped(document: dict[str, Any], version: int) -> Stored:
     """`document` as it is stored with `version`."""
-    metadata = document["metadata"] | {"resourceVersion": str(version)}
-    whole = document | {"metadata": {name: metadata[name] for name in _METADATA_ORDER if name in metadata}}
+    return stored_as(document | {"metadata": document["metadata"] | {"resourceVersion": str(version)}}, version)
+
+
+def stored_as(document: dict[str, Any], version: int) -> Stored:
+    """`document` as it is, in the form in which it goes to clients; for an answer about what is not stored."""
+    whole = ordered(structs()[document["kind"]], document)
     return Stored(whole, version, msgspec.json.encode(whole))
 
 
@@ -186,6 +188,12 @@ class Storage:
         """True when the history after `version` is not whole any more."""
         with self.lock:
             return version < self._forgotten
+
+    def forget_history(self) -> None:
+        """Lose every version before the present one, as a compaction of etcd does. Open watches go on."""
+        with self.lock:
+            self._events.clear()
+            self._forgotten = self._version
 
     def wait_for(self, version: int) -> None:
         """Return when the counter has reached `version`; 504 when it does not within the wait of a real server."""

@@ -18,6 +18,7 @@ from dracaena.demo.apiserver.storage import Event, Storage, Stored, Subscription
 # kube-apiserver ends a watch without timeoutSeconds after 30 to 60 minutes, spread at random.
 _DEFAULT_TIMEOUT_S: Final = 1800
 BOOKMARK_PERIOD: Final = timedelta(minutes=1)  # kube-apiserver's own period
+LAST_BOOKMARK: Final = timedelta(seconds=2)  # before the end of a watch, likewise
 # How often an idle watch looks at its clock and whether its client is still there.
 _TICK_S: Final = 1.0
 _INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
@@ -74,7 +75,7 @@ class Watch:
         self._is_gone = is_gone
         timeout_s = options.timeout_s or _DEFAULT_TIMEOUT_S * (1 + random.random())  # noqa: S311 - spread, no secret
         self._end = clock() + timedelta(seconds=timeout_s)
-        self._next_bookmark = clock() + BOOKMARK_PERIOD
+        self._next_bookmark = self._bookmark_after(clock())
 
     def lines(self) -> Iterator[bytes]:
         """The stream; b"" now and then so that the caller notices a client that has gone."""
@@ -104,18 +105,16 @@ class Watch:
 
     def _follow(self, subscription: Subscription) -> Iterator[bytes]:
         while not subscription.is_closed():
+            if self._options.bookmarks and self._clock() >= self._next_bookmark:
+                yield self._bookmark(subscription)
             left_s = (self._end - self._clock()).total_seconds()
             if left_s <= 0:
-                break
+                return
             events = subscription.take(min(_TICK_S, left_s))
             lines = (event_line(self._options.selection, event) for event in events)
             yield b"".join(line for line in lines if line)
             if not events and self._is_gone():
                 return
-            if self._options.bookmarks and self._clock() >= self._next_bookmark:
-                yield self._bookmark(subscription)
-        if self._options.bookmarks:
-            yield self._bookmark(subscription)
 
     def _bookmark(self, subscription: Subscription) -> bytes:
         """A bookmark of the present version, unless events wait that it would run ahead of."""
@@ -123,5 +122,11 @@ class Watch:
             if not subscription.is_empty():
                 return b""
             version = self._storage.version
-        self._next_bookmark = self._clock() + BOOKMARK_PERIOD
+        self._next_bookmark = self._bookmark_after(self._clock())
         return bookmark_line(self._kind, version)
+
+    def _bookmark_after(self, now: datetime) -> datetime:
+        """One a period, and one shortly before the end; a watch that is too short for that gets none."""
+        last = self._end - LAST_BOOKMARK
+        period = now + BOOKMARK_PERIOD
+        return last if now < last < period else period

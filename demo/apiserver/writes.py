@@ -6,7 +6,6 @@ storage lock, so that what was checked is what is replaced.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,7 +28,7 @@ from dracaena.demo.apiserver.fields import forbidden, required
 from dracaena.demo.apiserver.fields import invalid as invalid_field
 from dracaena.demo.apiserver.managed import Manager, Ownership
 from dracaena.demo.apiserver.resources import NAMESPACE, NODE, Kind
-from dracaena.demo.apiserver.storage import Storage, Stored, key_of
+from dracaena.demo.apiserver.storage import Storage, Stored, key_of, stored_as
 from dracaena.demo.apiserver.strategies import BY_KIND, Door, Strategy
 from dracaena.demo.apiserver.times import write_time
 from dracaena.demo.apiserver.validation.metadata import check_metadata, check_metadata_update
@@ -147,8 +146,7 @@ class Writes:
     def _put(self, kind: Kind, key: str, document: Document, old: Stored | None, *, dry_run: bool) -> Stored:
         if not dry_run:
             return self._storage.put(kind, key, document)
-        encoded = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
-        return Stored(document, old.version if old else 0, encoded)
+        return stored_as(document, old.version if old else 0)
 
     # ---- update
 
@@ -235,8 +233,7 @@ class Writes:
         if meta.ends_with_update(document, live) and not document.get("spec", {}).get("finalizers"):
             if not options.dry_run:
                 self._storage.delete(kind, target.key)
-            encoded = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
-            return Written(Stored(document, old.version, encoded), warnings=warnings)
+            return Written(stored_as(document, old.version), warnings=warnings)
         return Written(self._put(kind, target.key, document, old, dry_run=options.dry_run), warnings=warnings)
 
     def _check_update(self, kind: Kind, door: Door, new: Document, old: Document) -> None:
@@ -326,9 +323,7 @@ def _with_version(document: Document, target: Target, live: Document, *, uncondi
             raise invalid(target.kind.qualified_resource, target.name, [error])
         return meta.with_metadata(document, resourceVersion=present)
     if not stated.isdigit():
-        why = f'strconv.ParseUint: parsing "{stated}": invalid syntax'
-        error = invalid_field("metadata.resourceVersion", stated, why)
-        raise invalid(target.kind.qualified_resource, target.name, [error])
+        raise ApiError(500, "", f'strconv.ParseUint: parsing "{stated}": invalid syntax')
     if stated != present:
         raise conflict(target.kind.qualified_resource, target.name, MODIFIED)
     return document

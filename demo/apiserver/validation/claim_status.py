@@ -17,6 +17,7 @@ from dracaena.demo.apiserver.fields import (
     too_long,
     too_many,
 )
+from dracaena.demo.apiserver.golang import internal
 from dracaena.demo.apiserver.validation.claims import (
     CONFIG_MAX,
     PARAMETERS_MAX_BYTES,
@@ -60,7 +61,7 @@ def check_claim_status(new: Document, old: Document) -> Errors:
     errors += _check_reservation(new, old)
     if allocation is not None and before.get("allocation") is not None:
         if allocation != before["allocation"]:
-            errors.append(invalid("status.allocation", allocation, IMMUTABLE))
+            errors.append(invalid("status.allocation", internal("AllocationResult", allocation), IMMUTABLE))
     elif allocation is not None:
         errors += _check_allocation(allocation, request_names(new["spec"]))
     return errors

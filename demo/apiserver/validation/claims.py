@@ -20,6 +20,7 @@ from dracaena.demo.apiserver.fields import (
     too_long,
     too_many,
 )
+from dracaena.demo.apiserver.golang import internal
 from dracaena.demo.apiserver.validation.metadata import check_labels, check_metadata, check_metadata_update
 from dracaena.demo.apiserver.validation.text import (
     Errors,
@@ -42,7 +43,6 @@ SUBREQUESTS_MAX: Final = 8
 CONSTRAINTS_MAX: Final = 32
 CONFIG_MAX: Final = 32
 SELECTORS_MAX: Final = 32
-TOLERATIONS_MAX: Final = 16
 EXPRESSION_MAX_BYTES: Final = 10 * 1024
 PARAMETERS_MAX_BYTES: Final = 10 * 1024
 POOL_NAME_MAX_BYTES: Final = 253
@@ -129,7 +129,7 @@ def check_claim(claim: Document) -> Errors:
 def check_claim_update(new: Document, old: Document) -> Errors:
     """An update of a claim through the main door."""
     errors = check_metadata(new, namespaced=True, name_rule=dns_subdomain) + check_metadata_update(new, old)
-    return errors if new["spec"] == old["spec"] else [*errors, invalid("spec", new["spec"], IMMUTABLE)]
+    return errors + _check_same_spec(new, old, "ResourceClaimSpec")
 
 
 def check_template(template: Document) -> Errors:
@@ -148,7 +148,11 @@ def check_template(template: Document) -> Errors:
 def check_template_update(new: Document, old: Document) -> Errors:
     """An update of a claim template."""
     errors = check_template(new) + check_metadata_update(new, old)
-    return errors if new["spec"] == old["spec"] else [*errors, invalid("spec", new["spec"], IMMUTABLE)]
+    return errors + _check_same_spec(new, old, "ResourceClaimTemplateSpec")
+
+
+def _check_same_spec(new: Document, old: Document, type_name: str) -> Errors:
+    return [] if new["spec"] == old["spec"] else [invalid("spec", internal(type_name, new["spec"]), IMMUTABLE)]
 
 
 def check_class(device_class: Document) -> Errors:
@@ -232,12 +236,9 @@ def _check_exact(request: Document, path: str) -> Errors:
             errors.append(invalid(f"{path}.count", count, "must be greater than zero"))
     else:
         errors.append(not_supported(f"{path}.allocationMode", mode, ("All", "ExactCount")))
-    tolerations = request.get("tolerations") or ()
-    if len(tolerations) > TOLERATIONS_MAX:
-        errors.append(too_many(f"{path}.tolerations", len(tolerations), TOLERATIONS_MAX))
-    else:
-        for i, toleration in enumerate(tolerations):
-            errors += _check_toleration(toleration, f"{path}.tolerations[{i}]")
+    # The API reference says at most 16; kube-apiserver 1.36 takes more.
+    for i, toleration in enumerate(request.get("tolerations") or ()):
+        errors += _check_toleration(toleration, f"{path}.tolerations[{i}]")
     return errors
 
 

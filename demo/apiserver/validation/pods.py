@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from dracaena.demo.apiserver.errors import not_implemented
 from dracaena.demo.apiserver.fields import IMMUTABLE, FieldError, duplicate, forbidden, invalid, not_supported, required
+from dracaena.demo.apiserver.golang import internal
 from dracaena.demo.apiserver.quantity import parse_quantity
 from dracaena.demo.apiserver.validation.metadata import check_metadata, check_metadata_update
 from dracaena.demo.apiserver.validation.selectors import (
@@ -80,15 +81,16 @@ def _check_claims(claims: list[Document], path: str) -> Errors:
         else:
             errors += check(f"{here}.name", name, dns_label)
             seen.add(name)
+        shown = internal("PodResourceClaim", claim)
         sources = [key for key in ("resourceClaimName", "resourceClaimTemplateName") if key in claim]
         if len(sources) > 1:
             errors.append(
                 invalid(
-                    here, claim, "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
+                    here, shown, "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
                 )
             )
         if not sources:
-            errors.append(invalid(here, claim, "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"))
+            errors.append(invalid(here, shown, "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"))
         for key in sources:
             errors += check(f"{here}.{key}", claim[key], dns_subdomain)
     return errors

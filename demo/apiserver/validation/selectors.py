@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dracaena.demo.apiserver.fields import FieldError, forbidden, invalid, not_supported, required
+from dracaena.demo.apiserver.golang import internal
 from dracaena.demo.apiserver.validation.text import Errors, check, check_label_key, dns_subdomain, label_value
 
 _TAINT_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
@@ -142,7 +143,12 @@ def check_taints(taints: list[dict[str, Any]], path: str) -> Errors:
         identity = (taint["key"], taint["effect"])
         if identity in seen:
             errors.append(
-                FieldError("FieldValueDuplicate", here, taint, "taints must be unique by key and effect pair")
+                FieldError(
+                    "FieldValueDuplicate",
+                    here,
+                    internal("Taint", taint),
+                    "taints must be unique by key and effect pair",
+                )
             )
         seen.add(identity)
     return errors

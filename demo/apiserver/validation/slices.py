@@ -14,6 +14,7 @@ from dracaena.demo.apiserver.fields import (
     too_long,
     too_many,
 )
+from dracaena.demo.apiserver.golang import internal
 from dracaena.demo.apiserver.quantity import Quantity, parse_quantity
 from dracaena.demo.apiserver.validation.claim_status import check_binding_conditions
 from dracaena.demo.apiserver.validation.claims import (
@@ -107,9 +108,8 @@ def _check_node_choice(spec: Document) -> Errors:
     errors, chosen = _node_fields(spec, "spec", empty_name="must be either unset or set to a non-empty string")
     terms = spec.get("nodeSelector", {}).get("nodeSelectorTerms")
     if "nodeSelector" in spec and len(terms or ()) != 1:
-        errors.append(
-            invalid("spec.nodeSelector.nodeSelectorTerms", terms or [], "must have exactly one node selector term")
-        )
+        shown = [internal("NodeSelectorTerm", term) for term in terms or ()]
+        errors.append(invalid("spec.nodeSelector.nodeSelectorTerms", shown, "must have exactly one node selector term"))
     if "perDeviceNodeSelection" in spec:
         if spec["perDeviceNodeSelection"]:
             chosen.append("`perDeviceNodeSelection`")
@@ -206,7 +206,8 @@ def _check_attribute(value: Document, path: str) -> Errors:
         if len(value["version"].encode()) > VALUE_MAX_BYTES:
             errors.append(too_long(f"{path}.version", VALUE_MAX_BYTES))
     if len(value) != 1:
-        errors.append(invalid(path, value or "", "exactly one value must be specified"))
+        shown = internal("DeviceAttribute", value) if value else ""
+        errors.append(invalid(path, shown, "exactly one value must be specified"))
     return errors
 
 

@@ -94,15 +94,23 @@ def test_a_version_that_is_no_number_is_refused(api):
     assert api.get(PODS, watch="true", resourceVersion="abc").code == 500, "as kube-apiserver does"
 
 
-def test_a_watch_ends_at_its_time_out_with_a_bookmark(api, pod, watch, clock):
+def test_a_watch_gets_a_bookmark_two_seconds_before_its_time_out(api, pod, watch, clock):
     api.create(PODS, pod("a"))
     version = api.get(PODS).version
     stream = watch(PODS, resourceVersion=version, timeoutSeconds=30, allowWatchBookmarks="true")
-    clock.advance(31)
-    (bookmark,) = stream.rest()
+    clock.advance(28)
+    bookmark = stream.next()
     assert bookmark["type"] == "BOOKMARK"
     assert bookmark["object"]["metadata"] == {"resourceVersion": version}
     assert bookmark["object"]["kind"] == "Pod"
+    clock.advance(2)
+    assert stream.rest() == []
+
+
+def test_a_watch_shorter_than_two_seconds_gets_no_bookmark(api, pod, watch, clock):
+    stream = watch(PODS, resourceVersion=api.get(PODS).version, timeoutSeconds=2, allowWatchBookmarks="true")
+    clock.advance(2)
+    assert stream.rest() == []
 
 
 def test_a_watch_that_asks_for_no_bookmarks_gets_none(api, pod, watch, clock):
@@ -144,3 +152,20 @@ def test_a_client_that_goes_away_leaves_no_watch_behind(server, api, pod, watch)
     watch(PODS).close()
     api.create(PODS, pod("a"))
     assert api.get(f"{PODS}/a").code == 200
+
+
+def test_forgotten_versions_are_expired_for_lists_and_watches(server, api, pod, watch):
+    old = api.create(PODS, pod("a")).version
+    api.create(PODS, pod("b"))
+    server.forget_history()
+    assert api.get(PODS, resourceVersion=old, resourceVersionMatch="Exact").code == 410
+    event = watch(PODS, resourceVersion=old).next()
+    assert (event["type"], event["object"]["code"]) == ("ERROR", 410)
+
+
+def test_watches_go_on_when_the_history_is_forgotten(server, api, pod, watch):
+    stream = watch(PODS, resourceVersion=api.create(PODS, pod("a")).version)
+    api.create(PODS, pod("b"))
+    server.forget_history()
+    api.create(PODS, pod("c"))
+    assert [event["object"]["metadata"]["name"] for event in stream.take(2)] == ["b", "c"]

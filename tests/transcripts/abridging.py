@@ -1,0 +1,118 @@
+"""Shorter transcripts that say the same: what was shown before is referred to, what is repeated is counted.
+
+====================================  ==========================================================================
+``{as before: <uid-1>}``              an object exactly as the transcript showed it last
+``{as before: <uid-1>, but: {…}}``    the same, except for the fields that stand there
+``<gone>``                            a field that was there
+``<same>``                            in a list: the element at the same place, as it was
+``<causes>``                          in a message: the causes that stand beside it, in their order
+``Status: Failure``                   of an answer of kind Status: kind, apiVersion, empty metadata and this status
+``<x × 300>``                         a character, so many times
+``<… and 31 more>``                   in what was sent: elements of a list that the scenario shows
+====================================  ==========================================================================
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from transcripts.session import Step
+
+MANY = 16
+"""Elements of a sent list that are shown; limits are tried with twice as many at least."""
+SHOWN = 2
+_RUN = re.compile(r"(.)\1{39,}")
+"""As many times the same character as nobody counts."""
+
+GONE = "<gone>"
+SAME = "<same>"
+
+
+def abridged(steps: list[Step]) -> list[Step]:
+    """The steps, shorter. Two runs differ in this form if they differ in the long one, but for the order of fields."""
+    memory = _Memory()
+    return [_step(step, memory) for step in steps]
+
+
+def _step(step: Step, memory: _Memory) -> Step:
+    parts: dict[str, Any] = {
+        "body": _elided,
+        "answer": lambda answer: memory.reduced(_short_status(_without_causes(answer))),
+    }
+    return {key: _counted(parts[key](part) if key in parts else memory.reduced(part)) for key, part in step.items()}
+
+
+class _Memory:
+    """The objects of a transcript as they were shown last, by uid."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, Any] = {}
+
+    def reduced(self, value: Any) -> Any:
+        """`value` with references in place of what was shown before."""
+        if isinstance(value, list):
+            return [self.reduced(part) for part in value]
+        if not isinstance(value, dict):
+            return value
+        uid = (value.get("metadata") or {}).get("uid")
+        if uid is None:
+            return {key: self.reduced(part) for key, part in value.items()}
+        before = self._objects.get(uid)
+        self._objects[uid] = value
+        if before is None:
+            return value
+        return {"as before": uid} | ({"but": _changes(before, value)} if before != value else {})
+
+
+def _changes(before: Any, now: Any) -> Any:
+    if isinstance(before, dict) and isinstance(now, dict):
+        changed = {
+            key: _changes(before[key], part) if key in before else part
+            for key, part in now.items()
+            if key not in before or part != before[key]
+        }
+        return changed | dict.fromkeys((key for key in before if key not in now), GONE)
+    if isinstance(before, list) and isinstance(now, list):
+        return [SAME if part in before[place : place + 1] else part for place, part in enumerate(now)]
+    return now
+
+
+def _without_causes(answer: Any) -> Any:
+    """Take the causes out of the message of a refusal, where they stand whole and in the same order."""
+    causes = (answer.get("details") or {}).get("causes") if isinstance(answer, dict) else None
+    if not causes or not all("field" in cause for cause in causes):
+        return answer
+    texts = [f"{cause['field']}: {cause['message']}" for cause in causes]
+    listed = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    if not answer["message"].endswith(f" is invalid: {listed}"):
+        return answer
+    return answer | {"message": answer["message"].removesuffix(listed) + "<causes>"}
+
+
+def _short_status(answer: Any) -> Any:
+    head = {"kind": "Status", "apiVersion": "v1", "metadata": {}}
+    if not isinstance(answer, dict) or any(answer.get(key) != value for key, value in head.items()):
+        return answer
+    rest = {key: value for key, value in answer.items() if key not in head}
+    return {"Status": rest.pop("status")} | rest
+
+
+def _elided(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _elided(part) for key, part in value.items()}
+    if not isinstance(value, list):
+        return value
+    if len(value) <= MANY:
+        return [_elided(part) for part in value]
+    return [*value[:SHOWN], f"<… and {len(value) - SHOWN} more>"]
+
+
+def _counted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_counted(key): _counted(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_counted(part) for part in value]
+    if isinstance(value, str):
+        return _RUN.sub(lambda run: f"<{run[1]} × {len(run[0])}>", value)
+    return value

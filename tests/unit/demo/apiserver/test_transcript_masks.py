@@ -1,0 +1,131 @@
+"""A mask hides what a server chooses by chance, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from dracaena.demo.apiserver import ApiServer
+from transcripts.abridging import abridged
+from transcripts.connection import Ground
+from transcripts.masks import masked
+from transcripts.session import Session
+from transcripts.text import transcript
+from transcripts.values import marked
+
+UID_A = "11111111-2222-4333-8444-555555555555"
+UID_B = "11111111-2222-4333-8444-666666666666"
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    with ApiServer() as server, Session(Ground(server.url, "", None, server.forget_history)) as session:
+        yield session
+
+
+def _shown(session: Session, *answers: Any, **step: Any) -> list[Any]:
+    session.steps.extend({"answer": marked(answer)} | step for answer in answers)
+    return [step["answer"] for step in masked(session)]
+
+
+def _object(version: str, uid: str = UID_A, **metadata: Any) -> dict[str, Any]:
+    return {"kind": "Pod", "metadata": {"uid": uid, "resourceVersion": version} | metadata}
+
+
+def test_versions_keep_their_order(session: Session) -> None:
+    shown = _shown(session, _object("9"), _object("100"), _object("12"), _object("9"))
+    assert [one["metadata"]["resourceVersion"] for one in shown] == ["<rv-1>", "<rv-3>", "<rv-2>", "<rv-1>"]
+
+
+def test_version_of_a_list_stands_between_those_of_objects(session: Session) -> None:
+    lists = [{"kind": "PodList", "metadata": {"resourceVersion": version}} for version in ("9", "11", "12")]
+    shown = _shown(session, _object("9"), _object("12"), *lists)
+    assert [one["metadata"]["resourceVersion"] for one in shown[2:]] == ["<rv-1+>", "<rv-1+>", "<rv-2+>"]
+
+
+def test_uids_keep_their_equality_in_texts_too(session: Session) -> None:
+    refusal = {"kind": "Status", "message": f"not {UID_B} but {UID_A}"}
+    shown = _shown(session, _object("1"), _object("2", UID_B), refusal)
+    assert shown[2]["message"] == "not <uid-2> but <uid-1>"
+
+
+def test_uid_that_the_server_did_not_choose_is_shown(session: Session) -> None:
+    assert _shown(session, {"kind": "Status", "message": UID_A})[0]["message"] == UID_A
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("a-bcdfg", "a-<suffix-1>"), ("a-abcde", "a-abcde"), ("a-bcdf", "a-bcdf"), ("b-bcdfg", "b-bcdfg")],
+)
+def test_suffix_is_masked_only_if_it_looks_like_one(session: Session, name: str, shown: str) -> None:
+    document = {"kind": "Pod", "metadata": {"name": name, "generateName": "a-"}}
+    assert _shown(session, document)[0]["metadata"]["name"] == shown
+
+
+@pytest.mark.parametrize(
+    ("after_s", "form", "shown"),
+    [
+        (0, "%Y-%m-%dT%H:%M:%SZ", "<time>"),
+        (0, "%Y-%m-%dT%H:%M:%S.%fZ", "<time, µs>"),
+        (31, "%Y-%m-%dT%H:%M:%SZ", "<time + 30 s>"),
+        (92, "%Y-%m-%dT%H:%M:%SZ", "<time + 90 s>"),
+    ],
+)
+def test_times_of_the_run_keep_their_form_and_distance(session: Session, after_s: float, form: str, shown: str) -> None:
+    text = (datetime.now(UTC) + timedelta(seconds=after_s)).strftime(form)
+    assert _shown(session, {"time": text})[0]["time"] == shown
+
+
+@pytest.mark.parametrize("time", ["2026-01-01T00:00:00Z", "2020-01-01T00:00:00.000000Z"])
+def test_times_of_a_scenario_are_shown(session: Session, time: str) -> None:
+    assert _shown(session, {"time": time})[0]["time"] == time
+
+
+def _refusal(*causes: tuple[str, str], message: str = "") -> dict[str, Any]:
+    listed = ", ".join(f"{field}: {text}" for field, text in causes)
+    return {
+        "kind": "Status",
+        "message": message or f"x is invalid: [{listed}]",
+        "details": {"causes": [{"field": field, "message": text} for field, text in causes]},
+    }
+
+
+def test_causes_are_sorted_only_where_the_step_says_so(session: Session) -> None:
+    causes = (("b", "2"), ("a", "1"))
+    assert _shown(session, _refusal(*causes)) == [_refusal(*causes)]
+    assert _shown(session, _refusal(*causes), **{"causes in any order": True})[1] == _refusal(*reversed(causes))
+
+
+def test_causes_are_left_out_of_a_message_that_lists_just_them() -> None:
+    causes = (("a", "1"), ("b", "2"))
+    (step,) = abridged([{"answer": _refusal(*causes)}])
+    assert step["answer"]["message"] == "x is invalid: <causes>"
+    for other in ("x is invalid: [b: 2, a: 1]", "x is invalid: [a: 1, b: 2, c: 3]", "x is invalid: a: 1"):
+        (step,) = abridged([{"answer": _refusal(*causes, message=other)}])
+        assert step["answer"]["message"] == other
+
+
+def test_object_is_shown_by_what_changed_since_it_was_shown() -> None:
+    before = _object("1", labels={"a": "1", "b": "1"}, finalizers=["x"]) | {"status": {}}
+    after = _object("2", labels={"a": "1", "b": "2"}, finalizers=["x", "y"]) | {"spec": {}}
+    steps = abridged([{"answer": before}, {"answer": before}, {"answer": {"items": [after]}}])
+    assert steps[0]["answer"] == before
+    assert steps[1]["answer"] == {"as before": UID_A}
+    metadata = {"resourceVersion": "2", "labels": {"b": "2"}, "finalizers": ["<same>", "y"]}
+    change = {"metadata": metadata, "spec": {}, "status": "<gone>"}
+    assert steps[2]["answer"] == {"items": [{"as before": UID_A, "but": change}]}
+
+
+def test_text_of_a_transcript_is_yaml_in_lines_that_can_be_read() -> None:
+    text = transcript("a title", [{"step": "one", "answer": {"a": [1, {"b": "x" * 60}], "c": {"d": "y" * 60}}}])
+    assert text.splitlines()[1:] == [
+        "scenario: a title",
+        "",
+        "- step: one",
+        "  answer:",
+        f"    a: [1, {{b: {'x' * 60}}}]",
+        f"    c: {{d: {'y' * 60}}}",
+    ]

@@ -1,0 +1,34 @@
+"""The embedded server gives the answers that were recorded from a real kube-apiserver (tests/transcripts)."""
+
+from __future__ import annotations
+
+import pytest
+
+from dracaena.demo.apiserver import ApiServer
+from transcripts.connection import Ground
+from transcripts.recording import GOLDEN, NotAloneError, difference, golden_path, record
+from transcripts.scenarios import SCENARIOS, Scenario
+from transcripts.scenarios.documents import NODES, node
+from transcripts.session import Session
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_embedded_server_answers_as_the_real_one(scenario: Scenario) -> None:
+    with ApiServer() as server:
+        ground = Ground(server.url, token="", authority=None, forget_history=server.forget_history)
+        found = difference(scenario, record(scenario, ground))
+    assert not found, f"\n{found}"
+
+
+def test_server_that_somebody_uses_is_left_alone() -> None:
+    with ApiServer() as server:
+        ground = Ground(server.url, token="", authority=None, forget_history=server.forget_history)
+        with Session(ground) as session:
+            session.create("a node", NODES, node("node-a"))
+            with pytest.raises(NotAloneError, match="/api/v1/nodes holds node-a"):
+                record(SCENARIOS[0], ground)
+            assert session.get("it is still there", f"{NODES}/node-a")["metadata"]["name"] == "node-a"
+
+
+def test_every_transcript_has_its_scenario() -> None:
+    assert sorted(GOLDEN.iterdir()) == sorted(golden_path(scenario) for scenario in SCENARIOS)
