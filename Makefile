@@ -8,13 +8,13 @@ RUN := $(BIN)/python -P
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit integration e2e check format lint types imports proto lock image clean
+.PHONY: help demo test unit integration e2e device-test check format lint types imports proto lock image clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/runtime.stamp ## the main job on recorded machines, no GPU and no cluster needed (KEEP=1 leaves it running)
-	@$(BIN)/dracaena demo $(if $(KEEP),--keep)
+	@$(BIN)/dracaena demo $(if $(filter-out 0 no false,$(KEEP)),--keep)
 
 test: unit integration ## all tests
 
@@ -26,6 +26,9 @@ integration: $(VENV)/dev.stamp ## whole programs over real sockets on the embedd
 
 e2e: $(VENV)/dev.stamp ## real Kubernetes, kubelet and containerd on this machine (root; docs/dev/e2e.md)
 	@PYTHONPATH=tests $(RUN) -m e2e.run $(E2E)
+
+device-test: $(VENV)/dev.stamp ## read a real GPU: discovery, slices, CDI, prepare
+	@$(RUN) -m pytest -q -s tests/device/on_real_gpu.py
 
 check: format lint types imports ## format, lint, types, import rules; changes nothing
 

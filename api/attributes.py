@@ -17,9 +17,14 @@ MAX_STRING_BYTES = 64
 MAX_NUMA_NODE = 1023
 """Largest value that resource.kubernetes.io/numaNode may have."""
 
+MAX_ORDINAL = 255
+"""No machine has 256 GPUs. The links among so many take 32,640 pairs: more would cost whoever decodes them dearly."""
+
 STANDARD_DOMAIN = "resource.kubernetes.io"
 GPU_TYPE = "gpu"
 """Value of `type` for a whole physical GPU."""
+MIG_TYPE = "mig"
+"""Value of `type` for a MIG device."""
 
 
 class AttributeType(Enum):
@@ -52,8 +57,8 @@ class AttributeSpec:
 
 _INT, _STRING, _TEXT, _VERSION = AttributeType.INT, AttributeType.STRING, AttributeType.TEXT, AttributeType.VERSION
 
-TYPE = AttributeSpec("type", _STRING, "kind of device: `gpu`", optional=False)
-UUID = AttributeSpec("uuid", _STRING, "UUID of the GPU as NVML gives it", "uuid", optional=False)
+TYPE = AttributeSpec("type", _STRING, "kind of device: `gpu` or `mig`", optional=False)
+UUID = AttributeSpec("uuid", _STRING, "UUID of the device as NVML gives it", "uuid", optional=False)
 PRODUCT_NAME = AttributeSpec("productName", _TEXT, "product name as NVML gives it", "product_name")
 BRAND = AttributeSpec("brand", _TEXT, "brand, for example Tesla", "brand")
 ARCHITECTURE = AttributeSpec("architecture", _TEXT, "architecture, for example Hopper", "architecture")
@@ -99,6 +104,8 @@ PCIE_WIDTH = AttributeSpec("pcieWidth", _INT, "PCIe lanes of the GPU's link", "p
 PCIE_LEVELS = AttributeSpec("pcieLevels", _STRING, "PCIe level to each GPU of the node in ordinal order (compact)")
 NVLINKS = AttributeSpec("nvlinks", _STRING, "NVLinks to each GPU of the node in ordinal order (compact)")
 NIC_LEVELS = AttributeSpec("nicLevels", _STRING, "PCIe level to each NIC of the node (compact)")
+PARENT_UUID = AttributeSpec("parentUUID", _STRING, "UUID of the GPU that a MIG device is part of", optional=False)
+PROFILE = AttributeSpec("profile", _STRING, "profile of a MIG device, for example 1g.10gb", optional=False)
 
 GPU_ATTRIBUTES = (
     TYPE, UUID, PRODUCT_NAME, BRAND, ARCHITECTURE, CUDA_COMPUTE_CAPABILITY, CUDA_COMPUTE_CAPABILITY_TEXT,
@@ -108,6 +115,16 @@ GPU_ATTRIBUTES = (
 )  # fmt: skip
 """All attributes of a whole GPU, in the order in which they are published."""
 
+MIG_ATTRIBUTES = (
+    TYPE, UUID, PARENT_UUID, PROFILE, PRODUCT_NAME, BRAND, ARCHITECTURE, CUDA_COMPUTE_CAPABILITY,
+    CUDA_COMPUTE_CAPABILITY_TEXT, DRIVER_VERSION, DRIVER_VERSION_TEXT, CUDA_DRIVER_VERSION, CUDA_DRIVER_VERSION_TEXT,
+)  # fmt: skip
+"""All attributes of a MIG device, in the order in which they are published. Product, brand, architecture and compute
+capability are those of its parent."""
+
 MEMORY_CAPACITY = "memory"
-"""Capacity: the GPU's memory, a Quantity in bytes."""
+"""Capacity: the device's memory, a Quantity in bytes."""
+MULTIPROCESSORS_CAPACITY = "multiprocessors"
+"""Capacity: streaming multiprocessors, a plain number."""
 GPU_CAPACITIES = (MEMORY_CAPACITY,)
+MIG_CAPACITIES = (MULTIPROCESSORS_CAPACITY, MEMORY_CAPACITY)

@@ -6,7 +6,7 @@ What does not decode is named and left out, device by device; the rest of the po
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, TypeVar
@@ -37,6 +37,18 @@ class DecodedGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodedMig:
+    """One MIG device of a pool."""
+
+    name: DeviceName
+    uuid: str
+    parent_uuid: str
+    """Of a GPU of the same node, whose own device is not published while it is divided."""
+    profile: str
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceProblem:
     """A device that does not say what a device of ours says."""
 
@@ -55,7 +67,7 @@ class DeviceProblem:
 
 @dataclass(frozen=True, slots=True)
 class DecodedPool:
-    """The GPUs of one node as far as their devices tell."""
+    """The GPUs and MIG devices of one node as far as their devices tell."""
 
     gpus: tuple[DecodedGpu, ...]
     """In ordinal order."""
@@ -63,6 +75,8 @@ class DecodedPool:
     """Addressed by ordinal. It also counts GPUs whose device is missing; what only they could tell is unknown. NICs are
     called `nic0`, `nic1`, …: their names are not published."""
     problems: tuple[DeviceProblem, ...]
+    mig_devices: tuple[DecodedMig, ...] = ()
+    """By name."""
 
 
 def decode_pool(devices: Iterable[Device]) -> DecodedPool:
@@ -74,14 +88,19 @@ def decode_pool(devices: Iterable[Device]) -> DecodedPool:
     """
     problems: list[DeviceProblem] = []
     rows: list[_Row] = []
+    migs: dict[DeviceName, DecodedMig] = {}
     for device in sorted(devices, key=lambda device: device.name):
         try:
-            rows.append(_read_row(device))
+            if _value(device, table.TYPE) == table.MIG_TYPE:
+                mig = _read_mig(device, migs)
+                migs[mig.name] = mig
+            else:
+                rows.append(_read_row(device))
         except _UnreadableError as error:
             problems.append(DeviceProblem(DeviceName(device.name), error.attribute, error.seen, error.expected))
     rows = _agreeing(rows, problems)
     topology = _topology(rows, problems)
-    return DecodedPool(tuple(row.decoded for row in rows), topology, tuple(problems))
+    return DecodedPool(tuple(row.decoded for row in rows), topology, tuple(problems), tuple(migs.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +127,15 @@ class _UnreadableError(Exception):
 def _read_row(device: Device) -> _Row:
     kind = _value(device, table.TYPE)
     if kind != table.GPU_TYPE:
-        raise _UnreadableError(table.TYPE.name, repr(kind), repr(table.GPU_TYPE))
+        raise _UnreadableError(table.TYPE.name, repr(kind), f"{table.GPU_TYPE!r} or {table.MIG_TYPE!r}")
     fields: dict[str, Any] = {
         spec.gpu_field: _value(device, spec) for spec in table.GPU_ATTRIBUTES if spec.gpu_field is not None
     }
     if gpu_device_name(fields["uuid"]) != device.name:
         raise _UnreadableError(table.UUID.name, repr(fields["uuid"]), "the UUID in the device's name")
     ordinal = _integer(device, table.ORDINAL) or 0
+    if ordinal > table.MAX_ORDINAL:
+        raise _UnreadableError(table.ORDINAL.name, str(ordinal), f"at most {table.MAX_ORDINAL}")
     levels, nvlinks = _compact(device, table.PCIE_LEVELS, ordinal), _compact(device, table.NVLINKS, ordinal)
     if levels is not None and nvlinks is not None and len(levels) != len(nvlinks):
         raise _UnreadableError(table.NVLINKS.name, f"{len(nvlinks)} entries", f"{len(levels)} as in pcieLevels")
@@ -130,6 +151,19 @@ def _read_row(device: Device) -> _Row:
         levels=_levels(table.PCIE_LEVELS, levels),
         nvlinks=nvlinks,
         nics=_levels(table.NIC_LEVELS, _compact(device, table.NIC_LEVELS, None)),
+    )
+
+
+def _read_mig(device: Device, taken: Mapping[DeviceName, DecodedMig]) -> DecodedMig:
+    name = DeviceName(device.name)
+    if name in taken:
+        raise _UnreadableError("name", "a second device of this name", "each name once in a pool")
+    return DecodedMig(
+        name=name,
+        uuid=_text(device, table.UUID) or "",
+        parent_uuid=_text(device, table.PARENT_UUID) or "",
+        profile=_text(device, table.PROFILE) or "",
+        memory_bytes=_memory_bytes(device),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dracaena.api.mig import MigDevice
 from dracaena.api.topology import Topology, TopologyError
 
 
@@ -35,6 +36,8 @@ class Gpu:
     nvlink_generation: int | None = None
     fabric_clique: str | None = None
     """`<clusterUUID>.<cliqueID>` of a multi-node NVLink fabric (nvmlDeviceGetGpuFabricInfoV)."""
+    mig_enabled: bool | None = None
+    """Whether the GPU is divided into MIG devices now (nvmlDeviceGetMigMode): then it cannot be used as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,8 @@ class Machine:
     """`major.minor`, for example `12.2`."""
     source: str = ""
     """Where a recording comes from, in words."""
+    mig_devices: tuple[MigDevice, ...] = ()
+    """Existing ones, by parent in ordinal order, then by GPU instance and compute instance."""
 
     def check(self) -> None:
         """State the invariants; raise TopologyError naming the first that does not hold."""
@@ -63,4 +68,17 @@ class Machine:
         addresses = [gpu.pci_bus_id for gpu in self.gpus]
         if None not in addresses and addresses != sorted(map(str, addresses)):
             raise TopologyError(f"{self.name}: GPUs are not in the order of their PCI addresses")
+        self._check_mig_devices()
         self.topology.check()
+
+    def _check_mig_devices(self) -> None:
+        ordinals = {gpu.uuid: ordinal for ordinal, gpu in enumerate(self.gpus)}
+        strangers = sorted(mig.uuid for mig in self.mig_devices if mig.parent_uuid not in ordinals)
+        if strangers:
+            raise TopologyError(f"{self.name}: MIG device {strangers[0]} has no parent among the GPUs")
+        for what in ("uuid", "device_name"):
+            if len({getattr(mig, what) for mig in self.mig_devices}) != len(self.mig_devices):
+                raise TopologyError(f"{self.name}: two MIG devices share one {what.replace('_', ' ')}")
+        places = [(ordinals[mig.parent_uuid], mig.gpu_instance_id, mig.compute_instance_id) for mig in self.mig_devices]
+        if places != sorted(places):
+            raise TopologyError(f"{self.name}: MIG devices are not in the order of their parents and instances")

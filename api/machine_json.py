@@ -11,10 +11,12 @@
       "levels": ["X PIX", "PIX X"],
       "nvlinks": ["X 2", "2 X"],
       "numa_nodes": [0, null],
-      "nics": [{"name": "mlx5_0", "levels": "PIX NODE", "numa_node": 0}]
+      "nics": [{"name": "mlx5_0", "levels": "PIX NODE", "numa_node": 0}],
+      "mig_devices": [{"parent_uuid": "GPU-…", "uuid": "MIG-…", "profile": "1g.10gb", …}]
     }
 
-`?` stands for what nobody told us. A GPU has the fields of dracaena.api.machine.Gpu; what is unknown is left out.
+`?` stands for what nobody told us. A GPU has the fields of dracaena.api.machine.Gpu, a MIG device those of
+dracaena.api.mig.MigDevice; what is unknown is left out. `nics` and `mig_devices` may be missing.
 """
 
 from __future__ import annotations
@@ -22,22 +24,27 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from itertools import combinations
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from dracaena.api.errors import BadInputError
 from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
+from dracaena.api.mig import MigDevice
 from dracaena.api.topology import SELF, Nic, Topology, TopologyError
 
 VERSION = 1
 """Version of the form that is written. A reader refuses any other by number."""
 
+D = TypeVar("D", Gpu, MigDevice)
+
 _UNKNOWN = "?"
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_MIG_UUID = re.compile(r"MIG-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_DNS_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _PCI_BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 
 
@@ -62,6 +69,7 @@ class _MachineDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     driver_version: str | None = None
     cuda_driver_version: str | None = None
     nics: list[_NicDocument] = []
+    mig_devices: list[dict[str, Any]] = []
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -82,6 +90,7 @@ def decode_machine(content: bytes) -> Machine:
             driver_version=document.driver_version,
             cuda_driver_version=document.cuda_driver_version,
             source=document.source,
+            mig_devices=tuple(_mig(mig, f"$.mig_devices[{at}]") for at, mig in enumerate(document.mig_devices)),
         )
         machine.check()
     except msgspec.MsgspecError as error:
@@ -97,23 +106,44 @@ def encode_machine(machine: Machine) -> bytes:
     document: dict[str, Any] = {"version": VERSION, "name": machine.name, "source": machine.source}
     document["driver_version"] = machine.driver_version
     document["cuda_driver_version"] = machine.cuda_driver_version
-    document["gpus"] = [{key: value for key, value in asdict(gpu).items() if value is not None} for gpu in machine.gpus]
+    document["gpus"] = [_known(gpu) for gpu in machine.gpus]
     document["levels"] = _rows(topology, lambda link: _UNKNOWN if link.level is None else link.level.name)
     document["nvlinks"] = _rows(topology, lambda link: _UNKNOWN if link.nvlinks is None else str(link.nvlinks))
     document["numa_nodes"] = list(topology.numa_nodes)
     document["nics"] = [_nic_document(nic) for nic in topology.nics]
+    document["mig_devices"] = [_known(mig) for mig in machine.mig_devices] or None
     lines = [f"  {json.dumps(key)}: {_value_text(value)}" for key, value in document.items() if value not in (None, "")]
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
-def _gpu(document: dict[str, Any], path: str) -> Gpu:
-    unknown = sorted(set(document) - set(Gpu.__dataclass_fields__))
+def _known(device: Gpu | MigDevice) -> dict[str, Any]:
+    return {key: value for key, value in asdict(device).items() if value is not None}
+
+
+def _device(document: dict[str, Any], type_: type[D], path: str) -> D:
+    unknown = sorted(set(document) - {field.name for field in fields(type_)})
     if unknown:
         raise MachineJsonError(f"not a recorded machine: unknown key {unknown[0]!r} - at `{path}`")
     try:
-        gpu = msgspec.convert(document, type=Gpu)
+        return msgspec.convert(document, type=type_)
     except msgspec.ValidationError as error:
         raise MachineJsonError(f"not a recorded machine: {error} - at `{path}`") from error
+
+
+def _mig(document: dict[str, Any], path: str) -> MigDevice:
+    mig = _device(document, MigDevice, path)
+    if not _MIG_UUID.fullmatch(mig.uuid):
+        raise MachineJsonError(f"not a recorded machine: {mig.uuid!r} is no UUID of a MIG device - at `{path}.uuid`")
+    if not _DNS_LABEL.fullmatch(mig.device_name):
+        raise MachineJsonError(f"not a recorded machine: {mig.profile!r} is no profile - at `{path}.profile`")
+    numbers = (mig.gpu_instance_id, mig.compute_instance_id, mig.start, mig.size, *(mig.access_minors or ()))
+    if min(*numbers, mig.memory_bytes or 0, mig.multiprocessors or 0) < 0:
+        raise MachineJsonError(f"not a recorded machine: a number is negative - at `{path}`")
+    return mig
+
+
+def _gpu(document: dict[str, Any], path: str) -> Gpu:
+    gpu = _device(document, Gpu, path)
     if not _UUID.fullmatch(gpu.uuid):
         raise MachineJsonError(f"not a recorded machine: {gpu.uuid!r} is no UUID of a GPU - at `{path}.uuid`")
     if gpu.pci_bus_id is not None and not _PCI_BUS_ID.fullmatch(gpu.pci_bus_id):

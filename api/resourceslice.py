@@ -7,24 +7,25 @@ of NICs, rows of more than 63 GPUs or NICs, and values that break a limit.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from dracaena.api import attributes as table
 from dracaena.api import compact
 from dracaena.api.attributes import AttributeSpec, AttributeType
-from dracaena.api.devicepool import DecodedGpu, DecodedPool, DeviceProblem, decode_pool
+from dracaena.api.devicepool import DecodedGpu, DecodedMig, DecodedPool, DeviceProblem, decode_pool
 from dracaena.api.groups import lowest_in_group
 from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
-from dracaena.api.names import gpu_device_name
+from dracaena.api.mig import MigDevice
+from dracaena.api.names import DeviceName, gpu_device_name
 from dracaena.api.objects import Device, DeviceAttribute, DeviceCapacity
 from dracaena.api.quantity import format_bytes
 from dracaena.api.topology import Topology, TopologyError
 from dracaena.api.versions import to_semver
 
-__all__ = ["DecodedGpu", "DecodedPool", "DeviceProblem", "decode_pool", "encode_devices"]
+__all__ = ["DecodedGpu", "DecodedMig", "DecodedPool", "DeviceProblem", "decode_pool", "encode_devices"]
 
 _DNS_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _MAX_INT = 2**63 - 1
@@ -32,13 +33,17 @@ _MAX_INT = 2**63 - 1
 
 
 def encode_devices(machine: Machine) -> tuple[Device, ...]:
-    """Return one device a GPU, in ordinal order, without taints.
+    """Return one device a GPU, in ordinal order, then one a MIG device in the machine's order, without taints.
 
     A value that is unknown or breaks a limit drops itself; a text for people is cut. Raises TopologyError for a UUID
     that makes no device name: a device without identity cannot be published. Equal machines give equal devices.
     """
     groups = _groups(machine.topology)
-    return tuple(_device(machine, groups, ordinal) for ordinal in range(len(machine.gpus)))
+    parents = {gpu.uuid: gpu for gpu in machine.gpus}
+    return (
+        *(_device(machine, groups, ordinal) for ordinal in range(len(machine.gpus))),
+        *(_mig_device(machine, parents[mig.parent_uuid], mig) for mig in machine.mig_devices),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,31 +77,64 @@ def _certain_groups(topology: Topology, joins: Callable[[Link], bool | None]) ->
 
 def _device(machine: Machine, groups: _Groups, ordinal: int) -> Device:
     gpu = machine.gpus[ordinal]
-    name = gpu_device_name(gpu.uuid)
-    if not _DNS_LABEL.fullmatch(name):
-        raise TopologyError(
-            f"{machine.name}: UUID {gpu.uuid!r} makes no device name, expected GPU-<hex digits and dashes>"
-        )
-    values = {spec.name: value for spec, value in _values(machine, groups, ordinal) if value is not None}
-    wire = {spec.name: _attribute(spec, values[spec.name]) for spec in table.GPU_ATTRIBUTES if spec.name in values}
     return Device(
-        name=name,
-        attributes={key: attribute for key, attribute in wire.items() if attribute is not None},
-        capacity=_capacity(gpu),
+        name=_checked_name(machine, gpu_device_name(gpu.uuid), gpu.uuid),
+        attributes=_attributes(table.GPU_ATTRIBUTES, _gpu_values(machine, groups, ordinal)),
+        capacity=_memory(gpu.memory_bytes),
     )
 
 
-def _values(machine: Machine, groups: _Groups, ordinal: int) -> Iterator[tuple[AttributeSpec, int | str | None]]:
-    gpu, topology = machine.gpus[ordinal], machine.topology
-    for spec in table.GPU_ATTRIBUTES:
+def _mig_device(machine: Machine, parent: Gpu, mig: MigDevice) -> Device:
+    count = mig.multiprocessors
+    multiprocessors = {} if count is None else {table.MULTIPROCESSORS_CAPACITY: DeviceCapacity(value=str(count))}
+    return Device(
+        name=_checked_name(machine, mig.device_name, mig.uuid),
+        attributes=_attributes(table.MIG_ATTRIBUTES, _mig_values(machine, parent, mig)),
+        capacity={**multiprocessors, **_memory(mig.memory_bytes)},
+    )
+
+
+def _checked_name(machine: Machine, name: DeviceName, identity: str) -> DeviceName:
+    if not _DNS_LABEL.fullmatch(name):
+        raise TopologyError(f"{machine.name}: {identity!r} makes no device name: {name!r} is no DNS label")
+    return name
+
+
+def _attributes(
+    specs: Sequence[AttributeSpec], given: Iterable[tuple[AttributeSpec, int | str | None]]
+) -> dict[str, DeviceAttribute]:
+    """Return the attributes in the order of the table."""
+    values = {spec.name: value for spec, value in given if value is not None}
+    wire = {spec.name: _attribute(spec, values[spec.name]) for spec in specs if spec.name in values}
+    return {key: attribute for key, attribute in wire.items() if attribute is not None}
+
+
+def _mig_values(machine: Machine, parent: Gpu, mig: MigDevice) -> Iterator[tuple[AttributeSpec, int | str | None]]:
+    yield from _common_values(table.MIG_ATTRIBUTES, machine, parent)
+    yield table.TYPE, table.MIG_TYPE
+    yield table.UUID, mig.uuid
+    yield table.PARENT_UUID, parent.uuid
+    yield table.PROFILE, mig.profile
+
+
+def _common_values(
+    specs: Iterable[AttributeSpec], machine: Machine, gpu: Gpu
+) -> Iterator[tuple[AttributeSpec, int | str | None]]:
+    """Return what a GPU and its parts have in common."""
+    for spec in specs:
         if spec.gpu_field is not None:
             yield spec, getattr(gpu, spec.gpu_field)
-    yield table.TYPE, table.GPU_TYPE
     yield table.CUDA_COMPUTE_CAPABILITY, gpu.cuda_compute_capability
     yield table.DRIVER_VERSION, machine.driver_version
     yield table.DRIVER_VERSION_TEXT, machine.driver_version
     yield table.CUDA_DRIVER_VERSION, machine.cuda_driver_version
     yield table.CUDA_DRIVER_VERSION_TEXT, machine.cuda_driver_version
+
+
+def _gpu_values(machine: Machine, groups: _Groups, ordinal: int) -> Iterator[tuple[AttributeSpec, int | str | None]]:
+    topology = machine.topology
+    yield from _common_values(table.GPU_ATTRIBUTES, machine, machine.gpus[ordinal])
+    yield table.TYPE, table.GPU_TYPE
     yield table.ORDINAL, ordinal
     yield table.NUMA_NODE, _numa_node(topology, ordinal)
     yield table.NVLINK_GROUP, groups.nvlink[ordinal]
@@ -123,7 +161,8 @@ def _row(topology: Topology, ordinal: int, entry: Callable[[Link], int | None]) 
 def _attribute(spec: AttributeSpec, value: int | str) -> DeviceAttribute | None:
     """Return the value in the form of its type, or None if the API would refuse it."""
     if isinstance(value, int):
-        return DeviceAttribute(int_value=value) if spec.type is AttributeType.INT and value <= _MAX_INT else None
+        fits = spec.type is AttributeType.INT and 0 <= value <= _MAX_INT
+        return DeviceAttribute(int_value=value) if fits else None
     if spec.type is AttributeType.VERSION:
         version = to_semver(value)
         return None if version is None else DeviceAttribute(version=version)
@@ -138,7 +177,8 @@ def _attribute(spec: AttributeSpec, value: int | str) -> DeviceAttribute | None:
     return DeviceAttribute(string=encoded[: table.MAX_STRING_BYTES].decode(errors="ignore"))
 
 
-def _capacity(gpu: Gpu) -> dict[str, DeviceCapacity]:
-    if gpu.memory_bytes is None:
+def _memory(count_bytes: int | None) -> dict[str, DeviceCapacity]:
+    # A Quantity of more bytes than int64 holds is stored as the largest int64: another value than was sent.
+    if count_bytes is None or not 0 <= count_bytes <= _MAX_INT:
         return {}
-    return {table.MEMORY_CAPACITY: DeviceCapacity(value=format_bytes(gpu.memory_bytes))}
+    return {table.MEMORY_CAPACITY: DeviceCapacity(value=format_bytes(count_bytes))}

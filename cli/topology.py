@@ -1,4 +1,4 @@
-"""`dracaena topology`: read a link matrix or a recorded machine, and show it in several forms."""
+"""`dracaena topology`: read a link matrix, a recorded machine or this machine, and show it in several forms."""
 
 from __future__ import annotations
 
@@ -13,15 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from dracaena.api.errors import BadInputError
 from dracaena.api.names import DEFAULT_DRIVER_NAME
+from dracaena.cli import record
 from dracaena.cli.commands import Commands
 
 if TYPE_CHECKING:
     from dracaena.api.machine import Machine
     from dracaena.kubelet_plugin.discovery.nvidia_smi_topo import TopoMatrix
+    from dracaena.kubelet_plugin.live_machine import ReadingSource
 
 _FORMS = ("tree", "matrix", "json", "resourceslices")
 _STDIN = "-"
 _DEFAULT_NODE = "node"
+_MOST_BYTES = 16 << 20
+"""Largest text that is read: the matrix of 64 GPUs and as many NICs has some 100 KB, logs around it a few MB."""
+_MOST_DRIVER_CHARACTERS = 63
+"""Longest driver name that the API takes (ResourceSlice, spec.driver)."""
 _DNS_SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.ASCII)
 _DESCRIPTION = """\
 Read how GPUs are linked and show it as
@@ -34,7 +40,7 @@ Read how GPUs are linked and show it as
 
 
 def register(commands: Commands) -> None:
-    """Add the command with its three verbs."""
+    """Add the command with its verbs."""
     parser = commands.add_parser(
         "topology",
         help="show how the GPUs of a machine are linked",
@@ -46,10 +52,13 @@ def register(commands: Commands) -> None:
     importing.add_argument("file", metavar="FILE", help="file with the text; - is standard input")
     _add_form(importing, f"name of the node in resourceslices (default: {_DEFAULT_NODE})")
     importing.set_defaults(run=_run_import)
-    showing = verbs.add_parser("show", help="read a recorded machine")
-    showing.add_argument("--machine", required=True, metavar="NAME|FILE", help="see `dracaena topology machines`")
+    showing = verbs.add_parser("show", help="read a recorded machine, or this machine's own GPUs")
+    sources = showing.add_mutually_exclusive_group(required=True)
+    sources.add_argument("--machine", metavar="NAME|FILE", help="see `dracaena topology machines`")
+    record.add_nvml(sources, showing)
     _add_form(showing, "name of the node in resourceslices (default: the machine's name)")
     showing.set_defaults(run=_run_show)
+    record.register(verbs)
     listing = verbs.add_parser("machines", help="list the recorded machines of this package")
     listing.set_defaults(run=_run_machines)
 
@@ -86,10 +95,10 @@ def _run_import(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _run_show(arguments: argparse.Namespace) -> int:
+def _run_show(arguments: argparse.Namespace, source: ReadingSource | None = None) -> int:
     from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 
-    machine = read_machine(arguments.machine)
+    machine = record.read_this_machine(arguments, source).machine if arguments.nvml else read_machine(arguments.machine)
     _print(_Shown(machine, None, arguments.node or machine.name), arguments)
     return 0
 
@@ -110,24 +119,33 @@ def _run_machines(_: argparse.Namespace) -> int:
 
 
 def _read(file: str) -> bytes:
-    if file == _STDIN:
-        return sys.stdin.buffer.read()
     try:
-        return Path(file).read_bytes()
+        if file != _STDIN:
+            with Path(file).open("rb") as source:
+                text = source.read(_MOST_BYTES + 1)
+        elif sys.stdin is None:  # so it is when a shell closed it: <&-
+            raise BadInputError("is closed, expected the output of `nvidia-smi topo -m`")
+        else:
+            text = sys.stdin.buffer.read(_MOST_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise BadInputError(
             f"cannot be read: {reason}, expected a file with the output of `nvidia-smi topo -m`"
         ) from error
+    if len(text) > _MOST_BYTES:
+        raise BadInputError(f"holds more than {_MOST_BYTES >> 20} MiB, expected the output of `nvidia-smi topo -m`")
+    return text
 
 
 def _display(file: str) -> str:
     return "standard input" if file == _STDIN else file
 
 
-def _check_name(name: str, option: str) -> None:
+def _check_name(name: str, option: str, most_characters: int = 253) -> None:
     if not _DNS_SUBDOMAIN.fullmatch(name):
         raise BadInputError(f"{option}: {name!r} is no DNS name, expected lower-case letters, digits, dashes and dots")
+    if len(name) > most_characters:
+        raise BadInputError(f"{option}: {name!r} has {len(name)} characters, expected at most {most_characters}")
 
 
 def _print(shown: _Shown, arguments: argparse.Namespace) -> None:
@@ -141,7 +159,7 @@ def _print(shown: _Shown, arguments: argparse.Namespace) -> None:
         print(_json_text(_document(shown)))
     else:
         _check_name(shown.node, "--node")
-        _check_name(arguments.driver_name, "--driver-name")
+        _check_name(arguments.driver_name, "--driver-name", _MOST_DRIVER_CHARACTERS)
         print(_resourceslices_text(shown, arguments.driver_name), end="")
 
 

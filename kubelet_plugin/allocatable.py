@@ -1,27 +1,34 @@
-"""Which GPU of this node a device name of our pool means, and which devices can be given to a container at all."""
+"""What of this node can be given to a container at all, by the names under which devices are published."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from dracaena.api.machine import Gpu, Machine
-from dracaena.api.names import DeviceName, gpu_device_name
+from dracaena.api.machine import Machine
+from dracaena.api.names import DeviceName, PoolName, gpu_device_name
 from dracaena.api.objects import Device
+from dracaena.kubelet_plugin.prepare.plan import NodePool, why_not_preparable
 
 
-def allocatable_gpus(machine: Machine) -> Mapping[DeviceName, Gpu]:
-    """Return the GPUs by the names under which they are published. Order: ordinal."""
-    return MappingProxyType({gpu_device_name(gpu.uuid): gpu for gpu in machine.gpus})
+def node_pool(machine: Machine, driver: str, name: PoolName) -> NodePool:
+    """Return the pool that prepare works with: all GPUs and MIG devices of the node by device name."""
+    return NodePool(
+        driver,
+        name,
+        gpus=MappingProxyType({gpu_device_name(gpu.uuid): gpu for gpu in machine.gpus}),
+        mig_devices=MappingProxyType({mig.device_name: mig for mig in machine.mig_devices}),
+    )
 
 
 def preparable_pages(
-    pages: Sequence[Sequence[Device]], gpus: Mapping[DeviceName, Gpu]
-) -> tuple[tuple[tuple[Device, ...], ...], tuple[str, ...]]:
-    """Return the pages without the devices that no claim could be prepared for, and the names of those left out.
+    pages: Sequence[Sequence[Device]], pool: NodePool
+) -> tuple[tuple[tuple[Device, ...], ...], Mapping[DeviceName, str]]:
+    """Return the pages without the devices that no claim could be prepared for, and for each left out why.
 
-    A GPU whose minor number is unknown has no device node that we could name: published, it would only strand pods.
+    Published, such a device would only strand pods: it has no device node that we could name, or it is a GPU that is
+    divided into MIG devices. Pages keep their place, empty ones too.
     """
-    skipped = tuple(sorted(name for name, gpu in gpus.items() if gpu.minor is None))
-    kept = tuple(tuple(device for device in page if device.name not in skipped) for page in pages)
-    return kept, skipped
+    reasons = {DeviceName(d.name): why_not_preparable(pool, DeviceName(d.name)) for page in pages for d in page}
+    skipped = {name: reason for name, reason in reasons.items() if reason is not None}
+    return tuple(tuple(device for device in page if device.name not in skipped) for page in pages), skipped

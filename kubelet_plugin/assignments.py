@@ -2,6 +2,11 @@
 
 Kubelet makes no call when a second pod uses a prepared claim, so both follow the pods by watch. Prepare and
 unprepare only see to it that podlist.json holds their own change before kubelet gets its answer.
+
+A pod names its claims, but a name may have gone over to another claim while the old one is still prepared. So a pod
+that was no consumer of the claim when it was prepared is listed once the API has shown that this name still is that
+claim: one read a claim, in the thread here, never while kubelet waits. What podlist.json of an earlier run says of
+such pods still holds after a restart.
 """
 
 from __future__ import annotations
@@ -19,9 +24,22 @@ from dracaena.api.podlist import PodlistEntry, decode_podlist, encode_podlist
 from dracaena.kube.reflector import Backoff
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock, PodAccess, PodCache
+from dracaena.kubelet_plugin.ports import (
+    ClaimGoneError,
+    ClaimReader,
+    DocumentStore,
+    NodeLock,
+    PodAccess,
+    PodCache,
+)
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
-from dracaena.kubelet_plugin.prepare.podlist import annotation_changes, pod_annotations, podlist_entries
+from dracaena.kubelet_plugin.prepare.podlist import (
+    annotation_changes,
+    pod_annotations,
+    podlist_entries,
+    unknown_users,
+    with_users,
+)
 from dracaena.process.clock import Clock
 
 PODLIST = "podlist.json"
@@ -42,6 +60,7 @@ class Assignments:
         node_name: NodeName,
         pods: PodCache,
         access: PodAccess,
+        claims: ClaimReader,
         checkpoints: Checkpoints,
         files: DocumentStore,
         lock: NodeLock,
@@ -53,6 +72,7 @@ class Assignments:
         self._node_name = node_name
         self._pods = pods
         self._access = access
+        self._claims = claims
         self._checkpoints = checkpoints
         self._files = files
         self._lock = lock
@@ -62,6 +82,7 @@ class Assignments:
         self._recover: Callable[[Sequence[Pod]], bool] | None = None
         self._early: dict[PodUid, tuple[Pod, ClaimUid]] = {}  # read for a claim before the watch showed them
         self._early_lock = threading.Lock()
+        self._users: frozenset[tuple[ClaimUid, PodUid]] | None = None  # of prepared claims; None: not read yet
         self._condition = threading.Condition()
         self._dirty = True
         self._stopping = False
@@ -112,9 +133,9 @@ class Assignments:
         Not written when equal. Raises DracaenaError when the file cannot be written.
         """
         left_out = including.claim.uid if including else without
-        prepared = [p for p in self._checkpoints.prepared() if p.claim.uid != left_out]
+        prepared = [p for p in self._prepared() if p.claim.uid != left_out]
         if including is not None:
-            prepared.append(including)
+            prepared.append(with_users(including, self._users_so_far()))
         self._metrics.prepared_devices.set(len({device.device for p in prepared for device in p.devices}))
         entries = podlist_entries(self._known_pods(), prepared)
         if not self._pods.synced:
@@ -136,10 +157,10 @@ class Assignments:
 
     def reconcile(self) -> None:
         """Bring podlist.json and all annotations up to date once. Raises the first DracaenaError, after trying all."""
+        failures = self._learn_users()
         with self._lock.hold():
             self.write_podlist()
-            prepared = self._checkpoints.prepared()
-        failures = []
+            prepared = self._prepared()
         for pod in self._known_pods():
             changes = annotation_changes(pod, pod_annotations(pod, prepared, self._driver))
             if not changes:
@@ -151,6 +172,42 @@ class Assignments:
                 failures.append(error)
         if failures:
             raise failures[0]
+
+    def _learn_users(self) -> list[DracaenaError]:
+        """Find out about pods that name a prepared claim without being its consumer; return why some stay unknown."""
+        with self._lock.hold():
+            prepared = self._prepared()
+        pods = self._known_pods()  # before the claims are read: a pod that comes later may mean a later claim
+        unknown = unknown_users(pods, prepared)
+        found: set[tuple[ClaimUid, PodUid]] = set()
+        failures: list[DracaenaError] = []
+        for claim in (p.claim for p in prepared if p.claim.uid in unknown):
+            try:
+                self._claims.read_claim(claim)
+            except ClaimGoneError:
+                log.debug("pods of another claim of that name are not listed", claim=str(claim), claim_uid=claim.uid)
+            except DracaenaError as error:
+                failures.append(error)
+            else:
+                found.update((claim.uid, pod) for pod in unknown[claim.uid])
+        uids = {pod.metadata.uid for pod in pods}
+        with self._lock.hold():
+            claims = {p.claim.uid for p in self._checkpoints.prepared()}
+            seen = self._users_so_far() | found
+            self._users = frozenset((c, p) for c, p in seen if c in claims and p in uids)
+        return failures
+
+    def _prepared(self) -> list[PreparedClaim]:
+        """Return the prepared claims with all pods that are known to use them."""
+        users = self._users_so_far()
+        return [with_users(p, users) for p in self._checkpoints.prepared()]
+
+    def _users_so_far(self) -> frozenset[tuple[ClaimUid, PodUid]]:
+        """Return who is known to use which claim. Called with the node's lock held, as is all that changes it."""
+        if self._users is None:
+            entries = self._last_written(None)
+            self._users = frozenset((ClaimUid(c), PodUid(entry.uid)) for entry in entries for c in entry.claims)
+        return self._users
 
     def _known_pods(self) -> tuple[Pod, ...]:
         """Return the pods of the watch, and those read for a claim that the watch has not shown yet."""

@@ -38,6 +38,11 @@ class Checkpoints:
         data = self._files.read(file_name(uid))
         return None if data is None else decode_checkpoint(uid, data)
 
+    def holds(self, uid: ClaimUid) -> bool:
+        """Whether a claim may hold devices: it has a checkpoint of this boot, or one that cannot be trusted."""
+        found = self.load(uid)
+        return isinstance(found, Broken) or (found is not None and found.boot_id == self.boot_id)
+
     def load_all(self) -> tuple[tuple[Checkpoint, ...], tuple[Broken, ...]]:
         """Return all checkpoints of this boot, and those that cannot be trusted; each sorted by claim UID.
 

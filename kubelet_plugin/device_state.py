@@ -2,33 +2,52 @@
 
 Prepare: checkpoint "started" → CDI spec → podlist.json → checkpoint "done" → answer. Unprepare takes back in the
 reverse order, from the files of this node alone: the claim may be gone. Both may be repeated at any time.
+
+The answer for a prepared claim comes from its checkpoint without a look at the API: after a restart of kubelet the
+pods of this node must come up also while the API server is away, and a server that hangs would use up the 45 s that
+kubelet gives to all claims of a call. So a claim that was allocated anew under its UID while it is prepared gets the
+devices of its first allocation. That takes force (a pod deleted without kubelet, or a status written by hand):
+kubelet unprepares a claim before its last pod counts as ended, and only then can it be deallocated. No device is given
+to two claims by it: what the checkpoint names is held against all other claims. Where the claim is read anyway the two
+are compared, and a difference is refused by name.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 import structlog
 
 from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
-from dracaena.api.names import ClaimUid, GpuUuid
+from dracaena.api.names import ClaimUid, GpuUuid, PoolName
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.api.podclaims import pod_claims
 from dracaena.kubelet_plugin.assignments import Assignments
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
-from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, ControlNodes, DocumentStore, NodeLock
+from dracaena.kubelet_plugin.ports import (
+    ClaimGoneError,
+    ClaimReader,
+    ControlNodes,
+    DocumentStore,
+    NodeLock,
+    ReadDriverEdits,
+    ReadPool,
+)
 from dracaena.kubelet_plugin.prepare.cdi import claim_spec, device_names, spec_file_name
 from dracaena.kubelet_plugin.prepare.checkpoint import Broken, Checkpoint, State
 from dracaena.kubelet_plugin.prepare.plan import (
     ClaimReference,
     DecodeConfig,
-    NodePool,
     PreparedClaim,
     PreparedDevice,
     Refusal,
     holders,
     plan_claim,
 )
+
+_PLAIN_UID = re.compile("[A-Za-z0-9-]{1,63}")
+"""UIDs name our files."""
 
 log = structlog.get_logger()
 
@@ -47,9 +66,11 @@ class DeviceState:
     def __init__(
         self,
         *,
-        pool: NodePool,
+        driver: str,
+        read_pool: ReadPool,
         dev_root: str,
         control_nodes: ControlNodes,
+        driver_edits: ReadDriverEdits,
         decode_config: DecodeConfig,
         claims: ClaimReader,
         checkpoints: Checkpoints,
@@ -57,9 +78,11 @@ class DeviceState:
         assignments: Assignments,
         lock: NodeLock,
     ) -> None:
-        self._pool = pool
+        self._driver = driver
+        self._read_pool = read_pool
         self._dev_root = dev_root
         self._control_nodes = control_nodes
+        self._driver_edits = driver_edits
         self._decode_config = decode_config
         self._claims = claims
         self._checkpoints = checkpoints
@@ -71,8 +94,9 @@ class DeviceState:
         """Make a claim's devices ready for containers and return them; for a prepared claim the same answer again.
 
         Raises DracaenaError; then nothing of this call is left behind, unless the disk refuses even removals, which
-        the next call or unprepare repeats.
+        the next call or unprepare repeats. What an earlier call left stays as it is.
         """
+        _check_uid(reference)
         with self._lock.hold():
             prepared = self._already_prepared(reference.uid)
         if prepared is not None:
@@ -81,31 +105,48 @@ class DeviceState:
         claim = self._claims.read_claim(reference)
         self._assignments.learn_consumers(claim)
         with self._lock.hold():
-            return self._already_prepared(reference.uid) or self._prepare(claim)
+            prepared = self._already_prepared(reference.uid)
+            if prepared is None:
+                return self._prepare(claim)
+            self._refuse_other_allocation(prepared, claim)
+            return prepared
 
     def unprepare(self, reference: ClaimReference) -> None:
         """Take back what prepare did. A claim that was never prepared is fine.
 
         Raises DracaenaError; the claim then still holds its devices and kubelet asks again.
         """
+        _check_uid(reference)
         with self._lock.hold():
             self._take_back(reference.uid)
         self._assignments.changed()
 
     def recover(self, pods: Iterable[Pod]) -> bool:
-        """Finish or take back what a crash left half done, and rebuild broken checkpoints from the claims of `pods`.
+        """Finish or take back what a crash left half done, write lost CDI specs again, rebuild broken checkpoints.
 
-        Kubelet does not ask again for a claim whose pod runs. Returns whether nothing of this kind is left that a
-        later try could settle.
+        The names of claims with broken checkpoints come from `pods`. Kubelet does not ask again for a claim whose pod
+        runs, and a container that is started anew asks the runtime alone. Returns whether nothing of this kind is left
+        that a later try could settle.
         """
         with self._lock.hold():
             good, broken = self._checkpoints.load_all()
+        settled = [self._restore_spec(c.prepared.claim) for c in good if c.state is State.DONE]
         uids = {b.uid for b in broken}
         references = [c.prepared.claim for c in good if c.state is State.STARTED]
         if uids:
             references += self._find_claims(uids, pods)
-        settled = [self._recover(reference) for reference in references]
+        settled += [self._recover(reference) for reference in references]
         return all(settled)
+
+    def _restore_spec(self, reference: ClaimReference) -> bool:
+        """Write the spec of a prepared claim again if it is lost; return whether it is there or not needed any more."""
+        try:
+            with self._lock.hold():
+                self._already_prepared(reference.uid)
+        except DracaenaError as error:
+            log.warning("CDI spec is lost and not written yet", claim=str(reference), error=str(error))
+            return False
+        return True
 
     def _already_prepared(self, uid: ClaimUid) -> PreparedClaim | None:
         checkpoint = self._checkpoints.load(uid)
@@ -115,46 +156,67 @@ class DeviceState:
             or checkpoint.boot_id != self._checkpoints.boot_id
         ):
             return None
-        if self._specs.read(spec_file_name(self._pool.driver, uid)) is None:
-            log.warning("CDI spec was gone, written again", claim_uid=uid)
+        if self._spec_is_gone(uid):
             self._write_spec(checkpoint.prepared)
+            log.warning("CDI spec was gone, written again", claim_uid=uid)
         return checkpoint.prepared
 
+    def _spec_is_gone(self, uid: ClaimUid) -> bool:
+        return self._specs.read(spec_file_name(self._driver, uid)) is None
+
     def _prepare(self, claim: ResourceClaim) -> PreparedClaim:
-        plan = plan_claim(claim, self._pool, self._decode_config)
+        plan = plan_claim(claim, self._read_pool(), self._decode_config)
         if isinstance(plan, Refusal):
             raise PrepareError(str(plan))
         self._refuse_held(plan)
+        fresh = not self._checkpoints.holds(plan.claim.uid)
         try:
             started = self._checkpoints.start(plan)
             self._write_spec(plan)
             self._assignments.write_podlist(including=plan)
             self._checkpoints.finish(started)
         except DracaenaError:
-            self._undo(plan.claim)
+            if fresh:
+                self._undo(plan.claim)
+            # Else an earlier call may have been answered (its checkpoint broke since) and a container may run.
             raise
         self._assignments.changed()
         log.info("claim prepared", uuids=[device.uuid for device in plan.devices])
         return plan
 
     def _undo(self, reference: ClaimReference) -> None:
+        """Take back a first preparation that failed: kubelet got no answer, so no container has its devices."""
         try:
             self._take_back(reference.uid)
+            return
+        except DracaenaError as error:
+            log.warning("half a preparation cannot be taken back", claim=str(reference), error=str(error))
+        try:
+            if self._spec_is_seen(reference.uid):
+                return  # the checkpoint stays as well: it says to the next start that there is something to remove
+            self._checkpoints.remove(reference.uid)
         except DracaenaError as error:
             log.warning("half a preparation stays until the next try", claim=str(reference), error=str(error))
+
+    def _spec_is_seen(self, uid: ClaimUid) -> bool:
+        """Whether a spec is there; in a folder that cannot even be read there is none of ours."""
+        try:
+            return not self._spec_is_gone(uid)
+        except DracaenaError:
+            return False
 
     def _take_back(self, uid: ClaimUid) -> None:
         known = self._checkpoints.load(uid) is not None
         if known:
             self._assignments.forget(uid)
-        self._specs.remove(spec_file_name(self._pool.driver, uid))
+        self._specs.remove(spec_file_name(self._driver, uid))
         if known:
             self._checkpoints.remove(uid)
             log.info("claim unprepared", claim_uid=uid)
 
     def _write_spec(self, prepared: PreparedClaim) -> None:
-        spec = claim_spec(prepared, self._pool.driver, self._control_nodes(), self._dev_root)
-        self._specs.write(spec_file_name(self._pool.driver, prepared.claim.uid), spec)
+        spec = claim_spec(prepared, self._driver, self._control_nodes(), self._dev_root, self._driver_edits())
+        self._specs.write(spec_file_name(self._driver, prepared.claim.uid), spec)
 
     def _refuse_held(self, plan: PreparedClaim) -> None:
         good, broken = self._checkpoints.load_all()
@@ -164,15 +226,28 @@ class DeviceState:
         if held:
             raise DeviceHeldError("; ".join(_held(device, holder) for device, holder in held))
 
+    def _refuse_other_allocation(self, prepared: PreparedClaim, claim: ResourceClaim) -> None:
+        """Refuse a prepared claim whose allocation as just read gives it other devices than it holds here."""
+        allocation = claim.status.allocation
+        results = () if allocation is None else allocation.devices.results
+        wanted = {(r.request, r.pool, r.device, r.share_id) for r in results if r.driver == self._driver}
+        held = {(d.request, d.pool, d.device, d.share_id) for d in prepared.devices}
+        if wanted != held:
+            raise DeviceHeldError(
+                f"claim {prepared.claim} was allocated anew while it is prepared here: it holds "
+                f"{_names(d.device for d in prepared.devices)}, its allocation says {_names(w[2] for w in wanted)}. "
+                "Delete the pods of this node that use it: kubelet must unprepare it first"
+            )
+
     def _salvage(self, broken: Broken) -> PreparedClaim:
         """Return what a claim with a broken checkpoint holds by its CDI spec.
 
         No spec means no devices: kubelet gets its answer only after the spec is written.
         """
-        spec = self._specs.read(spec_file_name(self._pool.driver, broken.uid))
+        spec = self._specs.read(spec_file_name(self._driver, broken.uid))
         names = () if spec is None else device_names(spec, broken.uid)
         devices = tuple(
-            PreparedDevice(request="", pool=self._pool.name, device=name, uuid=GpuUuid(""), minor=0) for name in names
+            PreparedDevice(request="", pool=PoolName(""), device=name, uuid=GpuUuid(""), minor=0) for name in names
         )
         return PreparedClaim(ClaimReference("", "", broken.uid), devices)
 
@@ -200,6 +275,19 @@ class DeviceState:
             log.warning("claim not recovered yet", claim=str(reference), error=str(error))
             return False
         return True
+
+
+def _check_uid(reference: ClaimReference) -> None:
+    """Refuse a claim UID that could name a file elsewhere; the API server makes UUIDs."""
+    if _PLAIN_UID.fullmatch(reference.uid) is None:
+        raise PrepareError(
+            f"claim {reference} has UID {reference.uid[:100]!r}, expected 1 to 63 letters, digits and '-': "
+            "kubelet must ask with the UID that the API server gave"
+        )
+
+
+def _names(devices: Iterable[str]) -> str:
+    return ", ".join(sorted(devices)) or "none"
 
 
 def _held(device: PreparedDevice, holder: PreparedClaim) -> str:

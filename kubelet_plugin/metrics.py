@@ -36,6 +36,11 @@ class PluginMetrics:
             "Devices of this node that are not published because no claim could be prepared for them",
             registry=registry,
         )
+        self.reading_stale = Gauge(
+            "dracaena_plugin_reading_stale",
+            "1 while the GPU driver gives no good reading: devices are those of the last one, or not known yet",
+            registry=registry,
+        )
         self.publish_errors = Counter(
             "dracaena_plugin_publish_errors_total", "Failed tries to publish the ResourceSlices", registry=registry
         )

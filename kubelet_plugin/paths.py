@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from dracaena.api.errors import BadInputError
 
 MAX_SOCKET_PATH_BYTES = 107
 """sizeof(sun_path) is 108 with its closing NUL (unix(7))."""
+
+
+_LOCK_NAME = re.compile("instance(-(?P<pod_uid>[A-Za-z0-9-]+))?[.]lock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,12 @@ def plugin_paths(kubelet_root: str, driver: str, pod_uid: str) -> PluginPaths:
         checkpoints=data / "claims",
         podlist=root / "pod-resources",
     )
+
+
+def instance_of_lock(name: str) -> str | None:
+    """Return the pod_uid of the instance whose lock file has this name, None when it is no such file."""
+    match = _LOCK_NAME.fullmatch(name)
+    return None if match is None else match["pod_uid"] or ""
 
 
 def _dra_names(pod_uid: str) -> tuple[str, ...]:

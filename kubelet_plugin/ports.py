@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from dracaena.api.errors import PermanentError
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.kubelet_plugin.prepare.cdi import DeviceNode
-from dracaena.kubelet_plugin.prepare.plan import ClaimReference
+from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
+from dracaena.kubelet_plugin.prepare.plan import ClaimReference, NodePool
 
 
 class ClaimGoneError(PermanentError):
@@ -120,3 +121,9 @@ class NodeLock(Protocol):
 
 ControlNodes = Callable[[], tuple[DeviceNode, ...]]
 """Reads which control nodes of the GPU driver the host has right now."""
+
+ReadPool = Callable[[], NodePool]
+"""Returns this node's devices as they were last read, at once. Raises TemporaryError before the first reading."""
+
+ReadDriverEdits = Callable[[], DriverEdits]
+"""Returns what containers get of the installed driver. Raises TemporaryError when there is none."""

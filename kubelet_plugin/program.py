@@ -9,8 +9,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.errors import DracaenaError, PermanentError
-from dracaena.api.machine import Machine
-from dracaena.api.names import NodeName, PoolName
+from dracaena.api.names import ClaimUid, NodeName, PoolName
 from dracaena.api.objects import Node, Pod, ResourceSlice
 from dracaena.kube.client import KubeClient
 from dracaena.kube.events import EventRecorder
@@ -24,16 +23,20 @@ from dracaena.kubelet_plugin.adapters.kube import KubeClaims, KubePods, KubeSlic
 from dracaena.kubelet_plugin.adapters.lock import CallLock, FileLock
 from dracaena.kubelet_plugin.adapters.recorded_machine import RecordedMachine
 from dracaena.kubelet_plugin.adapters.registration import registration_server
-from dracaena.kubelet_plugin.allocatable import allocatable_gpus, preparable_pages
-from dracaena.kubelet_plugin.assignments import Assignments
+from dracaena.kubelet_plugin.assignments import PODLIST, Assignments
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.device_state import DeviceState
-from dracaena.kubelet_plugin.discovery.allocatable import allocatable
 from dracaena.kubelet_plugin.discovery.pool import PoolIdentity
 from dracaena.kubelet_plugin.driver import ClaimDriver
+from dracaena.kubelet_plugin.driver_installation import DriverInstallation
+from dracaena.kubelet_plugin.left_overs import remove_left_overs
+from dracaena.kubelet_plugin.live_machine import LiveMachine, ReadingSource
 from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.node_devices import NodeDevices
 from dracaena.kubelet_plugin.paths import plugin_paths
-from dracaena.kubelet_plugin.prepare.plan import NodePool
+from dracaena.kubelet_plugin.ports import ReadDriverEdits
+from dracaena.kubelet_plugin.prepare.cdi import spec_file_name
+from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
 from dracaena.kubelet_plugin.publisher import Publisher
 from dracaena.kubelet_plugin.settings import CONTROLLER, PluginSettings
 from dracaena.process.clock import Clock, SystemClock
@@ -51,43 +54,77 @@ class Program:
     """One instance of the plugin. start() once, stop() once.
 
     Raises DracaenaError when it cannot start: a bad setting, no connection settings, or the same instance running.
+    start() does not wait for the GPU driver: until that has told the node's GPUs, kubelet is served (claims of an
+    earlier run can be answered and taken back) and a new claim is refused for the time being. Nothing is published
+    before that, nor before kubelet has registered the plugin.
     """
 
     def __init__(
-        self, settings: PluginSettings, *, clock: Clock | None = None, registry: CollectorRegistry = REGISTRY
+        self,
+        settings: PluginSettings,
+        *,
+        clock: Clock | None = None,
+        registry: CollectorRegistry = REGISTRY,
+        source: ReadingSource | None = None,
     ) -> None:
+        """`source` stands in for NVML; it is not asked when the settings name a recorded machine."""
         clock = clock or SystemClock()
         self._paths = plugin_paths(settings.kubelet_root, settings.driver_name, settings.pod_uid)
         self._instance_lock = FileLock(self._paths.instance_lock)
+        self._call_lock = CallLock(self._paths.call_lock, clock)
+        self._kubelet_root, self._driver = settings.kubelet_root, settings.driver_name
         self._metrics = PluginMetrics(registry)
-        machine = RecordedMachine(settings.machine).read()
+        recorded = RecordedMachine(settings.machine).read() if settings.machine else None
         client = KubeClient(Transport.from_kubeconfig(settings.kubeconfig or None, user_agent="dracaena-plugin"))
-        self._build_claims(settings, machine, client, clock)
-        self._build_slices(settings, machine, client, clock)
+        self._build_slices(settings, client, clock)
+        self._devices = NodeDevices(
+            driver=settings.driver_name,
+            name=PoolName(settings.node_name),
+            tainted=settings.allocator == CONTROLLER,
+            publish=self._publisher.set_pages,
+            waiting_for=self._waiting_for,
+            metrics=self._metrics,
+        )
+        self._build_claims(settings, client, clock)
+        self._live = None if recorded else self._follow(source or _nvml(settings), clock)
+        if recorded:
+            self._devices.take(recorded)
         self._http_address = settings.http_address
         self._registry = registry
         self._http: HttpEndpoint | None = None
 
     def start(self) -> None:
         """Start everything: what kubelet calls before what tells kubelet to call it."""
-        if not self._instance_lock.try_acquire():
-            raise PermanentError(
-                f"this instance of the plugin runs already: another process holds {self._paths.instance_lock}. "
-                "Stop it first, or give this one its own --pod-uid"
-            )
+        self._take_place()
         try:
             self._start_parts()
         except DracaenaError:
             self.stop()
             raise
 
+    def _take_place(self) -> None:
+        """Take the instance lock and remove what dead instances left; under the call lock, so that no two do it."""
+        with self._call_lock.hold():
+            if not self._instance_lock.try_acquire():
+                raise PermanentError(
+                    f"this instance of the plugin runs already: another process holds {self._paths.instance_lock}. "
+                    "Stop it first, or give this one its own --pod-uid"
+                )
+            try:
+                remove_left_overs(self._paths, self._kubelet_root, self._driver, self._written)
+            except DracaenaError:
+                self._instance_lock.release()
+                raise
+
     def _start_parts(self) -> None:
-        self._dra_server.start()
         if self._http_address:
             # Bound only under the instance lock: a second start shall name the first instance, not a port in use.
             self._http = HttpEndpoint(self._http_address, self.ready, self._registry)
             self._http.start()
             log.info("serving health and metrics", port=self._http.port)
+        self._dra_server.start()
+        if self._live is not None:
+            self._live.start()
         self._pods.start()
         self._slices.start()
         self._events.start()
@@ -100,6 +137,8 @@ class Program:
         """Stop in the reverse order. Slices, CDI specs and checkpoints stay: pods go on running."""
         self._registration.stop()
         self._dra_server.stop()
+        if self._live is not None:
+            self._live.stop()
         self._publisher.stop()
         self._assignments.stop()
         self._slices.stop()
@@ -111,18 +150,36 @@ class Program:
 
     def ready(self) -> str | None:
         """Return None when kubelet and scheduling can count on this node, else what is missing."""
-        return self._publisher.ready()
+        return self._waiting_for() or self._publisher.ready()
+
+    def _waiting_for(self) -> str | None:
+        """Return what the first reading of the GPUs waits for, None when it is there."""
+        return self._live.ready() if self._live is not None else None
 
     @property
     def http_port(self) -> int | None:
         """The port of health and metrics, None when they are off."""
         return self._http.port if self._http is not None else None
 
-    def _build_claims(self, settings: PluginSettings, machine: Machine, client: KubeClient, clock: Clock) -> None:
+    def _follow(self, source: ReadingSource, clock: Clock) -> LiveMachine:
+        """Build what reads this node's GPUs again and again."""
+        live = LiveMachine(source, clock, on_change=self._devices.take)
+        self._metrics.reading_stale.set_function(lambda: live.stale() is not None)
+        return live
+
+    def _build_claims(self, settings: PluginSettings, client: KubeClient, clock: Clock) -> None:
         """Build what answers kubelet."""
         driver = settings.driver_name
-        lock = CallLock(self._paths.call_lock, clock)
-        checkpoints = Checkpoints(DocumentFolder(self._paths.checkpoints, mode=CHECKPOINT_MODE), read_boot_id())
+        lock = self._call_lock
+        checkpoint_files = DocumentFolder(self._paths.checkpoints, mode=CHECKPOINT_MODE)
+        podlist = DocumentFolder(self._paths.podlist)
+        specs = DocumentFolder(Path(settings.cdi_root), mode=CDI_SPEC_MODE)
+        self._written = (
+            (checkpoint_files, ""),
+            (podlist, PODLIST),
+            (specs, spec_file_name(driver, ClaimUid("")).removesuffix(".json")),  # other vendors write there too
+        )
+        checkpoints = Checkpoints(checkpoint_files, read_boot_id())
         self._pods: Reflector[Pod] = Reflector(
             client,
             Pod,
@@ -135,20 +192,23 @@ class Program:
             node_name=NodeName(settings.node_name),
             pods=self._pods,
             access=KubePods(client),
+            claims=KubeClaims(client),
             checkpoints=checkpoints,
-            files=DocumentFolder(self._paths.podlist),
+            files=podlist,
             lock=lock,
             clock=clock,
             metrics=self._metrics,
         )
         self._state = DeviceState(
-            pool=NodePool(driver, PoolName(settings.node_name), allocatable_gpus(machine)),
+            driver=driver,
+            read_pool=self._devices.pool,
             dev_root=settings.dev_root,
             control_nodes=lambda: read_control_nodes(settings.dev_root),
+            driver_edits=_driver_edits(settings),
             decode_config=decode_config,
             claims=KubeClaims(client),
             checkpoints=checkpoints,
-            specs=DocumentFolder(Path(settings.cdi_root), mode=CDI_SPEC_MODE),
+            specs=specs,
             assignments=self._assignments,
             lock=lock,
         )
@@ -157,7 +217,7 @@ class Program:
             self._paths.registration_socket, driver, self._paths.dra_socket, self._note_registration
         )
 
-    def _build_slices(self, settings: PluginSettings, machine: Machine, client: KubeClient, clock: Clock) -> None:
+    def _build_slices(self, settings: PluginSettings, client: KubeClient, clock: Clock) -> None:
         """Build what publishes this node's devices."""
         node_name = NodeName(settings.node_name)
         access = KubeSlices(client, settings.driver_name, settings.node_name)
@@ -169,16 +229,8 @@ class Program:
             on_change=self._slice_changed,
         )
         self._events = EventRecorder(client, "dracaena-kubelet-plugin", clock)
-        pages, skipped = preparable_pages(
-            allocatable(machine, driver=settings.driver_name, tainted=settings.allocator == CONTROLLER),
-            allocatable_gpus(machine),
-        )
-        self._metrics.skipped_devices.set(len(skipped))
-        if skipped:
-            log.warning("devices not published: their minor number is unknown", devices=skipped)
         self._publisher = Publisher(
             pool=PoolIdentity(settings.driver_name, PoolName(settings.node_name), node_name),
-            pages=pages,
             cache=self._slices,
             access=access,
             clock=clock,
@@ -199,8 +251,25 @@ class Program:
         self._metrics.registered.set(refusal is None)
         if refusal is None:
             log.info("kubelet took the plugin")
+            self._publisher.kubelet_registered()
         else:
             log.error("kubelet refused the plugin", error=refusal)
+
+
+def _driver_edits(settings: PluginSettings) -> ReadDriverEdits:
+    """Return where containers get the driver from. A recorded machine has one only when it brings it."""
+    if settings.machine and not settings.driver_root:
+        return DriverEdits
+    host_root = settings.driver_root or "/"
+    seen_root = settings.driver_root_mount or host_root
+    return DriverInstallation(seen_root, host_root, required=not settings.machine).edits
+
+
+def _nvml(settings: PluginSettings) -> ReadingSource:
+    from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine  # pynvml is for nodes with a driver
+
+    seen_root = settings.driver_root_mount or settings.driver_root or "/"
+    return NvmlMachine.of_this_node(settings.node_name, driver_root=seen_root)
 
 
 def run(settings: PluginSettings) -> int:

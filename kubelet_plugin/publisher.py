@@ -52,13 +52,17 @@ class TaintRefusedError(DracaenaError):
 
 
 class Publisher:
-    """Publishes one pool. A thread of its own writes; ready() says whether the first publication is through."""
+    """Publishes one pool. A thread of its own writes; ready() says whether the first publication is through.
+
+    Until set_pages() has said what there is and kubelet has registered this plugin nothing is written: what is
+    published from an earlier run stays. A pod that is bound before kubelet knows the driver waits for kubelet's next
+    look at it, a minute or more.
+    """
 
     def __init__(
         self,
         *,
         pool: PoolIdentity,
-        pages: Sequence[Page],
         cache: SliceCache,
         access: SliceAccess,
         clock: Clock,
@@ -67,8 +71,7 @@ class Publisher:
         rng: random.Random | None = None,
     ) -> None:
         self._pool = pool
-        self._pages = list(pages)
-        self._tainted = any(device.taints for page in pages for device in page)
+        self._pages: list[Page] | None = None
         self._cache = cache
         self._access = access
         self._clock = clock
@@ -77,6 +80,7 @@ class Publisher:
         self._backoff = Backoff(rng or random.Random())  # noqa: S311 - jitter, no secret
         self._taint_kept = False
         self._refused_until_s: float | None = None
+        self._registered = False
         self._published = False
         self._debounce_s = DEBOUNCE_S
         self._wrote_s: float | None = None
@@ -97,6 +101,20 @@ class Publisher:
         if self._thread.is_alive():
             self._thread.join()
 
+    def set_pages(self, pages: Sequence[Page]) -> None:
+        """Publish these pages from now on. From any thread; never blocks."""
+        with self._condition:
+            self._pages = list(pages)
+            self._dirty = True
+            self._condition.notify_all()
+
+    def kubelet_registered(self) -> None:
+        """Publish from now on: kubelet has taken the plugin once in this process. From any thread; never blocks."""
+        with self._condition:
+            self._registered = True
+            self._dirty = True
+            self._condition.notify_all()
+
     def slice_changed(self, _old: ResourceSlice | None, _new: ResourceSlice | None) -> None:
         """Take note of a change that the watch told. Never blocks."""
         with self._condition:
@@ -105,25 +123,36 @@ class Publisher:
 
     def ready(self) -> str | None:
         """Return None after the first publication, before it what is missing."""
-        return None if self._published else "the ResourceSlices of this node are not published yet"
+        if self._published:
+            return None
+        if not self._registered:
+            return "kubelet has not registered this plugin yet"
+        return "the ResourceSlices of this node are not published yet"
 
     def sync(self) -> bool:
         """Compare and write once; return whether anything was written. Raises KubeError; then call it again."""
         pages = self._wanted_pages()
+        if pages is None:
+            return False
         if self._published and self._cache.synced and not plan_pool(self._pool, pages, self._cache.values()):
             return False
         try:
             wrote = self._publish(pages)
         except TaintRefusedError as error:
             self._refuse(str(error))
-            wrote = self._write(plan_pool(self._pool, (), self._access.list_slices()), ())
+            wrote = self._write(plan_pool(self._pool, (), self._access.list_slices()), [])
+            pages = []
+        count = sum(map(len, pages))
         if not self._published:
-            log.info("published", pool=self._pool.name, devices=sum(map(len, self._wanted_pages())))
+            log.info("published", pool=self._pool.name, devices=count)
         self._published = True
-        self._metrics.published_devices.set(sum(map(len, self._wanted_pages())))
+        self._metrics.published_devices.set(count)
         return wrote
 
-    def _wanted_pages(self) -> list[Page]:
+    def _wanted_pages(self) -> list[Page] | None:
+        """Return what is to be published, None before it may be. The list is replaced, and changed by us alone."""
+        if not self._registered:
+            return None
         if self._refused_until_s is not None:
             if self._clock.monotonic() < self._refused_until_s:
                 return []
@@ -133,7 +162,7 @@ class Publisher:
     def _publish(self, pages: list[Page]) -> bool:
         published = self._access.list_slices()
         wrote = False
-        if self._tainted and any(pages) and not self._taint_is_kept(published):
+        if any(device.taints for page in pages for device in page) and not self._taint_is_kept(published):
             # Nobody may allocate from a pool that is incomplete: so the devices go out as such until the answers
             # show that the server keeps their taint.
             wrote = self._write(plan_pool(self._pool, pages, published, missing=1), pages)
@@ -146,7 +175,7 @@ class Publisher:
         self._taint_kept = self._taint_kept or any(d.taints for s in published for d in s.spec.devices)
         return self._taint_kept
 
-    def _write(self, writes: PoolWrites, pages: Sequence[Page]) -> bool:
+    def _write(self, writes: PoolWrites, pages: list[Page]) -> bool:
         for published in writes.delete:
             self._access.delete_slice(published)
         for update in writes.update:
@@ -167,7 +196,7 @@ class Publisher:
             )
         return bool(writes)
 
-    def _judge(self, index: int, pages: Sequence[Page], stored: ResourceSlice) -> None:
+    def _judge(self, index: int, pages: list[Page], stored: ResourceSlice) -> None:
         """Compare what the server kept with what was sent: it drops fields of gates that are off without a word."""
         wanted: Page = pages[index] if index < len(pages) else ()
         bare = untainted(wanted, stored.spec.devices)
@@ -179,7 +208,8 @@ class Publisher:
             )
         if not same_devices(wanted, stored.spec.devices):
             log.warning("the server keeps other devices than were sent, taken as they are", slice=stored.metadata.name)
-            self._pages[index] = tuple(stored.spec.devices)
+            if index < len(pages):
+                pages[index] = tuple(stored.spec.devices)
 
     def _refuse(self, reason: str) -> None:
         log.error("devices not published", reason=reason)
@@ -219,10 +249,13 @@ class Publisher:
         """Wait for a change or the next look; False: it is time to end."""
         deadline_s = self._clock.monotonic() + RESYNC_S
         with self._condition:
-            while not self._stopping and not self._dirty and (left_s := deadline_s - self._clock.monotonic()) > 0:
+            while not self._stopping and not self._due() and (left_s := deadline_s - self._clock.monotonic()) > 0:
                 self._clock.wait(self._condition, left_s)
             self._dirty = False
             return not self._stopping
+
+    def _due(self) -> bool:
+        return self._dirty and self._registered and self._pages is not None
 
     def _pause(self, seconds: float, *, again: bool) -> None:
         deadline_s = self._clock.monotonic() + seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dracaena.api.names import DEFAULT_DRIVER_NAME
-from dracaena.process.settings import option
+from dracaena.process.settings import DRIVER_NAME, NODE_NAME, UID, option
 
 CONTROLLER = "controller"
 KUBE_SCHEDULER = "kube-scheduler"
@@ -15,14 +15,22 @@ KUBE_SCHEDULER = "kube-scheduler"
 class PluginSettings:
     """Settings of `dracaena kubelet-plugin`."""
 
-    node_name: str = option(help="name of this node; its pool of devices has the same name")
-    machine: str = option(help="name of a recorded machine or path of its JSON file: the GPUs of this node")
+    node_name: str = option(help="name of this node; its pool of devices has the same name", form=NODE_NAME)
+    machine: str = option(
+        "", help="name of a recorded machine or path of its JSON file, played in place of this node's GPUs; empty: NVML"
+    )
     kubeconfig: str = option("", help="kubeconfig file; without it the pod's ServiceAccount or the usual places")
-    driver_name: str = option(DEFAULT_DRIVER_NAME, help="DRA driver name; taint, CDI vendor and annotations follow it")
+    driver_name: str = option(
+        DEFAULT_DRIVER_NAME, help="DRA driver name; taint, CDI vendor and annotations follow it", form=DRIVER_NAME
+    )
     kubelet_root: str = option("/var/lib/kubelet", help="kubelet's folder (its --root-dir)")
     cdi_root: str = option("/var/run/cdi", help="folder where the container runtime looks for CDI specs")
     dev_root: str = option("/", help="folder of the host that holds its /dev")
-    pod_uid: str = option("", help="UID of the plugin's own pod: lets two instances run during an upgrade")
+    driver_root: str = option(
+        "", help="folder of the host that holds the NVIDIA driver as / does; empty: /, for a recorded machine none"
+    )
+    driver_root_mount: str = option("", help="where this process sees driver_root; empty: at the same path")
+    pod_uid: str = option("", help="UID of the plugin's own pod: lets two instances run during an upgrade", form=UID)
     allocator: str = option(
         CONTROLLER,
         help="who allocates the devices of this node; with kube-scheduler they are published without our taint",

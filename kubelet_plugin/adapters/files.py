@@ -15,6 +15,9 @@ _TEMPORARY_ERRNOS = frozenset(
 )
 """What may pass with nobody touching our files: full disk or quota, device trouble, too many open files."""
 
+_HALF_WRITTEN = ".tmp"
+"""End of the hidden name under which a file is written before it is put in its place."""
+
 
 class FileSteps:
     """The single steps of a replacement or removal: a seam where tests stop a process or fill the disk."""
@@ -82,19 +85,35 @@ class DocumentFolder:
         return True
 
     def remove(self, name: str) -> None:
-        """Remove a file; one that is not there is fine."""
+        """Remove a file; one that is not there is fine, also where nothing can be removed."""
         path = self.folder / name
         with _our_errors("remove", path):
             try:
+                os.lstat(path)  # a read-only file system refuses to remove (EROFS) before it looks what is there
                 self._steps.remove(path)
             except (FileNotFoundError, NotADirectoryError):
                 return
             self._sync_folder()
 
+    def remove_half_written(self, prefix: str = "") -> tuple[str, ...]:
+        """Remove what a crash left of files whose names start so; return the names of what was removed, sorted.
+
+        Nobody may write such a file meanwhile.
+        """
+        with _our_errors("read", self.folder):
+            try:
+                found = sorted(path.name for path in self.folder.iterdir())
+            except (FileNotFoundError, NotADirectoryError):
+                return ()
+        left = tuple(name for name in found if name.startswith(f".{prefix}") and name.endswith(_HALF_WRITTEN))
+        for name in left:
+            self.remove(name)
+        return left
+
     def _replace(self, path: Path, data: bytes) -> None:
         # One fixed hidden name a file: a crash leaves at most one, and the next write takes it over. Two writers of
         # one file do not meet: they hold the plugin's lock.
-        temporary = path.with_name(f".{path.name}.tmp")
+        temporary = path.with_name(f".{path.name}{_HALF_WRITTEN}")
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, self._mode)
             try:

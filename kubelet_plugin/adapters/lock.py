@@ -54,6 +54,18 @@ class FileLock:
             os.close(self._descriptor)
             self._descriptor = None
 
+    def remove(self) -> None:
+        """Remove the file and give the lock up, which must be held, and nobody may try to take it meanwhile.
+
+        Raises PermanentError when the file cannot be removed; the lock is given up then too.
+        """
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise PermanentError(f"cannot remove lock file {self.path}: {error.strerror}") from error
+        finally:
+            self.release()
+
 
 class CallLock:
     """Orders all calls that change this node's claims: threads of this process and the other instance's."""

@@ -75,6 +75,7 @@ class _Device(msgspec.Struct, omit_defaults=True):
     minor: int
     admin_access: bool = False
     share_id: str | None = None
+    access_minors: tuple[int, ...] = ()
 
 
 class _Body(msgspec.Struct):
@@ -130,7 +131,8 @@ def _document(checkpoint: Checkpoint) -> dict[str, Any]:
         boot_id=checkpoint.boot_id,
         claim=_Claim(prepared.claim.namespace, prepared.claim.name, prepared.claim.uid),
         devices=[
-            _Device(d.request, d.pool, d.device, d.uuid, d.minor, d.admin_access, d.share_id) for d in prepared.devices
+            _Device(d.request, d.pool, d.device, d.uuid, d.minor, d.admin_access, d.share_id, d.access_minors)
+            for d in prepared.devices
         ],
         consumers=list(prepared.consumers),
     )
@@ -152,6 +154,7 @@ def _checkpoint(body: _Body, document: Mapping[str, Any]) -> Checkpoint:
             minor=d.minor,
             admin_access=d.admin_access,
             share_id=d.share_id,
+            access_minors=d.access_minors,
         )
         for d in body.devices
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Gpu
-from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PodUid, PoolName
+from dracaena.api.mig import MigDevice
+from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PodUid, PoolName, gpu_device_name
 from dracaena.api.objects import AllocationConfig, AllocationResult, DeviceResult, ResourceClaim
 
 DecodeConfig = Callable[[Mapping[str, object]], object]
@@ -36,9 +37,11 @@ class PreparedDevice:
     device: DeviceName
     uuid: GpuUuid
     minor: int
-    """Number of /dev/nvidia<minor> at the time of preparation; changes with a reboot."""
+    """Number of /dev/nvidia<minor> at the time of preparation, for a MIG device its parent's; changes with a reboot."""
     admin_access: bool = False
     share_id: str | None = None
+    access_minors: tuple[int, ...] = ()
+    """Of a MIG device: numbers of the /dev/nvidia-caps/nvidia-cap<n> that open it."""
 
     @property
     def request_name(self) -> str:
@@ -87,6 +90,8 @@ class NodePool:
     driver: str
     name: PoolName
     gpus: Mapping[DeviceName, Gpu]
+    """All physical GPUs, also those that are divided into MIG devices."""
+    mig_devices: Mapping[DeviceName, MigDevice] = field(default_factory=dict)
 
 
 def plan_claim(claim: ResourceClaim, pool: NodePool, decode_config: DecodeConfig) -> PreparedClaim | Refusal:
@@ -139,23 +144,38 @@ def _prepared_device(result: DeviceResult, pool: NodePool) -> PreparedDevice | s
             f"request {result.request}: device {result.device} is of pool {result.pool}, "
             f"but this node serves pool {pool.name}"
         )
-    gpu = pool.gpus.get(DeviceName(result.device))
-    if gpu is None:
-        return f"request {result.request}: this node has no device {result.device} (it has {len(pool.gpus)} devices)"
-    if gpu.minor is None:
-        return (
-            f"request {result.request}: the minor number of GPU {gpu.uuid} is not known, "
-            f"so its device node cannot be named"
-        )
+    name = DeviceName(result.device)
+    problem = why_not_preparable(pool, name)
+    if problem is not None:
+        return f"request {result.request}: {problem}"
+    mig = pool.mig_devices.get(name)
+    gpu = pool.gpus[name if mig is None else gpu_device_name(mig.parent_uuid)]
+    assert gpu.minor is not None
     return PreparedDevice(
         request=result.request,
         pool=pool.name,
-        device=DeviceName(result.device),
-        uuid=GpuUuid(gpu.uuid),
+        device=name,
+        uuid=GpuUuid(gpu.uuid if mig is None else mig.uuid),
         minor=gpu.minor,
         admin_access=bool(result.admin_access),
         share_id=result.share_id,
+        access_minors=() if mig is None else mig.access_minors or (),
     )
+
+
+def why_not_preparable(pool: NodePool, name: DeviceName) -> str | None:
+    """Return why no claim could be prepared for a device of this node, None when one can."""
+    mig = pool.mig_devices.get(name)
+    gpu = pool.gpus.get(name if mig is None else gpu_device_name(mig.parent_uuid))
+    if gpu is None:
+        return f"this node has no device {name} (it has {len(pool.gpus) + len(pool.mig_devices)} devices)"
+    if mig is None and gpu.mig_enabled:
+        return f"GPU {gpu.uuid} is divided into MIG devices, so it cannot be used as a whole"
+    if mig is not None and mig.access_minors is None:
+        return f"it is not known which nodes of /dev/nvidia-caps open MIG device {mig.uuid}"
+    if gpu.minor is None:
+        return f"the minor number of GPU {gpu.uuid} is not known, so its device node cannot be named"
+    return None
 
 
 def _config_reasons(allocation: AllocationResult, driver: str, decode_config: DecodeConfig) -> list[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dracaena.api.annotations import GrantedDevices, encode_devices, encode_uuids
-from dracaena.api.names import ClaimUid, devices_annotation, uuids_annotation
+from dracaena.api.names import ClaimUid, PodUid, devices_annotation, uuids_annotation
 from dracaena.api.objects import Container, Pod
 from dracaena.api.podclaims import pod_claims
 from dracaena.api.podlist import PodlistEntry
@@ -45,17 +46,45 @@ def grants_of_pod(pod: Pod, prepared: Sequence[PreparedClaim]) -> Mapping[str, t
 def claims_of_pod(pod: Pod, prepared: Iterable[PreparedClaim]) -> Mapping[str, PreparedClaim]:
     """Return the prepared claims of a pod by the names that its containers use (spec.resourceClaims[].name).
 
-    A name may lead to two prepared claims while an old one of the same name is not unprepared yet: then it is the
-    one that is reserved for this pod, else none.
+    A name alone is no proof: the claim that is prepared under it may be an old one, of a pod that was deleted without
+    kubelet, whose name a new claim has taken since. So a pod has the claim that knows it as a consumer; where several
+    do, none is guessed.
     """
     found = {}
     for wanted in pod_claims(pod):
-        candidates = [p for p in prepared if (p.claim.namespace, p.claim.name) == (wanted.namespace, wanted.name)]
-        if len(candidates) > 1:
-            candidates = [p for p in candidates if pod.metadata.uid in p.consumers]
+        candidates = [
+            p
+            for p in prepared
+            if (p.claim.namespace, p.claim.name) == (wanted.namespace, wanted.name) and pod.metadata.uid in p.consumers
+        ]
         if len(candidates) == 1:
             found[wanted.alias] = candidates[0]
     return found
+
+
+def unknown_users(pods: Iterable[Pod], prepared: Sequence[PreparedClaim]) -> Mapping[ClaimUid, tuple[PodUid, ...]]:
+    """Return the pods that name a prepared claim and are consumer of none of that name, by the UID of that claim.
+
+    They came after the claim was prepared, or they use another claim that took its name: its UID as it is now tells.
+    Finished pods are left out.
+    """
+    unknown: dict[ClaimUid, dict[PodUid, None]] = {}
+    for pod in pods:
+        if pod.status.phase in _FINISHED:
+            continue
+        names = {(claim.namespace, claim.name) for claim in pod_claims(pod)}
+        named = [p for p in prepared if (p.claim.namespace, p.claim.name) in names]
+        settled = {p.claim.name for p in named if pod.metadata.uid in p.consumers}
+        for p in named:
+            if p.claim.name not in settled:
+                unknown.setdefault(p.claim.uid, {})[PodUid(pod.metadata.uid)] = None
+    return {uid: tuple(users) for uid, users in unknown.items()}
+
+
+def with_users(prepared: PreparedClaim, users: frozenset[tuple[ClaimUid, PodUid]]) -> PreparedClaim:
+    """Return a prepared claim with the pods as further consumers that are known to use it, sorted."""
+    more = {pod for claim, pod in users if claim == prepared.claim.uid}
+    return dataclasses.replace(prepared, consumers=tuple(sorted({*prepared.consumers, *more})))
 
 
 def podlist_entries(pods: Iterable[Pod], prepared: Sequence[PreparedClaim]) -> tuple[PodlistEntry, ...]:

@@ -48,6 +48,13 @@ def test_this_test_run_cannot_find_the_short_names() -> None:
     assert "" not in sys.path
 
 
+def test_the_plugin_loads_nvml_only_where_it_is_asked() -> None:
+    """A recorded machine runs on a host without any driver, and costs no memory for its bindings."""
+    program = "import sys, dracaena.kubelet_plugin.program; print('pynvml' in sys.modules)"
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 @pytest.mark.parametrize("name", PACKAGES)
 def test_linter_bans_the_short_name(name: str, tmp_path: Path) -> None:
     source = tmp_path / "wrong.py"

@@ -20,7 +20,7 @@ MAJOR = 60
 CONTROL_MINORS = {"nvidiactl": 13, "nvidia-uvm": 14, "nvidia-uvm-tools": 15}
 """Above those of the GPUs, below what the probe tries."""
 
-LIBRARIES = ("libcuda.so.{DRIVER_VERSION}", "libnvidia-ml.so.535.104.05")
+LIBRARIES = (f"libcuda.so.{DRIVER_VERSION}", f"libnvidia-ml.so.{DRIVER_VERSION}")
 
 
 class StandInGpus:

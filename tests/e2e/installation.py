@@ -120,6 +120,7 @@ class Installation:
             f"--machine={gpus.machine}",
             f"--kubelet-root={self._node.kubelet_root}",
             f"--dev-root={gpus.dev_root}",
+            f"--driver-root={gpus.driver_root}",
             f"--http-address=127.0.0.1:{PLUGIN_PORT}",
             "--log-level=debug",
         ]

@@ -8,7 +8,7 @@ import pytest
 
 from e2e.cluster import NODE_NAME, Cluster
 from e2e.gpu_pods import annotated, claimed, delete_gpu_pod, listed, seen_inside
-from e2e.gpus import CONTROL_MINORS, GPU_COUNT, MAJOR
+from e2e.gpus import CONTROL_MINORS, GPU_COUNT, LIBRARIES, MAJOR
 from e2e.installation import DRIVER, REPOSITORY
 from e2e.pods import Pod, claim_spec, create_claim, create_pod, create_template, pod_claims, wait_phase
 
@@ -51,6 +51,7 @@ def test_container_has_the_gpus_of_its_claim_and_no_other(
     assert seen.majors == {MAJOR}
     assert set(seen.nodes) == {f"/dev/nvidia{number}" for number in given} | {f"/dev/{name}" for name in CONTROL_MINORS}
     assert seen.environment["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert seen.libraries == {f"/usr/lib/x86_64-linux-gnu/{name}": name for name in LIBRARIES}
     delete_gpu_pod(installed, pod)
 
 

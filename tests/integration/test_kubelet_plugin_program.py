@@ -3,137 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
-import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.errors import BadInputError, PermanentError
 from dracaena.api.names import gpu_device_name
-from dracaena.api.objects import KubeObject, Node, ObjectMeta, Pod, ResourceClaim, ResourceSlice
-from dracaena.api.podlist import decode_podlist
+from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.demo.apiserver import ApiServer, Fault
-from dracaena.kube.client import KubeClient
-from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.program import Program
-from dracaena.kubelet_plugin.settings import PluginSettings
-from dracaena.proto.dra.v1 import api_pb2 as v1
-from dracaena.proto.dra.v1 import api_pb2_grpc as v1_grpc
-from dracaena.proto.pluginregistration.v1 import api_pb2 as registration
-from dracaena.proto.pluginregistration.v1 import api_pb2_grpc as registration_grpc
-from support.kube import client_for, wait_for
+from support.driver_root import put_driver
+from support.kube import wait_for
 from support.plugin import files_below
+from support.plugin_world import CALL_S, DRIVER, GPUS, NODE, World, http, start_process
 from support.sockets import short_folder
-
-DRIVER = "gpu.dracaena.dev"
-NODE = "node-1"
-MACHINE = "7-gpu-box"
-GPUS = [gpu.uuid for gpu in read_machine(MACHINE).gpus]
-CALL_S = 20
-
-
-class World:
-    """An API server with one node, and the folders of that node."""
-
-    def __init__(self, server: ApiServer, folder: Path) -> None:
-        self.server = server
-        self.folder = folder
-        self.client: KubeClient = client_for(server.url, folder)
-        self.kubelet = folder / "k"
-        self.create(Node, {"metadata": {"name": NODE}})
-
-    def create(self, kind: type[KubeObject], document: Mapping[str, Any], namespace: str = "") -> KubeObject:
-        return self.client.create(kind, document, namespace=namespace)
-
-    def settings(self, **changes: Any) -> PluginSettings:
-        given = {
-            "node_name": NODE,
-            "machine": MACHINE,
-            "kubeconfig": str(self.folder / "kubeconfig"),
-            "kubelet_root": str(self.kubelet),
-            "cdi_root": str(self.folder / "cdi"),
-            "dev_root": str(self.folder / "host"),
-            **changes,
-        }
-        return PluginSettings(**given)
-
-    def arguments(self, **changes: Any) -> list[str]:
-        settings = self.settings(**changes)
-        names = ("node_name", "machine", "kubeconfig", "kubelet_root", "cdi_root", "dev_root", "pod_uid")
-        return [f"--{name.replace('_', '-')}={getattr(settings, name)}" for name in names]
-
-    def slices(self) -> list[ResourceSlice]:
-        return list(self.client.list(ResourceSlice).items)
-
-    def allocated_claim(self, name: str, gpus: list[int], pod: Pod | None = None) -> ResourceClaim:
-        """Create a claim and allocate it as a controller does."""
-        request = {"name": "gpus", "exactly": {"deviceClassName": DRIVER, "count": len(gpus)}}
-        document = {"metadata": {"name": name}, "spec": {"devices": {"requests": [request]}}}
-        self.client.create(ResourceClaim, document, namespace="default")
-        results = [
-            {"request": "gpus", "driver": DRIVER, "pool": NODE, "device": gpu_device_name(GPUS[n])} for n in gpus
-        ]
-        terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [NODE]}]}]
-        status: dict[str, Any] = {
-            "allocation": {"devices": {"results": results}, "nodeSelector": {"nodeSelectorTerms": terms}}
-        }
-        if pod is not None:
-            status["reservedFor"] = [{"resource": "pods", "name": pod.metadata.name, "uid": pod.metadata.uid}]
-        return self.client.merge_patch(
-            ResourceClaim, name, {"status": status}, namespace="default", subresource="status"
-        )
-
-    def pod(self, name: str, claim: str) -> Pod:
-        """Create a pod that runs on the node and uses a claim."""
-        container = {"name": "main", "image": "app", "resources": {"claims": [{"name": "gpus"}]}}
-        spec = {
-            "nodeName": NODE,
-            "containers": [container],
-            "resourceClaims": [{"name": "gpus", "resourceClaimName": claim}],
-        }
-        return self.client.create(Pod, {"metadata": {"name": name}, "spec": spec}, namespace="default")
-
-    def annotations(self, name: str) -> Mapping[str, str]:
-        return self.client.get(Pod, name, namespace="default").metadata.annotations
-
-    def podlist(self) -> list[tuple[str, tuple[str, ...]]]:
-        data = (self.kubelet / "pod-resources" / "podlist.json").read_bytes()
-        return [(entry.name, entry.gpu_list) for entry in decode_podlist(data)]
-
-    def socket(self, pod_uid: str = "") -> Path:
-        """Ask the registration socket where the driver serves, as kubelet does."""
-        tail = f"-{pod_uid}" if pod_uid else ""
-        path = self.kubelet / "plugins_registry" / f"{DRIVER}{tail}-reg.sock"
-        with grpc.insecure_channel(f"unix:{path}") as channel:
-            info = registration_grpc.RegistrationStub(channel).GetInfo(  # type: ignore[no-untyped-call]  # generated
-                registration.InfoRequest(), timeout=CALL_S, wait_for_ready=True
-            )
-        return Path(info.endpoint)
-
-    def prepare(self, *claims: ResourceClaim, pod_uid: str = "") -> dict[str, v1.NodePrepareResourceResponse]:
-        request = v1.NodePrepareResourcesRequest(claims=[_claim(c) for c in claims])
-        with grpc.insecure_channel(f"unix:{self.socket(pod_uid)}") as channel:
-            stub = v1_grpc.DRAPluginStub(channel)  # type: ignore[no-untyped-call]  # generated
-            return dict(stub.NodePrepareResources(request, timeout=CALL_S, wait_for_ready=True).claims)
-
-    def unprepare(self, *claims: ResourceClaim, pod_uid: str = "") -> dict[str, str]:
-        request = v1.NodeUnprepareResourcesRequest(claims=[_claim(c) for c in claims])
-        with grpc.insecure_channel(f"unix:{self.socket(pod_uid)}") as channel:
-            stub = v1_grpc.DRAPluginStub(channel)  # type: ignore[no-untyped-call]  # generated
-            answer = stub.NodeUnprepareResources(request, timeout=CALL_S, wait_for_ready=True).claims
-        return {uid: entry.error for uid, entry in answer.items()}
-
-
-def _claim(claim: ResourceClaim) -> v1.Claim:
-    meta: ObjectMeta = claim.metadata
-    return v1.Claim(namespace=meta.namespace, name=meta.name, uid=meta.uid)
 
 
 @pytest.fixture
@@ -146,27 +30,9 @@ def world() -> Iterator[World]:
 def plugin(world: World) -> Iterator[Program]:
     program = Program(world.settings(), registry=CollectorRegistry())
     program.start()
+    world.register()
     yield program
     program.stop()
-
-
-def http(program: Program, path: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{program.http_port}{path}", timeout=CALL_S) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
-def start_process(world: World, **changes: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "dracaena.cli.main", "kubelet-plugin", *world.arguments(**changes)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def test_the_node_publishes_its_tainted_gpus_and_is_ready_then(world: World, plugin: Program) -> None:
@@ -183,6 +49,21 @@ def test_the_node_publishes_its_tainted_gpus_and_is_ready_then(world: World, plu
     assert "dracaena_plugin_published_devices 7.0" in http(plugin, "/metrics")[1]
 
 
+def test_nothing_is_published_before_kubelet_has_registered_the_plugin(world: World) -> None:
+    claim = world.allocated_claim("claim", [0])
+    program = Program(world.settings(), registry=CollectorRegistry())
+    program.start()
+    try:
+        assert world.prepare(claim)[claim.metadata.uid].error == ""
+        assert http(program, "/readyz") == (503, "not ready: kubelet has not registered this plugin yet\n")
+        assert world.slices() == []
+        world.register()
+        wait_for(lambda: program.ready() is None, "ready")
+        assert len(world.slices()) == 1
+    finally:
+        program.stop()
+
+
 def test_deleted_slices_come_back(world: World, plugin: Program) -> None:
     wait_for(lambda: plugin.ready() is None, "ready")
     (first,) = world.slices()
@@ -196,6 +77,7 @@ def test_with_kube_scheduler_as_allocator_devices_carry_no_taint(world: World) -
     program = Program(world.settings(allocator="kube-scheduler"), registry=CollectorRegistry())
     program.start()
     try:
+        world.register()
         wait_for(lambda: program.ready() is None, "ready")
         assert all(not device.taints for s in world.slices() for device in s.spec.devices)
         assert len(world.slices()[0].spec.devices) == 7
@@ -257,6 +139,7 @@ def test_two_claims_for_one_device_and_the_holder_is_named(world: World, plugin:
 def test_stopping_removes_the_sockets_and_leaves_slices_and_claims(world: World) -> None:
     program = Program(world.settings(), registry=CollectorRegistry())
     program.start()
+    world.register()
     wait_for(lambda: program.ready() is None, "ready")
     claim = world.allocated_claim("claim", [0])
     assert world.prepare(claim)[claim.metadata.uid].error == ""
@@ -280,6 +163,8 @@ def test_the_same_instance_is_not_started_twice(world: World, plugin: Program) -
 def test_two_instances_of_an_upgrade_share_the_nodes_state(world: World) -> None:
     old, new = (start_process(world, pod_uid=uid) for uid in ("uid-old", "uid-new"))
     try:
+        for uid in ("uid-old", "uid-new"):
+            world.register(uid)
         claim, other = world.allocated_claim("claim", [0]), world.allocated_claim("other", [0])
         answer = world.prepare(claim, pod_uid="uid-old")[claim.metadata.uid]
         assert answer.error == ""
@@ -304,6 +189,7 @@ def test_after_a_kill_the_next_process_goes_on_with_the_same_state(world: World)
         answer = world.prepare(claim)[claim.metadata.uid]
         assert answer.error == ""
         wait_for(lambda: "gpu.dracaena.dev/uuids" in world.annotations("pod"), "annotated")
+        world.register()
         wait_for(world.slices, "published")
     finally:
         first.kill()
@@ -317,6 +203,66 @@ def test_after_a_kill_the_next_process_goes_on_with_the_same_state(world: World)
     finally:
         second.kill()
         second.communicate()
+
+
+def test_a_start_removes_what_dead_instances_left_and_nothing_of_living_ones(world: World) -> None:
+    dead, living = (start_process(world, pod_uid=uid) for uid in ("uid-dead", "uid-living"))
+    data, registry = world.kubelet / "plugins" / DRIVER, world.kubelet / "plugins_registry"
+    try:
+        for uid in ("uid-dead", "uid-living"):
+            world.register(uid)
+        dead.kill()
+        dead.wait(CALL_S)
+        assert (data / "dra-uid-dead.sock").is_socket()
+        for folder in ("cdi", "k/pod-resources", f"k/plugins/{DRIVER}/claims"):
+            (world.folder / folder).mkdir(parents=True, exist_ok=True)
+        left = [
+            data / "claims" / ".5ab9.json.tmp",
+            world.kubelet / "pod-resources" / ".podlist.json.tmp",
+            world.folder / "cdi" / f".{DRIVER}-claim_5ab9.json.tmp",
+        ]
+        foreign = [world.folder / "cdi" / ".other.vendor-gpu.json.tmp", data / "other-uid-dead.lock"]
+        for path in (*left, *foreign):
+            path.write_text("half")
+        program = Program(world.settings(pod_uid="uid-new"), registry=CollectorRegistry())
+        program.start()
+        try:
+            # podlist.json is written meanwhile, under the same hidden name.
+            wait_for(lambda: not [path for path in left if path.exists()], "the half-written files are gone")
+            assert all(path.exists() for path in foreign)
+            assert sorted(path.name for path in data.glob("instance*")) == [
+                "instance-uid-living.lock",
+                "instance-uid-new.lock",
+            ]
+            assert sorted(path.name for path in (*data.glob("*.sock"), *registry.iterdir())) == [
+                "dra-uid-living.sock",
+                "dra-uid-new.sock",
+                f"{DRIVER}-uid-living-reg.sock",
+                f"{DRIVER}-uid-new-reg.sock",
+            ]
+            claim = world.allocated_claim("claim", [0])
+            assert world.prepare(claim, pod_uid="uid-living")[claim.metadata.uid].error == ""
+        finally:
+            program.stop()
+    finally:
+        for process in (dead, living):
+            process.kill()
+            process.communicate()
+
+
+def test_a_pod_whose_claim_took_the_name_of_one_still_prepared_is_not_listed(world: World, plugin: Program) -> None:
+    old_pod = world.pod("old", "claim")
+    old = world.allocated_claim("claim", [0], old_pod)
+    assert world.prepare(old)[old.metadata.uid].error == ""
+    world.client.delete(ResourceClaim, "claim", namespace="default")
+    world.client.delete(Pod, "old", namespace="default", grace_period_s=0)
+    new_pod = world.pod("new", "claim")
+    new = world.allocated_claim("claim", [1], new_pod)
+    wait_for(lambda: world.podlist() == [], "the old pod has left the list")
+    assert world.prepare(new)[new.metadata.uid].error == ""
+    assert world.podlist() == [("new", (GPUS[1],))]
+    wait_for(lambda: "gpu.dracaena.dev/uuids" in world.annotations("new"), "annotated")
+    assert world.annotations("new")["gpu.dracaena.dev/uuids"] == GPUS[1]
 
 
 def test_a_socket_path_that_is_too_long_ends_with_exit_code_2(world: World) -> None:
@@ -352,8 +298,54 @@ def test_an_api_server_that_is_away_at_start_delays_publishing_only(world: World
     program.start()
     try:
         assert world.prepare(claim)[claim.metadata.uid].error == ""
+        world.register()
         assert http(program, "/readyz") == (503, "not ready: the ResourceSlices of this node are not published yet\n")
         world.server.faults.clear()
         wait_for(lambda: program.ready() is None, "published after all", timeout_s=30)
     finally:
         program.stop()
+
+
+def test_a_recorded_machine_may_bring_a_driver_for_its_containers(world: World) -> None:
+    put_driver(world.folder / "seen")
+    program = Program(
+        world.settings(driver_root="/run/nvidia/driver", driver_root_mount=str(world.folder / "seen")),
+        registry=CollectorRegistry(),
+    )
+    program.start()
+    try:
+        claim = world.allocated_claim("claim", [0])
+        assert world.prepare(claim)[claim.metadata.uid].error == ""
+        assert "/run/nvidia/driver/usr/lib64/libcuda.so" in world.spec_text(claim)
+    finally:
+        program.stop()
+
+
+def test_a_recorded_machine_without_a_driver_gives_device_nodes_only(world: World) -> None:
+    program = Program(world.settings(driver_root=""), registry=CollectorRegistry())
+    program.start()
+    try:
+        claim = world.allocated_claim("claim", [0])
+        assert world.prepare(claim)[claim.metadata.uid].error == ""
+        assert "mounts" not in world.spec_text(claim)
+    finally:
+        program.stop()
+
+
+def test_a_spec_that_was_lost_is_there_again_after_a_start(world: World) -> None:
+    claim = world.allocated_claim("claim", [0])
+    program = Program(world.settings(), registry=CollectorRegistry())
+    program.start()
+    try:
+        assert world.prepare(claim)[claim.metadata.uid].error == ""
+        before = files_below(world.folder / "cdi")
+    finally:
+        program.stop()
+    for path in (world.folder / "cdi").iterdir():
+        path.unlink()
+    again = Program(world.settings(), registry=CollectorRegistry())
+    again.start()
+    try:
+        wait_for(lambda: files_below(world.folder / "cdi") == before, "the spec")
+    finally:
+        again.stop()

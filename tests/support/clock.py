@@ -29,12 +29,12 @@ class FakeClock:
             self._tick.notify_all()
 
     def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
-        """Poll the notification in real milliseconds, the time-out in fake seconds."""
+        """Wait real milliseconds for a notification, then return for nothing: callers look again, as they always must.
+
+        Waiting on in here would sleep through a notification that came between two polls.
+        """
         deadline = None if timeout_s is None else self.monotonic() + timeout_s
-        while not condition.wait(0.005):
-            if deadline is not None and self.monotonic() >= deadline:
-                return False
-        return True
+        return condition.wait(0.005) or deadline is None or self.monotonic() < deadline
 
     def sleep_until_set(self, event: threading.Event, timeout_s: float) -> bool:
         deadline = self.monotonic() + timeout_s

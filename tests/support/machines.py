@@ -1,4 +1,4 @@
-"""Machines made by hypothesis: any links, contradictory and unknown ones among them."""
+"""Machines for tests: one with MIG devices, and any that hypothesis makes, with contradictory and unknown links."""
 
 from __future__ import annotations
 
@@ -8,11 +8,56 @@ from hypothesis import strategies as st
 
 from dracaena.api.links import MAX_NVLINKS, Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
-from dracaena.api.topology import Nic, Topology
+from dracaena.api.mig import MigDevice
+from dracaena.api.topology import Nic, Topology, topology_from_matrix
 
 LEVELS = st.none() | st.sampled_from(LinkLevel)
 LINKS = st.builds(Link, LEVELS, st.none() | st.integers(0, MAX_NVLINKS))
 NUMA_NODES = st.none() | st.integers(0, 3)
+
+
+def mig_uuid(number: int) -> str:
+    return f"MIG-00000000-0000-4000-8000-{number:012x}"
+
+
+def divided_machine() -> Machine:
+    """Two linked GPUs; the second is divided into three MIG devices, two of which share a GPU instance."""
+    parts = [("1g.10gb", 0, 3, 0), ("1c.3g.40gb", 4, 1, 0), ("1c.3g.40gb", 4, 1, 1)]
+    gpus = tuple(
+        Gpu(
+            uuid=f"GPU-00000000-0000-4000-8000-{number:012x}",
+            index=number,
+            minor=number,
+            product_name="NVIDIA H100 80GB HBM3",
+            architecture="Hopper",
+            cuda_compute_capability="9.0",
+            pci_bus_id=f"0000:{0x18 + number:02x}:00.0",
+            mig_enabled=number == 1,
+        )
+        for number in range(2)
+    )
+    migs = [
+        MigDevice(
+            parent_uuid=gpus[1].uuid,
+            uuid=mig_uuid(number),
+            gpu_instance_id=gpu_instance,
+            compute_instance_id=compute_instance,
+            profile=profile,
+            start=start,
+            size=4 if gpu_instance == 1 else 1,
+            memory_bytes=9984 << 20,
+            multiprocessors=16,
+            access_minors=(30 + number, 40 + number),
+        )
+        for number, (profile, start, gpu_instance, compute_instance) in enumerate(parts)
+    ]
+    return Machine(
+        "divided",
+        gpus,
+        topology_from_matrix([["X", "PIX"], ["PIX", "X"]]),
+        driver_version="580.65.06",
+        mig_devices=tuple(sorted(migs, key=lambda mig: (mig.gpu_instance_id, mig.compute_instance_id))),
+    )
 
 
 @st.composite

@@ -24,6 +24,7 @@ from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.ports import ClaimGoneError
 from dracaena.kubelet_plugin.prepare.cdi import DeviceNode
+from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, NodePool, PreparedClaim, PreparedDevice
 from support.clock import FakeClock
 
@@ -237,9 +238,12 @@ class PluginNode:
     claims: FakeClaims = field(default_factory=FakeClaims)
     pods: FakePods = field(default_factory=FakePods)
     pool: NodePool = field(default_factory=make_pool)
+    read_pool: Callable[[], NodePool] | None = None
+    """In place of `pool`, where it changes or is not known."""
     boot_id: str = "boot-1"
     steps: FileSteps = field(default_factory=FileSteps)
     control_nodes: Callable[[], tuple[DeviceNode, ...]] = lambda: (DeviceNode("/dev/nvidiactl"),)
+    driver_edits: Callable[[], DriverEdits] = DriverEdits
     clock: FakeClock = field(default_factory=FakeClock)
     metrics: PluginMetrics = field(default_factory=lambda: PluginMetrics(CollectorRegistry()))
 
@@ -254,6 +258,7 @@ class PluginNode:
             node_name=NodeName(NODE),
             pods=self.pods,
             access=self.pods,
+            claims=self.claims,
             checkpoints=self.checkpoints,
             files=self.podlist,
             lock=lock,
@@ -261,9 +266,11 @@ class PluginNode:
             metrics=self.metrics,
         )
         self.state = DeviceState(
-            pool=self.pool,
+            driver=DRIVER,
+            read_pool=self.read_pool or (lambda: self.pool),
             dev_root="/",
             control_nodes=self.control_nodes,
+            driver_edits=self.driver_edits,
             decode_config=decode_config,
             claims=self.claims,
             checkpoints=self.checkpoints,

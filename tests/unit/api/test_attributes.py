@@ -15,23 +15,33 @@ from dracaena.api.machine import Gpu
 from dracaena.api.quantity import format_bytes, parse_bytes
 from dracaena.api.versions import is_semver, to_semver
 
+KINDS = [(table.GPU_ATTRIBUTES, table.GPU_CAPACITIES), (table.MIG_ATTRIBUTES, table.MIG_CAPACITIES)]
 NAME = re.compile(r"(?:[a-z0-9.-]{1,63}/)?[A-Za-z_][A-Za-z0-9_]{0,31}")
 
 
 def test_names_are_unique_and_valid() -> None:
-    names = [spec.name for spec in table.GPU_ATTRIBUTES]
-    assert len(set(names)) == len(names)
-    assert [name for name in (*names, *table.GPU_CAPACITIES) if not NAME.fullmatch(name)] == []
+    for attributes, capacities in KINDS:
+        names = [spec.name for spec in attributes]
+        assert len(set(names)) == len(names)
+        assert [name for name in (*names, *capacities) if not NAME.fullmatch(name)] == []
 
 
-def test_a_gpu_stays_within_the_limit_of_attributes_and_capacities() -> None:
-    count = len(table.GPU_ATTRIBUTES) + len(table.GPU_CAPACITIES)
-    assert count <= table.MAX_ATTRIBUTES_AND_CAPACITIES
+@pytest.mark.parametrize(("attributes", "capacities"), KINDS)
+def test_each_kind_of_device_stays_within_the_limit_of_attributes_and_capacities(
+    attributes: tuple[table.AttributeSpec, ...], capacities: tuple[str, ...]
+) -> None:
+    assert len(attributes) + len(capacities) <= table.MAX_ATTRIBUTES_AND_CAPACITIES
+
+
+def test_a_mig_device_carries_its_parent_in_place_of_groups_and_strings() -> None:
+    whole = set(table.GPU_ATTRIBUTES) - set(table.MIG_ATTRIBUTES)
+    assert {table.NVLINK_GROUP, table.PCIE_SWITCH, table.NUMA_NODE, table.PCIE_LEVELS, table.NVLINKS} <= whole
+    assert set(table.MIG_ATTRIBUTES) - set(table.GPU_ATTRIBUTES) == {table.PARENT_UUID, table.PROFILE}
 
 
 def test_each_fact_about_a_gpu_is_in_the_table() -> None:
     carried = {spec.gpu_field for spec in table.GPU_ATTRIBUTES} - {None}
-    assert carried == {field.name for field in fields(Gpu)} - {"memory_bytes"}
+    assert carried == {field.name for field in fields(Gpu)} - {"memory_bytes", "mig_enabled"}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from dracaena.api.machine import Gpu, Machine
 from dracaena.api.objects import Device, DeviceAttribute, DeviceCapacity
 from dracaena.api.resourceslice import decode_pool, encode_devices
 from dracaena.api.topology import topology_from_matrix
-from support.machines import machines
+from support.machines import divided_machine, machines
 
 MACHINE = Machine(
     "three",
@@ -50,6 +50,17 @@ def test_what_only_missing_devices_could_tell_is_unknown() -> None:
     assert pool.topology.link(1, 2) == Link(None, None)
 
 
+@pytest.mark.parametrize("ordinal", [256, 100_000, 2**62, 2**63 - 1])
+def test_an_ordinal_that_no_machine_has_skips_its_device_and_costs_nothing(ordinal: int) -> None:
+    """Without rows the ordinal alone would tell how many GPUs there are, and every pair of them would be made."""
+    pool = decode_pool([changed(DEVICES[1], pcieLevels=None, nvlinks=None, ordinal=integer(ordinal))])
+    assert pool.gpus == ()
+    assert pool.topology.gpu_count == 0
+    assert [(problem.attribute, problem.seen, problem.skipped) for problem in pool.problems] == [
+        ("ordinal", str(ordinal), True)
+    ]
+
+
 def test_order_of_devices_does_not_matter() -> None:
     assert decode_pool(reversed(DEVICES)) == decode_pool(DEVICES)
 
@@ -63,7 +74,8 @@ def test_an_empty_pool_has_no_gpus() -> None:
     ("device", "attribute", "seen"),
     [
         (changed(DEVICES[1], type=None), "type", "nothing"),
-        (changed(DEVICES[1], type=string("mig")), "type", "'mig'"),
+        (changed(DEVICES[1], type=string("vfio")), "type", "'vfio'"),
+        (changed(DEVICES[1], type=string("mig")), "parentUUID", "nothing"),
         (changed(DEVICES[1], uuid=None), "uuid", "nothing"),
         (changed(DEVICES[1], uuid=string("GPU-other")), "uuid", "'GPU-other'"),
         (changed(DEVICES[1], index=string("1")), "index", "another type"),
@@ -141,3 +153,26 @@ def test_no_device_however_broken_breaks_the_pool(
     pool.topology.check()
     assert len(pool.gpus) + len([problem for problem in pool.problems if problem.skipped]) == len(devices)
     assert all(gpu.ordinal < pool.topology.gpu_count for gpu in pool.gpus)
+
+
+def test_mig_devices_are_read_beside_the_gpus() -> None:
+    machine = divided_machine()
+    pool = decode_pool(encode_devices(machine))
+    assert pool.problems == ()
+    assert [gpu.gpu.uuid for gpu in pool.gpus] == [gpu.uuid for gpu in machine.gpus]
+    assert {(mig.name, mig.uuid, mig.parent_uuid, mig.profile, mig.memory_bytes) for mig in pool.mig_devices} == {
+        (mig.device_name, mig.uuid, mig.parent_uuid, mig.profile, mig.memory_bytes) for mig in machine.mig_devices
+    }
+
+
+def test_mig_devices_say_nothing_about_links() -> None:
+    devices = [device for device in encode_devices(divided_machine()) if device.name.startswith("mig-")]
+    pool = decode_pool(devices)
+    assert (pool.gpus, pool.topology.gpu_count, len(pool.mig_devices)) == ((), 0, 3)
+
+
+def test_a_second_mig_device_of_one_name_is_named_and_left_out() -> None:
+    devices = [device for device in encode_devices(divided_machine()) if device.name.startswith("mig-")]
+    pool = decode_pool([*devices, devices[0]])
+    assert len(pool.mig_devices) == 3
+    assert [problem.seen for problem in pool.problems] == ["a second device of this name"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Machine
 from dracaena.api.machine_json import decode_machine, encode_machine
-from support.machines import machines
+from support.machines import divided_machine, machines, mig_uuid
 
 UUIDS = ("GPU-00000000-0000-4000-8000-000000000001", "GPU-00000000-0000-4000-8000-000000000002")
 
@@ -85,3 +85,32 @@ def test_any_bytes_are_a_machine_or_a_clear_error(content: bytes) -> None:
     except BadInputError as error:
         message = str(error)
     assert "\n" not in message
+
+
+def test_mig_devices_come_back_as_they_went_in() -> None:
+    machine = divided_machine()
+    text = encode_machine(machine).decode()
+    assert '    {"parent_uuid": "GPU-00000000-0000-4000-8000-000000000001", "uuid": "MIG-' in text
+    assert decode_machine(text.encode()) == machine
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"colour": "red"}, r"unknown key 'colour' - at `\$\.mig_devices\[0\]`"),
+        ({"uuid": "GPU-1"}, r"\$\.mig_devices\[0\]\.uuid"),
+        ({"profile": "x" * 30}, r"\$\.mig_devices\[0\]\.profile"),
+        ({"start": "0"}, r"\$\.start.*\$\.mig_devices\[0\]"),
+        ({"start": -1}, r"negative - at `\$\.mig_devices\[0\]`"),
+        ({"access_minors": [1]}, r"\$\.access_minors"),
+        ({"parent_uuid": UUIDS[0][:-1] + "9"}, "has no parent among the GPUs"),
+        ({"uuid": mig_uuid(0)}, "two MIG devices share one uuid"),
+        ({"profile": "1g.10gb", "start": 0}, "two MIG devices share one device name"),
+        ({"gpu_instance_id": 9}, "not in the order of their parents"),
+    ],
+)
+def test_what_is_wrong_with_a_mig_device_is_named_with_its_place(change: dict[str, Any], place: str) -> None:
+    plain = json.loads(encode_machine(divided_machine()))
+    plain["mig_devices"][0] |= change
+    with pytest.raises(BadInputError, match=place):
+        decode_machine(json.dumps(plain).encode())

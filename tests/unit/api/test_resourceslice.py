@@ -16,7 +16,7 @@ from dracaena.api.resourceslice import decode_pool, encode_devices
 from dracaena.api.topology import Nic, Topology, TopologyError, topology_from_matrix
 from dracaena.api.versions import is_semver
 from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names, read_machine
-from support.machines import machines
+from support.machines import divided_machine, machines
 
 KEY = re.compile(r"(?:[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?/)?[A-Za-z_][A-Za-z0-9_]{0,31}")
 DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -192,3 +192,32 @@ def test_rows_of_too_many_gpus_drop_themselves(count: int) -> None:
     assert pool.problems == ()
     assert len(pool.gpus) == pool.topology.gpu_count == count
     assert set(pool.topology.pairs) == ({link} if count == 63 else {UNKNOWN_LINK})
+
+
+def test_a_mig_device_is_published_by_parent_profile_and_place() -> None:
+    machine = divided_machine()
+    devices = encode_devices(machine)
+    assert [device.name for device in devices[2:]] == [mig.device_name for mig in machine.mig_devices]
+    for device, mig in zip(devices[2:], machine.mig_devices, strict=True):
+        assert_within_the_limits_of_the_api(device)
+        texts = {name: value.string for name, value in device.attributes.items() if value.string is not None}
+        assert texts == {
+            "type": "mig",
+            "uuid": mig.uuid,
+            "parentUUID": machine.gpus[1].uuid,
+            "profile": mig.profile,
+            "productName": "NVIDIA H100 80GB HBM3",
+            "architecture": "Hopper",
+            "cudaComputeCapabilityText": "9.0",
+            "driverVersionText": "580.65.06",
+        }
+        assert device.attributes["driverVersion"].version == "580.65.6"
+        capacities = {name: capacity.value for name, capacity in device.capacity.items()}
+        assert capacities == {"multiprocessors": "16", "memory": "9984Mi"}
+
+
+def test_a_profile_that_makes_no_device_name_is_refused() -> None:
+    machine = divided_machine()
+    odd = replace(machine.mig_devices[0], profile="x" * 30)
+    with pytest.raises(TopologyError, match="makes no device name"):
+        encode_devices(replace(machine, mig_devices=(odd,)))

@@ -105,3 +105,40 @@ def test_heavy_libraries_are_not_loaded_by_light_commands() -> None:
     )
     result = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, timeout=60, check=False)
     assert (result.returncode, result.stderr) == (0, b"")
+
+
+MATRIX = b"\tGPU0\tGPU1\nGPU0\t X \tPIX\nGPU1\tPIX\t X \n"
+
+
+def test_a_full_disk_for_the_output_is_one_line(tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = run_to_end("topology", "import", "-", stdout=full, input=MATRIX)
+    assert (done.returncode, done.stderr) == (1, b"dracaena: the output cannot be written: No space left on device\n")
+
+
+def test_a_closed_standard_input_is_one_line() -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND, "topology", "import", "-"],
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr == b"dracaena: standard input: is closed, expected the output of `nvidia-smi topo -m`\n"
+
+
+def test_an_endless_input_is_refused_and_not_read_into_memory() -> None:
+    done = run_to_end("topology", "import", "/dev/zero", stdout=subprocess.DEVNULL)
+    assert done.returncode == 2
+    assert done.stderr == (
+        b"dracaena: /dev/zero: holds more than 16 MiB, expected the output of `nvidia-smi topo -m`\n"
+    )
+
+
+def test_a_driver_name_that_the_api_refuses_is_refused_here_too() -> None:
+    name = "a" * 64
+    done = run_to_end(
+        "topology", "import", "-", "-o", "resourceslices", "--driver-name", name, stdout=subprocess.PIPE, input=MATRIX
+    )
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"has 64 characters, expected at most 63" in done.stderr

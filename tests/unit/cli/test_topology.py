@@ -143,3 +143,17 @@ def test_bad_input_is_one_line_and_exit_code_2(run: Run, arguments: tuple[object
     assert result.err.startswith("dracaena: ")
     assert message in result.err
     assert result.err.count("\n") == 1
+
+
+def test_this_machine_is_shown_in_place_of_a_recorded_one(run: Run, tmp_path: Path) -> None:
+    result = run("topology", "show", "--nvml", "--driver-root", tmp_path)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("dracaena: waiting for the NVIDIA driver: no libnvidia-ml.so.1 below")
+    assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [(), ("--machine", "dgx-2", "--nvml")])
+def test_show_needs_exactly_one_source(run: Run, words: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run("topology", "show", *words)
+    assert ended.value.code == 2

@@ -30,6 +30,75 @@ def test_second_pod_on_a_prepared_claim_is_listed_and_annotated(tmp_path: Path) 
     assert node.pods.annotations("second")["gpu.dracaena.dev/uuids"] == gpu_uuid(0)
 
 
+def test_a_pod_whose_claim_only_has_the_name_of_a_prepared_one_is_neither_listed_nor_annotated(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    node.state.prepare(reference_to(CLAIM))
+    node.claims.put(make_claim(devices=(1,), uid="new-uid"))
+    node.pods.add(make_pod("new"))
+    node.assignments.reconcile()
+    assert listed(tmp_path) == ["pod/main"]
+    assert node.pods.annotations("new") == {}
+
+
+def test_a_claim_that_is_gone_from_the_api_keeps_its_consumers_and_gets_no_others(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    node.state.prepare(reference_to(CLAIM))
+    node.claims.by_key.clear()
+    node.pods.add(make_pod("new"))
+    node.assignments.reconcile()
+    assert listed(tmp_path) == ["pod/main"]
+
+
+def test_the_claim_is_read_once_for_all_later_pods_and_not_again(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    node.state.prepare(reference_to(CLAIM))
+    node.assignments.reconcile()
+    before = node.claims.reads
+    node.pods.add(make_pod("second"))
+    node.pods.add(make_pod("third"))
+    for _ in range(3):
+        node.assignments.reconcile()
+    assert node.claims.reads == before + 1
+    assert listed(tmp_path) == ["pod/main", "second/main", "third/main"]
+
+
+def test_a_later_pod_is_listed_once_the_api_answers_and_the_others_at_once(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    node.state.prepare(reference_to(CLAIM))
+    node.pods.add(make_pod("second"))
+    node.claims.unavailable = True
+    with pytest.raises(TemporaryError, match="no answer"):
+        node.assignments.reconcile()
+    assert listed(tmp_path) == ["pod/main"]
+    node.claims.unavailable = False
+    node.assignments.reconcile()
+    assert listed(tmp_path) == ["pod/main", "second/main"]
+
+
+def test_a_later_pod_stays_listed_over_a_restart_without_an_api(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    node.state.prepare(reference_to(CLAIM))
+    node.pods.add(make_pod("second"))
+    node.assignments.reconcile()
+    restarted = node_in(tmp_path, node.pods)
+    restarted.claims.unavailable = True
+    restarted.assignments.reconcile()
+    assert listed(tmp_path) == ["pod/main", "second/main"]
+
+
+def test_prepare_of_another_claim_keeps_a_later_pod_and_asks_nothing_about_it(tmp_path: Path) -> None:
+    other = make_claim("other", devices=(1,))
+    node = node_in(tmp_path)
+    node.claims.put(other)
+    node.state.prepare(reference_to(CLAIM))
+    node.pods.add(make_pod("second"))
+    node.assignments.reconcile()
+    before = node.claims.reads
+    node.state.prepare(reference_to(other))
+    assert node.claims.reads == before + 1  # its own
+    assert listed(tmp_path) == ["pod/main", "second/main"]
+
+
 def test_a_deleted_pod_leaves_the_list(tmp_path: Path) -> None:
     node = node_in(tmp_path)
     node.state.prepare(reference_to(CLAIM))

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import copy
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,29 +8,16 @@ import pytest
 from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.prepare.cdi import (
     DeviceNode,
-    check_spec,
     claim_spec,
     device_names,
-    least_version,
     qualified_name,
     spec_file_name,
 )
+from dracaena.kubelet_plugin.prepare.cdi_rules import check_spec
+from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits, Hook, Mount
 from support.plugin import DRIVER, device_name, prepared_claim
 
 Document = dict[str, Any]
-
-GOOD: Document = {
-    "cdiVersion": "0.5.0",
-    "kind": "gpu.dracaena.dev/claim",
-    "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"], "deviceNodes": [{"path": "/dev/nvidiactl"}]},
-    "devices": [{"name": "1-gpu", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}],
-}
-
-
-def changed(change: Callable[[Document], object]) -> Document:
-    document = copy.deepcopy(GOOD)
-    change(document)
-    return document
 
 
 def spec(dev_root: str = "/") -> Document:
@@ -99,65 +84,26 @@ def test_a_claim_without_devices_makes_no_spec() -> None:
         claim_spec(prepared_claim("c", ()), DRIVER, (), "/")
 
 
-def test_the_good_spec_breaks_no_rule() -> None:
-    assert check_spec(GOOD) == ()
+def test_the_driver_comes_with_every_device() -> None:
+    edits = DriverEdits(
+        (Mount("/run/nvidia/driver/usr/bin/nvidia-smi", "/usr/bin/nvidia-smi"),),
+        (Hook("/usr/bin/nvidia-cdi-hook", ("nvidia-cdi-hook", "update-ldcache", "--folder", "/usr/lib64")),),
+    )
+    document = json.loads(claim_spec(prepared_claim(), DRIVER, (), "/", edits))
+    assert document["containerEdits"]["mounts"] == [
+        {
+            "hostPath": "/run/nvidia/driver/usr/bin/nvidia-smi",
+            "containerPath": "/usr/bin/nvidia-smi",
+            "options": ["ro", "nosuid", "nodev", "rbind", "rprivate"],
+        }
+    ]
+    assert [hook["args"][1] for hook in document["containerEdits"]["hooks"]] == ["update-ldcache"]
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        (lambda d: d.update(cdiVersion="0.9.0"), "cdiVersion: '0.9.0' is unknown"),
-        (lambda d: d.update(cdiVersion="0.4.0"), "cdiVersion: 0.4.0 is too old"),
-        (lambda d: d.update(kind="/claim"), "kind: vendor ''"),
-        (lambda d: d.update(kind="1gpu/claim"), "kind: vendor '1gpu'"),
-        (lambda d: d.update(kind="gpu."), "kind: vendor 'gpu.'"),
-        (lambda d: d.update(kind="gpu.dev/"), "kind: class ''"),
-        (lambda d: d.update(kind="gpu.dev/" + "c" * 64), "kind: class"),
-        (lambda d: d.update(devices=[]), "devices: there is none"),
-        (lambda d: d["devices"].append(d["devices"][0]), "device 1-gpu: the name stands twice"),
-        (lambda d: d["devices"][0].update(name="-gpu"), "device '-gpu': the name must begin"),
-        (lambda d: d["devices"][0].update(name="a/b"), "device 'a/b': the name must begin"),
-        (lambda d: d["devices"][0].update(containerEdits={}), "containerEdits are empty"),
-        (lambda d: d["devices"][0].update(containerEdits={"env": []}), "containerEdits are empty"),
-        (lambda d: d["containerEdits"].update(env=["A"]), "env 'A' is not NAME=VALUE"),
-        (lambda d: d["containerEdits"].update(env=["=A"]), "env '=A' is not NAME=VALUE"),
-        (lambda d: d["containerEdits"].update(deviceNodes=[{"path": ""}]), "a device node has no path"),
-        (lambda d: d["containerEdits"].update(deviceNodes=[{"path": "/x", "type": "q"}]), "device node type 'q'"),
-        (lambda d: d["containerEdits"].update(deviceNodes=[{"path": "/x", "permissions": "rx"}]), "permissions 'rx'"),
-        (lambda d: d["containerEdits"].update(mounts=[{"hostPath": "/x"}]), "a mount has no containerPath"),
-        (lambda d: d["containerEdits"].update(hooks=[{"hookName": "later", "path": "/x"}]), "hook name 'later'"),
-        (lambda d: d["containerEdits"].update(hooks=[{"hookName": "prestart"}]), "a hook has no path"),
-        (lambda d: d["containerEdits"].update(cgroups=[1]), "cgroups is an edit that this check does not know"),
-    ],
-)
-def test_each_broken_rule_is_named(change: Callable[[Document], object], problem: str) -> None:
-    problems = check_spec(changed(change))
-    assert any(problem in p for p in problems), problems
-
-
-@pytest.mark.parametrize(
-    ("change", "version"),
-    [
-        (lambda d: d["devices"][0].update(name="gpu"), "0.3.0"),
-        (lambda d: d, "0.5.0"),
-        (
-            lambda d: d["devices"][0].update(name="gpu") or d["containerEdits"]["deviceNodes"][0].update(hostPath="/h"),
-            "0.5.0",
-        ),
-        (
-            lambda d: (
-                d["devices"][0].update(name="gpu")
-                or d["containerEdits"].update(mounts=[{"hostPath": "/h", "containerPath": "/c", "type": "bind"}])
-            ),
-            "0.4.0",
-        ),
-        (lambda d: d.update(annotations={"a": "b"}), "0.6.0"),
-        (lambda d: d.update(kind="gpu.dev/claim.v2"), "0.6.0"),
-        (lambda d: d["containerEdits"].update(additionalGids=[7]), "0.7.0"),
-        (lambda d: d["containerEdits"].update(intelRdt={"closID": "x"}), "0.7.0"),
-        (lambda d: d["containerEdits"].update(intelRdt={"schemata": []}), "1.1.0"),
-        (lambda d: d["containerEdits"].update(netDevices=[{"hostInterfaceName": "e", "name": "n"}]), "1.1.0"),
-    ],
-)
-def test_least_version_follows_what_is_used(change: Callable[[Document], object], version: str) -> None:
-    assert least_version(changed(change)) == version
+def test_a_mig_device_is_its_parents_node_and_the_two_that_open_it() -> None:
+    document = json.loads(claim_spec(prepared_claim(access_minors=(30, 31)), DRIVER, (), "/run/nvidia/driver"))
+    (device,) = document["devices"]
+    assert device["containerEdits"]["deviceNodes"] == [
+        {"path": path, "hostPath": f"/run/nvidia/driver{path}"}
+        for path in ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31")
+    ]

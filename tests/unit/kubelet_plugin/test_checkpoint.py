@@ -34,9 +34,9 @@ def with_body(change: dict[str, Any]) -> bytes:
     return f'{{"version": 1, "later": 1, "checkpoint": {body}, "checksum": "sha256:{digest}"}}'.encode()
 
 
-@given(st.sampled_from(State), st.booleans(), st.none() | st.text())
-def test_a_checkpoint_reads_back(state: State, admin: bool, share: str | None) -> None:
-    written = checkpoint(state, admin_access=admin, share_id=share)
+@given(st.sampled_from(State), st.booleans(), st.none() | st.text(), st.sampled_from([(), (30, 31)]))
+def test_a_checkpoint_reads_back(state: State, admin: bool, share: str | None, access: tuple[int, ...]) -> None:
+    written = checkpoint(state, admin_access=admin, share_id=share, access_minors=access)
     assert decode_checkpoint(UID, encode_checkpoint(written)) == written
 
 

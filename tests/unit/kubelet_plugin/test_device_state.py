@@ -4,18 +4,23 @@ import dataclasses
 import errno
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.api.names import ClaimUid
+from dracaena.api.objects import ResourceClaim
 from dracaena.api.podlist import decode_podlist
 from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.device_state import DeviceHeldError, PrepareError
+from dracaena.kubelet_plugin.driver_installation import DriverInstallation
 from dracaena.kubelet_plugin.ports import ClaimGoneError
 from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint, encode_checkpoint
-from dracaena.kubelet_plugin.prepare.plan import ClaimReference
+from dracaena.kubelet_plugin.prepare.plan import ClaimReference, NodePool
+from support.driver_root import VERSION, put_driver
 from support.plugin import (
     FakeClaims,
     FakePods,
@@ -25,6 +30,7 @@ from support.plugin import (
     gpu_uuid,
     make_claim,
     make_pod,
+    make_pool,
     reference_to,
 )
 
@@ -64,8 +70,36 @@ class Steps(FileSteps):
         self.done.append(f"-{path.name}")
 
 
-def node_in(folder: Path, steps: FileSteps | None = None, boot_id: str = "boot-1") -> PluginNode:
-    return PluginNode(folder, FakeClaims(CLAIM), FakePods(make_pod()), steps=steps or FileSteps(), boot_id=boot_id)
+class ReadOnlyCdi(FileSteps):
+    """The CDI folder is on a file system that takes no change; all others take them."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._refuse(target)
+        super().rename(source, target)
+
+    def remove(self, path: Path) -> None:
+        self._refuse(path)
+        super().remove(path)
+
+    def _refuse(self, path: Path) -> None:
+        if path.parent.name == "cdi":
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+class Reallocating(FakeClaims):
+    """Another instance of the plugin prepares the claim while this one reads it."""
+
+    def __init__(self, claim: ResourceClaim, meanwhile: Callable[[], object]) -> None:
+        super().__init__(claim)
+        self._meanwhile = meanwhile
+
+    def read_claim(self, reference: ClaimReference) -> ResourceClaim:
+        self._meanwhile()
+        return super().read_claim(reference)
+
+
+def node_in(folder: Path, steps: FileSteps | None = None, **parts: Any) -> PluginNode:
+    return PluginNode(folder, FakeClaims(CLAIM), FakePods(make_pod()), steps=steps or FileSteps(), **parts)
 
 
 def state_of(node: PluginNode) -> str:
@@ -192,6 +226,97 @@ def test_an_unwritable_folder_fails_the_claim_and_is_named(tmp_path: Path, block
     assert not set(node.files()) & {CHECKPOINT, SPEC}
 
 
+def test_a_read_only_cdi_folder_fails_the_claim_and_keeps_nothing(tmp_path: Path) -> None:
+    node = node_in(tmp_path, ReadOnlyCdi())
+    with pytest.raises(PermanentError, match=r"cannot write .*: Read-only file system"):
+        node.state.prepare(REFERENCE)
+    assert set(node.files()) <= {PODLIST}
+    node.state.unprepare(REFERENCE)
+    writable = node_in(tmp_path)
+    writable.claims.put(make_claim("other", (1,)))
+    assert writable.state.prepare(OTHER).devices
+
+
+def test_unprepare_of_a_claim_that_was_never_prepared_is_fine_in_a_read_only_cdi_folder(tmp_path: Path) -> None:
+    (tmp_path / "cdi").mkdir()
+    node_in(tmp_path, ReadOnlyCdi()).state.unprepare(REFERENCE)
+
+
+def test_a_prepared_claim_stays_until_its_spec_can_be_removed(tmp_path: Path) -> None:
+    node_in(tmp_path).state.prepare(REFERENCE)
+    node = node_in(tmp_path, ReadOnlyCdi())
+    with pytest.raises(PermanentError, match="cannot remove"):
+        node.state.unprepare(REFERENCE)
+    assert {CHECKPOINT, SPEC} <= set(node.files())
+    node_in(tmp_path).state.unprepare(REFERENCE)
+    assert not set(node.files()) & {CHECKPOINT, SPEC}
+
+
+def test_a_cdi_folder_that_cannot_even_be_looked_into_locks_no_device(tmp_path: Path) -> None:
+    (tmp_path / "cdi").symlink_to("cdi")  # a link to itself: every access fails
+    node = node_in(tmp_path)
+    with pytest.raises(PermanentError, match="cannot write"):
+        node.state.prepare(REFERENCE)
+    assert CHECKPOINT not in node.files()
+
+
+def test_a_first_preparation_whose_spec_cannot_be_removed_again_keeps_its_checkpoint(tmp_path: Path) -> None:
+    class Stuck(ReadOnlyCdi):
+        def rename(self, source: Path, target: Path) -> None:
+            if target.name == Path(PODLIST).name:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            FileSteps.rename(self, source, target)
+
+    node = node_in(tmp_path, Stuck())
+    with pytest.raises(TemporaryError, match="No space left on device"):
+        node.state.prepare(REFERENCE)
+    assert state_of(node) == "started"
+    restarted = node_in(tmp_path)
+    assert restarted.state.recover(restarted.pods.values())
+    assert state_of(restarted) == "done"
+
+
+@pytest.mark.parametrize("writes", range(3))
+def test_a_rebuild_that_fails_leaves_a_running_pods_devices_held(tmp_path: Path, writes: int) -> None:
+    node_in(tmp_path).state.prepare(REFERENCE)
+    (tmp_path / CHECKPOINT).write_bytes(b"{")
+    for _ in range(2):
+        with pytest.raises(TemporaryError, match="No space left on device"):
+            node_in(tmp_path, FullDisk(writes)).state.prepare(REFERENCE)
+    other = node_in(tmp_path)
+    assert SPEC in other.files()
+    other.claims.put(make_claim("other", (1,)))
+    with pytest.raises(DeviceHeldError):
+        other.state.prepare(OTHER)
+
+
+@pytest.mark.parametrize("uid", ["", "../../x", "a/b", ".", "a.b", "a" * 64, "a\n", "ü"])
+def test_a_claim_uid_that_is_no_plain_name_is_refused(tmp_path: Path, uid: str) -> None:
+    node = node_in(tmp_path)
+    reference = ClaimReference("default", "claim", ClaimUid(uid))
+    for call in (node.state.prepare, node.state.unprepare):
+        with pytest.raises(PrepareError, match="expected 1 to 63 letters, digits and '-'"):
+            call(reference)
+    assert node.claims.reads == 0
+    assert node.files() == {}
+
+
+def test_a_claim_that_was_allocated_anew_while_it_is_prepared_is_refused_where_it_is_read(tmp_path: Path) -> None:
+    first = node_in(tmp_path)
+    again = make_claim(devices=(4, 5))
+    node = PluginNode(tmp_path, Reallocating(again, lambda: first.state.prepare(REFERENCE)), FakePods(make_pod()))
+    with pytest.raises(DeviceHeldError, match="was allocated anew while it is prepared here") as caught:
+        node.state.prepare(REFERENCE)
+    assert f"holds {device_name(0)}, {device_name(1)}, its allocation says {device_name(4)}" in str(caught.value)
+    assert state_of(node) == "done"
+
+
+def test_a_claim_that_another_instance_prepared_meanwhile_gets_its_answer(tmp_path: Path) -> None:
+    first = node_in(tmp_path)
+    node = PluginNode(tmp_path, Reallocating(CLAIM, lambda: first.state.prepare(REFERENCE)), FakePods(make_pod()))
+    assert node.state.prepare(REFERENCE) == first.state.prepare(REFERENCE)
+
+
 def test_a_cdi_spec_that_was_lost_is_written_again(tmp_path: Path) -> None:
     node = node_in(tmp_path)
     node.state.prepare(REFERENCE)
@@ -199,6 +324,54 @@ def test_a_cdi_spec_that_was_lost_is_written_again(tmp_path: Path) -> None:
     (tmp_path / SPEC).unlink()
     node.state.prepare(REFERENCE)
     assert node.files() == before
+
+
+def test_a_cdi_spec_that_was_lost_is_written_again_at_start_without_kubelet_or_api(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    node.state.prepare(REFERENCE)
+    before = node.files()
+    (tmp_path / SPEC).unlink()
+    restarted = node_in(tmp_path)
+    restarted.claims.unavailable = True
+    assert restarted.state.recover(())
+    assert restarted.files() == before
+
+
+def test_a_lost_cdi_spec_waits_for_a_driver_that_comes_late(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    node.state.prepare(REFERENCE)
+    (tmp_path / SPEC).unlink()
+    root = tmp_path / "driver"
+    restarted = node_in(tmp_path, driver_edits=DriverInstallation(str(root), str(root), required=True).edits)
+    assert not restarted.state.recover(())
+    assert SPEC not in restarted.files()
+    put_driver(root)
+    assert restarted.state.recover(())
+    mounts = json.loads((tmp_path / SPEC).read_bytes())["containerEdits"]["mounts"]
+    assert f"{root}/usr/lib64/libcuda.so.{VERSION}" in {mount["hostPath"] for mount in mounts}
+
+
+def test_nothing_is_prepared_before_the_gpus_are_known_but_a_prepared_claim_is_served(tmp_path: Path) -> None:
+    def unknown() -> NodePool:
+        raise TemporaryError("the GPUs of this node are not known yet: no driver")
+
+    node_in(tmp_path).state.prepare(REFERENCE)
+    node = node_in(tmp_path, read_pool=unknown)
+    node.claims.put(make_claim("other", devices=(3,)))
+    assert node.state.prepare(REFERENCE).devices
+    with pytest.raises(TemporaryError, match="not known yet: no driver"):
+        node.state.prepare(OTHER)
+    node.state.unprepare(REFERENCE)
+    assert not set(node.files()) & {CHECKPOINT, SPEC}
+
+
+def test_a_changed_machine_holds_from_the_next_claim_on(tmp_path: Path) -> None:
+    pools = [make_pool(1)]
+    node = node_in(tmp_path, read_pool=lambda: pools[-1])
+    with pytest.raises(PrepareError, match="has no device"):
+        node.state.prepare(REFERENCE)
+    pools.append(make_pool(2))
+    assert len(node.state.prepare(REFERENCE).devices) == 2
 
 
 def test_after_a_reboot_a_claim_is_prepared_anew(tmp_path: Path) -> None:

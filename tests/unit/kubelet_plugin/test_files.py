@@ -62,8 +62,19 @@ def test_a_folder_that_cannot_be_synced_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_read_only_disk_needs_somebody_to_act(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_bytes(b"1")
     with pytest.raises(PermanentError, match=r"cannot remove .*x.json: Read-only file system"):
         DocumentFolder(tmp_path, steps=FailAt("remove", errno.EROFS)).remove("x.json")
+
+
+def test_on_a_read_only_disk_a_file_that_is_not_there_is_fine(tmp_path: Path) -> None:
+    DocumentFolder(tmp_path, steps=FailAt("remove", errno.EROFS)).remove("x.json")
+
+
+def test_a_link_that_leads_nowhere_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "x.json").symlink_to("nowhere")
+    DocumentFolder(tmp_path).remove("x.json")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_in_the_way_of_a_file_is_named(tmp_path: Path) -> None:
@@ -106,3 +117,12 @@ def test_what_a_crash_left_half_written_is_taken_over(tmp_path: Path) -> None:
     (tmp_path / ".x.json.tmp").write_bytes(b"a much longer half of a file")
     DocumentFolder(tmp_path).write("x.json", b"1")
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("x.json", b"1")]
+
+
+def test_half_written_files_of_one_beginning_are_removed_and_all_others_stay(tmp_path: Path) -> None:
+    names = (".a-1.json.tmp", ".a-2.json.tmp", ".b.json.tmp", ".a-3.json", "a-4.json.tmp", "a-5.json")
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    assert DocumentFolder(tmp_path).remove_half_written("a-") == names[:2]
+    assert {path.name for path in tmp_path.iterdir()} == set(names[2:])
+    assert DocumentFolder(tmp_path / "gone").remove_half_written() == ()

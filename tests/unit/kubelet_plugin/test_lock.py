@@ -51,6 +51,15 @@ def test_a_lock_file_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         FileLock(tmp_path / "d" / "x.lock").try_acquire()
 
 
+def test_a_removed_lock_is_free_and_its_file_gone(tmp_path: Path) -> None:
+    lock = FileLock(tmp_path / "x.lock")
+    assert lock.try_acquire()
+    lock.remove()
+    assert list(tmp_path.iterdir()) == []
+    assert lock.try_acquire()
+    lock.release()
+
+
 def test_calls_of_two_instances_do_not_overlap(tmp_path: Path) -> None:
     locks = [CallLock(tmp_path / "serialize.lock", SystemClock()) for _ in range(2)]
     inside = 0

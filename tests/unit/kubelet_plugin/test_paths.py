@@ -5,7 +5,7 @@ from fnmatch import fnmatch
 import pytest
 
 from dracaena.api.errors import BadInputError
-from dracaena.kubelet_plugin.paths import MAX_SOCKET_PATH_BYTES, plugin_paths
+from dracaena.kubelet_plugin.paths import MAX_SOCKET_PATH_BYTES, instance_of_lock, plugin_paths
 
 DRIVER = "gpu.dracaena.dev"
 UID = "5ab9c1c2-0000-4000-8000-000000000001"
@@ -49,3 +49,13 @@ def test_names_that_are_too_long_get_shorter(driver: str, dra: str, registration
 def test_a_socket_path_that_is_too_long_is_refused_with_its_length(uid: str) -> None:
     with pytest.raises(BadInputError, match=r"has 1\d\d bytes, the kernel takes 107: choose a shorter kubelet root"):
         plugin_paths("/" + "ü" * 50, DRIVER, uid)
+
+
+@pytest.mark.parametrize("uid", ["", UID])
+def test_a_lock_file_tells_whose_it_is(uid: str) -> None:
+    assert instance_of_lock(plugin_paths("/var/lib/kubelet", DRIVER, uid).instance_lock.name) == uid
+
+
+@pytest.mark.parametrize("name", ["serialize.lock", "instance-.lock", "instance-a/b.lock", "instance-x.lock.old"])
+def test_other_names_are_no_lock_file(name: str) -> None:
+    assert instance_of_lock(name) is None

@@ -1,14 +1,21 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.api.config.v1alpha1 import decode_config
+from dracaena.api.names import PoolName, gpu_device_name
 from dracaena.api.objects import ResourceClaim
+from dracaena.kubelet_plugin.allocatable import node_pool
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, Refusal, holders, plan_claim
+from support.machines import divided_machine
 from support.plugin import DRIVER, NODE, claim_of, device_name, gpu_uuid, make_claim, make_pool, prepared_claim
+
+MIGS = divided_machine().mig_devices
+MIG_POOL = node_pool(divided_machine(), DRIVER, PoolName(NODE))
 
 
 def planned(claim: ResourceClaim) -> PreparedClaim:
@@ -124,3 +131,28 @@ def test_holders_are_the_overlaps(others: list[set[int]], mine: set[int]) -> Non
     assert {d.device for d, _ in held} == {device_name(n) for n in mine if any(n in o for o in others)}
     for device, holder in held:
         assert device.device in {d.device for d in holder.devices}
+
+
+def mig_claim(number: int, **fields: Any) -> ResourceClaim:
+    return claim_of("c", {"results": [result(MIGS[number].device_name, **fields)]})
+
+
+def test_a_mig_device_is_prepared_with_its_own_uuid_and_its_parents_minor() -> None:
+    plan = plan_claim(mig_claim(1), MIG_POOL, decode_config)
+    assert isinstance(plan, PreparedClaim)
+    (device,) = plan.devices
+    assert (device.uuid, device.minor, device.access_minors) == (MIGS[1].uuid, 1, MIGS[1].access_minors)
+
+
+def test_a_divided_gpu_is_not_prepared_as_a_whole() -> None:
+    plan = plan_claim(
+        claim_of("c", {"results": [result(gpu_device_name(MIGS[0].parent_uuid))]}), MIG_POOL, decode_config
+    )
+    assert isinstance(plan, Refusal)
+    assert "is divided into MIG devices, so it cannot be used as a whole" in str(plan)
+
+
+def test_a_mig_device_that_is_gone_is_refused() -> None:
+    plan = plan_claim(mig_claim(1), replace(MIG_POOL, mig_devices={}), decode_config)
+    assert isinstance(plan, Refusal)
+    assert f"this node has no device {MIGS[1].device_name} (it has 2 devices)" in str(plan)

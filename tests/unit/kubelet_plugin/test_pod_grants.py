@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from dracaena.api.names import ClaimUid, PodUid
 from dracaena.api.objects import Pod
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
-from dracaena.kubelet_plugin.prepare.podlist import annotation_changes, pod_annotations, podlist_entries
+from dracaena.kubelet_plugin.prepare.podlist import (
+    annotation_changes,
+    pod_annotations,
+    podlist_entries,
+    unknown_users,
+    with_users,
+)
 from support.plugin import DRIVER, gpu_uuid, make_pod, prepared_claim
 
 
@@ -51,7 +57,30 @@ def test_a_claim_made_from_a_template_is_found_by_its_generated_name() -> None:
 
 
 def test_pods_that_share_a_claim_are_each_listed() -> None:
-    assert [name for name, _, _ in listed([make_pod("b"), make_pod("a")], prepared_claim())] == ["a", "b"]
+    claim = with_users(prepared_claim(), frozenset({(ClaimUid("claim-uid"), PodUid("b-uid"))}))
+    assert [name for name, _, _ in listed([make_pod("pod"), make_pod("b")], claim)] == ["b", "pod"]
+
+
+def test_a_pod_that_only_has_the_name_of_a_prepared_claim_is_not_listed() -> None:
+    assert listed([make_pod("stranger")], prepared_claim()) == []
+
+
+def test_pods_that_name_a_prepared_claim_without_being_its_consumer_are_to_be_asked_about() -> None:
+    pods = [make_pod(), make_pod("later"), make_pod("other", claims={"x": "y"}), make_pod("ended", phase="Failed")]
+    assert unknown_users(pods, [prepared_claim()]) == {"claim-uid": ("later-uid",)}
+
+
+def test_a_consumer_of_one_claim_is_not_asked_about_for_another_of_that_name() -> None:
+    old = prepared_claim("claim", (0,))
+    new = dataclasses.replace(
+        old, claim=dataclasses.replace(old.claim, uid=ClaimUid("new")), consumers=(PodUid("later-uid"),)
+    )
+    assert unknown_users([make_pod(), make_pod("later")], [old, new]) == {}
+
+
+def test_users_are_added_to_their_own_claim_alone() -> None:
+    users = frozenset({(ClaimUid("claim-uid"), PodUid("a-uid")), (ClaimUid("other"), PodUid("b-uid"))})
+    assert with_users(prepared_claim(), users).consumers == ("a-uid", "pod-uid")
 
 
 def test_a_claim_that_is_not_prepared_lists_nothing() -> None:

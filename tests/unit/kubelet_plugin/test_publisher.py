@@ -22,20 +22,25 @@ TAINTED: tuple[Page, ...] = ((Device("a", taints=[TAINT]), Device("b", taints=[T
 class Case:
     """A publisher over a server in memory."""
 
-    def __init__(self, pages: tuple[Page, ...] = TAINTED, slices: FakeSlices | None = None) -> None:
+    def __init__(
+        self, pages: tuple[Page, ...] | None = TAINTED, slices: FakeSlices | None = None, *, registered: bool = True
+    ) -> None:
         self.slices = slices or FakeSlices()
         self.clock = FakeClock()
         self.metrics = PluginMetrics(CollectorRegistry())
         self.told: list[str] = []
         self.publisher = Publisher(
             pool=POOL,
-            pages=pages,
             cache=self.slices,
             access=self.slices,
             clock=self.clock,
             metrics=self.metrics,
             on_refused=self._tell,
         )
+        if pages is not None:
+            self.publisher.set_pages(pages)
+        if registered:
+            self.publisher.kubelet_registered()
 
     def _tell(self, node: Node, reason: str) -> None:
         self.told.append(f"{node.metadata.name}: {reason}")
@@ -86,6 +91,63 @@ def test_a_restart_over_an_equal_pool_writes_nothing() -> None:
     assert not second.publisher.sync()
     assert second.slices.writes == []
     assert second.publisher.ready() is None
+
+
+def test_before_the_devices_are_known_nothing_is_touched() -> None:
+    first = Case()
+    first.publisher.sync()
+    first.slices.writes.clear()
+    second = Case(None, slices=first.slices)
+    assert not second.publisher.sync()
+    assert second.slices.writes == []
+    assert second.devices() == ["a", "b"]
+    assert second.publisher.ready() is not None
+
+
+def test_before_kubelet_has_registered_the_plugin_nothing_is_touched() -> None:
+    first = Case()
+    first.publisher.sync()
+    first.slices.writes.clear()
+    second = Case(((Device("c", taints=[TAINT]),),), slices=first.slices, registered=False)
+    assert not second.publisher.sync()
+    assert second.slices.writes == []
+    assert second.devices() == ["a", "b"]
+    assert second.publisher.ready() == "kubelet has not registered this plugin yet"
+    second.publisher.kubelet_registered()
+    assert second.publisher.ready() == "the ResourceSlices of this node are not published yet"
+    assert second.publisher.sync()
+    assert second.devices() == ["c"]
+
+
+def test_the_thread_publishes_once_kubelet_registers() -> None:
+    case = Case(registered=False)
+    case.publisher.start()
+    try:
+        case.publisher.kubelet_registered()
+        wait_for(lambda: case.publisher.ready() is None, "published")
+    finally:
+        case.publisher.stop()
+    assert case.devices() == ["a", "b"]
+
+
+def test_other_devices_replace_the_published_ones() -> None:
+    case = Case()
+    case.publisher.sync()
+    case.publisher.set_pages(((TAINTED[0][1],),))
+    assert case.publisher.sync()
+    assert case.devices() == ["b"]
+    assert case.metrics.published_devices._value.get() == 1
+
+
+def test_the_thread_publishes_devices_that_become_known() -> None:
+    case = Case(None)
+    case.publisher.start()
+    try:
+        case.publisher.set_pages(TAINTED)
+        wait_for(lambda: case.publisher.ready() is None, "published")
+    finally:
+        case.publisher.stop()
+    assert case.devices() == ["a", "b"]
 
 
 def test_deleted_slices_are_made_again_without_another_proof() -> None:

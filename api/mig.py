@@ -1,0 +1,48 @@
+"""MIG devices: parts of a GPU that was divided, each usable like a GPU of its own, without NVLinks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from dracaena.api.names import DeviceName
+
+MAX_DEVICE_NAME = 63
+"""A device name is a DNS label (resource.k8s.io/v1)."""
+
+_COMPUTE_PART = re.compile(r"[0-9]+c\.")
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class MigDevice:
+    """One existing MIG device: a compute instance within a GPU instance of its parent."""
+
+    parent_uuid: str
+    uuid: str
+    """`MIG-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`. Made when the device is made, so no name is built on it."""
+    gpu_instance_id: int
+    compute_instance_id: int
+    profile: str
+    """As NVML names it: `1g.5gb`, `1g.10gb+me`, `1c.3g.20gb`."""
+    start: int
+    """First of the parent's memory slices that it has."""
+    size: int
+    """How many of them."""
+    memory_bytes: int | None = None
+    multiprocessors: int | None = None
+    access_minors: tuple[int, int] | None = None
+    """Numbers of /dev/nvidia-caps/nvidia-cap<n> that open the GPU instance and the compute instance. They change with a
+    reboot. None: not known, so no container can be given the device."""
+
+    @property
+    def device_name(self) -> DeviceName:
+        """Name in the ResourceSlice: `mig-<parent uuid>-<profile>-<start>`, a DNS label.
+
+        Compute instances that share a GPU instance have profile and start in common: their own number follows.
+        `-me` (without media engines) becomes `-nome`, because `+me` becomes `-me`.
+        """
+        parent = self.parent_uuid.lower().removeprefix("gpu-")
+        words = _NOT_IN_NAMES.sub("-", self.profile.lower().replace("-me", "-nome"))
+        shared = f"-{self.compute_instance_id}" if _COMPUTE_PART.match(self.profile) else ""
+        return DeviceName(f"mig-{parent}-{words}-{self.start}{shared}")

@@ -1,0 +1,97 @@
+"""`dracaena topology record`, and reading this machine's own GPUs for the other verbs of `topology`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dracaena.api.errors import BadInputError
+from dracaena.cli.commands import Commands
+
+if TYPE_CHECKING:
+    from dracaena.kubelet_plugin.discovery.build import Reading
+    from dracaena.kubelet_plugin.live_machine import ReadingSource
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+_DESCRIPTION = """\
+Read this machine's GPUs from the NVIDIA driver and write them as a recorded machine: JSON that can be given to
+`dracaena topology show --machine FILE` and `dracaena kubelet-plugin --machine FILE` anywhere. UUIDs and the like are
+replaced; products, driver version, links and PCI addresses stay.
+"""
+
+
+def register(verbs: Commands) -> None:
+    """Add the verb `record` to `dracaena topology`."""
+    parser = verbs.add_parser(
+        "record",
+        help="write this machine as a recorded machine",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", default="-", help="file to write (default: standard output)")
+    parser.add_argument("--name", default="", help="name of the recorded machine (default: from count and product)")
+    add_driver_root(parser)
+    parser.set_defaults(run=run)
+
+
+def add_driver_root(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that read_this_machine needs."""
+    parser.add_argument(
+        "--driver-root",
+        default="/",
+        metavar="FOLDER",
+        help="folder that holds the NVIDIA driver as / does, for example /run/nvidia/driver (default: %(default)s)",
+    )
+
+
+def add_nvml(choices: argparse._MutuallyExclusiveGroup, parser: argparse.ArgumentParser) -> None:
+    """Let a verb read this machine: a flag `nvml` beside its other sources, and what read_this_machine needs."""
+    choices.add_argument("--nvml", action="store_true", help="read this machine's own GPUs from the NVIDIA driver")
+    add_driver_root(parser)
+
+
+def run(arguments: argparse.Namespace, source: ReadingSource | None = None) -> int:
+    """Read, replace what identifies the machine, write. Raises DracaenaError; nothing half-written stays."""
+    from dracaena.api.machine_json import encode_machine
+    from dracaena.kubelet_plugin.discovery.recording import recording
+
+    if arguments.name and not _NAME.fullmatch(arguments.name):
+        raise BadInputError(f"--name: {arguments.name!r} is no name, expected lower-case letters, digits and dashes")
+    reading = read_this_machine(arguments, source)
+    document = encode_machine(recording(reading.machine, name=arguments.name))
+    for left_out in reading.left_out:
+        if left_out.reason != "NOT_SUPPORTED":
+            print(f"left out: {left_out}", file=sys.stderr)
+    _write(arguments.output, document)
+    return 0
+
+
+def read_this_machine(arguments: argparse.Namespace, source: ReadingSource | None = None) -> Reading:
+    """Return this machine as its driver tells it. Raises DracaenaError, also when the driver does not answer."""
+    from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
+    from dracaena.kubelet_plugin.driver_thread import DriverThread
+    from dracaena.kubelet_plugin.live_machine import READ_DEADLINE_S
+    from dracaena.process.clock import SystemClock
+
+    source = source or NvmlMachine.of_this_node("this-machine", driver_root=arguments.driver_root)
+    driver = DriverThread(SystemClock(), source.doing, source.close)
+    driver.start()
+    try:
+        return driver.call("a reading", source.read_all, READ_DEADLINE_S)
+    finally:
+        driver.stop()
+
+
+def _write(output: str, document: bytes) -> None:
+    from dracaena.kubelet_plugin.adapters.files import DocumentFolder
+
+    if output == "-":
+        sys.stdout.write(document.decode())
+        return
+    path = Path(output)
+    if path.exists() and not path.is_file():
+        raise BadInputError(f"--output: {output} is no file that could be replaced")
+    DocumentFolder(path.parent).write(path.name, document)

@@ -1,0 +1,232 @@
+"""The facts of all GPUs through NVML. A question that is refused leaves its field out and is remembered."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from ctypes import byref
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any, TypeVar
+
+import pynvml
+
+from dracaena.kubelet_plugin.adapters.nvml_library import NvmlError, NvmlLibrary, error_name, needed
+from dracaena.kubelet_plugin.adapters.nvml_mig import MigReader
+from dracaena.kubelet_plugin.discovery.inventory import (
+    FabricFacts,
+    GpuFacts,
+    LeftOut,
+    MigFacts,
+    NodeInventory,
+    NvLinkFacts,
+    PairLevel,
+)
+from dracaena.kubelet_plugin.discovery.pci import PciAddress
+
+T = TypeVar("T")
+
+DRIVER = "driver"
+NO_TEXT = "NO_TEXT"
+"""Reason for an answer that cannot be read as what it should be."""
+
+_NO_SUCH_LINK = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT})
+"""nvmlDeviceGetNvLinkState: the GPU has no NVLink, or none of this number."""
+
+_GONE = frozenset(
+    {
+        pynvml.NVML_ERROR_UNINITIALIZED,
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        pynvml.NVML_ERROR_GPU_IS_LOST,
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+        pynvml.NVML_ERROR_UNKNOWN,
+    }
+)
+"""After these the handles may be those of a driver that was reloaded: NVML is opened anew at the next reading."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpu:
+    """A GPU that can be asked."""
+
+    handle: Any
+    facts: GpuFacts
+
+
+class NvmlReader:
+    """Reads everything. One thread at a time; `doing` may be read by others: the call that runs right now."""
+
+    def __init__(self, library: NvmlLibrary) -> None:
+        self._library = library
+        self._left_out: dict[LeftOut, None] = {}
+        self.doing = ""
+
+    def read(self) -> NodeInventory:
+        """Return the inventory without what sysfs adds. Cost: some hundred calls of microseconds each.
+
+        Raises NvmlError when the driver is not ready, or when it does not tell how many GPUs there are or not one
+        of them can be asked. One GPU of several that cannot be asked is left out, and remembered.
+        """
+        self._left_out = {}
+        self.doing = "nvmlInit"
+        try:
+            self._library.open()
+            return self._read()
+        except NvmlError as error:
+            if error.code in _GONE:
+                self._library.close()
+            raise
+        finally:
+            self.doing = ""
+
+    def close(self) -> None:
+        """Let go of the driver, so that its kernel module can be unloaded."""
+        self._library.close()
+
+    def _read(self) -> NodeInventory:
+        gpus = self._gpus()
+        mig_devices = [mig for gpu in gpus if gpu.facts.mig_enabled for mig in self._mig_devices(gpu)]
+        return NodeInventory(
+            gpus=tuple(gpu.facts for gpu in gpus),
+            pair_levels=self._pair_levels(gpus),
+            mig_devices=tuple(mig_devices),
+            driver_version=self._ask(DRIVER, pynvml.nvmlSystemGetDriverVersion),
+            cuda_driver_version=self._cuda_driver_version(),
+            left_out=tuple(sorted(self._left_out)),
+        )
+
+    def _gpus(self) -> list[_Gpu]:
+        self.doing = "nvmlDeviceGetCount"
+        with needed("how many GPUs there are"):
+            count: int = pynvml.nvmlDeviceGetCount()
+        gpus, refusals = [], []
+        for index in range(count):
+            try:
+                gpus.append(self._gpu(index))
+            except NvmlError as error:
+                refusals.append(error)
+                reason = error_name(pynvml.NVMLError(error.code)) if error.code is not None else NO_TEXT
+                self._left_out[LeftOut(f"GPU {index}", self.doing, reason)] = None
+        if refusals and not gpus:
+            raise refusals[0]
+        return gpus
+
+    def _gpu(self, index: int) -> _Gpu:
+        """Read one GPU. Raises NvmlError without handle or UUID: then there is no device to speak of."""
+        device = f"GPU {index}"
+        self.doing = "nvmlDeviceGetHandleByIndex"
+        with needed(f"the handle of {device}"):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        self.doing = "nvmlDeviceGetUUID"
+        with needed(f"the UUID of {device}"):
+            identity: str = pynvml.nvmlDeviceGetUUID(handle)
+        memory = self._ask(device, pynvml.nvmlDeviceGetMemoryInfo, handle)
+        mig_mode = self._ask(device, pynvml.nvmlDeviceGetMigMode, handle)
+        facts = GpuFacts(
+            index=index,
+            uuid=identity,
+            address=self._address(device, pynvml.nvmlDeviceGetPciInfo, handle),
+            minor=self._ask(device, pynvml.nvmlDeviceGetMinorNumber, handle),
+            product_name=self._ask(device, pynvml.nvmlDeviceGetName, handle),
+            brand=self._ask(device, pynvml.nvmlDeviceGetBrand, handle),
+            architecture=self._ask(device, pynvml.nvmlDeviceGetArchitecture, handle),
+            cuda_compute_capability=self._ask(device, pynvml.nvmlDeviceGetCudaComputeCapability, handle),
+            memory_bytes=int(memory.total) if memory is not None else None,
+            pcie_generation=self._ask(device, pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
+            pcie_width=self._ask(device, pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
+            nvlinks=self._nvlinks(device, handle),
+            fabric=self._fabric(device, handle),
+            mig_enabled=mig_mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE if mig_mode is not None else None,
+        )
+        return _Gpu(handle, facts)
+
+    def _nvlinks(self, device: str, handle: Any) -> tuple[NvLinkFacts, ...] | None:
+        links = []
+        for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+            try:
+                state = self._call(device, pynvml.nvmlDeviceGetNvLinkState, handle, link)
+            except pynvml.NVMLError as error:
+                if error.value in _NO_SUCH_LINK:
+                    continue
+                self._remember(device, pynvml.nvmlDeviceGetNvLinkState, error_name(error))
+                if error.value == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+                    return None
+                links.append(NvLinkFacts(link, active=None))
+                continue
+            facts = NvLinkFacts(link, active=state == pynvml.NVML_FEATURE_ENABLED)
+            links.append(self._with_other_end(device, handle, facts) if facts.active else facts)
+        return tuple(links)
+
+    def _with_other_end(self, device: str, handle: Any, link: NvLinkFacts) -> NvLinkFacts:
+        remote_type = self._ask(device, pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link.link)
+        at_switch = remote_type == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
+        return replace(
+            link,
+            remote_type=remote_type,
+            # Where the switches belong to another machine (fabric trays, guests of a hypervisor) they have no address.
+            remote_address=None
+            if at_switch
+            else self._address(device, pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link.link),
+            version=self._ask(device, pynvml.nvmlDeviceGetNvLinkVersion, handle, link.link),
+        )
+
+    def _fabric(self, device: str, handle: Any) -> FabricFacts | None:
+        """Ask in the newer form, and in the first one where the driver is older than that."""
+        info: Any = pynvml.c_nvmlGpuFabricInfo_v2_t()
+        if self._ask(device, pynvml.nvmlDeviceGetGpuFabricInfoV, handle, byref(info)) is None:
+            info = pynvml.c_nvmlGpuFabricInfo_t()
+            if self._ask(device, pynvml.nvmlDeviceGetGpuFabricInfo, handle, byref(info)) is None:
+                return None
+        return FabricFacts(
+            state=int(info.state),
+            status=int(info.status),
+            cluster_uuid=str(uuid.UUID(bytes=bytes(info.clusterUuid))),
+            clique_id=int(info.cliqueId),
+        )
+
+    def _pair_levels(self, gpus: Sequence[_Gpu]) -> tuple[PairLevel, ...]:
+        found = []
+        for one, other in combinations(gpus, 2):
+            device = f"GPU {one.facts.index}"
+            level = self._ask(device, pynvml.nvmlDeviceGetTopologyCommonAncestor, one.handle, other.handle)
+            if level is not None:
+                found.append(PairLevel(one.facts.uuid, other.facts.uuid, level))
+        return tuple(found)
+
+    def _mig_devices(self, gpu: _Gpu) -> tuple[MigFacts, ...]:
+        return MigReader(self._ask, f"GPU {gpu.facts.index}", gpu.handle, gpu.facts.uuid).read()
+
+    def _cuda_driver_version(self) -> int | None:
+        version = self._ask(DRIVER, pynvml.nvmlSystemGetCudaDriverVersion_v2)
+        return version if version is not None else self._ask(DRIVER, pynvml.nvmlSystemGetCudaDriverVersion)
+
+    def _address(self, device: str, call: Callable[..., Any], *arguments: Any) -> PciAddress | None:
+        info = self._ask(device, call, *arguments)
+        try:
+            address = PciAddress.parse(info.busId) if info is not None else None
+        except UnicodeDecodeError:  # pynvml decodes texts of a structure when they are read
+            address = None
+        if info is not None and address is None:
+            self._remember(device, call, NO_TEXT)
+        return address
+
+    def _ask(
+        self, device: str, call: Callable[..., T], *arguments: Any, expected: AbstractSet[int] = frozenset()
+    ) -> T | None:
+        """Return the answer of one call. A refusal gives None, and is remembered unless its code is an expected one."""
+        try:
+            return self._call(device, call, *arguments)
+        except pynvml.NVMLError as error:
+            if error.value not in expected:
+                self._remember(device, call, error_name(error))
+        except UnicodeDecodeError:
+            self._remember(device, call, NO_TEXT)
+        return None
+
+    def _call(self, device: str, call: Callable[..., T], *arguments: Any) -> T:
+        self.doing = f"{call.__name__} of {device}"
+        return call(*arguments)
+
+    def _remember(self, device: str, call: Callable[..., Any], reason: str) -> None:
+        self._left_out[LeftOut(device, call.__name__, reason)] = None

@@ -1,0 +1,118 @@
+"""NVML's library: where it is, loading it into pynvml, and what its refusals mean.
+
+pynvml keeps the library and its functions in module variables, so a process has one NVML: one NvmlLibrary at a time,
+used from one thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pynvml
+
+from dracaena.api.errors import TemporaryError
+from dracaena.kubelet_plugin.adapters.driver_root import LIBRARY_FOLDERS, DriverRoot
+
+LIBRARY = "libnvidia-ml.so.1"
+
+ERROR_NAMES: dict[int, str] = {
+    value: name.removeprefix("NVML_ERROR_") for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")
+}
+"""nvmlReturn_t → its name in nvml.h without the prefix."""
+
+
+class NvmlError(TemporaryError):
+    """NVML refused a call without which nothing can be said. The text names the call; `code` is nvmlReturn_t."""
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class DriverNotReadyError(NvmlError):
+    """The driver is not there yet, or not usable as it is: wait for it."""
+
+
+_WHY_NOT_READY = {
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "its kernel module is not loaded",
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "its library cannot be loaded",
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "library and loaded kernel module are of different versions: "
+    "reload the kernel module or restart the node",
+    pynvml.NVML_ERROR_NO_PERMISSION: "this process may not open /dev/nvidiactl: the plugin must run privileged",
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "its library is too old to be initialised",
+}
+
+
+def load_library(driver_root: str) -> object:
+    """Return the NVML library below the driver root. Raises DriverNotReadyError when it is not there or broken.
+
+    With `/` the dynamic loader is asked too, which knows folders that we do not.
+    """
+    path = DriverRoot(driver_root).library(LIBRARY)
+    if path is None and driver_root != "/":
+        raise DriverNotReadyError(
+            f"waiting for the NVIDIA driver: no {LIBRARY} below {driver_root} (searched {', '.join(LIBRARY_FOLDERS)})"
+        )
+    try:
+        return ctypes.CDLL(str(path) if path is not None else LIBRARY)
+    except OSError as error:
+        raise DriverNotReadyError(f"waiting for the NVIDIA driver: {error}") from error
+
+
+class NvmlLibrary:
+    """Opens and closes NVML. `load` finds the library anew at each opening, so a driver may come later or change."""
+
+    def __init__(self, load: Callable[[], object]) -> None:
+        self._load = load
+        self._open = False
+
+    def open(self) -> None:
+        """Load and initialise, unless that is done. Raises DriverNotReadyError."""
+        if self._open:
+            return
+        self._use(self._load())
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            self._use(None)
+            why = _WHY_NOT_READY.get(error.value, "it cannot be initialised")
+            raise DriverNotReadyError(
+                f"waiting for the NVIDIA driver: {why} (nvmlInit says {error_name(error)})", error.value
+            ) from error
+        self._open = True
+
+    def close(self) -> None:
+        """Shut down; also when the driver has gone. All handles are invalid afterwards."""
+        if not self._open:
+            return
+        self._open = False
+        try:
+            pynvml.nvmlShutdown()
+        except pynvml.NVMLError:
+            pass  # what is gone needs no shutdown
+        finally:
+            self._use(None)
+
+    @staticmethod
+    def _use(library: object | None) -> None:
+        """Give pynvml another library; the functions that it remembers are those of the old one."""
+        pynvml.nvmlLib = library
+        pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - it has no public way
+
+
+def error_name(error: pynvml.NVMLError) -> str:
+    """Return the name of NVML's error. pynvml's own text asks the library, which may be what is broken."""
+    return ERROR_NAMES.get(error.value, f"ERROR_{error.value}")
+
+
+@contextmanager
+def needed(what: str) -> Iterator[None]:
+    """Turn a refusal of a call that must work into an NvmlError that says what could not be read."""
+    try:
+        yield
+    except pynvml.NVMLError as error:
+        raise NvmlError(f"the NVIDIA driver does not tell {what}: {error_name(error)}", error.value) from error
+    except UnicodeDecodeError as error:
+        raise NvmlError(f"the NVIDIA driver does not tell {what}: its answer is no text") from error

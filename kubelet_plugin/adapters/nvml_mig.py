@@ -1,0 +1,81 @@
+"""The MIG devices that exist on one GPU, through NVML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from typing import Any, Protocol
+
+import pynvml
+
+from dracaena.kubelet_plugin.discovery.inventory import MigFacts
+
+_NO_DEVICE = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT})
+"""A number that no MIG device has right now: numbers have gaps."""
+_MIB = 1 << 20
+_NAME_MARK = "MIG "
+"""What stands before the profile in the names of MIG devices and of GPU instance profiles: `… MIG 1g.5gb`."""
+
+
+class Ask(Protocol):
+    """Calls NVML. A refusal gives None, and is remembered for this device unless it is an expected answer."""
+
+    def __call__(self, device: str, call: Any, *arguments: Any, expected: AbstractSet[int] = frozenset()) -> Any:
+        """Return the answer of call(*arguments)."""
+        ...
+
+
+class MigReader:
+    """Reads the MIG devices of one GPU that is in MIG mode."""
+
+    def __init__(self, ask: Ask, device: str, parent: Any, parent_uuid: str) -> None:
+        self._ask = ask
+        self._device = device
+        self._parent = parent
+        self._parent_uuid = parent_uuid
+
+    def read(self) -> tuple[MigFacts, ...]:
+        """Return them by number. A device without UUID or instance numbers cannot be named and is left out."""
+        count = self._ask(self._device, pynvml.nvmlDeviceGetMaxMigDeviceCount, self._parent) or 0
+        found = (self._read(number, handle) for number, handle in self._handles(count))
+        return tuple(facts for facts in found if facts is not None)
+
+    def _handles(self, count: int) -> Iterator[tuple[int, Any]]:
+        call = pynvml.nvmlDeviceGetMigDeviceHandleByIndex
+        for number in range(count):
+            handle = self._ask(self._device, call, self._parent, number, expected=_NO_DEVICE)
+            if handle is not None:
+                yield number, handle
+
+    def _read(self, number: int, handle: Any) -> MigFacts | None:
+        device = f"MIG {number} of {self._device}"
+        identity = self._ask(device, pynvml.nvmlDeviceGetUUID, handle)
+        gpu_instance = self._ask(device, pynvml.nvmlDeviceGetGpuInstanceId, handle)
+        compute_instance = self._ask(device, pynvml.nvmlDeviceGetComputeInstanceId, handle)
+        if identity is None or gpu_instance is None or compute_instance is None:
+            return None
+        info = self._gpu_instance_info(device, gpu_instance)
+        attributes = self._ask(device, pynvml.nvmlDeviceGetAttributes, handle)
+        return MigFacts(
+            parent_uuid=self._parent_uuid,
+            uuid=identity,
+            gpu_instance_id=gpu_instance,
+            compute_instance_id=compute_instance,
+            profile=_profile(self._ask(device, pynvml.nvmlDeviceGetName, handle)),
+            start=int(info.placement.start) if info is not None else None,
+            size=int(info.placement.size) if info is not None else None,
+            memory_bytes=int(attributes.memorySizeMB) * _MIB if attributes is not None else None,
+            multiprocessors=int(attributes.multiprocessorCount) if attributes is not None else None,
+        )
+
+    def _gpu_instance_info(self, device: str, gpu_instance: int) -> Any:
+        instance = self._ask(device, pynvml.nvmlDeviceGetGpuInstanceById, self._parent, gpu_instance)
+        return self._ask(device, pynvml.nvmlGpuInstanceGetInfo, instance) if instance is not None else None
+
+
+def _profile(name: str | None) -> str | None:
+    """Return what stands behind the last mark of a MIG device's name."""
+    if name is None:
+        return None
+    _, mark, profile = name.rpartition(_NAME_MARK)
+    return profile.strip() or None if mark else None

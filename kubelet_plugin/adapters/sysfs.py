@@ -1,0 +1,75 @@
+"""PCI devices and network cards as the kernel shows them in /sys."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dracaena.kubelet_plugin.discovery.inventory import NicFacts
+from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts, path_from_root
+
+_MELLANOX = "0x15b3"
+"""Vendor whose plain Ethernet ports count as cards for GPU traffic even before their RDMA driver is loaded."""
+
+
+class Sysfs:
+    """Reads below `root`, normally /sys. What cannot be read is left out, never an error."""
+
+    def __init__(self, root: str = "/sys") -> None:
+        self._root = Path(os.path.realpath(root))
+
+    def pci_device(self, address: PciAddress) -> PciFacts | None:
+        """Return what sysfs has on a PCI device, None when it has none of that address."""
+        return self._facts(self._root / "bus/pci/devices" / str(address))
+
+    def nics(self) -> tuple[NicFacts, ...]:
+        """Return all physical network cards that can take part in GPU traffic, by PCI address and name.
+
+        These are the RDMA devices (class/infiniband, also RoCE and EFA), and the ports of Mellanox cards without one.
+        Virtual functions of a card on this machine are the same slot again and left out.
+        """
+        rdma = self._cards("class/infiniband")
+        seen = {nic.pci.address for nic in rdma}
+        ports = [nic for nic in self._cards("class/net", vendor=_MELLANOX) if nic.pci.address not in seen]
+        return tuple(sorted([*rdma, *ports], key=lambda nic: (nic.pci.address, nic.name)))
+
+    def _cards(self, folder: str, vendor: str | None = None) -> list[NicFacts]:
+        try:
+            names = sorted(entry.name for entry in (self._root / folder).iterdir())
+        except OSError:
+            return []
+        cards = []
+        for name in names:
+            device = self._root / folder / name / "device"
+            if (device / "physfn").exists() or (vendor is not None and _text(device / "vendor") != vendor):
+                continue
+            facts = self._facts(device)
+            if facts is not None:
+                cards.append(NicFacts(name, facts))
+        return cards
+
+    def _facts(self, device: Path) -> PciFacts | None:
+        resolved = Path(os.path.realpath(device))
+        address = PciAddress.parse(resolved.name)
+        if address is None or not resolved.is_dir():
+            return None
+        devices = self._root / "devices"
+        parts = resolved.relative_to(devices).parts if resolved.is_relative_to(devices) else ()
+        path, under_devices = path_from_root(parts)
+        return PciFacts(address, path, under_devices, _numa_node(resolved / "numa_node"))
+
+
+def _numa_node(file: Path) -> int | None:
+    """Return the node; the kernel writes -1 where the firmware does not tell."""
+    try:
+        node = int(_text(file) or "")
+    except ValueError:
+        return None
+    return node if node >= 0 else None
+
+
+def _text(file: Path) -> str | None:
+    try:
+        return file.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return None

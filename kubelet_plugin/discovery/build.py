@@ -1,0 +1,164 @@
+"""NodeInventory → Machine: facts get their order, their words and their pairs. What was not told stays unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from dracaena.api.links import Link, LinkLevel
+from dracaena.api.machine import Gpu, Machine
+from dracaena.api.mig import MAX_DEVICE_NAME, MigDevice
+from dracaena.api.topology import Nic, Topology
+from dracaena.kubelet_plugin.discovery.inventory import GpuFacts, LeftOut, MigFacts, NicFacts, NodeInventory
+from dracaena.kubelet_plugin.discovery.nvlinks import (
+    active_count,
+    fabric_clique,
+    generation,
+    link_reports,
+    pair_count,
+)
+from dracaena.kubelet_plugin.discovery.nvml_words import ARCHITECTURES, BRANDS
+from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts, pci_level
+
+_LAST = PciAddress(1 << 32, 0, 0, 0)
+"""Where a GPU that did not tell its address is sorted: behind all that did, by index."""
+
+_LEVELS = {level.value: level for level in LinkLevel}
+"""nvmlGpuTopologyLevel_t; a number that is not here is an unknown level."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One reading of a node: its machine, and what a Machine has no place for."""
+
+    machine: Machine
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def unanswered(self) -> int:
+        """How many questions may be answered when they are asked again."""
+        return sum(1 for left_out in self.left_out if left_out.may_pass)
+
+
+def read_inventory(inventory: NodeInventory, *, name: str, source: str = "") -> Reading:
+    """Return everything that an inventory says. Raises TopologyError as build_machine does."""
+    return Reading(build_machine(inventory, name=name, source=source), inventory.left_out)
+
+
+def build_machine(inventory: NodeInventory, *, name: str, source: str = "") -> Machine:
+    """Return the node's GPUs by PCI address, with their links. Raises TopologyError for facts that contradict.
+
+    Two GPUs with one UUID or PCI address are such a contradiction: no choice may be built on them.
+    """
+    gpus = sorted(inventory.gpus, key=lambda gpu: (gpu.address or _LAST, gpu.index))
+    pci = {facts.address: facts for facts in inventory.pci}
+    machine = Machine(
+        name=name,
+        gpus=tuple(_gpu(gpu, _pci_of(gpu, pci)) for gpu in gpus),
+        topology=Topology(
+            gpu_count=len(gpus),
+            pairs=_pairs(gpus, inventory),
+            numa_nodes=tuple(_numa(_pci_of(gpu, pci)) for gpu in gpus),
+            nics=_nics(gpus, pci, inventory.nics),
+        ),
+        driver_version=inventory.driver_version,
+        cuda_driver_version=_cuda_version(inventory.cuda_driver_version),
+        source=source,
+        mig_devices=_mig_devices(gpus, inventory.mig_devices),
+    )
+    machine.check()
+    return machine
+
+
+def _mig_devices(gpus: Sequence[GpuFacts], migs: Iterable[MigFacts]) -> tuple[MigDevice, ...]:
+    """Return those that told enough to be named, by parent in ordinal order, then by GPU and compute instance."""
+    ordinals = {gpu.uuid: ordinal for ordinal, gpu in enumerate(gpus)}
+    devices = (_mig_device(facts) for facts in migs)
+    return tuple(
+        sorted(
+            (device for device in devices if device is not None),
+            key=lambda mig: (ordinals[mig.parent_uuid], mig.gpu_instance_id, mig.compute_instance_id),
+        )
+    )
+
+
+def _mig_device(facts: MigFacts) -> MigDevice | None:
+    if facts.profile is None or facts.start is None or facts.size is None:
+        return None
+    mig = MigDevice(
+        parent_uuid=facts.parent_uuid,
+        uuid=facts.uuid,
+        gpu_instance_id=facts.gpu_instance_id,
+        compute_instance_id=facts.compute_instance_id,
+        profile=facts.profile,
+        start=facts.start,
+        size=facts.size,
+        memory_bytes=facts.memory_bytes,
+        multiprocessors=facts.multiprocessors,
+        access_minors=facts.access_minors,
+    )
+    return mig if len(mig.device_name) <= MAX_DEVICE_NAME else None
+
+
+def _gpu(facts: GpuFacts, pci: PciFacts | None) -> Gpu:
+    capability = facts.cuda_compute_capability
+    return Gpu(
+        uuid=facts.uuid,
+        index=facts.index,
+        minor=facts.minor,
+        product_name=facts.product_name,
+        brand=BRANDS.get(facts.brand) if facts.brand is not None else None,
+        architecture=ARCHITECTURES.get(facts.architecture) if facts.architecture is not None else None,
+        cuda_compute_capability=f"{capability[0]}.{capability[1]}" if capability else None,
+        memory_bytes=facts.memory_bytes,
+        pci_bus_id=str(facts.address) if facts.address is not None and facts.address.is_short else None,
+        pcie_root=pci.root if pci is not None else None,
+        pcie_generation=facts.pcie_generation,
+        pcie_width=facts.pcie_width,
+        nvlink_count=active_count(facts),
+        nvlink_generation=generation(facts),
+        fabric_clique=fabric_clique(facts),
+        mig_enabled=facts.mig_enabled,
+    )
+
+
+def _pairs(gpus: Sequence[GpuFacts], inventory: NodeInventory) -> tuple[Link, ...]:
+    levels = {frozenset((pair.one, pair.other)): _LEVELS.get(pair.level) for pair in inventory.pair_levels}
+    reports = dict(zip((gpu.uuid for gpu in gpus), link_reports(gpus), strict=True))
+    return tuple(
+        Link(
+            level=levels.get(frozenset((one.uuid, other.uuid))),
+            nvlinks=pair_count(reports[one.uuid], reports[other.uuid]),
+        )
+        for one, other in combinations(gpus, 2)
+    )
+
+
+def _nics(gpus: Sequence[GpuFacts], pci: Mapping[PciAddress, PciFacts], nics: Sequence[NicFacts]) -> tuple[Nic, ...]:
+    """Return the cards by PCI address, each with its level to every GPU by the paths in sysfs."""
+    ordered = sorted(nics, key=lambda nic: (nic.pci.address, nic.name))
+    return tuple(
+        Nic(
+            name=nic.name,
+            levels=tuple(_level_to(nic, _pci_of(gpu, pci)) for gpu in gpus),
+            numa_node=nic.pci.numa_node,
+        )
+        for nic in ordered
+    )
+
+
+def _level_to(nic: NicFacts, gpu: PciFacts | None) -> LinkLevel | None:
+    return pci_level(nic.pci, gpu) if gpu is not None else None
+
+
+def _pci_of(gpu: GpuFacts, pci: Mapping[PciAddress, PciFacts]) -> PciFacts | None:
+    return pci.get(gpu.address) if gpu.address is not None else None
+
+
+def _numa(pci: PciFacts | None) -> int | None:
+    return pci.numa_node if pci is not None else None
+
+
+def _cuda_version(number: int | None) -> str | None:
+    return f"{number // 1000}.{number % 1000 // 10}" if number else None

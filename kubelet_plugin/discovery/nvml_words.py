@@ -1,0 +1,57 @@
+"""NVML's numbers in the words that we publish: those of NVIDIA's own driver, so that selectors carry over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+BRANDS: Mapping[int, str] = MappingProxyType(
+    {
+        1: "Quadro",
+        2: "Tesla",
+        3: "NVS",
+        4: "Grid",
+        5: "GeForce",
+        6: "Titan",
+        7: "NvidiaVApps",
+        8: "NvidiaVPC",
+        9: "NvidiaVCS",
+        10: "NvidiaVWS",
+        11: "NvidiaCloudGaming",
+        12: "QuadroRTX",
+        13: "NvidiaRTX",
+        14: "Nvidia",
+        15: "GeForceRTX",
+        16: "TitanRTX",
+    }
+)
+"""nvmlBrandType_t. A number that is not here (0 is unknown) leaves the brand out."""
+
+ARCHITECTURES: Mapping[int, str] = MappingProxyType(
+    {
+        2: "Kepler",
+        3: "Maxwell",
+        4: "Pascal",
+        5: "Volta",
+        6: "Turing",
+        7: "Ampere",
+        8: "Ada Lovelace",
+        9: "Hopper",
+        10: "Blackwell",
+        13: "Rubin",
+    }
+)
+"""nvmlDeviceArchitecture_t. 11, 12 and 15 are accelerators that are no GPUs."""
+
+NVLINK_GENERATIONS: Mapping[int, int] = MappingProxyType({1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6})
+"""nvmlNvlinkVersion_t: 3 is version 2.2, 5 is version 3.1."""
+
+REMOTE_GPU = 0
+REMOTE_CPU = 1
+REMOTE_SWITCH = 2
+"""nvmlIntNvLinkDeviceType_t; 255 is unknown."""
+
+FABRIC_COMPLETED = 3
+"""nvmlGpuFabricState_t."""
+SUCCESS = 0
+"""nvmlReturn_t."""

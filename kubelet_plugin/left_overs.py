@@ -1,0 +1,73 @@
+"""What instances of the plugin left that are no more: lock files, sockets, half-written files.
+
+Each plugin pod has a lock file of its own, which outlives it, and a process that is killed removes neither its
+sockets nor the file that it was writing. Kubelet would go on trying a socket in its registry folder.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import structlog
+
+from dracaena.api.errors import DracaenaError
+from dracaena.kubelet_plugin.adapters.files import DocumentFolder
+from dracaena.kubelet_plugin.adapters.lock import FileLock
+from dracaena.kubelet_plugin.paths import PluginPaths, instance_of_lock, plugin_paths
+
+log = structlog.get_logger()
+
+
+def remove_left_overs(
+    mine: PluginPaths, kubelet_root: str, driver: str, written: Sequence[tuple[DocumentFolder, str]]
+) -> None:
+    """Remove all of it; what a living instance has stays. What cannot be removed is logged and tried by the next start.
+
+    `written` are the folders that instances write to under the call lock, each with the beginning of the names there
+    that are ours. The call lock must be held: so no living instance writes a file, and none that starts looks at its
+    lock file. Whether an instance lives is told by its lock alone.
+    """
+    for lock, paths in _dead(mine, kubelet_root, driver):
+        try:
+            removed = [str(path) for path in (paths.registration_socket, paths.dra_socket) if _remove_socket(path)]
+            lock.remove()
+            log.info("left-overs of an earlier instance removed", lock=str(lock.path), sockets=removed)
+        except (OSError, DracaenaError) as error:
+            lock.release()
+            log.warning("left-overs of an earlier instance stay", lock=str(lock.path), error=str(error))
+    for folder, prefix in written:
+        try:
+            names = folder.remove_half_written(prefix)
+        except DracaenaError as error:
+            log.warning("half-written files stay", folder=str(folder.folder), error=str(error))
+            continue
+        if names:
+            log.info("half-written files removed", folder=str(folder.folder), names=names)
+
+
+def _dead(mine: PluginPaths, kubelet_root: str, driver: str) -> Iterator[tuple[FileLock, PluginPaths]]:
+    """Yield the other instances whose lock is free, each with its lock held."""
+    folder = mine.instance_lock.parent
+    for name in DocumentFolder(folder).names(".lock"):
+        path, pod_uid = folder / name, instance_of_lock(name)
+        if pod_uid is None or path == mine.instance_lock:
+            continue
+        try:
+            lock, paths = FileLock(path), plugin_paths(kubelet_root, driver, pod_uid)
+            if lock.try_acquire():
+                yield lock, paths
+        except DracaenaError as error:
+            log.warning("lock file of an earlier instance stays", lock=str(path), error=str(error))
+
+
+def _remove_socket(path: Path) -> bool:
+    """Remove a socket; return whether one was there. Anything else of that name is not ours."""
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            return False
+    except FileNotFoundError:
+        return False
+    path.unlink(missing_ok=True)
+    return True

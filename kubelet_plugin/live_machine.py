@@ -1,0 +1,146 @@
+"""This node's machine as the driver tells it, read again and again; whoever needs it is told when it differs.
+
+Before the driver is there it waits and says what for. A driver that hangs later makes the reading stale, and nothing
+else: prepare works from the last one that was told.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from dracaena.api.errors import DracaenaError
+from dracaena.api.machine import Machine
+from dracaena.kubelet_plugin.discovery.build import Reading
+from dracaena.kubelet_plugin.driver_thread import DriverThread, StoppedError
+from dracaena.process.clock import Clock
+
+READ_DEADLINE_S = 120.0
+"""Longest one reading may take. Without persistence mode a driver brings up one GPU after the other when NVML opens,
+some seconds each, and a node has up to 16."""
+
+RETRY_S = 5.0
+"""Pause before the driver is asked again while it is not there: a driver container needs minutes, pods wait for us."""
+
+INCOMPLETE_S = 15.0
+"""Pause after a reading in which questions went unanswered that may be answered later."""
+
+REREAD_S = 60.0
+"""Pause between readings in good times. One costs some hundred calls of microseconds each."""
+
+log = structlog.get_logger()
+
+
+class ReadingSource(Protocol):
+    """What is read. All calls but doing() come from one thread."""
+
+    def read_all(self) -> Reading:
+        """Return the node's GPUs as they are. Raises DracaenaError; may hang."""
+        ...
+
+    def doing(self) -> str:
+        """Return what a reading is at right now."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        ...
+
+
+class LiveMachine:
+    """Tells each machine that differs from the last one to `on_change`, in a thread of its own.
+
+    All methods from any thread; none waits for the driver.
+    """
+
+    def __init__(self, source: ReadingSource, clock: Clock, *, on_change: Callable[[Machine], None]) -> None:
+        self._source = source
+        self._clock = clock
+        self._on_change = on_change
+        self._driver = DriverThread(clock, source.doing, source.close)
+        self._condition = threading.Condition()
+        self._reading: Reading | None = None
+        self._trouble: str | None = "the NVIDIA driver has not been asked yet"
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="live-machine", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._driver.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End both threads and let go of the driver. A hanging call is left behind."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify_all()
+        self._driver.stop()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def ready(self) -> str | None:
+        """Return None once there is a machine, before that what is waited for."""
+        with self._condition:
+            return self._trouble if self._reading is None else None
+
+    def stale(self) -> str | None:
+        """Return why the last reading is older than it should be; None when it is not."""
+        with self._condition:
+            return self._trouble
+
+    def _run(self) -> None:
+        pause_s = 0.0
+        while self._pause(pause_s):
+            try:
+                pause_s = self._take(self._driver.call("a reading", self._source.read_all, READ_DEADLINE_S))
+            except StoppedError:
+                return
+            except DracaenaError as error:
+                pause_s = self._note(str(error))
+            except Exception as error:
+                # The thread's outermost loop: an error of ours must not end the reading for the life of the process.
+                log.exception("reading failed")
+                pause_s = self._note(f"internal error of the plugin ({type(error).__name__}), see its log")
+
+    def _take(self, reading: Reading) -> float:
+        """Keep a reading, unless it knows less than the last one; return how long to wait for the next."""
+        before = self._reading  # changed by this thread alone
+        if before is not None and reading.unanswered > before.unanswered:
+            first = next(str(left_out) for left_out in reading.left_out if left_out.may_pass)
+            return self._note(f"{reading.unanswered} questions to the NVIDIA driver went unanswered (first: {first})")
+        self._tell(before, reading)
+        with self._condition:  # only now: what could not be taken is told again, and is not ready
+            self._reading = reading
+            self._trouble = None
+        return INCOMPLETE_S if reading.unanswered else REREAD_S
+
+    def _tell(self, before: Reading | None, reading: Reading) -> None:
+        if before is None or before.left_out != reading.left_out:
+            for left_out in reading.left_out:
+                (log.warning if left_out.may_pass else log.debug)("fact left out", reason=str(left_out))
+        machine = reading.machine
+        if before is not None and before.machine == machine:
+            return
+        log.info("machine read", gpus=len(machine.gpus), migs=len(machine.mig_devices), driver=machine.driver_version)
+        self._on_change(machine)
+
+    def _note(self, trouble: str) -> float:
+        """Remember what is wrong and log it once; return how long to wait before the next try."""
+        with self._condition:
+            news = trouble != self._trouble
+            self._trouble = trouble
+            first = self._reading is None
+        if news:
+            log.warning("no reading" if first else "reading is stale", reason=trouble)
+        return RETRY_S if first else INCOMPLETE_S
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait; False: it is time to end."""
+        deadline_s = self._clock.monotonic() + seconds
+        with self._condition:
+            while not self._stopping and (left_s := deadline_s - self._clock.monotonic()) > 0:
+                self._clock.wait(self._condition, left_s)
+            return not self._stopping

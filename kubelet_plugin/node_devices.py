@@ -1,0 +1,62 @@
+"""The devices of this node as its machine was last read: what prepare works with, and what is published of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from dracaena.api.errors import TemporaryError
+from dracaena.api.machine import Machine
+from dracaena.api.names import PoolName
+from dracaena.kubelet_plugin.allocatable import node_pool, preparable_pages
+from dracaena.kubelet_plugin.discovery.allocatable import allocatable
+from dracaena.kubelet_plugin.discovery.pool import Page
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.prepare.plan import NodePool
+
+log = structlog.get_logger()
+
+
+class DevicesUnknownError(TemporaryError):
+    """The machine has not been read yet."""
+
+
+class NodeDevices:
+    """Keeps the pool of the last reading. take() is called from one thread, pool() from any and never waits."""
+
+    def __init__(
+        self,
+        *,
+        driver: str,
+        name: PoolName,
+        tainted: bool,
+        publish: Callable[[Sequence[Page]], None],
+        waiting_for: Callable[[], str | None],
+        metrics: PluginMetrics,
+    ) -> None:
+        self._driver = driver
+        self._name = name
+        self._tainted = tainted
+        self._publish = publish
+        self._waiting_for = waiting_for
+        self._metrics = metrics
+        self._pool: NodePool | None = None  # replaced whole, never changed
+
+    def pool(self) -> NodePool:
+        """Return the pool of the last reading. Raises DevicesUnknownError before the first, saying what is missing."""
+        pool = self._pool
+        if pool is None:
+            raise DevicesUnknownError(f"the GPUs of this node are not known yet: {self._waiting_for()}")
+        return pool
+
+    def take(self, machine: Machine) -> None:
+        """Work with another reading from now on. Raises TopologyError for a device that cannot be named."""
+        pages = allocatable(machine, driver=self._driver, tainted=self._tainted)
+        pool = node_pool(machine, self._driver, self._name)
+        kept, skipped = preparable_pages(pages, pool)
+        for device, reason in skipped.items():
+            log.warning("device not published", device=device, reason=reason)
+        self._metrics.skipped_devices.set(len(skipped))
+        self._pool = pool  # before it is published: what is allocated a moment later can be prepared
+        self._publish(kept)

@@ -1,0 +1,366 @@
+"""NVML in Python: an object whose methods are the symbols of libnvidia-ml.so.1, called by the real pynvml.
+
+It stands for any dracaena.api.machine.Machine. A field that the machine does not have is answered NOT_SUPPORTED.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml
+
+from dracaena.api.machine import Gpu, Machine
+from dracaena.kubelet_plugin.discovery.nvml_words import ARCHITECTURES, BRANDS
+from dracaena.kubelet_plugin.discovery.pci import PciAddress
+
+OK = pynvml.NVML_SUCCESS
+NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
+INVALID_ARGUMENT = pynvml.NVML_ERROR_INVALID_ARGUMENT
+
+_GPU_HANDLE, _MIG_HANDLE, _INSTANCE_HANDLE = 0x1000, 0x2000, 0x3000
+_NVLINK_VERSION = {1: 1, 2: 2, 3: 4, 4: 6, 5: 7, 6: 8}
+_NUMBER_OF_BRAND = {word: number for number, word in BRANDS.items()}
+_NUMBER_OF_ARCHITECTURE = {word: number for number, word in ARCHITECTURES.items()}
+
+SYMBOLS = (
+    "nvmlInitWithFlags",
+    "nvmlSystemGetDriverVersion",
+    "nvmlSystemGetCudaDriverVersion_v2",
+    "nvmlDeviceGetCount_v2",
+    "nvmlDeviceGetHandleByIndex_v2",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetPciInfo_v3",
+    "nvmlDeviceGetMinorNumber",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetBrand",
+    "nvmlDeviceGetArchitecture",
+    "nvmlDeviceGetCudaComputeCapability",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetMaxPcieLinkGeneration",
+    "nvmlDeviceGetMaxPcieLinkWidth",
+    "nvmlDeviceGetTopologyCommonAncestor",
+    "nvmlDeviceGetNvLinkState",
+    "nvmlDeviceGetNvLinkVersion",
+    "nvmlDeviceGetNvLinkRemotePciInfo_v2",
+    "nvmlDeviceGetNvLinkRemoteDeviceType",
+    "nvmlDeviceGetGpuFabricInfoV",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetMaxMigDeviceCount",
+    "nvmlDeviceGetMigDeviceHandleByIndex",
+    "nvmlDeviceGetGpuInstanceId",
+    "nvmlDeviceGetComputeInstanceId",
+    "nvmlDeviceGetAttributes_v2",
+    "nvmlDeviceGetGpuInstanceById",
+    "nvmlGpuInstanceGetInfo",
+)
+"""What the plugin asks of a driver of today."""
+
+
+@dataclass(frozen=True, slots=True)
+class FakeLink:
+    """One NVLink of a GPU."""
+
+    remote_type: int
+    remote: PciAddress | None = None
+    state: int = pynvml.NVML_FEATURE_ENABLED
+
+
+@dataclass(frozen=True, slots=True)
+class FakeMig:
+    """One MIG device."""
+
+    parent: int
+    number: int
+    uuid: str
+    name: str
+    gpu_instance: int
+    compute_instance: int = 0
+    start: int = 0
+    size: int = 1
+    memory_mib: int = 4864
+    multiprocessors: int = 14
+
+
+class FakeNvml:
+    """One driver. `refuse()` makes calls fail, `missing` holds symbols that the library does not have."""
+
+    def __init__(self, machine: Machine, migs: tuple[FakeMig, ...] = ()) -> None:
+        self.machine = machine
+        self.migs = migs
+        self.missing: set[str] = set()
+        self.calls: list[str] = []
+        self.wedged: dict[str, threading.Event] = {}
+        """Symbol → event that its calls wait for, as a call into a hanging driver does."""
+        self.links = [_links(machine, ordinal) for ordinal in range(len(machine.gpus))]
+        self._refusals: dict[tuple[str, int | None], int] = {}
+
+    def refuse(self, symbol: str, code: int, gpu: int | None = None) -> None:
+        """Answer all calls of a symbol with an error, or those for the GPU of one ordinal."""
+        self._refusals[symbol, gpu] = code
+
+    def allow(self) -> None:
+        """Take back all refusals."""
+        self._refusals.clear()
+
+    def address(self, ordinal: int) -> PciAddress:
+        """Return a GPU's PCI address, one of our own where the machine tells none."""
+        return gpu_address(self.machine, ordinal)
+
+    def __getattr__(self, symbol: str) -> Callable[..., Any]:
+        """Return a function of the library; AttributeError as ctypes raises it for a missing symbol."""
+        if not symbol.startswith("nvml") or symbol in self.missing:
+            raise AttributeError(symbol)
+        function = getattr(type(self), f"_{symbol}", None)
+        if function is None:
+            raise AttributeError(symbol)
+
+        def call(*arguments: Any) -> Any:
+            self.calls.append(symbol)
+            if symbol in self.wedged:
+                self.wedged[symbol].wait()
+            ordinal = _ordinal(arguments[0]) if arguments else None
+            if symbol == "nvmlDeviceGetHandleByIndex_v2":
+                ordinal = self._ordinal_of_index(arguments[0].value)
+            for key in ((symbol, None), (symbol, ordinal)):
+                if key in self._refusals:
+                    return self._refusals[key]
+            return function(self, *arguments)
+
+        return call
+
+    def _nvmlInitWithFlags(self, _flags: int) -> int:
+        return int(OK)
+
+    def _nvmlShutdown(self) -> int:
+        return int(OK)
+
+    def _nvmlErrorString(self, _code: int) -> bytes:
+        return b"an error that only the library knows"
+
+    def _nvmlSystemGetDriverVersion(self, buffer: Any, _length: Any) -> int:
+        return _set_text(buffer, self.machine.driver_version)
+
+    def _nvmlSystemGetCudaDriverVersion_v2(self, version: Any) -> int:
+        text = self.machine.cuda_driver_version
+        if text is None:
+            return int(NOT_SUPPORTED)
+        major, minor = text.split(".")
+        return _set(version, int(major) * 1000 + int(minor) * 10)
+
+    def _nvmlDeviceGetCount_v2(self, count: Any) -> int:
+        return _set(count, len(self.machine.gpus))
+
+    def _nvmlDeviceGetHandleByIndex_v2(self, index: Any, handle: Any) -> int:
+        ordinal = self._ordinal_of_index(index.value)
+        return int(INVALID_ARGUMENT) if ordinal is None else _set_handle(handle, _GPU_HANDLE + ordinal)
+
+    def _nvmlDeviceGetUUID(self, handle: Any, buffer: Any, _length: Any) -> int:
+        mig = self._mig(handle)
+        return _set_text(buffer, mig.uuid if mig is not None else self._gpu(handle).uuid)
+
+    def _nvmlDeviceGetPciInfo_v3(self, handle: Any, info: Any) -> int:
+        return _set_address(info, self.address(_ordinal_of(handle)))
+
+    def _nvmlDeviceGetMinorNumber(self, handle: Any, minor: Any) -> int:
+        return _set(minor, self._gpu(handle).minor)
+
+    def _nvmlDeviceGetName(self, handle: Any, buffer: Any, _length: Any) -> int:
+        mig = self._mig(handle)
+        return _set_text(buffer, mig.name if mig is not None else self._gpu(handle).product_name)
+
+    def _nvmlDeviceGetBrand(self, handle: Any, brand: Any) -> int:
+        word = self._gpu(handle).brand
+        return _set(brand, None if word is None else _NUMBER_OF_BRAND[word])
+
+    def _nvmlDeviceGetArchitecture(self, handle: Any, architecture: Any) -> int:
+        word = self._gpu(handle).architecture
+        return _set(architecture, None if word is None else _NUMBER_OF_ARCHITECTURE[word])
+
+    def _nvmlDeviceGetCudaComputeCapability(self, handle: Any, major: Any, minor: Any) -> int:
+        text = self._gpu(handle).cuda_compute_capability
+        if text is None:
+            return int(NOT_SUPPORTED)
+        major._obj.value, minor._obj.value = map(int, text.split("."))
+        return int(OK)
+
+    def _nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:
+        total = self._gpu(handle).memory_bytes
+        if total is None:
+            return int(NOT_SUPPORTED)
+        memory._obj.total = memory._obj.free = total
+        return int(OK)
+
+    def _nvmlDeviceGetMaxPcieLinkGeneration(self, handle: Any, generation: Any) -> int:
+        return _set(generation, self._gpu(handle).pcie_generation)
+
+    def _nvmlDeviceGetMaxPcieLinkWidth(self, handle: Any, width: Any) -> int:
+        return _set(width, self._gpu(handle).pcie_width)
+
+    def _nvmlDeviceGetTopologyCommonAncestor(self, one: Any, other: Any, level: Any) -> int:
+        known = self.machine.topology.link(_ordinal_of(one), _ordinal_of(other)).level
+        return int(pynvml.NVML_ERROR_UNKNOWN) if known is None else _set(level, known.value)
+
+    def _nvmlDeviceGetNvLinkState(self, handle: Any, link: int, state: Any) -> int:
+        found = self._link(handle, link)
+        return (
+            int(NOT_SUPPORTED if not self.links[_ordinal_of(handle)] else INVALID_ARGUMENT)
+            if found is None
+            else _set(state, found.state)
+        )
+
+    def _nvmlDeviceGetNvLinkVersion(self, handle: Any, _link: int, version: Any) -> int:
+        generation = self._gpu(handle).nvlink_generation
+        return _set(version, None if generation is None else _NVLINK_VERSION[generation])
+
+    def _nvmlDeviceGetNvLinkRemotePciInfo_v2(self, handle: Any, link: int, info: Any) -> int:
+        found = self._link(handle, link)
+        if found is None or found.remote is None:
+            return int(NOT_SUPPORTED)
+        return _set_address(info, found.remote)
+
+    def _nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: Any, link: int, remote_type: Any) -> int:
+        found = self._link(handle, link)
+        return int(INVALID_ARGUMENT) if found is None else _set(remote_type, found.remote_type)
+
+    def _nvmlDeviceGetGpuFabricInfoV(self, handle: Any, info: Any) -> int:
+        if info._obj.version != pynvml.nvmlGpuFabricInfo_v2:
+            return int(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
+        return self._nvmlDeviceGetGpuFabricInfo(handle, info)
+
+    def _nvmlDeviceGetGpuFabricInfo(self, handle: Any, info: Any) -> int:
+        clique = self._gpu(handle).fabric_clique
+        if clique is None:
+            return int(NOT_SUPPORTED)
+        cluster, _, number = clique.rpartition(".")
+        info._obj.clusterUuid = (ctypes.c_uint8 * 16)(*uuid.UUID(cluster).bytes)
+        info._obj.cliqueId = int(number)
+        info._obj.state = pynvml.NVML_GPU_FABRIC_STATE_COMPLETED
+        info._obj.status = OK
+        return int(OK)
+
+    def _nvmlDeviceGetMigMode(self, handle: Any, current: Any, pending: Any) -> int:
+        mode = int(any(mig.parent == _ordinal_of(handle) for mig in self.migs))
+        _set(current, mode)
+        return _set(pending, mode)
+
+    def _nvmlDeviceGetMaxMigDeviceCount(self, _handle: Any, count: Any) -> int:
+        return _set(count, 7)
+
+    def _nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, number: Any, mig_handle: Any) -> int:
+        for place, mig in enumerate(self.migs):
+            if (mig.parent, mig.number) == (_ordinal_of(handle), number.value):
+                return _set_handle(mig_handle, _MIG_HANDLE + place)
+        return int(pynvml.NVML_ERROR_NOT_FOUND)
+
+    def _nvmlDeviceGetGpuInstanceId(self, handle: Any, number: Any) -> int:
+        mig = self._mig(handle)
+        return _set(number, None if mig is None else mig.gpu_instance)
+
+    def _nvmlDeviceGetComputeInstanceId(self, handle: Any, number: Any) -> int:
+        mig = self._mig(handle)
+        return _set(number, None if mig is None else mig.compute_instance)
+
+    def _nvmlDeviceGetAttributes_v2(self, handle: Any, attributes: Any) -> int:
+        mig = self._mig(handle)
+        if mig is None:
+            return int(NOT_SUPPORTED)
+        attributes._obj.memorySizeMB = mig.memory_mib
+        attributes._obj.multiprocessorCount = mig.multiprocessors
+        return int(OK)
+
+    def _nvmlDeviceGetGpuInstanceById(self, handle: Any, number: int, instance: Any) -> int:
+        for place, mig in enumerate(self.migs):
+            if (mig.parent, mig.gpu_instance) == (_ordinal_of(handle), number):
+                return _set_handle(instance, _INSTANCE_HANDLE + place)
+        return int(pynvml.NVML_ERROR_NOT_FOUND)
+
+    def _nvmlGpuInstanceGetInfo(self, instance: Any, info: Any) -> int:
+        mig = self.migs[_pointer(instance) - _INSTANCE_HANDLE]
+        info._obj.id = mig.gpu_instance
+        info._obj.placement.start, info._obj.placement.size = mig.start, mig.size
+        return int(OK)
+
+    def _gpu(self, handle: Any) -> Gpu:
+        return self.machine.gpus[_ordinal_of(handle)]
+
+    def _mig(self, handle: Any) -> FakeMig | None:
+        place = _pointer(handle) - _MIG_HANDLE
+        return self.migs[place] if 0 <= place < len(self.migs) else None
+
+    def _link(self, handle: Any, link: int) -> FakeLink | None:
+        links = self.links[_ordinal_of(handle)]
+        return links[link] if link < len(links) else None
+
+    def _ordinal_of_index(self, index: int) -> int | None:
+        return next((ordinal for ordinal, gpu in enumerate(self.machine.gpus) if gpu.index == index), None)
+
+
+def gpu_address(machine: Machine, ordinal: int) -> PciAddress:
+    """Return the PCI address of a GPU, one of our own where the machine tells none."""
+    text = machine.gpus[ordinal].pci_bus_id
+    address = PciAddress.parse(text) if text is not None else PciAddress(0, 0x10 + ordinal, 0, 0)
+    assert address is not None
+    return address
+
+
+def _links(machine: Machine, ordinal: int) -> list[FakeLink]:
+    """Lay the links of one GPU: all to switches where its pairs show more than it has, else one by one to its peers."""
+    peers = {
+        other: machine.topology.link(ordinal, other).nvlinks for other in range(len(machine.gpus)) if other != ordinal
+    }
+    own = machine.gpus[ordinal].nvlink_count or 0
+    if sum(count or 0 for count in peers.values()) > own:
+        return [FakeLink(pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH)] * own
+    direct = [
+        FakeLink(pynvml.NVML_NVLINK_DEVICE_TYPE_GPU, gpu_address(machine, other))
+        for other, count in peers.items()
+        for _ in range(count or 0)
+    ]
+    return direct + [FakeLink(pynvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU)] * (own - len(direct))
+
+
+def _set(reference: Any, value: int | None) -> int:
+    if value is None:
+        return int(NOT_SUPPORTED)
+    reference._obj.value = value
+    return int(OK)
+
+
+def _set_text(buffer: Any, text: str | None) -> int:
+    if text is None:
+        return int(NOT_SUPPORTED)
+    buffer.value = text.encode()
+    return int(OK)
+
+
+def _set_address(info: Any, address: PciAddress) -> int:
+    bus_id = f"{address.domain:08X}:{address.bus:02X}:{address.device:02X}.{address.function:X}"
+    info._obj.busId = bus_id.encode()
+    info._obj.domain, info._obj.bus, info._obj.device = address.domain, address.bus, address.device
+    return int(OK)
+
+
+def _set_handle(reference: Any, value: int) -> int:
+    ctypes.cast(ctypes.pointer(reference._obj), ctypes.POINTER(ctypes.c_void_p)).contents.value = value
+    return int(OK)
+
+
+def _pointer(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+def _ordinal_of(handle: Any) -> int:
+    return _pointer(handle) - _GPU_HANDLE
+
+
+def _ordinal(argument: Any) -> int | None:
+    """Return the ordinal if the first argument of a call is the handle of a GPU."""
+    if not isinstance(argument, pynvml.c_nvmlDevice_t):
+        return None
+    ordinal = _ordinal_of(argument)
+    return ordinal if 0 <= ordinal < _MIG_HANDLE - _GPU_HANDLE else None

@@ -1,0 +1,164 @@
+"""The whole plugin in a world of its own: an embedded API server with one node, the node's folders, kubelet's calls."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from dracaena.api.names import gpu_device_name
+from dracaena.api.objects import KubeObject, Node, ObjectMeta, Pod, ResourceClaim, ResourceSlice
+from dracaena.api.podlist import decode_podlist
+from dracaena.demo.apiserver import ApiServer
+from dracaena.kube.client import KubeClient
+from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.program import Program
+from dracaena.kubelet_plugin.settings import PluginSettings
+from dracaena.proto.dra.v1 import api_pb2 as v1
+from dracaena.proto.dra.v1 import api_pb2_grpc as v1_grpc
+from dracaena.proto.pluginregistration.v1 import api_pb2 as registration
+from dracaena.proto.pluginregistration.v1 import api_pb2_grpc as registration_grpc
+from support.kube import client_for
+
+DRIVER = "gpu.dracaena.dev"
+NODE = "node-1"
+MACHINE = "7-gpu-box"
+GPUS = [gpu.uuid for gpu in read_machine(MACHINE).gpus]
+CALL_S = 20
+
+
+class World:
+    """An API server with one node, and the folders of that node."""
+
+    def __init__(self, server: ApiServer, folder: Path) -> None:
+        self.server = server
+        self.folder = folder
+        self.client: KubeClient = client_for(server.url, folder)
+        self.kubelet = folder / "k"
+        self.create(Node, {"metadata": {"name": NODE}})
+
+    def create(self, kind: type[KubeObject], document: Mapping[str, Any], namespace: str = "") -> KubeObject:
+        return self.client.create(kind, document, namespace=namespace)
+
+    def settings(self, **changes: Any) -> PluginSettings:
+        given = {
+            "node_name": NODE,
+            "machine": MACHINE,
+            "kubeconfig": str(self.folder / "kubeconfig"),
+            "kubelet_root": str(self.kubelet),
+            "cdi_root": str(self.folder / "cdi"),
+            "dev_root": str(self.folder / "host"),
+            "driver_root": str(self.folder / "host"),
+            **changes,
+        }
+        return PluginSettings(**given)
+
+    def arguments(self, **changes: Any) -> list[str]:
+        settings = self.settings(**changes)
+        names = ("node_name", "machine", "kubeconfig", "kubelet_root", "cdi_root", "dev_root", "driver_root", "pod_uid")
+        return [f"--{name.replace('_', '-')}={getattr(settings, name)}" for name in names]
+
+    def slices(self) -> list[ResourceSlice]:
+        return list(self.client.list(ResourceSlice).items)
+
+    def allocated_claim(
+        self, name: str, gpus: list[int], pod: Pod | None = None, *, devices: Sequence[str] = ()
+    ) -> ResourceClaim:
+        """Create a claim and allocate it as a controller does: GPUs by number, other devices by name."""
+        names = [*(gpu_device_name(GPUS[n]) for n in gpus), *devices]
+        request = {"name": "gpus", "exactly": {"deviceClassName": DRIVER, "count": len(names)}}
+        document = {"metadata": {"name": name}, "spec": {"devices": {"requests": [request]}}}
+        self.client.create(ResourceClaim, document, namespace="default")
+        results = [{"request": "gpus", "driver": DRIVER, "pool": NODE, "device": device} for device in names]
+        terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [NODE]}]}]
+        status: dict[str, Any] = {
+            "allocation": {"devices": {"results": results}, "nodeSelector": {"nodeSelectorTerms": terms}}
+        }
+        if pod is not None:
+            status["reservedFor"] = [{"resource": "pods", "name": pod.metadata.name, "uid": pod.metadata.uid}]
+        return self.client.merge_patch(
+            ResourceClaim, name, {"status": status}, namespace="default", subresource="status"
+        )
+
+    def pod(self, name: str, claim: str) -> Pod:
+        """Create a pod that runs on the node and uses a claim."""
+        container = {"name": "main", "image": "app", "resources": {"claims": [{"name": "gpus"}]}}
+        spec = {
+            "nodeName": NODE,
+            "containers": [container],
+            "resourceClaims": [{"name": "gpus", "resourceClaimName": claim}],
+        }
+        return self.client.create(Pod, {"metadata": {"name": name}, "spec": spec}, namespace="default")
+
+    def annotations(self, name: str) -> Mapping[str, str]:
+        return self.client.get(Pod, name, namespace="default").metadata.annotations
+
+    def podlist(self) -> list[tuple[str, tuple[str, ...]]]:
+        data = (self.kubelet / "pod-resources" / "podlist.json").read_bytes()
+        return [(entry.name, entry.gpu_list) for entry in decode_podlist(data)]
+
+    def spec_text(self, claim: ResourceClaim) -> str:
+        """The CDI spec of a claim as it is on disk."""
+        return (self.folder / "cdi" / f"{DRIVER}-claim_{claim.metadata.uid}.json").read_text(encoding="utf-8")
+
+    def socket(self, pod_uid: str = "") -> Path:
+        """Ask the registration socket where the driver serves, as kubelet does."""
+        with grpc.insecure_channel(f"unix:{self._registry_socket(pod_uid)}") as channel:
+            info = registration_grpc.RegistrationStub(channel).GetInfo(  # type: ignore[no-untyped-call]  # generated
+                registration.InfoRequest(), timeout=CALL_S, wait_for_ready=True
+            )
+        return Path(info.endpoint)
+
+    def register(self, pod_uid: str = "") -> None:
+        """Tell the plugin that kubelet has taken it, as kubelet does after GetInfo."""
+        with grpc.insecure_channel(f"unix:{self._registry_socket(pod_uid)}") as channel:
+            registration_grpc.RegistrationStub(channel).NotifyRegistrationStatus(  # type: ignore[no-untyped-call]
+                registration.RegistrationStatus(plugin_registered=True), timeout=CALL_S, wait_for_ready=True
+            )
+
+    def _registry_socket(self, pod_uid: str) -> Path:
+        tail = f"-{pod_uid}" if pod_uid else ""
+        return self.kubelet / "plugins_registry" / f"{DRIVER}{tail}-reg.sock"
+
+    def prepare(self, *claims: ResourceClaim, pod_uid: str = "") -> dict[str, v1.NodePrepareResourceResponse]:
+        request = v1.NodePrepareResourcesRequest(claims=[_claim(c) for c in claims])
+        with grpc.insecure_channel(f"unix:{self.socket(pod_uid)}") as channel:
+            stub = v1_grpc.DRAPluginStub(channel)  # type: ignore[no-untyped-call]  # generated
+            return dict(stub.NodePrepareResources(request, timeout=CALL_S, wait_for_ready=True).claims)
+
+    def unprepare(self, *claims: ResourceClaim, pod_uid: str = "") -> dict[str, str]:
+        request = v1.NodeUnprepareResourcesRequest(claims=[_claim(c) for c in claims])
+        with grpc.insecure_channel(f"unix:{self.socket(pod_uid)}") as channel:
+            stub = v1_grpc.DRAPluginStub(channel)  # type: ignore[no-untyped-call]  # generated
+            answer = stub.NodeUnprepareResources(request, timeout=CALL_S, wait_for_ready=True).claims
+        return {uid: entry.error for uid, entry in answer.items()}
+
+
+def _claim(claim: ResourceClaim) -> v1.Claim:
+    meta: ObjectMeta = claim.metadata
+    return v1.Claim(namespace=meta.namespace, name=meta.name, uid=meta.uid)
+
+
+def http(program: Program, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{program.http_port}{path}", timeout=CALL_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def start_process(world: World, **changes: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "dracaena.cli.main", "kubelet-plugin", *world.arguments(**changes)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

@@ -1,0 +1,253 @@
+"""The real pynvml on a fake driver: what is read, and what each refusal leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pynvml
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dracaena.api.machine import Gpu, Machine
+from dracaena.api.topology import topology_from_matrix
+from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
+from dracaena.kubelet_plugin.adapters.nvml_library import DriverNotReadyError, NvmlError, NvmlLibrary
+from dracaena.kubelet_plugin.discovery.build import build_machine, read_inventory
+from dracaena.kubelet_plugin.discovery.inventory import LeftOut, NodeInventory
+from dracaena.kubelet_plugin.discovery.pci import PciAddress
+from support.fake_nvml import SYMBOLS, FakeLink, FakeMig, FakeNvml
+
+ERROR_CODES = sorted(
+    {value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")} | {77}  # 77: none that we know
+)
+NEEDED = ("nvmlInitWithFlags", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID")
+CLUSTER = "6d1c0ee1-7a4f-4f3a-9e3b-0a1b2c3d4e5f"
+
+
+def gpu(ordinal: int) -> Gpu:
+    return Gpu(
+        uuid=f"GPU-00000000-0000-0000-0000-{ordinal:012}",
+        index=ordinal,
+        minor=ordinal + 3,
+        product_name="NVIDIA H100 80GB HBM3",
+        brand="Nvidia",
+        architecture="Hopper",
+        cuda_compute_capability="9.0",
+        memory_bytes=85520809984,
+        pci_bus_id=f"0000:{0x18 + ordinal:02x}:00.0",
+        pcie_generation=5,
+        pcie_width=16,
+        nvlink_count=4,
+        nvlink_generation=4,
+        fabric_clique=f"{CLUSTER}.7",
+        mig_enabled=ordinal == 1,
+    )
+
+
+MACHINE = Machine(
+    name="four",
+    gpus=tuple(gpu(ordinal) for ordinal in range(3)),
+    topology=topology_from_matrix([["X", "NV2", "NV2"], ["NV2", "X", "NV2"], ["NV2", "NV2", "X"]]),
+    driver_version="535.104.05",
+    cuda_driver_version="12.2",
+)
+MIG = FakeMig(
+    parent=1,
+    number=2,
+    uuid="MIG-7ec3a1a0-9f0e-5d7c-8b57-0d4d2b1e9f11",
+    name="NVIDIA H100 80GB HBM3 MIG 1g.10gb+me",
+    gpu_instance=9,
+    compute_instance=0,
+    start=4,
+    size=2,
+    memory_mib=9984,
+    multiprocessors=16,
+)
+
+
+@pytest.fixture
+def fake() -> FakeNvml:
+    return FakeNvml(MACHINE, migs=(MIG,))
+
+
+@pytest.fixture
+def reader(fake: FakeNvml) -> Iterator[NvmlReader]:
+    found = NvmlReader(NvmlLibrary(lambda: fake))
+    yield found
+    fake.allow()
+    found.close()
+
+
+def test_all_facts_of_a_gpu_are_read(reader: NvmlReader) -> None:
+    machine = build_machine(reader.read(), name="four")
+    assert machine.gpus == MACHINE.gpus
+    assert (machine.driver_version, machine.cuda_driver_version) == ("535.104.05", "12.2")
+    assert {link.nvlinks for link in machine.topology.pairs} == {2}
+
+
+def test_nothing_is_left_out_but_what_nobody_told(reader: NvmlReader) -> None:
+    left_out = reader.read().left_out
+    assert {out.call for out in left_out} == {"nvmlDeviceGetTopologyCommonAncestor"}
+
+
+def test_a_mig_device_is_read_with_its_place(reader: NvmlReader) -> None:
+    (mig,) = reader.read().mig_devices
+    assert (mig.parent_uuid, mig.uuid) == (MACHINE.gpus[1].uuid, MIG.uuid)
+    assert (mig.gpu_instance_id, mig.compute_instance_id, mig.start, mig.size) == (9, 0, 4, 2)
+    assert (mig.profile, mig.memory_bytes, mig.multiprocessors) == ("1g.10gb+me", 9984 << 20, 16)
+
+
+def test_a_mig_device_whose_place_is_not_told_is_not_named(fake: FakeNvml, reader: NvmlReader) -> None:
+    assert [mig.uuid for mig in read_inventory(reader.read(), name="mig").machine.mig_devices] == [MIG.uuid]
+    fake.refuse("nvmlDeviceGetGpuInstanceById", pynvml.NVML_ERROR_NO_PERMISSION)
+    assert read_inventory(reader.read(), name="mig").machine.mig_devices == ()
+
+
+def test_links_to_switches_need_no_address(fake: FakeNvml, reader: NvmlReader) -> None:
+    fake.links = [[FakeLink(pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH)] * 18 for _ in fake.links]
+    machine = build_machine(reader.read(), name="switched")
+    assert {link.nvlinks for link in machine.topology.pairs} == {18}
+    assert "nvmlDeviceGetNvLinkRemotePciInfo_v2" not in fake.calls
+
+
+def test_a_link_that_is_down_counts_nowhere(fake: FakeNvml, reader: NvmlReader) -> None:
+    fake.links[0][0] = replace(fake.links[0][0], state=pynvml.NVML_FEATURE_DISABLED)
+    machine = build_machine(reader.read(), name="one down")
+    assert machine.gpus[0].nvlink_count == 3
+    assert machine.topology.link(0, 1).nvlinks == 1
+    assert machine.topology.link(1, 2).nvlinks == 2
+
+
+@pytest.mark.parametrize("code", ERROR_CODES)
+@pytest.mark.parametrize("symbol", SYMBOLS)
+def test_each_refusal_leaves_a_field_out_or_is_a_clear_error(
+    fake: FakeNvml, reader: NvmlReader, symbol: str, code: int
+) -> None:
+    fake.refuse(symbol, code)
+    if symbol in NEEDED:
+        with pytest.raises(NvmlError, match="the NVIDIA driver"):
+            reader.read()
+        return
+    machine = build_machine(reader.read(), name="refused")
+    assert [known.uuid for known in machine.gpus] == [known.uuid for known in MACHINE.gpus]
+    assert_nothing_invented(machine)
+
+
+@pytest.mark.parametrize("symbol", SYMBOLS)
+def test_each_missing_symbol_leaves_a_field_out_or_is_a_clear_error(
+    fake: FakeNvml, reader: NvmlReader, symbol: str
+) -> None:
+    fake.missing.add(symbol)
+    if symbol in NEEDED:
+        with pytest.raises(NvmlError, match="FUNCTION_NOT_FOUND"):
+            reader.read()
+        return
+    inventory = reader.read()
+    assert_nothing_invented(build_machine(inventory, name="old driver"))
+    assert "FUNCTION_NOT_FOUND" in {out.reason for out in inventory.left_out}
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    refusals=st.dictionaries(
+        st.tuples(st.sampled_from([s for s in SYMBOLS if s not in NEEDED]), st.sampled_from([None, 0, 1, 2])),
+        st.sampled_from(ERROR_CODES),
+    )
+)
+def test_no_mix_of_refusals_invents_or_crashes(refusals: dict[tuple[str, int | None], int]) -> None:
+    fake = FakeNvml(MACHINE, migs=(MIG,))
+    for (symbol, ordinal), code in refusals.items():
+        fake.refuse(symbol, code, ordinal)
+    reader = NvmlReader(NvmlLibrary(lambda: fake))
+    try:
+        assert_nothing_invented(build_machine(reader.read(), name="mixed"))
+    finally:
+        reader.close()
+
+
+def assert_nothing_invented(machine: Machine) -> None:
+    """Every field is either left out or the true one. Without links, no NVLink may be shown."""
+    truth = {known.uuid: known for known in MACHINE.gpus}
+    for found in machine.gpus:
+        for field in Gpu.__dataclass_fields__:
+            value, true_value = getattr(found, field), getattr(truth[found.uuid], field)
+            assert value in (None, true_value) or (field == "nvlink_count" and value == 0), field
+    assert {link.nvlinks for link in machine.topology.pairs} <= {None, 0, 2}
+
+
+def test_one_lost_gpu_leaves_the_others(fake: FakeNvml, reader: NvmlReader) -> None:
+    fake.refuse("nvmlDeviceGetHandleByIndex_v2", pynvml.NVML_ERROR_GPU_IS_LOST, gpu=1)
+    inventory = reader.read()
+    assert [found.index for found in inventory.gpus] == [0, 2]
+    lost = LeftOut("GPU 1", "nvmlDeviceGetHandleByIndex", "GPU_IS_LOST")
+    assert lost in inventory.left_out
+    assert lost.may_pass
+
+
+def test_a_gpu_without_uuid_is_left_out_by_name(fake: FakeNvml, reader: NvmlReader) -> None:
+    fake.refuse("nvmlDeviceGetUUID", pynvml.NVML_ERROR_TIMEOUT, gpu=2)
+    inventory = reader.read()
+    assert LeftOut("GPU 2", "nvmlDeviceGetUUID", "TIMEOUT") in inventory.left_out
+
+
+def test_a_uuid_that_is_no_text_is_a_clear_error(fake: FakeNvml, reader: NvmlReader) -> None:
+    broken = type("Broken", (FakeNvml,), {"_nvmlDeviceGetUUID": lambda _self, _h, buffer, _n: _garbage(buffer)})(
+        MACHINE
+    )
+    with pytest.raises(NvmlError, match="its answer is no text"):
+        NvmlReader(NvmlLibrary(lambda: broken)).read()
+
+
+def _garbage(buffer: object) -> int:
+    buffer.value = b"\xff\xfe"  # type: ignore[attr-defined]  # a ctypes buffer
+    return 0
+
+
+def test_a_node_without_gpus_is_an_empty_machine() -> None:
+    empty = Machine(name="none", gpus=(), topology=topology_from_matrix([]))
+    reader = NvmlReader(NvmlLibrary(lambda: FakeNvml(empty)))
+    assert reader.read() == NodeInventory(gpus=(), left_out=reader.read().left_out)
+    reader.close()
+
+
+def test_an_unknown_error_of_init_says_what_is_waited_for(fake: FakeNvml, reader: NvmlReader) -> None:
+    fake.refuse("nvmlInitWithFlags", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    with pytest.raises(DriverNotReadyError, match="waiting for the NVIDIA driver: its kernel module is not loaded"):
+        reader.read()
+
+
+def test_the_library_is_looked_for_again_after_a_failed_start() -> None:
+    early = FakeNvml(MACHINE)
+    early.refuse("nvmlInitWithFlags", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+    libraries = iter([early, FakeNvml(MACHINE)])
+    reader = NvmlReader(NvmlLibrary(lambda: next(libraries)))
+    with pytest.raises(DriverNotReadyError):
+        reader.read()
+    assert len(reader.read().gpus) == 3
+    reader.close()
+
+
+def test_handles_of_a_reloaded_driver_are_fetched_anew() -> None:
+    old, new = FakeNvml(MACHINE), FakeNvml(MACHINE)
+    libraries = iter([old, new])
+    reader = NvmlReader(NvmlLibrary(lambda: next(libraries)))
+    reader.read()
+    old.refuse("nvmlDeviceGetCount_v2", pynvml.NVML_ERROR_UNINITIALIZED)
+    with pytest.raises(NvmlError, match="how many GPUs"):
+        reader.read()
+    assert len(reader.read().gpus) == 3
+    assert new.calls
+    reader.close()
+
+
+def test_addresses_beyond_the_short_form_keep_their_place() -> None:
+    far = replace(MACHINE, gpus=tuple(replace(known, pci_bus_id=None) for known in MACHINE.gpus))
+    fake = FakeNvml(far)
+    fake.address = lambda ordinal: PciAddress(0x10000 - ordinal, 1, 0, 0)  # type: ignore[method-assign]
+    reader = NvmlReader(NvmlLibrary(lambda: fake))
+    machine = build_machine(reader.read(), name="far")
+    assert [known.index for known in machine.gpus] == [2, 1, 0]
+    assert [known.pci_bus_id for known in machine.gpus] == ["fffe:01:00.0", "ffff:01:00.0", None]
+    reader.close()

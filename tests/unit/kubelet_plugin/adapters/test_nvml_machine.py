@@ -1,0 +1,113 @@
+"""A fake driver and a fake /sys made from each recorded machine are read as that machine.
+
+What may differ, and why:
+* a field that the recording does not have may be there: a driver tells its PCI addresses and counts its links;
+* a card that a recording shows as SYS to a GPU of its own NUMA node is read as NODE: a recording of printed text has
+  what the tool printed, sysfs has the two NUMA nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dracaena.api.links import LinkLevel
+from dracaena.api.machine import Gpu, Machine
+from dracaena.kubelet_plugin.adapters.mig_access import MigAccess
+from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
+from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
+from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
+from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names, read_machine
+from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
+from support.fake_nvml import FakeMig, FakeNvml
+from support.fake_sysfs import write_machine
+from support.machines import divided_machine
+
+
+def read_as_live(machine: Machine, sys_root: Path) -> Machine:
+    write_machine(sys_root, machine)
+    source = NvmlMachine(machine.name, NvmlReader(NvmlLibrary(lambda: FakeNvml(machine))), Sysfs(str(sys_root)))
+    try:
+        return source.read()
+    finally:
+        source.close()
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_gpus_are_read_back(name: str, tmp_path: Path) -> None:
+    recorded = read_machine(name)
+    live = read_as_live(recorded, tmp_path)
+    assert (live.name, live.driver_version) == (name, recorded.driver_version)
+    assert len(live.gpus) == len(recorded.gpus)
+    for found, known in zip(live.gpus, recorded.gpus, strict=True):
+        for field in Gpu.__dataclass_fields__:
+            if getattr(known, field) is not None:
+                assert getattr(found, field) == getattr(known, field), field
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_pairs_and_numa_nodes_are_read_back(name: str, tmp_path: Path) -> None:
+    recorded = read_machine(name)
+    live = read_as_live(recorded, tmp_path)
+    assert live.topology.pairs == recorded.topology.pairs
+    assert live.topology.numa_nodes == recorded.topology.numa_nodes
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_cards_are_read_back(name: str, tmp_path: Path) -> None:
+    recorded = read_machine(name)
+    live = read_as_live(recorded, tmp_path)
+    assert [nic.name for nic in live.topology.nics] == [nic.name for nic in recorded.topology.nics]
+    for found, known in zip(live.topology.nics, recorded.topology.nics, strict=True):
+        for level, true_level, numa in zip(found.levels, known.levels, recorded.topology.numa_nodes, strict=True):
+            same_node = true_level == LinkLevel.SYS and numa == found.numa_node
+            assert level == (LinkLevel.NODE if same_node else true_level)
+
+
+def test_a_driver_without_sysfs_leaves_out_what_sysfs_tells(tmp_path: Path) -> None:
+    recorded = read_machine("hgx-h100")
+    source = NvmlMachine("bare", NvmlReader(NvmlLibrary(lambda: FakeNvml(recorded))), Sysfs(str(tmp_path)))
+    live = source.read()
+    source.close()
+    assert set(live.topology.numa_nodes) == {None}
+    assert {gpu.pcie_root for gpu in live.gpus} == {None}
+    assert live.topology.pairs == recorded.topology.pairs
+
+
+def test_a_mig_device_is_read_with_the_nodes_that_open_it(tmp_path: Path) -> None:
+    machine = divided_machine()
+    places = {(1, 0): (100, 101), (1, 1): (100, 102), (3, 0): (103, 104)}
+    lines = {
+        f"gpu1/gi{gi}/access {one}\ngpu1/gi{gi}/ci{ci}/access {other}" for (gi, ci), (one, other) in places.items()
+    }
+    table = tmp_path / "proc/driver/nvidia-caps/mig-minors"
+    table.parent.mkdir(parents=True)
+    table.write_text("\n".join(sorted(lines)), encoding="ascii")
+    migs = tuple(
+        FakeMig(
+            parent=1,
+            number=number,
+            uuid=mig.uuid,
+            name=f"NVIDIA H100 80GB HBM3 MIG {mig.profile}",
+            gpu_instance=mig.gpu_instance_id,
+            compute_instance=mig.compute_instance_id,
+            start=mig.start,
+            size=mig.size,
+            memory_mib=9984,
+            multiprocessors=16,
+        )
+        for number, mig in enumerate(machine.mig_devices)
+    )
+    library = FakeNvml(replace(machine, mig_devices=()), migs)
+    sysfs, access = Sysfs(str(tmp_path / "sys")), MigAccess(str(tmp_path / "proc"))
+    source = NvmlMachine("divided", NvmlReader(NvmlLibrary(lambda: library)), sysfs, access)
+    try:
+        found = source.read()
+    finally:
+        source.close()
+    assert [gpu.mig_enabled for gpu in found.gpus] == [False, True]
+    assert found.mig_devices == tuple(
+        replace(mig, access_minors=places[mig.gpu_instance_id, mig.compute_instance_id]) for mig in machine.mig_devices
+    )

@@ -1,0 +1,131 @@
+"""Calls run one after the other, and one that hangs holds up nobody."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from dracaena.kubelet_plugin.driver_thread import DriverThread, StoppedError, WedgedError
+from support.clock import FakeClock
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def driver(clock: FakeClock) -> Iterator[DriverThread]:
+    found = DriverThread(clock, lambda: "nvmlDeviceGetUUID of GPU 3", lambda: None)
+    found.start()
+    yield found
+    found.stop()
+
+
+def hang(driver: DriverThread, clock: FakeClock, release: threading.Event) -> str:
+    """Begin a call that hangs until release, let its deadline pass, and return what its caller was told."""
+    told: list[str] = []
+    inside = threading.Event()
+
+    def work() -> None:
+        inside.set()
+        release.wait()
+
+    def ask() -> None:
+        try:
+            driver.call("a reading", work, 30)
+        except WedgedError as error:
+            told.append(str(error))
+
+    caller = threading.Thread(target=ask)
+    caller.start()
+    inside.wait()
+    clock.advance(31)
+    caller.join()
+    return told[0]
+
+
+def test_the_result_comes_back(driver: DriverThread) -> None:
+    assert driver.call("a sum", lambda: 1 + 1, 1) == 2
+
+
+def test_all_calls_run_in_one_thread_that_is_not_the_callers(driver: DriverThread) -> None:
+    threads = {driver.call("a name", threading.get_ident, 1) for _ in range(5)}
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+
+
+def test_an_error_is_raised_where_it_was_asked(driver: DriverThread) -> None:
+    def fail() -> None:
+        raise ValueError("no such GPU")
+
+    with pytest.raises(ValueError, match="no such GPU"):
+        driver.call("a failure", fail, 1)
+    assert driver.call("the next", lambda: 1, 1) == 1
+
+
+def test_a_call_that_hangs_lets_its_caller_go_and_is_named(driver: DriverThread, clock: FakeClock) -> None:
+    release = threading.Event()
+    assert "nvmlDeviceGetUUID of GPU 3 has not returned" in hang(driver, clock, release)
+    release.set()
+
+
+def test_while_one_hangs_others_are_refused_at_once(driver: DriverThread, clock: FakeClock) -> None:
+    release = threading.Event()
+    hang(driver, clock, release)
+    with pytest.raises(WedgedError):
+        driver.call("another", lambda: 1, 3600)
+    release.set()
+
+
+def test_after_a_hanging_call_returned_the_driver_is_used_again(driver: DriverThread, clock: FakeClock) -> None:
+    release = threading.Event()
+    hang(driver, clock, release)
+    release.set()
+    while True:
+        try:
+            assert driver.call("another", lambda: 7, 30) == 7
+            break
+        except WedgedError:
+            continue  # the thread has not taken note of the release yet
+
+
+def test_stop_does_not_wait_for_a_call_that_hangs(clock: FakeClock) -> None:
+    closed = threading.Event()
+    driver = DriverThread(clock, lambda: "", closed.set)
+    driver.start()
+    release = threading.Event()
+    hang(driver, clock, release)
+    driver.stop()
+    assert not closed.is_set()
+    release.set()
+    assert closed.wait(10)
+
+
+def test_stop_lets_go_of_who_waits_and_closes_the_driver(clock: FakeClock) -> None:
+    closed = threading.Event()
+    driver = DriverThread(clock, lambda: "", closed.set)
+    driver.start()
+    driver.stop()
+    assert closed.is_set()
+    with pytest.raises(StoppedError):
+        driver.call("too late", lambda: 1, 1)
+
+
+def test_calls_of_many_threads_take_turns(driver: DriverThread) -> None:
+    running: list[int] = []
+    most: list[int] = []
+
+    def work() -> None:
+        running.append(1)
+        most.append(len(running))
+        running.pop()
+
+    callers = [threading.Thread(target=driver.call, args=("work", work, 60)) for _ in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert most == [1] * 8

@@ -1,0 +1,199 @@
+"""The machine of a node from a driver that comes late, forgets, changes and hangs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from dracaena.api.errors import BadInputError
+from dracaena.api.machine import Gpu, Machine
+from dracaena.api.topology import topology_from_matrix
+from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
+from dracaena.kubelet_plugin.adapters.nvml_library import DriverNotReadyError, NvmlLibrary
+from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
+from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
+from dracaena.kubelet_plugin.live_machine import (
+    INCOMPLETE_S,
+    READ_DEADLINE_S,
+    REREAD_S,
+    RETRY_S,
+    LiveMachine,
+)
+from support.clock import FakeClock
+from support.fake_nvml import FakeNvml
+
+MACHINE = Machine(
+    name="two",
+    gpus=tuple(
+        Gpu(uuid=f"GPU-00000000-0000-0000-0000-{at:012}", index=at, minor=at, pci_bus_id=f"0000:{0x18 + at}:00.0")
+        for at in range(2)
+    ),
+    topology=topology_from_matrix([["X", "PIX"], ["PIX", "X"]]),
+    driver_version="580.65.06",
+)
+
+
+class Node:
+    """A node whose driver is a fake, with its LiveMachine running."""
+
+    def __init__(self, sys_root: Path) -> None:
+        self.clock = FakeClock()
+        self.nvml: FakeNvml | None = FakeNvml(MACHINE)
+        self.changes: list[Machine] = []
+        reader = NvmlReader(NvmlLibrary(self._library))
+        self.source = NvmlMachine("two", reader, Sysfs(str(sys_root)))
+        self.live = LiveMachine(self.source, self.clock, on_change=self.changes.append)
+
+    def _library(self) -> object:
+        if self.nvml is None:
+            raise DriverNotReadyError("waiting for the NVIDIA driver: no library")
+        return self.nvml
+
+    def until(self, condition: Callable[[], bool], step_s: float = 0.0, *, hanging: bool = False) -> None:
+        """Let fake time pass until the condition holds, some steps of step_s. The runner ends a wait in vain.
+
+        Time stands still while the driver is busy, or a slow test machine would look like a driver that hangs.
+        """
+        never = threading.Event()
+        while not condition():
+            if hanging or not self.source.doing():
+                self.clock.advance(step_s / 10)
+            never.wait(0.002)
+
+
+@contextmanager
+def running(node: Node) -> Iterator[Node]:
+    node.live.start()
+    try:
+        yield node
+    finally:
+        node.live.stop()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_the_machine_is_read_once_the_driver_is_there(node: Node) -> None:
+    with running(node):
+        node.until(lambda: node.live.ready() is None)
+        assert [gpu.uuid for gpu in node.changes[-1].gpus] == [gpu.uuid for gpu in MACHINE.gpus]
+        assert len(node.changes) == 1
+
+
+def test_before_the_driver_is_there_it_waits_and_says_so(node: Node) -> None:
+    node.nvml = None
+    with running(node):
+        node.until(lambda: "no library" in (node.live.ready() or ""))
+        assert node.changes == []
+        node.nvml = FakeNvml(MACHINE)
+        node.until(lambda: node.live.ready() is None, RETRY_S)
+        assert len(node.changes[-1].gpus) == 2
+
+
+def test_a_driver_that_hangs_from_the_start_is_named_as_not_ready(node: Node) -> None:
+    assert node.nvml is not None
+    release = node.nvml.wedged["nvmlDeviceGetUUID"] = threading.Event()
+    with running(node):
+        node.until(
+            lambda: "nvmlDeviceGetUUID has not returned" in (node.live.ready() or ""), READ_DEADLINE_S, hanging=True
+        )
+        release.set()
+        node.until(lambda: node.live.ready() is None, RETRY_S)
+
+
+def test_a_driver_that_hangs_later_leaves_the_last_reading(node: Node) -> None:
+    assert node.nvml is not None
+    with running(node):
+        node.until(lambda: node.live.ready() is None)
+        release = node.nvml.wedged["nvmlDeviceGetMemoryInfo"] = threading.Event()
+        node.until(lambda: "nvmlDeviceGetMemoryInfo of GPU 0" in (node.live.stale() or ""), REREAD_S, hanging=True)
+        assert node.live.ready() is None
+        assert len(node.changes[-1].gpus) == 2
+        release.set()
+        node.until(lambda: node.live.stale() is None, INCOMPLETE_S)
+
+
+def test_stop_does_not_wait_for_a_driver_that_hangs(node: Node) -> None:
+    assert node.nvml is not None
+    release = node.nvml.wedged["nvmlDeviceGetCount_v2"] = threading.Event()
+    with running(node):
+        node.until(lambda: node.nvml is not None and "nvmlDeviceGetCount_v2" in node.nvml.calls)
+    release.set()
+
+
+def test_a_change_of_the_machine_is_told_once(node: Node) -> None:
+    assert node.nvml is not None
+    with running(node):
+        node.until(lambda: node.live.ready() is None)
+        node.nvml.machine = replace(MACHINE, driver_version="580.95.05")
+        node.until(lambda: len(node.changes) == 2, REREAD_S)
+        calls = len(node.nvml.calls)
+        node.until(lambda: node.nvml is not None and len(node.nvml.calls) > calls, REREAD_S)
+    assert [machine.driver_version for machine in node.changes] == ["580.65.06", "580.95.05"]
+
+
+def test_a_gpu_that_does_not_answer_for_a_while_stays(node: Node) -> None:
+    assert node.nvml is not None
+    with running(node):
+        node.until(lambda: node.live.ready() is None)
+        node.nvml.refuse("nvmlDeviceGetUUID", pynvml.NVML_ERROR_TIMEOUT, gpu=1)
+        node.until(lambda: "GPU 1: nvmlDeviceGetUUID says TIMEOUT" in (node.live.stale() or ""), REREAD_S)
+        assert len(node.changes[-1].gpus) == 2
+        node.nvml.allow()
+        node.until(lambda: node.live.stale() is None, INCOMPLETE_S)
+    assert len(node.changes) == 1
+
+
+def test_a_gpu_that_is_lost_at_the_start_joins_when_it_is_back(node: Node) -> None:
+    assert node.nvml is not None
+    node.nvml.refuse("nvmlDeviceGetHandleByIndex_v2", pynvml.NVML_ERROR_GPU_IS_LOST, gpu=1)
+    with running(node):
+        node.until(lambda: node.live.ready() is None)
+        assert len(node.changes[-1].gpus) == 1
+        node.nvml.allow()
+        node.until(lambda: len(node.changes[-1].gpus) == 2, INCOMPLETE_S)
+    assert [len(machine.gpus) for machine in node.changes] == [1, 2]
+
+
+def test_a_driver_that_is_unloaded_leaves_the_last_reading_and_is_found_again(node: Node) -> None:
+    assert node.nvml is not None
+    with running(node):
+        node.until(lambda: node.live.ready() is None)
+        node.nvml.refuse("nvmlDeviceGetCount_v2", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+        node.nvml = None
+        node.until(lambda: "no library" in (node.live.stale() or ""), REREAD_S)
+        assert len(node.changes[-1].gpus) == 2
+        node.nvml = FakeNvml(replace(MACHINE, driver_version="590.10"))
+        node.until(lambda: node.changes[-1].driver_version == "590.10", INCOMPLETE_S)
+
+
+def test_facts_that_contradict_each_other_are_no_machine(node: Node) -> None:
+    twins = tuple(replace(gpu, uuid=MACHINE.gpus[0].uuid) for gpu in MACHINE.gpus)
+    node.nvml = FakeNvml(replace(MACHINE, gpus=twins))
+    with running(node):
+        node.until(lambda: "share one uuid" in (node.live.ready() or ""))
+
+
+def test_a_machine_that_could_not_be_taken_is_told_again(node: Node) -> None:
+    refusals = [BadInputError("not this one")]
+    taken: list[Machine] = []
+
+    def take(machine: Machine) -> None:
+        if refusals:
+            raise refusals.pop()
+        taken.append(machine)
+
+    node.live = LiveMachine(node.source, node.clock, on_change=take)
+    with running(node):
+        node.until(lambda: "not this one" in (node.live.ready() or ""))
+        node.until(lambda: bool(taken), REREAD_S)
+        node.until(lambda: node.live.stale() is None)
+    assert len(taken) == 1
