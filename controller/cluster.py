@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -41,7 +42,8 @@ class Cluster:
     """Takes in changes from the reflectors' threads and hands out snapshots. One lock of its own.
 
     `wake` is called with the key of each pod that a change may help; `waiting` names the pods that fitted nowhere,
-    which every freed device and every change of nodes, slices and classes may help.
+    which every freed device and every change of nodes, slices and classes may help. `problems_changed` is called with
+    the number of problems that last, and of pools that are just being written.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class Cluster:
         assumed: AssumedAllocations,
         wake: Callable[[str], None],
         waiting: Callable[[], Iterable[str]],
-        problems_changed: Callable[[int], None] = lambda count: None,
+        problems_changed: Callable[[int, int], None] = lambda unusable, updating: None,
     ) -> None:
         self._driver = driver
         self._assumed = assumed
@@ -68,7 +70,7 @@ class Cluster:
         self._slices: dict[str, dict[str, ResourceSlice]] = {}
         self._readings: dict[str, PoolReading] = {}
         self._pools_of_node: dict[str, set[str]] = {}
-        self._problems = 0
+        self._problems: Counter[bool] = Counter()  # by Problem.passing
         self._changes = 0
 
     # What decisions read
@@ -160,11 +162,12 @@ class Cluster:
                 self._slices.setdefault(new.spec.pool.name, {})[new.key] = new
             pools = {item.spec.pool.name for item in (old, new) if item and item.spec.driver == self._driver}
             changes = [self._read_again(name) for name in sorted(pools)]
-            problems = self._problems
+            lasting, passing = self._problems[False], self._problems[True]
         for change in changes:
             for problem in change.new_problems:
-                log.warning("left out of the choice", pool=problem.pool, device=problem.device, problem=problem.text)
-        self._problems_changed(problems)
+                say = log.info if problem.passing else log.warning
+                say("left out of the choice", pool=problem.pool, device=problem.device, problem=problem.text)
+        self._problems_changed(lasting, passing)
         if any(change.offer_changed for change in changes):
             self.wake_waiting()
 
@@ -215,7 +218,8 @@ class Cluster:
             after = self._readings[name] = read_pool(self._driver, self._slices[name].values())
         else:
             self._slices.pop(name, None)
-        self._problems += len(after.problems) - len(before.problems)
+        self._problems.subtract(problem.passing for problem in before.problems)
+        self._problems.update(problem.passing for problem in after.problems)
         new_problems = tuple(problem for problem in after.problems if problem not in before.problems)
         if before.pool is not None:
             self._pools_of_node[before.pool.node].discard(name)

@@ -66,7 +66,7 @@ class Controller:
             assumed=self._assumed,
             wake=self._queue.add,
             waiting=self._waiting.keys,
-            problems_changed=self._metrics.unusable_devices.set,
+            problems_changed=self._metrics.problems_changed,
         )
         claims = KubeClaims(client)
         self._reconciler = Reconciler(

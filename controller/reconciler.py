@@ -31,11 +31,22 @@ from dracaena.process.clock import Clock
 DOUBT_S: Final = WRITE_TIMEOUT_S + 2.0
 """A write without an answer may still land until the server's own time-out is over; until then its devices rest."""
 
+MISSING_CLAIM_S: Final = 5.0
+"""Claims are made from templates within moments, and the watch of claims may be behind that of pods: until then a
+missing claim is nothing to tell."""
+
 EVENT_REASON: Final = "GPUsAllocated"
 
 log = structlog.get_logger()
 
 Decision = Allocation | Unsatisfied | Refused | Settled
+
+
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """A claim that the pod names does not exist: soon it will, or somebody has to make it."""
+
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +108,9 @@ class Reconciler:
             self._waiting.forget(key)
             return True
         claims = self._ready_claims(pod)
+        if isinstance(claims, _Missing):
+            self._waiting.report(pod, "claim-missing", claims.why, tell=True, patience_s=MISSING_CLAIM_S)
+            return True
         changes = self._cluster.changes
         decision = claims if isinstance(claims, _Later) else self._decide(pod, claims)
         if isinstance(decision, Unsatisfied | Refused):
@@ -131,15 +145,15 @@ class Reconciler:
             self._cluster.wake_waiting()
         return min(waits, default=None)
 
-    def _ready_claims(self, pod: Pod) -> tuple[ResourceClaim, ...] | _Later:
+    def _ready_claims(self, pod: Pod) -> tuple[ResourceClaim, ...] | _Missing | _Later:
         """Return all claims of a pod, in the order of its spec, when all are there and none is going."""
         claims = []
         for reference in pod_claims(pod):
             if reference.key is None:
-                return _Later(f"claim for {reference.alias} is not generated yet")
+                return _Missing(f"the claim for {reference.alias} is not generated from its template yet")
             claim = self._cluster.claim(reference.key)
             if claim is None:
-                return _Later(f"claim {reference.key} does not exist")
+                return _Missing(f"claim {reference.key} does not exist")
             if reference.generated and not _owned_by(claim, pod):
                 return _Later(f"claim {reference.key} was not generated for this pod")
             if claim.metadata.deletion_timestamp is not None:

@@ -145,7 +145,10 @@ class TakeBack:
 
 
 def was_allocated_by_us(claim: ResourceClaim, driver: str) -> bool:
-    """Return whether the allocation of a claim is the one that its decision annotation tells of."""
+    """Return whether the allocation of a claim is the one that its decision annotation tells of.
+
+    A decision that had to be cut so far that it names no devices tells of any allocation of our driver.
+    """
     if claim.status.allocation is None:
         return False
     try:
@@ -155,4 +158,6 @@ def was_allocated_by_us(claim: ResourceClaim, driver: str) -> bool:
     results = claim.status.allocation.devices.results
     if any(result.driver != driver for result in results):
         return False
-    return decision.cut or sorted(decision.devices) == sorted(result.device for result in results)
+    if decision.cut and not decision.devices:
+        return True
+    return sorted(decision.devices) == sorted(result.device for result in results)

@@ -31,6 +31,8 @@ class _Waiting:
     reason: str
     text: str
     tell: bool
+    tell_from_s: float = 0.0
+    """Steady time before which nothing is told."""
     told_text: str | None = None
     told_s: float = 0.0
 
@@ -46,14 +48,19 @@ class WaitingPods:
         self._by_key: dict[str, _Waiting] = {}
         self._counts: Counter[str] = Counter()
 
-    def report(self, pod: Pod, reason: str, text: str, *, tell: bool) -> None:
-        """A pod waits. `reason` is short, for metrics; `text` is for people, and only told when `tell` is set."""
+    def report(self, pod: Pod, reason: str, text: str, *, tell: bool, patience_s: float = 0.0) -> None:
+        """A pod waits. `reason` is short, for metrics; `text` is for people, and only told when `tell` is set.
+
+        `patience_s`: told only when this text still holds after that time; tell_due() does it.
+        """
         with self._lock:
             known = self._by_key.get(pod.key)
             if known is not None:
                 self._count(known.reason, -1)
             if known is None or known.pod.metadata.uid != pod.metadata.uid:
-                known = self._by_key[pod.key] = _Waiting(pod, reason, text, tell)
+                known = self._by_key[pod.key] = _Waiting(pod, reason, "", tell)
+            if known.text != text:
+                known.tell_from_s = self._clock.monotonic() + patience_s
             known.pod, known.reason, known.text, known.tell = pod, reason, text, tell
             self._count(reason, 1)
             self._tell_if_due(known)
@@ -80,7 +87,7 @@ class WaitingPods:
         now_s = self._clock.monotonic()
         first = waiting.told_text is None
         gap_s = SHORTEST_GAP_S if waiting.text != waiting.told_text else REPEAT_S
-        if not first and now_s - waiting.told_s < gap_s:
+        if now_s < waiting.tell_from_s or (not first and now_s - waiting.told_s < gap_s):
             return
         waiting.told_text, waiting.told_s = waiting.text, now_s
         if waiting.tell:

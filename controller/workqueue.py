@@ -56,7 +56,7 @@ class WorkQueue:
         with self._condition:
             failures = self._failures.get(key, 0)
             self._failures[key] = failures + 1
-            # Jitter of ±50 %, so that keys that failed together do not come back together.
+            # Between half the wait and all of it, so that keys that failed together do not come back together.
             longest = min(FIRST_RETRY_S * 2.0 ** min(failures, 20), LONGEST_RETRY_S)
             delay_s = longest * self._rng.uniform(0.5, 1.0)
         self.add_after(key, delay_s)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from dracaena.api.config.v1alpha1 import Requirement
 from dracaena.api.objects import Node, Pod, ResourceClaim
 from dracaena.controller.allocation.box import Box, mask_of
 from dracaena.controller.allocation.candidates import can_enumerate, candidates_best_first
@@ -125,7 +126,8 @@ class Allocator:
         choices = _legal_choices(scores, free, beside, demands)
         best = next(choices, None)
         if best is None:
-            names = sorted({demand.requirement.value for demand in demands})
+            required = {demand.requirement for demand in demands} - {Requirement.BEST_EFFORT}  # that can be met always
+            names = sorted(requirement.value for requirement in required)
             return _Evaluation(None, None, f"whose free GPUs are not linked as required ({', '.join(names)})")
         return _Evaluation(best, next(choices, None))
 

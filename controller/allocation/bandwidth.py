@@ -8,6 +8,7 @@ figures keep an old and a new machine comparable.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Final
 
 from dracaena.api.links import LinkLevel
@@ -69,6 +70,20 @@ def collective_gb_s(box: Box, mask: int) -> int:
     weights = _nvlink_weights(box, ordinals)
     over_nvlink = _narrowest_uplink(weights) if box.switched else minimum_cut(weights)
     return max(over_pcie, over_nvlink)
+
+
+def switched_gb_s(box: Box) -> int | None:
+    """Return the rate of a collective over every set of two or more GPUs, where NVSwitches make it one figure.
+
+    That is where all uplinks are equal and no pair is better over PCIe, whatever its level. None for other boxes.
+    """
+    if not box.switched:
+        return None
+    weights = _nvlink_weights(box, range(box.topology.gpu_count))
+    pairs = tuple(combinations(range(box.topology.gpu_count), 2))
+    uplinks = {weights[a][b] for a, b in pairs}
+    most_over_pcie = max(pcie_gb_s(box, a, b) for a, b in pairs)
+    return min(uplinks) if len(uplinks) == 1 and min(uplinks) >= most_over_pcie else None
 
 
 def minimum_cut(weights: Sequence[Sequence[int]]) -> int:

@@ -9,7 +9,7 @@ from itertools import combinations
 from types import MappingProxyType
 from typing import Final
 
-from dracaena.controller.allocation.bandwidth import collective_gb_s, pair_gb_s
+from dracaena.controller.allocation.bandwidth import collective_gb_s, pair_gb_s, switched_gb_s
 from dracaena.controller.allocation.box import Box, mask_of, ordinals_of
 
 GROUP_SIZES: Final = (8, 4, 2)
@@ -73,6 +73,8 @@ class BoxScores:
 
     def bandwidth_gb_s(self, mask: int) -> int:
         """Return the collective bandwidth of a set."""
+        if self._switched_gb_s is not None:
+            return self._switched_gb_s if mask & (mask - 1) else 0
         known = self._bandwidth.get(mask)
         if known is None:
             known = self._bandwidth[mask] = collective_gb_s(self.box, mask)
@@ -105,7 +107,8 @@ class BoxScores:
     def groups_gb_s(self, free: int, size: int) -> int:
         """Return the best total bandwidth of disjoint groups of `size` among the free GPUs.
 
-        Exact. Cost: one step for a box of equal links; else it grows with the subsets of the free GPUs, once a box.
+        Exact. Cost: one step for a box whose sets of one size are all worth the same; else it grows with the subsets of
+        the free GPUs, once a box.
         """
         if free.bit_count() < size:
             return 0
@@ -148,8 +151,15 @@ class BoxScores:
         return {(a, b): pair_gb_s(self.box, a, b) for a, b in combinations(range(self.box.topology.gpu_count), 2)}
 
     @cached_property
+    def _switched_gb_s(self) -> int | None:
+        """Bandwidth of every set of two or more, where NVSwitches make it one figure."""
+        return switched_gb_s(self.box)
+
+    @cached_property
     def _uniform(self) -> bool:
-        """Whether all pairs are worth the same, so that sets of one size are too."""
+        """Whether all sets of one size have the same bandwidth: equal pairs, or NVSwitches that hide the levels."""
+        if self._switched_gb_s is not None:
+            return True
         pairs = combinations(range(self.box.topology.gpu_count), 2)
         kinds = {(self.box.topology.link(a, b).nvlinks, self.box.topology.level_or_assumed(a, b)) for a, b in pairs}
         return len(kinds) <= 1 and len(set(self.box.traits)) <= 1

@@ -32,6 +32,8 @@ class Problem:
     device: str
     """Empty when it is about the whole pool."""
     text: str
+    passing: bool = False
+    """Whether it ends by itself: slices of a pool are written one by one, so a pool is incomplete for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +153,17 @@ def read_pool(driver: str, slices: Iterable[ResourceSlice]) -> PoolReading:
     every = sorted(slices, key=lambda item: item.metadata.name)
     newest = max(item.spec.pool.generation for item in every)
     pages = [item for item in every if item.spec.pool.generation == newest]
+    pool = pages[0].spec.pool
+    if len(pages) != pool.resource_slice_count:
+        text = f"generation {newest} has {len(pages)} of {pool.resource_slice_count} slices: being updated"
+        return PoolReading(None, (Problem(pool.name, "", text, passing=True),))
     problem = _unusable(pages)
     if problem is not None:
-        return PoolReading(None, (Problem(pages[0].spec.pool.name, "", problem),))
-    return _decode(
-        driver, pages[0].spec.pool.name, pages[0].spec.node_name, [d for page in pages for d in page.spec.devices]
-    )
+        return PoolReading(None, (Problem(pool.name, "", problem),))
+    return _decode(driver, pool.name, pages[0].spec.node_name, [d for page in pages for d in page.spec.devices])
 
 
 def _unusable(pages: list[ResourceSlice]) -> str | None:
-    pool = pages[0].spec.pool
-    if len(pages) != pool.resource_slice_count:
-        return f"generation {pool.generation} has {len(pages)} of {pool.resource_slice_count} slices: being updated"
     nodes = sorted({page.spec.node_name for page in pages})
     if len(nodes) > 1 or not nodes[0]:
         return f"slices name the nodes {nodes}, expected one node"

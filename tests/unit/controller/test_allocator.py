@@ -179,6 +179,13 @@ def test_a_requirement_forbids_what_is_linked_worse() -> None:
     assert str(refused) == "0/1 nodes fit: 1 whose free GPUs are not linked as required (NVLink) (n)"
 
 
+def test_only_requirements_that_can_fail_are_named_when_they_do() -> None:
+    snapshot = cluster({"n": BRIDGED}, taken=free_after(BRIDGED, 0, 1, 2, 3))
+    strict, any_one = claim("c", request(count=3, device_class="NVLink")), claim("d", request(count=1))
+    refused = decide(snapshot, strict, any_one)
+    assert str(refused) == "0/1 nodes fit: 1 whose free GPUs are not linked as required (NVLink) (n)"
+
+
 def test_a_requirement_prefers_a_legal_set_to_a_better_linked_one() -> None:
     """PIX pairs on node a; faster NVLinks on node b, but not enough of them in one group."""
     machines = {"a": SEVEN, "b": BRIDGED}

@@ -29,6 +29,7 @@ class Bench:
         self.woken: list[str] = []
         self.waiting: set[str] = set()
         self.problems = 0
+        self.updating = 0
         self.assumed = AssumedAllocations(DRIVER)
         self.cluster = Cluster(
             DRIVER,
@@ -38,8 +39,8 @@ class Bench:
             problems_changed=self.count,
         )
 
-    def count(self, problems: int) -> None:
-        self.problems = problems
+    def count(self, problems: int, updating: int) -> None:
+        self.problems, self.updating = problems, updating
 
     def take_woken(self) -> list[str]:
         woken, self.woken[:] = list(self.woken), []
@@ -172,6 +173,20 @@ def test_a_device_that_does_not_decode_is_logged_once_and_counted_until_it_is_me
     bench.cluster.slice_changed(broken(3), SLICE)
     assert bench.problems == 0
     assert bench.free() == 0b1111
+
+
+def test_a_pool_that_is_just_being_written_is_no_warning_and_counted_apart() -> None:
+    bench = Bench()
+    pool = msgspec.structs.replace(SLICE.spec.pool, resource_slice_count=2)
+    first_half = msgspec.structs.replace(SLICE, spec=msgspec.structs.replace(SLICE.spec, pool=pool))
+    with structlog.testing.capture_logs() as logs:
+        bench.cluster.slice_changed(None, first_half)
+    assert [(line["log_level"], line["problem"]) for line in logs] == [
+        ("info", "generation 1 has 1 of 2 slices: being updated")
+    ]
+    assert (bench.problems, bench.updating) == (0, 1)
+    bench.cluster.slice_changed(first_half, SLICE)
+    assert (bench.problems, bench.updating) == (0, 0)
 
 
 def test_a_second_pool_of_a_node_is_logged() -> None:

@@ -17,7 +17,7 @@ from dracaena.controller.assumed import AssumedAllocations
 from dracaena.controller.claim_writer import ClaimWriter
 from dracaena.controller.cluster import Cluster
 from dracaena.controller.metrics import ControllerMetrics
-from dracaena.controller.reconciler import DOUBT_S, Reconciler
+from dracaena.controller.reconciler import DOUBT_S, MISSING_CLAIM_S, Reconciler
 from dracaena.controller.take_back import TakeBack
 from dracaena.controller.waiting import WaitingPods
 from dracaena.controller.workqueue import WorkQueue
@@ -198,6 +198,37 @@ def test_a_generated_claim_is_waited_for_without_noise() -> None:
     bench.add(claim("p-t-x", owner=made))
     bench.run()
     assert bench.held("p-t-x") == (0,)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "text"),
+    [
+        (pod("p", "typo"), "claim default/typo does not exist"),
+        (generated("p"), "the claim for t is not generated from its template yet"),
+    ],
+)
+def test_a_claim_that_stays_away_is_told(waiting: Pod, text: str) -> None:
+    bench = Bench()
+    bench.add(waiting)
+    bench.run()
+    bench.advance(MISSING_CLAIM_S - 1)
+    bench.waiting.tell_due()
+    assert bench.told() == []
+    assert bench.metric("waiting_pods", reason="claim-missing") == 1
+    bench.advance(1)
+    bench.waiting.tell_due()
+    assert bench.told() == [text]
+
+
+def test_a_claim_that_comes_late_is_allocated_and_nothing_is_waited_for_any_more() -> None:
+    bench = Bench()
+    bench.add(pod("p", "c"))
+    bench.run()
+    bench.advance(MISSING_CLAIM_S + 1)
+    bench.add(claim("c"))
+    bench.run()
+    assert bench.held("c") == (0,)
+    assert bench.metric("waiting_pods", reason="claim-missing") == 0
 
 
 def test_a_generated_name_that_another_pods_claim_has_is_not_taken() -> None:

@@ -10,7 +10,7 @@ from dracaena.api.config.v1alpha1 import Requirement
 from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu
 from dracaena.api.topology import Topology
-from dracaena.controller.allocation.bandwidth import collective_gb_s, minimum_cut
+from dracaena.controller.allocation.bandwidth import collective_gb_s, minimum_cut, switched_gb_s
 from dracaena.controller.allocation.box import Box, make_box, mask_of, ordinals_of
 from dracaena.controller.allocation.candidates import can_enumerate, candidates_best_first
 from dracaena.controller.allocation.requirement import meets
@@ -86,12 +86,12 @@ def test_the_minimum_cut_is_the_least_of_all_cuts(values: list[int]) -> None:
     assert minimum_cut(weights) == min(cuts)
 
 
-def slow_groups_gb_s(scores: BoxScores, free: int, size: int) -> int:
+def slow_groups_gb_s(made: Box, free: int, size: int) -> int:
     """All ways to take disjoint groups, one after the other."""
     best = 0
     for chosen in combinations(ordinals_of(free), size):
         group = mask_of(chosen)
-        best = max(best, scores.bandwidth_gb_s(group) + slow_groups_gb_s(scores, free & ~group, size))
+        best = max(best, collective_gb_s(made, group) + slow_groups_gb_s(made, free & ~group, size))
     return best
 
 
@@ -100,7 +100,57 @@ def slow_groups_gb_s(scores: BoxScores, free: int, size: int) -> int:
 def test_the_worth_of_what_is_free_is_the_best_of_all_groupings(topology: Topology, free: int, size: int) -> None:
     scores = BoxScores(box(topology))
     free &= (1 << topology.gpu_count) - 1
-    assert scores.groups_gb_s(free, size) == slow_groups_gb_s(scores, free, size)
+    assert scores.groups_gb_s(free, size) == slow_groups_gb_s(scores.box, free, size)
+
+
+@st.composite
+def switched_boxes(draw: st.DrawFn) -> Box:
+    """4 to 6 GPUs that NVSwitches join, with any levels; mostly with equal uplinks, at times with a narrower one."""
+    count = draw(st.integers(4, 6))
+    nvlinks = draw(st.integers(1, 18))
+    links = st.builds(Link, st.none() | st.sampled_from(LinkLevel), st.sampled_from([nvlinks] * 9 + [1]))
+    pairs = count * (count - 1) // 2
+    topology = Topology(
+        gpu_count=count,
+        pairs=tuple(draw(st.lists(links, min_size=pairs, max_size=pairs))),
+        numa_nodes=tuple(draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))),
+    )
+    pcie = st.tuples(st.integers(1, 6), st.sampled_from([8, 16]))
+    same = draw(st.none() | pcie)
+    generation, width = zip(*(same or draw(pcie) for _ in range(count)), strict=True)
+    gpus = {
+        o: Gpu(uuid=f"GPU-{o}", index=o, nvlink_count=nvlinks, pcie_generation=generation[o], pcie_width=width[o])
+        for o in range(count)
+    }
+    return make_box(topology, gpus)
+
+
+@settings(max_examples=150, deadline=None)
+@given(switched_boxes(), st.integers(0, 63))
+def test_behind_nvswitches_bandwidths_and_groupings_are_exact_whatever_the_levels(made: Box, free: int) -> None:
+    assert made.switched
+    scores = BoxScores(made)
+    free &= (1 << made.topology.gpu_count) - 1
+    assert scores.bandwidth_gb_s(free) == collective_gb_s(made, free)
+    for size in (2, 4):
+        assert scores.groups_gb_s(free, size) == slow_groups_gb_s(made, free, size)
+
+
+def test_behind_equal_nvswitches_the_levels_cost_no_search() -> None:
+    two_boards = [Gpu(uuid=f"GPU-{o}", index=o, nvlink_count=6, nvlink_generation=2) for o in range(16)]
+    links = matrix(
+        "\n".join(" ".join("X" if a == b else "NV6" for b in range(16)) for a in range(16)), [0] * 8 + [1] * 8
+    )
+    made = make_box(links, dict(enumerate(two_boards)))
+    assert len({made.topology.level_or_assumed(0, peer) for peer in range(1, 16)}) == 2
+    assert switched_gb_s(made) == 150
+    assert BoxScores(made).groups_gb_s(0xFFFF, 4) == 4 * 150
+
+
+def test_a_pair_that_is_better_over_pcie_makes_a_box_of_nvswitches_one_of_many_figures() -> None:
+    slow = box(blocks(2, 2, inside="NV1", outside="NV1"), nvlink_count=1, nvlink_generation=1, pcie_generation=5)
+    assert slow.switched
+    assert switched_gb_s(slow) is None
 
 
 def test_breaking_a_pair_is_damage_and_taking_a_single_gpu_is_none() -> None:

@@ -19,6 +19,7 @@ from support.allocation import (
     node,
     pool_slice,
 )
+from support.machines import divided_machine
 
 FOUR = machine("four", blocks(4, inside="PIX", outside="PIX"))
 SLICE = pool_slice("node-a", FOUR)
@@ -40,6 +41,16 @@ def test_all_devices_of_a_complete_pool_are_free_by_ordinal() -> None:
     assert pool.devices == tuple(device_name(FOUR, ordinal) for ordinal in range(4))
     assert snapshot.free(pool) == 0b1111
     assert snapshot.problems == ()
+
+
+def test_mig_devices_are_no_problem_and_never_free_as_gpus() -> None:
+    """The plugin publishes a divided GPU as its parts only; the links of the others still count it."""
+    published = pool_slice("node-a", divided_machine())
+    snapshot = make_snapshot(DRIVER, nodes=[node("node-a")], slices=[with_devices(published, "s", 0, 2, 3, 4)])
+    pool = snapshot.pools["node-a"]
+    assert snapshot.problems == ()
+    assert pool.devices == (published.spec.devices[0].name, None)
+    assert snapshot.free(pool) == 0b01
 
 
 def test_devices_that_are_allocated_or_assumed_are_not_free() -> None:

@@ -194,8 +194,8 @@ def test_a_conflict_when_giving_the_reservation_back_is_tried_again() -> None:
     assert [user.uid for user in bench.claim.status.reserved_for] == ["uid-p"]
 
 
-def decided(*devices: str) -> dict[str, str]:
-    decision = Decision(node="node-a", devices=devices, links="", score=(), pod_devices=len(devices))
+def decided(*devices: str, cut: bool = False) -> dict[str, str]:
+    decision = Decision(node="node-a", devices=devices, links="", score=(), pod_devices=len(devices), cut=cut)
     return {decision_annotation(DRIVER): encode_decision(decision)}
 
 
@@ -207,6 +207,9 @@ def decided(*devices: str) -> dict[str, str]:
         (holding(claim("c", annotations=decided("gpu-1")), "node-a", "gpu-1", driver="nic.example.com"), False),
         (holding(claim("c", annotations={decision_annotation(DRIVER): "{"}), "node-a", "gpu-1"), False),
         (holding(claim("c"), "node-a", "gpu-1"), False),
+        (holding(claim("c", annotations=decided("gpu-2", cut=True)), "node-a", "gpu-1"), False),  # runner-up cut
+        (holding(claim("c", annotations=decided("gpu-1", cut=True)), "node-a", "gpu-1"), True),
+        (holding(claim("c", annotations=decided(cut=True)), "node-a", "gpu-1"), True),
         (claim("c", annotations=decided("gpu-1")), False),
     ],
 )

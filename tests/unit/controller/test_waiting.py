@@ -18,8 +18,8 @@ class Bench:
         self.registry = CollectorRegistry()
         self.waiting = WaitingPods(self.events, self.clock, ControllerMetrics(self.registry))
 
-    def report(self, text: str, reason: str = "no-node", *, tell: bool = True) -> None:
-        self.waiting.report(POD, reason, text, tell=tell)
+    def report(self, text: str, reason: str = "no-node", *, tell: bool = True, patience_s: float = 0.0) -> None:
+        self.waiting.report(POD, reason, text, tell=tell, patience_s=patience_s)
 
     def told(self) -> list[str]:
         return [message for _, _, message in self.events.seen]
@@ -58,6 +58,22 @@ def test_reasons_that_change_fast_are_told_every_ten_seconds_with_the_last_text(
     bench.clock.advance(2)
     bench.waiting.tell_due()
     assert bench.told() == ["a", "c"]
+
+
+def test_what_may_pass_by_itself_is_told_only_when_it_lasts() -> None:
+    bench = Bench()
+    for _ in range(4):
+        bench.report("no claim", patience_s=5)
+        bench.clock.advance(1)
+    bench.waiting.tell_due()
+    assert bench.told() == []
+    bench.clock.advance(1)
+    bench.waiting.tell_due()
+    assert bench.told() == ["no claim"]
+    bench.waiting.forget(POD.key)
+    bench.report("no claim", patience_s=5)
+    bench.report("full")
+    assert bench.told() == ["no claim", "full"]
 
 
 def test_a_pod_that_may_not_be_ours_is_counted_and_not_told() -> None:
