@@ -5,6 +5,7 @@ All of it lives in one folder and ends with the `with` block, however that is le
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -78,11 +79,32 @@ class NodeFolders:
 
 
 @contextmanager
-def short_folder() -> Iterator[Path]:
-    """Make a private folder with a short path, and remove it with all that is in it at the end of the block."""
+def short_folder(*, kept_after_error: str = "") -> Iterator[Path]:
+    """Make a private folder with a short path, and remove it with all that is in it at the end of the block.
+
+    When the block ends with a DracaenaError, the folder inside it of the name `kept_after_error` stays.
+    """
     parent = SHORT_FOLDER if SHORT_FOLDER.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="dracaena-", dir=parent) as name:
-        yield Path(name)
+    folder = Path(tempfile.mkdtemp(prefix="dracaena-", dir=parent))
+    kept = ""
+    try:
+        yield folder
+    except DracaenaError:
+        kept = kept_after_error
+        raise
+    finally:
+        _remove(folder, but=kept)
+
+
+def _remove(folder: Path, *, but: str) -> None:
+    if not but or not (folder / but).is_dir():
+        shutil.rmtree(folder)
+        return
+    for path in sorted(folder.iterdir()):
+        if not path.is_dir():
+            path.unlink()
+        elif path.name != but:
+            shutil.rmtree(path)
 
 
 class Cluster:

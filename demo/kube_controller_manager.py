@@ -29,10 +29,9 @@ from dracaena.api.objects import (
 )
 from dracaena.demo.objects import NodeWithStatus, ResourceClaimTemplate
 from dracaena.demo.pod_claims import claim_name, consumer_of, is_done, is_owned_by, is_reserved_for, needed_entries
-from dracaena.demo.reconcile import RETRY_S, ReconcileLoop, settle
+from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import NotFoundError
-from dracaena.kube.events import EventRecorder
 from dracaena.kube.reflector import Reflector
 from dracaena.process.clock import Clock
 
@@ -53,20 +52,13 @@ class KubeControllerManager:
 
     def __init__(self, client: KubeClient, clock: Clock) -> None:
         self._client = client
-        self._loop = ReconcileLoop("kube-controller-manager", self._reconcile, clock)
-        self._events = EventRecorder(client, COMPONENT, clock)
-        self._pods = Reflector(client, Pod, clock=clock, on_change=self._changed)
-        self._claims = Reflector(client, ResourceClaim, clock=clock, on_change=self._changed)
-        self._templates = Reflector(client, ResourceClaimTemplate, clock=clock, on_change=self._changed)
-        self._nodes = Reflector(client, NodeWithStatus, clock=clock, on_change=self._changed)
-        self._slices = Reflector(client, ResourceSlice, clock=clock, on_change=self._changed)
-        self._reflectors: tuple[Reflector[Any], ...] = (
-            self._pods,
-            self._claims,
-            self._templates,
-            self._nodes,
-            self._slices,
-        )
+        self._loop = CachedLoop("kube-controller-manager", self._reconcile, client, clock, events_as=COMPONENT)
+        self._events = self._loop.events
+        self._pods = self._loop.cache(Pod)
+        self._claims = self._loop.cache(ResourceClaim)
+        self._templates = self._loop.cache(ResourceClaimTemplate)
+        self._nodes = self._loop.cache(NodeWithStatus)
+        self._slices = self._loop.cache(ResourceSlice)
         # Claims that were just made and may not be in the cache yet: one claim too many would never be used.
         self._made: dict[tuple[str, str], str] = {}
 
@@ -77,24 +69,13 @@ class KubeControllerManager:
 
     def start(self) -> None:
         """Begin to watch and act."""
-        self._events.start()
-        for reflector in self._reflectors:
-            reflector.start()
         self._loop.start()
 
     def stop(self) -> None:
         """End all threads."""
         self._loop.stop()
-        for reflector in self._reflectors:
-            reflector.stop()
-        self._events.stop()
-
-    def _changed(self, _old: KubeObject | None, _new: KubeObject | None) -> None:
-        self._loop.wake()
 
     def _reconcile(self) -> float | None:
-        if not all(reflector.synced for reflector in self._reflectors):
-            return 0.05  # seconds; only at the start
         results = (
             settle(self._nodes.values(), self._admit_node, "node"),
             settle(self._pods.values(), self._serve_pod, "pod"),

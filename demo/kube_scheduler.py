@@ -8,7 +8,8 @@ What it does, as the real one does it:
 * before it binds, adds the pod to status.reservedFor where it is missing. That fails for an allocation without
   allocationTimestamp, because the real one then compares an immutable field with a different value.
 
-What it does not: it never allocates a claim (all devices here carry our taint, which is what stops the real one), it
+What it does not: it never allocates a claim (all devices here carry our taint, which is what stops the real one), also
+not one without requests, which the real one allocates with an empty result: its pod waits and is told. It
 counts no cpu, memory or pods, has no scores (fewest pods, then name), no preemption, no pod affinity (such a pod is
 refused by name), no profiles. It never clears an allocation that fits nowhere (PostFilter): that is for a later issue.
 """
@@ -18,16 +19,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from dracaena.api.objects import KubeObject, Node, Pod, ResourceClaim
+from dracaena.api.objects import Node, Pod, ResourceClaim
 from dracaena.demo.node_fit import misfit, selects, unserved
 from dracaena.demo.objects import PodDocument
 from dracaena.demo.pod_claims import claim_name, consumer_of, is_owned_by, is_reserved_for, needed_entries
-from dracaena.demo.reconcile import RETRY_S, ReconcileLoop, settle
+from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
 from dracaena.kube.client import KubeClient
-from dracaena.kube.events import EventRecorder
-from dracaena.kube.reflector import Reflector
 from dracaena.process.clock import Clock, rfc3339
 
 SCHEDULER_NAME = "default-scheduler"
@@ -46,12 +44,11 @@ class KubeScheduler:
     def __init__(self, client: KubeClient, clock: Clock) -> None:
         self._client = client
         self._clock = clock
-        self._loop = ReconcileLoop("kube-scheduler", self._reconcile, clock)
-        self._events = EventRecorder(client, SCHEDULER_NAME, clock)
-        self._pods = Reflector(client, Pod, clock=clock, on_change=self._changed)
-        self._claims = Reflector(client, ResourceClaim, clock=clock, on_change=self._changed)
-        self._nodes = Reflector(client, Node, clock=clock, on_change=self._changed)
-        self._reflectors: tuple[Reflector[Any], ...] = (self._pods, self._claims, self._nodes)
+        self._loop = CachedLoop("kube-scheduler", self._reconcile, client, clock, events_as=SCHEDULER_NAME)
+        self._events = self._loop.events
+        self._pods = self._loop.cache(Pod)
+        self._claims = self._loop.cache(ResourceClaim)
+        self._nodes = self._loop.cache(Node)
         self._assumed: dict[str, str] = {}  # pod UID → node: bound by us, not yet seen in the cache
 
     @property
@@ -61,24 +58,13 @@ class KubeScheduler:
 
     def start(self) -> None:
         """Begin to watch and bind."""
-        self._events.start()
-        for reflector in self._reflectors:
-            reflector.start()
         self._loop.start()
 
     def stop(self) -> None:
         """End all threads."""
         self._loop.stop()
-        for reflector in self._reflectors:
-            reflector.stop()
-        self._events.stop()
-
-    def _changed(self, _old: KubeObject | None, _new: KubeObject | None) -> None:
-        self._loop.wake()
 
     def _reconcile(self) -> float | None:
-        if not all(reflector.synced for reflector in self._reflectors):
-            return 0.05  # seconds; only at the start
         pods = self._pods.values()
         seen = {pod.metadata.uid for pod in pods if not pod.spec.node_name}
         self._assumed = {uid: node for uid, node in self._assumed.items() if uid in seen}
@@ -185,7 +171,7 @@ def choose_node(
     deleting = next((claim for claim in claims if claim.metadata.deletion_timestamp is not None), None)
     if deleting is not None:
         return Unschedulable(f'resourceclaim "{deleting.metadata.name}" is being deleted')
-    name = unserved(pod)
+    name = unserved(pod) or _unserved_claim(claims)
     if name is not None:
         return Unschedulable(f"the embedded scheduler does not implement {name}")
     reasons = {node.metadata.name: misfit(pod, node) or _claims_misfit(claims, node) for node in nodes}
@@ -195,6 +181,14 @@ def choose_node(
     counted = Counter(reason for reason in reasons.values() if reason is not None)
     listed = ", ".join(f"{counted[reason]} {reason}" for reason in sorted(counted))
     return Unschedulable(f"0/{len(nodes)} nodes are available: {listed or 'no nodes'}.")
+
+
+def _unserved_claim(claims: Sequence[ResourceClaim]) -> str | None:
+    """Return what would have to be done for a claim that only kube-scheduler allocates, if there is one."""
+    for claim in claims:
+        if claim.status.allocation is None and not (claim.spec.get("devices") or {}).get("requests"):
+            return f'the allocation of a claim without requests (resourceclaim "{claim.metadata.name}")'
+    return None
 
 
 def _claims_misfit(claims: Sequence[ResourceClaim], node: Node) -> str | None:

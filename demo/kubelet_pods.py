@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -10,17 +11,15 @@ import msgspec
 import structlog
 
 from dracaena.api.errors import TemporaryError
-from dracaena.api.objects import KubeObject, Pod, ResourceClaim
+from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.demo.container_runtime import UnresolvableDevicesError, resolve
 from dracaena.demo.kubelet_claims import ClaimInfo, ClaimState, PreparedDevice
 from dracaena.demo.objects import PodDocument
 from dracaena.demo.pod_claims import TERMINAL_PHASES, claim_name, is_reserved_for, needed_entries
 from dracaena.demo.pod_status import running_status
-from dracaena.demo.reconcile import RETRY_S, ReconcileLoop, settle
+from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import KubeError
-from dracaena.kube.events import EventRecorder
-from dracaena.kube.reflector import Reflector
 from dracaena.process.clock import Clock, rfc3339
 
 log = structlog.get_logger()
@@ -66,13 +65,12 @@ class PodRunner:
         self._plugins = plugins
         self._retry_s = retry_s
         self._state = ClaimState(kubelet_root)
-        self._events = EventRecorder(client, "kubelet", clock)
-        self._loop = ReconcileLoop(f"kubelet {node_name}", self._reconcile, clock)
-        self._pods = Reflector(
-            client, Pod, clock=clock, field_selector=f"spec.nodeName={node_name}", on_change=self._changed
-        )
+        self._loop = CachedLoop(f"kubelet {node_name}", self._reconcile, client, clock, events_as="kubelet")
+        self._events = self._loop.events
+        self._pods = self._loop.cache(Pod, field_selector=f"spec.nodeName={node_name}")
         self._running: set[str] = set()  # UIDs of pods that this process has started
         self._retry_at_s: dict[str, float] = {}  # UID of a pod whose start failed → steady time of the next try
+        self._retry_now = threading.Event()
 
     @property
     def failure(self) -> Exception | None:
@@ -81,27 +79,21 @@ class PodRunner:
 
     def start(self) -> None:
         """Begin to follow pods."""
-        self._events.start()
-        self._pods.start()
         self._loop.start()
 
     def stop(self) -> None:
         """End all threads. Pods stay as they are: a kubelet's end does not stop containers."""
         self._loop.stop()
-        self._pods.stop()
-        self._events.stop()
 
     def wake(self) -> None:
-        """Look again at once, because a plugin came or went."""
-        self._retry_at_s.clear()
-        self._loop.wake()
-
-    def _changed(self, _old: KubeObject | None, _new: KubeObject | None) -> None:
+        """Look again at once, because a plugin came or went. From any thread: only the loop touches its tables."""
+        self._retry_now.set()
         self._loop.wake()
 
     def _reconcile(self) -> float | None:
-        if not self._pods.synced:
-            return 0.05  # seconds; only at the start: until then every prepared claim would look unused
+        if self._retry_now.is_set():
+            self._retry_now.clear()
+            self._retry_at_s.clear()
         pods = self._pods.values()
         active = {pod.metadata.uid: pod for pod in pods if _is_active(pod)}
         self._running &= active.keys()

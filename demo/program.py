@@ -37,8 +37,8 @@ SETTLE_TIMEOUT_S = 40.0
 SHOWN_POD = "train"
 """The pod whose annotations are shown in full: it has enough GPUs to choose among."""
 
-EXIT_TERMINATED = 143
-"""128 + SIGTERM, as a shell reports it."""
+LOGS = "logs"
+"""Folder of the logs, in the cluster's folder."""
 
 
 def run(keep: bool, plain: bool) -> int:  # noqa: FBT001 - the command's two flags
@@ -49,41 +49,59 @@ def run(keep: bool, plain: bool) -> int:  # noqa: FBT001 - the command's two fla
     clock = SystemClock()
     began_s = clock.monotonic()
     view = View(plain=plain, elapsed_s=lambda: clock.monotonic() - began_s)
-    signal.signal(signal.SIGTERM, _leave)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with it ignored
+    _end_in_order_on_signals()
     view.title(
         "Dracaena: a pod asks for 4 GPUs and gets the 4 that are linked best.",
         "Real here: controller, kubelet plugins, gRPC and HTTP between them, every file. Recorded: the GPUs.",
         "Stand-ins: API server, kube-scheduler, kube-controller-manager, kubelet. Containers do not run.",
     )
+    logs: Path | None = None
     try:
-        with short_folder() as root, _logs_in(root):
+        with short_folder(kept_after_error=LOGS) as root, _logs_in(root):
+            logs = root / LOGS
             with Cluster(NODES, root=root) as cluster:
                 try:
                     holds = Demo(cluster, view).show(keep=keep)
-                except ClusterError as error:
-                    _report_logs(view, cluster, error)
-                    return 1
+                except ClusterError:
+                    _quote_logs(view, cluster)
+                    raise
             if holds:
                 view.success(f"All of it holds. Done in {clock.monotonic() - began_s:.0f} s.")
             return 0 if holds else 1
     except DracaenaError as error:
         view.error(f"The demo stopped: {error}")
+        if logs is not None:
+            view.error(f"All else is removed; the logs stay in {logs}.")
         return 1
     except KeyboardInterrupt:
         view.note("Interrupted: everything is ended and removed.")
         return 130  # 128 + SIGINT
 
 
-def _leave(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(EXIT_TERMINATED)
+END_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Told to end, terminal closed, and Ctrl-\\. Ctrl-C has an answer of its own."""
+
+
+def _end_in_order_on_signals() -> None:
+    """Have every way of being told to end remove what was started. Only SIGKILL leaves the folder behind."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with it ignored
+    for number in END_SIGNALS:
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup: the terminal may go
+            signal.signal(number, _leave)
+
+
+def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+    # A terminal that closes sends more than one: the second must not break off what the first began.
+    for other in END_SIGNALS:
+        signal.signal(other, signal.SIG_IGN)
+    raise SystemExit(128 + number)  # as a shell reports it
 
 
 @contextmanager
 def _logs_in(root: Path) -> Iterator[None]:
     """Send the stand-ins' log lines to a file, so that they do not run through the tables."""
-    (root / "logs").mkdir(exist_ok=True)
-    with (root / "logs" / "stand-ins.log").open("a", encoding="utf-8") as log:
+    (root / LOGS).mkdir(exist_ok=True)
+    with (root / LOGS / "stand-ins.log").open("a", encoding="utf-8") as log:
         configure_logs("info", "json", log)
         try:
             yield
@@ -91,8 +109,7 @@ def _logs_in(root: Path) -> Iterator[None]:
             configure_logs("warning", "text")
 
 
-def _report_logs(view: View, cluster: Cluster, error: ClusterError) -> None:
-    view.error(f"The demo stopped: {error}")
+def _quote_logs(view: View, cluster: Cluster) -> None:
     for program in cluster.programs:
         view.error(f"Last lines of {program.name}:")
         view.text(program.log_tail())

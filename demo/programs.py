@@ -19,6 +19,9 @@ TAIL_LINES = 15
 _COMMAND = (sys.executable, "-P", "-m", "dracaena.cli.main")
 """-P: the working folder is not searched for modules, whatever lies there."""
 
+_TIED = (sys.executable, "-P", "-m", "dracaena.demo.tied")
+"""Runs a command that ends with its parent."""
+
 
 class ProgramEndedError(TemporaryError):
     """A program that should run has ended; str() holds the end of its log."""
@@ -39,12 +42,16 @@ class Program:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the process; its log goes on where it was."""
+        """Start the process; its log goes on where it was.
+
+        Where the kernel can do it (Linux), the process is killed when the calling thread ends: call it in a thread that
+        lives as long as the process is to.
+        """
         if self.is_running:
             raise AssertionError(f"{self.name} runs already")
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own command, no shell
-                [*_COMMAND, *self._arguments],
+                [*_TIED, str(os.getpid()), *_COMMAND, *self._arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
+from dracaena.api.objects import KubeObject
+from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import AlreadyExistsError, ConflictError, KubeError, NotFoundError
+from dracaena.kube.events import EventRecorder
+from dracaena.kube.reflector import Reflector
 from dracaena.process.clock import Clock
 
 RETRY_S = 0.5
 """Pause after a failed write: the caches catch up within milliseconds here, a broken server needs no storm."""
 
 T = TypeVar("T")
+K = TypeVar("K", bound=KubeObject)
 
 log = structlog.get_logger()
 
@@ -69,6 +74,70 @@ class ReconcileLoop:
                 self.failure = error
                 log.exception("stand-in ended", loop=self._name)
                 return
+
+
+class CachedLoop:
+    """A ReconcileLoop with the caches that it looks at and the Events that it records: started and ended together.
+
+    Make the caches before start(). Each of their changes wakes the loop; `reconcile` is first called when all of them
+    have seen everything once.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reconcile: Callable[[], float | None],
+        client: KubeClient,
+        clock: Clock,
+        *,
+        events_as: str,
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._reconcile = reconcile
+        self._loop = ReconcileLoop(name, self._when_synced, clock)
+        self._caches: list[Reflector[Any]] = []
+        self.events = EventRecorder(client, events_as, clock)
+
+    def cache(self, kind: type[K], *, field_selector: str = "") -> Reflector[K]:
+        """Return a cache of all objects of a kind, or of those that the selector names."""
+        made = Reflector(
+            self._client,
+            kind,
+            clock=self._clock,
+            field_selector=field_selector,
+            on_change=lambda _old, _new: self._loop.wake(),
+        )
+        self._caches.append(made)
+        return made
+
+    @property
+    def failure(self) -> Exception | None:
+        """The bug that ended the loop, if one did."""
+        return self._loop.failure
+
+    def start(self) -> None:
+        """Begin to watch and act."""
+        self.events.start()
+        for cache in self._caches:
+            cache.start()
+        self._loop.start()
+
+    def wake(self) -> None:
+        """Ask for a look soon. Cheap, from any thread."""
+        self._loop.wake()
+
+    def stop(self) -> None:
+        """End all threads."""
+        self._loop.stop()
+        for cache in self._caches:
+            cache.stop()
+        self.events.stop()
+
+    def _when_synced(self) -> float | None:
+        if not all(cache.synced for cache in self._caches):
+            return 0.05  # seconds; only at the start: what was not seen yet would look gone
+        return self._reconcile()
 
 
 def settle(items: Iterable[T], act: Callable[[T], None], what: str) -> bool:

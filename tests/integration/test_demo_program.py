@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from support.kube import wait_for
 
 COMMAND = (sys.executable, "-P", "-m", "dracaena.cli.main", "demo", "--plain")
 
@@ -24,29 +29,66 @@ def test_the_demo_shows_its_load_and_ends_by_itself() -> None:
     assert max(len(line) for line in done.stdout.splitlines()) <= 100
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)])
-def test_a_demo_that_is_told_to_end_leaves_nothing_behind(sent: signal.Signals, code: int) -> None:
-    demo = subprocess.Popen((*COMMAND, "--keep"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+@contextmanager
+def kept_demo() -> Iterator[tuple[subprocess.Popen[str], Path, list[int]]]:
+    """A demo that keeps running, the folder of its cluster, and the ids of its programs."""
+    # A session of its own: what ends the demo here must not reach the test by way of a process group.
+    demo = subprocess.Popen(
+        (*COMMAND, "--keep"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
     try:
         assert demo.stdout is not None
         kubeconfig = Path(next(line for line in demo.stdout if "export KUBECONFIG=" in line).partition("=")[2].strip())
         assert kubeconfig.is_file()
         children = [int(pid) for pid in Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()]
-        assert children
-        demo.send_signal(sent)
-        demo.communicate(timeout=30)
+        assert len(children) == 5
+        yield demo, kubeconfig.parent, children
     finally:
         demo.kill()
-        demo.wait()
+        demo.communicate()
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [(signal.SIGTERM, 143), (signal.SIGINT, 0), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)],
+)
+def test_a_demo_that_is_told_to_end_leaves_nothing_behind(sent: signal.Signals, code: int) -> None:
+    with kept_demo() as (demo, folder, children):
+        demo.send_signal(sent)
+        demo.communicate(timeout=30)
     assert demo.returncode == code
-    assert not kubeconfig.parent.exists()
+    assert not folder.exists()
     for child in children:
         assert not is_alive(child)
 
 
-def is_alive(pid: int) -> bool:
+def test_a_demo_that_is_killed_leaves_no_program_running() -> None:
+    with kept_demo() as (demo, folder, children):
+        demo.kill()
+        demo.wait()
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        wait_for(lambda: not any(is_alive(child) for child in children), "all programs to end")
+    finally:
+        shutil.rmtree(folder)  # a process that is killed cannot remove it
+
+
+def test_a_program_that_dies_ends_the_demo_and_the_logs_stay_where_it_says() -> None:
+    with kept_demo() as (demo, folder, children):
+        os.kill(children[0], signal.SIGKILL)
+        said, _ = demo.communicate(timeout=30)
+    try:
+        assert demo.returncode == 1
+        assert f"controller ended with -9; the end of {folder}/logs/controller.log:" in said
+        assert f"the logs stay in {folder}/logs." in said
+        assert [path.name for path in folder.iterdir()] == ["logs"]
+        assert "everything seen once" in (folder / "logs" / "controller.log").read_text()
+    finally:
+        shutil.rmtree(folder)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that ended and that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return True

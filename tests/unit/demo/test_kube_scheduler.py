@@ -8,11 +8,12 @@ NODES = tuple(Node(metadata=ObjectMeta(name=name)) for name in ("n1", "n2", "n3"
 POD = Pod(metadata=ObjectMeta(name="p", namespace="default", uid="p-uid"), spec=PodSpec())
 
 
-def claim(*, node: str | None = None, deleting: bool = False) -> ResourceClaim:
+def claim(*, node: str | None = None, deleting: bool = False, requests: int = 1) -> ResourceClaim:
     fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
     allocation = AllocationResult(node_selector={"nodeSelectorTerms": [{"matchFields": fields}]}) if node else None
     meta = ObjectMeta(name="c", namespace="default", deletion_timestamp="2026-01-01T00:00:00Z" if deleting else None)
-    return ResourceClaim(metadata=meta, status=ResourceClaimStatus(allocation=allocation))
+    spec = {"devices": {"requests": [{"name": f"r{number}"} for number in range(requests)]}} if requests else {}
+    return ResourceClaim(metadata=meta, spec=spec, status=ResourceClaimStatus(allocation=allocation))
 
 
 def test_a_pod_keeps_to_the_node_of_its_allocated_claims() -> None:
@@ -57,6 +58,13 @@ def test_an_allocation_on_a_cordoned_node_leads_nowhere() -> None:
 def test_a_pod_with_pod_affinity_is_refused_by_name() -> None:
     picky = Pod(metadata=ObjectMeta(name="p"), spec=PodSpec(affinity={"podAffinity": {"x": 1}}))
     assert choose_node(picky, [], NODES, {}) == Unschedulable("the embedded scheduler does not implement podAffinity")
+
+
+def test_a_claim_without_requests_is_refused_by_name_until_somebody_allocates_it() -> None:
+    assert choose_node(POD, [claim(node="n1"), claim(requests=0)], NODES, {}) == Unschedulable(
+        'the embedded scheduler does not implement the allocation of a claim without requests (resourceclaim "c")'
+    )
+    assert choose_node(POD, [claim(node="n1", requests=0)], NODES, {}) == "n1"
 
 
 def test_without_nodes_the_pod_waits() -> None:
