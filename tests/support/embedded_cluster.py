@@ -21,6 +21,10 @@ def wait_settled(cluster: Cluster, waiting: Collection[str] = (), *, pods: int) 
     def problem(observation: Observation) -> str | None:
         if len(observation.pods) != pods:
             return f"{len(observation.pods)} pods, expected {pods}"
+        prepared, allocated = checkpointed_claims(cluster), claims_in_use(observation)
+        if prepared != allocated:
+            # A claim is freed some time after its pod went and its files are gone.
+            return f"claims prepared: {prepared}, allocated: {allocated}"
         return settled(observation)
 
     return wait_observed(cluster, f"{pods} pods to settle", problem)
