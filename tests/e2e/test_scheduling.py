@@ -123,6 +123,32 @@ def allocate_by_hand(cluster: Cluster, name: str, *, timestamp: str | None) -> N
     cluster.api.patch(f"{path}/status", body)
 
 
+def test_pod_of_which_only_some_claims_are_allocated_keeps_them_and_runs_once_there_is_room(installed: Cluster) -> None:
+    """The scheduler clears nothing; the controller adds what is missing."""
+    path = create_template(installed.api, "rest", claim_spec(GPU_COUNT - 1))
+    holder = Pod("holder", templates={"gpus": "rest"})
+    pod = Pod("only-some", claims={"have": "have"}, templates={"want": "sched-1"})
+    with without_controller(installed):
+        allocate_by_hand(installed, "have", timestamp=now_text())
+    allocation = installed.api.get(f"{CLAIMS}/have")["status"]["allocation"]
+    create_pod(installed.api, holder)
+    seen_inside(installed.api, holder)
+    create_pod(installed.api, pod)
+    wait_pending(installed.api, pod, "cannot allocate all claims")
+
+    def changed() -> bool:
+        return bool(installed.api.get(f"{CLAIMS}/have")["status"].get("allocation") != allocation)
+
+    never(changed, "the allocated claim was cleared", for_s=QUIET_S)
+    delete_gpu_pod(installed, holder)
+    seen = seen_inside(installed.api, pod)
+    assert (len(seen.numbers), seen.numbers) == (2, claimed(installed, pod))
+    assert not changed()
+    delete_gpu_pod(installed, pod)
+    for unused in (path, f"{CLAIMS}/have"):
+        installed.api.delete(unused)
+
+
 def test_plugin_refuses_a_device_that_another_claim_holds(installed: Cluster) -> None:
     """The API lets two claims have one device; the plugin is the last guard. The second runs when the first went."""
     first, second = (Pod(f"holder-{name}", claims={"gpu": name}) for name in ("a", "b"))

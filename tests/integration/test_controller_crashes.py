@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dracaena.api.objects import ResourceClaim
-from dracaena.demo.apiserver import ApiServer
 from dracaena.kube.client import KubeClient
 from support.allocation import DRIVER, blocks, device_name, machine
+from support.api_ground import ApiGround
 from support.controller import (
     NAMESPACE,
     allocated_all,
@@ -31,15 +30,9 @@ WRITES = 2 * len(CLAIMS)
 """Of one pod: a finalizer and an allocation for each claim."""
 
 
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        yield running
-
-
 @pytest.mark.parametrize("writes", range(WRITES + 1))
 def test_a_controller_killed_between_two_writes_is_replaced_without_a_trace(
-    server: ApiServer, tmp_path: Path, writes: int
+    server: ApiGround, tmp_path: Path, writes: int
 ) -> None:
     client = KubeClient(transport(server, tmp_path))
     publish(client, {"a": SEVEN, "b": TWO})
@@ -64,7 +57,7 @@ def test_a_controller_killed_between_two_writes_is_replaced_without_a_trace(
     assert all([user.name for user in item.status.reserved_for] == ["p"] for item in ended.values())
 
 
-def test_what_can_no_longer_be_completed_is_taken_back_and_planned_elsewhere(server: ApiServer, tmp_path: Path) -> None:
+def test_what_can_no_longer_be_completed_is_taken_back_and_planned_elsewhere(server: ApiGround, tmp_path: Path) -> None:
     """Between the crash and the new start somebody else took what the second claim was to get."""
     client = KubeClient(transport(server, tmp_path))
     publish(client, {"a": SEVEN, "b": TWO})
@@ -92,7 +85,7 @@ def test_what_can_no_longer_be_completed_is_taken_back_and_planned_elsewhere(ser
     assert len(held) == len(set(held)) == 3
 
 
-def test_a_controller_killed_in_a_take_back_is_followed_by_one_that_ends_it(server: ApiServer, tmp_path: Path) -> None:
+def test_a_controller_killed_in_a_take_back_is_followed_by_one_that_ends_it(server: ApiGround, tmp_path: Path) -> None:
     """The reservation was dropped, the allocation not yet cleared; the claims of the pod lie on two nodes."""
     client = KubeClient(transport(server, tmp_path))
     publish(client, {"a": SEVEN, "b": TWO})
@@ -116,7 +109,7 @@ def test_a_controller_killed_in_a_take_back_is_followed_by_one_that_ends_it(serv
     check_invariants(client)
 
 
-def test_many_pods_and_a_controller_that_is_killed_again_and_again(server: ApiServer, tmp_path: Path) -> None:
+def test_many_pods_and_a_controller_that_is_killed_again_and_again(server: ApiGround, tmp_path: Path) -> None:
     client = KubeClient(transport(server, tmp_path))
     publish(client, {"a": SEVEN, "b": SEVEN, "c": TWO})
     for number in range(4):

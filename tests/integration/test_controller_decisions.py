@@ -1,9 +1,8 @@
-"""The controller over HTTP on the embedded API server: what users and kube-scheduler find in the API afterwards."""
+"""The controller over HTTP on an API server: what users and kube-scheduler find in the API afterwards."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,10 +12,11 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.decision import decode_decision
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER, decision_annotation
 from dracaena.api.objects import DeviceClass, KubeObject, Pod, ResourceClaim
-from dracaena.demo.apiserver import ApiServer, Fault
+from dracaena.demo.apiserver import Fault, Faults
 from dracaena.kube.client import KubeClient
 from dracaena.kube.events import Event
 from support.allocation import DRIVER, blocks, device_name, machine, policy, request
+from support.api_ground import ApiGround
 from support.controller import (
     NAMESPACE,
     DyingTransport,
@@ -37,13 +37,7 @@ TWO = machine("two", blocks(2, inside="PIX", outside="PIX"))
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        yield running
-
-
-@pytest.fixture
-def connection(server: ApiServer, tmp_path: Path) -> DyingTransport:
+def connection(server: ApiGround, tmp_path: Path) -> DyingTransport:
     return transport(server, tmp_path)
 
 
@@ -162,27 +156,29 @@ def test_a_class_that_is_mended_lets_its_pods_go_on(client: KubeClient, connecti
     assert [entry.source for entry in stored.status.allocation.devices.config] == ["FromClass"]
 
 
+@pytest.mark.embedded_only(reason="makes the server fail")
 @pytest.mark.parametrize("subresource", ["c0", "status"])
 def test_a_write_whose_answer_gets_lost_is_made_once(
-    server: ApiServer, client: KubeClient, connection: DyingTransport, subresource: str
+    faults: Faults, client: KubeClient, connection: DyingTransport, subresource: str
 ) -> None:
     """The server carries the write out and closes the connection without an answer."""
     publish(client, {"n": SEVEN})
     path = r"/resourceclaims/c0\?" if subresource == "c0" else r"/resourceclaims/c0/status"
-    server.faults.add(Fault(method="PATCH", path=path, close=True, after=True))
+    faults.add(Fault(method="PATCH", path=path, close=True, after=True))
     ask(client, "p", {"c0": 2})
     with running_controller(connection):
         wait_for(lambda: allocated_all(client), "the claim", timeout_s=30)
-    assert server.faults.pending() == 0
+    assert faults.pending() == 0
     check_invariants(client)
 
 
+@pytest.mark.embedded_only(reason="makes the server fail")
 def test_a_server_that_answers_with_errors_for_a_while_is_borne(
-    server: ApiServer, client: KubeClient, connection: DyingTransport
+    faults: Faults, client: KubeClient, connection: DyingTransport
 ) -> None:
     publish(client, {"n": SEVEN})
-    server.faults.add(Fault(method="GET", path="watch=true", status=500, times=3))
-    server.faults.add(Fault(method="PATCH", path=r"/resourceclaims/c\?", status=409, message="changed", times=2))
+    faults.add(Fault(method="GET", path="watch=true", status=500, times=3))
+    faults.add(Fault(method="PATCH", path=r"/resourceclaims/c\?", status=409, message="changed", times=2))
     ask(client, "p", {"c": 4})
     with running_controller(connection) as controller:
         wait_for(lambda: allocated_all(client), "the claim", timeout_s=30)

@@ -17,6 +17,7 @@ import yaml
 from dracaena.demo.apiserver import ApiServer
 from dracaena.kube.client import KubeClient
 from support.allocation import blocks, machine
+from support.api_ground import ApiGround
 from support.controller import allocated_all, ask, publish, transport
 from support.kube import wait_for
 
@@ -52,20 +53,19 @@ def get(port: object, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def test_the_process_serves_health_and_metrics_decides_and_ends_on_sigterm(tmp_path: Path) -> None:
+def test_the_process_serves_health_and_metrics_decides_and_ends_on_sigterm(server: ApiGround, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.touch()
-    with ApiServer() as server:
-        client = KubeClient(transport(server, tmp_path))
-        publish(client, {"n": FOUR})
-        ask(client, "p", {"c": 2})
-        with process(tmp_path / "kubeconfig", log) as started:
-            port = wait_for(lambda: logged(log, "started"), "the start")["http_port"]
-            wait_for(lambda: get(port, "/readyz")[0] == 200, "to be ready")
-            wait_for(lambda: allocated_all(client), "the claim")
-            assert 'dracaena_controller_decisions_total{result="allocated"} 1.0' in get(port, "/metrics")[1]
-            started.send_signal(signal.SIGTERM)
-            assert started.wait(20) == 0
+    client = KubeClient(transport(server, tmp_path))
+    publish(client, {"n": FOUR})
+    ask(client, "p", {"c": 2})
+    with process(tmp_path / "kubeconfig", log) as started:
+        port = wait_for(lambda: logged(log, "started"), "the start")["http_port"]
+        wait_for(lambda: get(port, "/readyz")[0] == 200, "to be ready")
+        wait_for(lambda: allocated_all(client), "the claim")
+        assert 'dracaena_controller_decisions_total{result="allocated"} 1.0' in get(port, "/metrics")[1]
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(20) == 0
     line = logged(log, "allocated")
     assert line is not None
     assert (line["pod"], line["node"], line["links"]) == ("default/p", "n", "1 pair PIX")

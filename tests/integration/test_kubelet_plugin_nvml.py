@@ -1,4 +1,4 @@
-"""The whole plugin on NVML: a fake library under the real pynvml, a driver root on disk, an embedded API server.
+"""The whole plugin on NVML: a fake library under the real pynvml, a driver root on disk, an API server.
 
 Time is the test's: it stands still while the driver is asked, or a slow machine would look like a driver that hangs.
 """
@@ -15,7 +15,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.names import gpu_device_name
-from dracaena.demo.apiserver import ApiServer
 from dracaena.kubelet_plugin.adapters.mig_access import MigAccess
 from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml_library import DriverNotReadyError, NvmlLibrary
@@ -24,6 +23,7 @@ from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.live_machine import READ_DEADLINE_S, REREAD_S, RETRY_S
 from dracaena.kubelet_plugin.program import Program
+from support.api_ground import ApiGround
 from support.clock import FakeClock
 from support.driver_root import VERSION, put, put_driver
 from support.fake_nvml import FakeMig, FakeNvml
@@ -81,8 +81,8 @@ class Node:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    with short_folder() as folder, ApiServer() as server:
+def world(server: ApiGround) -> Iterator[World]:
+    with short_folder() as folder:
         write_machine(folder / "sys", RECORDED)
         put_driver(folder / "host")
         put(folder, "host/dev/nvidiactl")

@@ -1,4 +1,4 @@
-"""The whole plugin against the embedded API server, over real sockets, files and processes."""
+"""The whole plugin against an API server, over real sockets, files and processes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.errors import BadInputError, PermanentError
 from dracaena.api.names import gpu_device_name
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
-from dracaena.demo.apiserver import ApiServer, Fault
+from dracaena.demo.apiserver import Fault, Faults
 from dracaena.kubelet_plugin.program import Program
+from support.api_ground import ApiGround
 from support.driver_root import put_driver
 from support.kube import wait_for
 from support.plugin import files_below
@@ -21,8 +22,8 @@ from support.sockets import short_folder
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    with short_folder() as folder, ApiServer() as server:
+def world(server: ApiGround) -> Iterator[World]:
+    with short_folder() as folder:
         yield World(server, folder)
 
 
@@ -108,8 +109,9 @@ def test_a_claim_from_prepare_to_unprepare(world: World, plugin: Program) -> Non
     assert list((world.folder / "cdi").iterdir()) == []
 
 
-def test_annotations_are_tried_again_when_the_server_fails(world: World, plugin: Program) -> None:
-    world.server.faults.add(Fault(method="PATCH", path=".*/pods/.*", status=503, times=2))
+@pytest.mark.embedded_only(reason="makes the server fail")
+def test_annotations_are_tried_again_when_the_server_fails(world: World, plugin: Program, faults: Faults) -> None:
+    faults.add(Fault(method="PATCH", path=".*/pods/.*", status=503, times=2))
     pod = world.pod("pod", "claim")
     claim = world.allocated_claim("claim", [0], pod)
     assert world.prepare(claim)[claim.metadata.uid].error == ""
@@ -291,8 +293,9 @@ def test_a_start_that_fails_half_way_leaves_no_socket_and_frees_the_instance(wor
     program.stop()
 
 
-def test_an_api_server_that_is_away_at_start_delays_publishing_only(world: World) -> None:
-    world.server.faults.add(Fault(path=".*/resourceslices.*", status=503, times=10_000))
+@pytest.mark.embedded_only(reason="makes the server fail")
+def test_an_api_server_that_is_away_at_start_delays_publishing_only(world: World, faults: Faults) -> None:
+    faults.add(Fault(path=".*/resourceslices.*", status=503, times=10_000))
     claim = world.allocated_claim("claim", [0])
     program = Program(world.settings(), registry=CollectorRegistry())
     program.start()
@@ -300,7 +303,7 @@ def test_an_api_server_that_is_away_at_start_delays_publishing_only(world: World
         assert world.prepare(claim)[claim.metadata.uid].error == ""
         world.register()
         assert http(program, "/readyz") == (503, "not ready: the ResourceSlices of this node are not published yet\n")
-        world.server.faults.clear()
+        faults.clear()
         wait_for(lambda: program.ready() is None, "published after all", timeout_s=30)
     finally:
         program.stop()

@@ -1,4 +1,4 @@
-"""A controller over the embedded API server, in this process, and a cluster for it to decide about."""
+"""A controller over an API server, in this process, and a cluster for it to decide about."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from dracaena.api.names import DELETE_PROTECTION_FINALIZER
 from dracaena.api.objects import DeviceClass, Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.controller.program import Controller
 from dracaena.controller.settings import ControllerSettings
-from dracaena.demo.apiserver import ApiServer
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import ApiUnavailableError
 from dracaena.kube.transport import Stream, Transport
 from dracaena.process.clock import SystemClock
 from support.allocation import DRIVER, pool_slice, request
+from support.api_ground import ApiGround
 
 NAMESPACE = "default"
 
@@ -63,7 +63,7 @@ class DyingTransport(Transport):
             raise ApiUnavailableError(f"{method} {path}", None, "", "killed")
 
 
-def transport(server: ApiServer, folder: Path, *, writes: int = 1_000_000) -> DyingTransport:
+def transport(server: ApiGround, folder: Path, *, writes: int = 1_000_000) -> DyingTransport:
     path = folder / "kubeconfig"
     path.write_text(yaml.safe_dump(server.kubeconfig()))
     made = DyingTransport.from_kubeconfig(str(path), user_agent="tests")

@@ -25,8 +25,12 @@ def kubeconfig_document(url: str) -> dict[str, Any]:
 
 
 def client_for(url: str, folder: Path, *, user_agent: str = "tests") -> KubeClient:
+    return client_from(kubeconfig_document(url), folder, user_agent=user_agent)
+
+
+def client_from(document: dict[str, Any], folder: Path, *, user_agent: str = "tests") -> KubeClient:
     path = folder / "kubeconfig"
-    path.write_text(yaml.safe_dump(kubeconfig_document(url)))
+    path.write_text(yaml.safe_dump(document))
     return KubeClient(Transport.from_kubeconfig(str(path), user_agent=user_agent))
 
 

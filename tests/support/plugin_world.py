@@ -1,4 +1,4 @@
-"""The whole plugin in a world of its own: an embedded API server with one node, the node's folders, kubelet's calls."""
+"""The whole plugin in a world of its own: an API server with one node, the node's folders, kubelet's calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import grpc
 from dracaena.api.names import gpu_device_name
 from dracaena.api.objects import KubeObject, Node, ObjectMeta, Pod, ResourceClaim, ResourceSlice
 from dracaena.api.podlist import decode_podlist
-from dracaena.demo.apiserver import ApiServer
 from dracaena.kube.client import KubeClient
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.program import Program
@@ -24,7 +23,8 @@ from dracaena.proto.dra.v1 import api_pb2 as v1
 from dracaena.proto.dra.v1 import api_pb2_grpc as v1_grpc
 from dracaena.proto.pluginregistration.v1 import api_pb2 as registration
 from dracaena.proto.pluginregistration.v1 import api_pb2_grpc as registration_grpc
-from support.kube import client_for
+from support.api_ground import ApiGround
+from support.kube import client_from
 
 DRIVER = "gpu.dracaena.dev"
 NODE = "node-1"
@@ -36,10 +36,9 @@ CALL_S = 20
 class World:
     """An API server with one node, and the folders of that node."""
 
-    def __init__(self, server: ApiServer, folder: Path) -> None:
-        self.server = server
+    def __init__(self, server: ApiGround, folder: Path) -> None:
         self.folder = folder
-        self.client: KubeClient = client_for(server.url, folder)
+        self.client: KubeClient = client_from(server.kubeconfig(), folder)
         self.kubelet = folder / "k"
         self.create(Node, {"metadata": {"name": NODE}})
 

@@ -1,0 +1,24 @@
+"""The API server that the programs under test talk to (support.api_ground says which)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dracaena.demo.apiserver import ApiServer, Faults
+from support.api_ground import ApiGround, api_ground
+
+
+@pytest.fixture
+def server() -> Iterator[ApiGround]:
+    """Give an empty server."""
+    with api_ground() as running:
+        yield running
+
+
+@pytest.fixture
+def faults(server: ApiGround) -> Faults:
+    """Give the switch for faults, which only the embedded server has: the test is marked `embedded_only`."""
+    assert isinstance(server, ApiServer), "mark this test embedded_only"
+    return server.faults
