@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-NAMESPACE = "work"
+NAMESPACE = "desk"
 CORE = f"/api/v1/namespaces/{NAMESPACE}"
 RESOURCE = "/apis/resource.k8s.io/v1"
 PODS = f"{CORE}/pods"
