@@ -63,6 +63,12 @@ class _Status(msgspec.Struct):
     code: int = 500
 
 
+# msgspec looks into a type when it is first decoded, and two threads that do so at once crash the process (0.22.0).
+# Several caches begin in the same moment, so all types are looked into here, by the one thread that imports.
+for _shape in (*KubeObject.__subclasses__(), _Raws, _Named, _RawEvent, _Versioned, _Status):
+    msgspec.json.Decoder(_shape)
+
+
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[T]):
     """All objects of one list, in the server's order, and the resourceVersion to watch from."""

@@ -40,6 +40,7 @@ from dracaena.kubelet_plugin.prepare.podlist import (
     unknown_users,
     with_users,
 )
+from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
 PODLIST = "podlist.json"
@@ -76,36 +77,26 @@ class Assignments:
         self._checkpoints = checkpoints
         self._files = files
         self._lock = lock
-        self._clock = clock
         self._metrics = metrics
         self._backoff = Backoff(rng or random.Random())  # noqa: S311 - jitter, no secret
         self._recover: Callable[[Sequence[Pod]], bool] | None = None
         self._early: dict[PodUid, tuple[Pod, ClaimUid]] = {}  # read for a claim before the watch showed them
         self._early_lock = threading.Lock()
         self._users: frozenset[tuple[ClaimUid, PodUid]] | None = None  # of prepared claims; None: not read yet
-        self._condition = threading.Condition()
-        self._dirty = True
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="assignments", daemon=True)
+        self._worker = Worker("assignments", self._run, clock)
 
     def start(self, recover: Callable[[Sequence[Pod]], bool]) -> None:
         """Begin to reconcile. `recover` is called with the node's pods before the first time, until it returns True."""
         self._recover = recover
-        self._thread.start()
+        self._worker.start()
 
     def stop(self) -> None:
         """End the thread."""
-        with self._condition:
-            self._stopping = True
-            self._condition.notify_all()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._worker.stop()
 
     def changed(self) -> None:
         """Ask for a reconciliation soon. Never blocks."""
-        with self._condition:
-            self._dirty = True
-            self._condition.notify_all()
+        self._worker.notice()
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         """Take note of a change that the watch told; pods without claims are none of ours."""
@@ -229,7 +220,8 @@ class Assignments:
             return ()
 
     def _run(self) -> None:
-        while self._wait_dirty():
+        # The cache's sync comes with changes, but a node without pods has none: look again each second.
+        while self._worker.wait(lambda: self._pods.synced, look_every_s=1.0):
             try:
                 if self._recover is not None and self._recover(self._pods.values()):
                     self._recover = None
@@ -239,25 +231,12 @@ class Assignments:
                 self._backoff.reset()
             except DracaenaError as error:
                 log.warning("assignments not up to date, trying again", error=str(error))
-                self._pause()
-                self.changed()
+                self._try_again()
             except Exception:
                 # The thread's outermost loop: an error of ours must not end the monitoring of this node.
                 log.exception("assignments failed")
-                self._pause()
-                self.changed()
+                self._try_again()
 
-    def _wait_dirty(self) -> bool:
-        """Wait until there is something to do; False: it is time to end."""
-        with self._condition:
-            while not self._stopping and not (self._dirty and self._pods.synced):
-                # The cache's sync comes with changes, but a node without pods has none: look again each second.
-                self._clock.wait(self._condition, None if self._pods.synced else 1.0)
-            self._dirty = False
-            return not self._stopping
-
-    def _pause(self) -> None:
-        deadline_s = self._clock.monotonic() + self._backoff.next_s()
-        with self._condition:
-            while not self._stopping and (left_s := deadline_s - self._clock.monotonic()) > 0:
-                self._clock.wait(self._condition, left_s)
+    def _try_again(self) -> None:
+        self._worker.notice()
+        self._worker.pause(self._backoff.next_s())

@@ -18,7 +18,7 @@ class DriverFilesMissingError(TemporaryError):
 
 
 class DriverInstallation:
-    """The driver below one root. Safe from many threads; a call costs some tens of look-ups, a new driver some hundred.
+    """The driver below one root. Safe from many threads; a call costs some hundred look-ups, a new driver also reads.
 
     `seen_root` is where this process sees the root, `host_root` where the host has it. Without `required` a root that
     holds no driver gives no edits: the GPUs of a recorded machine need none.

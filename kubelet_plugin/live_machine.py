@@ -16,6 +16,7 @@ from dracaena.api.errors import DracaenaError
 from dracaena.api.machine import Machine
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.driver_thread import DriverThread, StoppedError
+from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
 READ_DEADLINE_S = 120.0
@@ -58,42 +59,36 @@ class LiveMachine:
 
     def __init__(self, source: ReadingSource, clock: Clock, *, on_change: Callable[[Machine], None]) -> None:
         self._source = source
-        self._clock = clock
         self._on_change = on_change
         self._driver = DriverThread(clock, source.doing, source.close)
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()
         self._reading: Reading | None = None
         self._trouble: str | None = "the NVIDIA driver has not been asked yet"
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="live-machine", daemon=True)
+        self._worker = Worker("live-machine", self._run, clock)
 
     def start(self) -> None:
         """Begin to read."""
         self._driver.start()
-        self._thread.start()
+        self._worker.start()
 
     def stop(self) -> None:
         """End both threads and let go of the driver. A hanging call is left behind."""
-        with self._condition:
-            self._stopping = True
-            self._condition.notify_all()
-        self._driver.stop()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._driver.stop()  # first: it lets the worker go
+        self._worker.stop()
 
     def ready(self) -> str | None:
         """Return None once there is a machine, before that what is waited for."""
-        with self._condition:
+        with self._lock:
             return self._trouble if self._reading is None else None
 
     def stale(self) -> str | None:
         """Return why the last reading is older than it should be; None when it is not."""
-        with self._condition:
+        with self._lock:
             return self._trouble
 
     def _run(self) -> None:
         pause_s = 0.0
-        while self._pause(pause_s):
+        while self._worker.pause(pause_s):
             try:
                 pause_s = self._take(self._driver.call("a reading", self._source.read_all, READ_DEADLINE_S))
             except StoppedError:
@@ -112,7 +107,7 @@ class LiveMachine:
             first = next(str(left_out) for left_out in reading.left_out if left_out.may_pass)
             return self._note(f"{reading.unanswered} questions to the NVIDIA driver went unanswered (first: {first})")
         self._tell(before, reading)
-        with self._condition:  # only now: what could not be taken is told again, and is not ready
+        with self._lock:  # only now: what could not be taken is told again, and is not ready
             self._reading = reading
             self._trouble = None
         return INCOMPLETE_S if reading.unanswered else REREAD_S
@@ -129,18 +124,10 @@ class LiveMachine:
 
     def _note(self, trouble: str) -> float:
         """Remember what is wrong and log it once; return how long to wait before the next try."""
-        with self._condition:
+        with self._lock:
             news = trouble != self._trouble
             self._trouble = trouble
             first = self._reading is None
         if news:
             log.warning("no reading" if first else "reading is stale", reason=trouble)
         return RETRY_S if first else INCOMPLETE_S
-
-    def _pause(self, seconds: float) -> bool:
-        """Wait; False: it is time to end."""
-        deadline_s = self._clock.monotonic() + seconds
-        with self._condition:
-            while not self._stopping and (left_s := deadline_s - self._clock.monotonic()) > 0:
-                self._clock.wait(self._condition, left_s)
-            return not self._stopping

@@ -203,7 +203,7 @@ class Program:
             driver=driver,
             read_pool=self._devices.pool,
             dev_root=settings.dev_root,
-            control_nodes=lambda: read_control_nodes(settings.dev_root),
+            control_nodes=lambda: read_control_nodes(settings.dev_root, required=not settings.machine),
             driver_edits=_driver_edits(settings),
             decode_config=decode_config,
             claims=KubeClaims(client),

@@ -8,7 +8,6 @@ that something may differ: before each write a fresh list decides, so that a lat
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -26,6 +25,7 @@ from dracaena.kubelet_plugin.discovery.pool import (
 )
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.ports import SliceAccess, SliceCache
+from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
 DEBOUNCE_S = 1.0
@@ -84,42 +84,29 @@ class Publisher:
         self._published = False
         self._debounce_s = DEBOUNCE_S
         self._wrote_s: float | None = None
-        self._condition = threading.Condition()
-        self._dirty = True
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+        self._worker = Worker("publisher", self._run, clock)
 
     def start(self) -> None:
         """Begin to publish."""
-        self._thread.start()
+        self._worker.start()
 
     def stop(self) -> None:
         """End the thread. The slices stay: the devices are still there, and a restart must not disturb pods."""
-        with self._condition:
-            self._stopping = True
-            self._condition.notify_all()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._worker.stop()
 
     def set_pages(self, pages: Sequence[Page]) -> None:
         """Publish these pages from now on. From any thread; never blocks."""
-        with self._condition:
-            self._pages = list(pages)
-            self._dirty = True
-            self._condition.notify_all()
+        self._pages = list(pages)
+        self._worker.notice()
 
     def kubelet_registered(self) -> None:
         """Publish from now on: kubelet has taken the plugin once in this process. From any thread; never blocks."""
-        with self._condition:
-            self._registered = True
-            self._dirty = True
-            self._condition.notify_all()
+        self._registered = True
+        self._worker.notice()
 
     def slice_changed(self, _old: ResourceSlice | None, _new: ResourceSlice | None) -> None:
         """Take note of a change that the watch told. Never blocks."""
-        with self._condition:
-            self._dirty = True
-            self._condition.notify_all()
+        self._worker.notice()
 
     def ready(self) -> str | None:
         """Return None after the first publication, before it what is missing."""
@@ -220,22 +207,22 @@ class Publisher:
             self._on_refused(self._access.read_node(), reason)
 
     def _run(self) -> None:
-        while self._wait_dirty():
+        while self._worker.wait(self._due, within_s=RESYNC_S):
             try:
                 wrote = self.sync()
                 self._backoff.reset()
             except DracaenaError as error:
                 self._metrics.publish_errors.inc()
                 log.warning("not published, trying again", error=str(error))
-                self._pause(self._backoff.next_s(), again=True)
+                self._try_again()
             except Exception:
                 # The thread's outermost loop: an error of ours must not end publishing for the life of the process.
                 self._metrics.publish_errors.inc()
                 log.exception("publishing failed")
-                self._pause(self._backoff.next_s(), again=True)
+                self._try_again()
             else:
                 self._metrics.taint_refused.set(self._refused_until_s is not None)
-                self._pause(self._next_debounce_s(wrote=wrote), again=False)
+                self._worker.pause(self._next_debounce_s(wrote=wrote))
 
     def _next_debounce_s(self, *, wrote: bool) -> float:
         now_s = self._clock.monotonic()
@@ -245,24 +232,12 @@ class Publisher:
             self._wrote_s = now_s
         return self._debounce_s
 
-    def _wait_dirty(self) -> bool:
-        """Wait for a change or the next look; False: it is time to end."""
-        deadline_s = self._clock.monotonic() + RESYNC_S
-        with self._condition:
-            while not self._stopping and not self._due() and (left_s := deadline_s - self._clock.monotonic()) > 0:
-                self._clock.wait(self._condition, left_s)
-            self._dirty = False
-            return not self._stopping
-
     def _due(self) -> bool:
-        return self._dirty and self._registered and self._pages is not None
+        return self._registered and self._pages is not None
 
-    def _pause(self, seconds: float, *, again: bool) -> None:
-        deadline_s = self._clock.monotonic() + seconds
-        with self._condition:
-            self._dirty = self._dirty or again
-            while not self._stopping and (left_s := deadline_s - self._clock.monotonic()) > 0:
-                self._clock.wait(self._condition, left_s)
+    def _try_again(self) -> None:
+        self._worker.notice()
+        self._worker.pause(self._backoff.next_s())
 
 
 def _owner(node: Node) -> dict[str, object]:

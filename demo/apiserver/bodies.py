@@ -113,7 +113,8 @@ def parse_object(body: bytes, media_type: str, kind: str) -> Any:
     """The body of a create or update. 415 for media types that this server cannot read, 400 for broken text."""
     if media_type not in ("", JSON, YAML, "application/x-yaml", "text/yaml"):
         raise unsupported_media_type(
-            f"the body of the request was in an unknown format - accepted media types include: {JSON}, {YAML}"
+            f"the body of the request was in an unknown format - accepted media types include: {JSON}, {YAML}; "
+            f"this one was sent as {media_type}"
         )
     try:
         return parse_json(body) if media_type in ("", JSON) else parse_yaml(body)

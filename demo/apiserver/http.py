@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import select
 import socket
 from collections.abc import Iterable, Iterator
@@ -105,10 +106,7 @@ class Handler(BaseHTTPRequestHandler):
     def _body(self) -> bytes:
         if "chunked" in (self.headers.get("Transfer-Encoding") or "").lower():
             return b"".join(self._chunks())
-        try:
-            length = int(self.headers.get("Content-Length") or 0)
-        except ValueError:
-            raise bad_request("Content-Length is no number") from None
+        length = self._number("Content-Length", self.headers.get("Content-Length") or "0", 10)
         if length > _MAX_BODY_BYTES:
             self.close_connection = True
             raise _too_large()
@@ -117,7 +115,8 @@ class Handler(BaseHTTPRequestHandler):
     def _chunks(self) -> Iterator[bytes]:
         total = 0
         while True:
-            size = int(self.rfile.readline(64).split(b";")[0] or b"0", 16)
+            line = self.rfile.readline(64).decode("ascii", errors="replace")
+            size = self._number("the size of a chunk", line.partition(";")[0].strip(), 16)
             total += size
             if total > _MAX_BODY_BYTES:
                 self.close_connection = True
@@ -127,6 +126,13 @@ class Handler(BaseHTTPRequestHandler):
             if size == 0:
                 return
             yield part
+
+    def _number(self, what: str, text: str, base: int) -> int:
+        """Read a length. Where it is none, nobody knows where the next request begins."""
+        if re.fullmatch(r"[0-9]{1,10}" if base == 10 else r"[0-9a-fA-F]{1,8}", text, re.ASCII) is None:
+            self.close_connection = True
+            raise bad_request(f"{what} is no number: {text[:20]!r}")
+        return int(text, base)
 
     def _is_gone(self) -> bool:
         """True when the client has closed its side."""

@@ -52,6 +52,8 @@ _OTHER_LIBRARIES = (
     "libnvidia-egl-xlib.so.*.*",
 )
 """Libraries of the driver that carry versions of their own."""
+_LEADING_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+"""Names under which every driver has its libraries; their files carry the version."""
 _PLUGIN_FOLDER = "vdpau"
 _VERSIONED = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.([0-9]+\.[0-9]+(?:\.[0-9]+)?)", re.ASCII)
 
@@ -66,11 +68,12 @@ def find_driver_files(seen_root: str, *, host_root: str = "/") -> DriverFiles | 
     if version is None:
         return None
     patterns = (f"*.so.{version}", *_OTHER_LIBRARIES)
-    libraries = _found(root, LIBRARY_FOLDERS, patterns, _soname)
-    plugins = _found(root, [f"{folder}/{_PLUGIN_FOLDER}" for folder in LIBRARY_FOLDERS], patterns, _soname)
+    folders = _library_folders(root)
+    libraries = _found(root, folders, patterns, _soname)
+    plugins = _found(root, _plugin_folders(folders), patterns, _soname)
     files = [
         *_found(root, BINARY_FOLDERS, BINARIES),
-        *_found(root, [f"{folder}/{version}" for folder in FIRMWARE_FOLDERS], (FIRMWARE,)),
+        *_found(root, _firmware_folders(version), (FIRMWARE,)),
         *(file for folder, pattern in CONFIGURATION for file in _found(root, (folder,), (pattern,))),
     ]
     return DriverFiles(
@@ -89,20 +92,33 @@ class DriverState:
     """What a root holds as far as it can change under a running plugin. While it is the same, so are the files."""
 
     version: str | None
+    folders_changed_ns: tuple[int | None, ...]
+    """When a name last came into each folder that is searched, or left it; None: no such folder. An installation
+    brings its files one by one, and packages of one driver version can be added later."""
     sockets: tuple[DriverFile, ...]
     """A socket that is mounted and has gone would fail the container: daemons come and go."""
     hook: bool
 
 
 def driver_state(seen_root: str) -> DriverState:
-    """Return the state of a root. Cost: some tens of look-ups, no file is read."""
+    """Return the state of a root. Cost: some hundred look-ups, no file is read."""
     root = DriverRoot(seen_root)
-    return DriverState(driver_version(root), _sockets(root), _hook(root) is not None)
+    version = driver_version(root)
+    folders = _library_folders(root)
+    searched = (
+        *folders,
+        *_plugin_folders(folders),
+        *BINARY_FOLDERS,
+        *(_firmware_folders(version) if version is not None else ()),
+        *(folder for folder, _ in CONFIGURATION),
+    )
+    changed_ns = tuple(_changed_ns(root, folder) for folder in searched)
+    return DriverState(version, changed_ns, _sockets(root), _hook(root) is not None)
 
 
 def driver_version(root: DriverRoot) -> str | None:
     """Return the version in the names of the driver's libraries; where the usual links lead decides between several."""
-    for library in ("libcuda.so.1", "libnvidia-ml.so.1"):
+    for library in _LEADING_LIBRARIES:
         found = root.library(library)
         match = _VERSIONED.fullmatch(found.name) if found is not None else None
         if match is not None:
@@ -110,6 +126,28 @@ def driver_version(root: DriverRoot) -> str | None:
     names = (name for folder in LIBRARY_FOLDERS for name in root.names(folder))
     matches = (_VERSIONED.fullmatch(name) for name in names)
     return next((match[1] for match in matches if match is not None), None)
+
+
+def _library_folders(root: DriverRoot) -> tuple[str, ...]:
+    """Return the usual folders, then those to which the usual links lead: Debian keeps a driver in one of its own."""
+    leading = (root.library(library) for library in _LEADING_LIBRARIES)
+    return tuple(dict.fromkeys((*LIBRARY_FOLDERS, *(str(path.parent) for path in leading if path is not None))))
+
+
+def _plugin_folders(folders: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{folder}/{_PLUGIN_FOLDER}" for folder in folders)
+
+
+def _firmware_folders(version: str) -> tuple[str, ...]:
+    return tuple(f"{folder}/{version}" for folder in FIRMWARE_FOLDERS)
+
+
+def _changed_ns(root: DriverRoot, folder: str) -> int | None:
+    resolved = root.resolve(folder)
+    try:
+        return root.on_disk(resolved).stat().st_mtime_ns if resolved is not None else None
+    except OSError:
+        return None
 
 
 def _found(

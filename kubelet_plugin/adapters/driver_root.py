@@ -53,13 +53,10 @@ class DriverRoot:
         """Return where this process finds a path of the root."""
         return self.root / path.relative_to("/")
 
-    def library(self, name: str) -> Path | None:
-        """Return the file of a library by its name, links followed; None when no folder has it."""
-        for folder in LIBRARY_FOLDERS:
-            found = self.resolve(f"{folder}/{name}")
-            if found is not None:
-                return self.on_disk(found)
-        return None
+    def library(self, name: str) -> PurePosixPath | None:
+        """Return the file of a library by its name, links followed, as resolve() does; None when no folder has it."""
+        found = (self.resolve(f"{folder}/{name}") for folder in LIBRARY_FOLDERS)
+        return next((path for path in found if path is not None), None)
 
     def names(self, folder: str) -> tuple[str, ...]:
         """Return the names in a folder, sorted; none when there is no such folder."""

@@ -1,4 +1,4 @@
-"""Serves DRA v1 and v1beta1 to kubelet over one unix socket, and translates their messages."""
+"""Serves DRA v1 and v1beta1 to kubelet over one unix socket, with the health streams, and translates their messages."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import grpc
 
 from dracaena.api.errors import PermanentError
 from dracaena.api.names import ClaimUid
+from dracaena.kubelet_plugin.adapters.health import SilentStreams, add_health_services
 from dracaena.kubelet_plugin.driver import Failed
 from dracaena.kubelet_plugin.prepare.cdi import qualified_name
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim
@@ -21,7 +22,8 @@ from dracaena.proto.dra.v1beta1 import api_pb2 as v1beta1
 from dracaena.proto.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
 
 WORKERS = 8
-"""Calls at a time. Kubelet sends few; work on the node is serial anyway, only reads of the API overlap."""
+"""Calls at a time, one of them for each health stream. Kubelet sends few; work on the node is serial anyway, only reads
+of the API overlap."""
 
 STOP_GRACE_S = 10.0
 """Calls in progress may end: a claim takes milliseconds, a slow API some seconds. Kubelet repeats what is cut off."""
@@ -45,8 +47,16 @@ class UnixServer:
     grpc takes a name away from a live server without a word, so the lock comes first.
     """
 
-    def __init__(self, path: Path, add_services: Callable[[grpc.Server], None], thread_name: str) -> None:
+    def __init__(
+        self,
+        path: Path,
+        add_services: Callable[[grpc.Server], None],
+        thread_name: str,
+        *,
+        end_streams: Callable[[], None] = lambda: None,
+    ) -> None:
         self._path = path
+        self._end_streams = end_streams
         self._server = grpc.server(ThreadPoolExecutor(WORKERS, thread_name_prefix=thread_name))
         self._bound = False
         add_services(self._server)
@@ -66,18 +76,21 @@ class UnixServer:
         """Take no more calls, let those in progress end, remove the socket. Without start() nothing is touched."""
         if self._bound:
             self._path.unlink(missing_ok=True)  # first: kubelet sees that we go before calls are refused
+        self._end_streams()
         self._server.stop(STOP_GRACE_S).wait()
 
 
 def plugin_server(path: Path, driver_name: str, driver: NodeDriver) -> UnixServer:
     """Return the server of both DRA versions, not started."""
+    streams = SilentStreams()
 
     def add_services(server: grpc.Server) -> None:
         # The generated code has no types.
         v1_grpc.add_DRAPluginServicer_to_server(_V1(driver_name, driver), server)  # type: ignore[no-untyped-call]
         v1beta1_grpc.add_DRAPluginServicer_to_server(_V1Beta1(driver_name, driver), server)  # type: ignore[no-untyped-call]
+        add_health_services(streams, server)
 
-    return UnixServer(path, add_services, "dra")
+    return UnixServer(path, add_services, "dra", end_streams=streams.stop)
 
 
 class _Calls:

@@ -34,17 +34,6 @@ NO_TEXT = "NO_TEXT"
 _NO_SUCH_LINK = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT})
 """nvmlDeviceGetNvLinkState: the GPU has no NVLink, or none of this number."""
 
-_GONE = frozenset(
-    {
-        pynvml.NVML_ERROR_UNINITIALIZED,
-        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
-        pynvml.NVML_ERROR_GPU_IS_LOST,
-        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
-        pynvml.NVML_ERROR_UNKNOWN,
-    }
-)
-"""After these the handles may be those of a driver that was reloaded: NVML is opened anew at the next reading."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Gpu:
@@ -60,24 +49,26 @@ class NvmlReader:
     def __init__(self, library: NvmlLibrary) -> None:
         self._library = library
         self._left_out: dict[LeftOut, None] = {}
+        self._every_gpu_answered = True
         self.doing = ""
 
     def read(self) -> NodeInventory:
         """Return the inventory without what sysfs adds. Cost: some hundred calls of microseconds each.
 
         Raises NvmlError when the driver is not ready, or when it does not tell how many GPUs there are or not one
-        of them can be asked. One GPU of several that cannot be asked is left out, and remembered.
+        of them can be asked. One GPU of several that cannot be asked is left out, and remembered. After each of these
+        NVML is opened anew by the next reading: the handles may be those of a driver that was reloaded, and a GPU that
+        fell off the bus can be reset only while nobody holds it.
         """
         self._left_out = {}
+        self._every_gpu_answered = False
         self.doing = "nvmlInit"
         try:
             self._library.open()
             return self._read()
-        except NvmlError as error:
-            if error.code in _GONE:
-                self._library.close()
-            raise
         finally:
+            if not self._every_gpu_answered:
+                self._library.close()
             self.doing = ""
 
     def close(self) -> None:
@@ -110,6 +101,7 @@ class NvmlReader:
                 self._left_out[LeftOut(f"GPU {index}", self.doing, reason)] = None
         if refusals and not gpus:
             raise refusals[0]
+        self._every_gpu_answered = not refusals
         return gpus
 
     def _gpu(self, index: int) -> _Gpu:

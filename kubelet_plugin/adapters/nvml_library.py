@@ -50,13 +50,14 @@ def load_library(driver_root: str) -> object:
 
     With `/` the dynamic loader is asked too, which knows folders that we do not.
     """
-    path = DriverRoot(driver_root).library(LIBRARY)
+    root = DriverRoot(driver_root)
+    path = root.library(LIBRARY)
     if path is None and driver_root != "/":
         raise DriverNotReadyError(
             f"waiting for the NVIDIA driver: no {LIBRARY} below {driver_root} (searched {', '.join(LIBRARY_FOLDERS)})"
         )
     try:
-        return ctypes.CDLL(str(path) if path is not None else LIBRARY)
+        return ctypes.CDLL(str(root.on_disk(path)) if path is not None else LIBRARY)
     except OSError as error:
         raise DriverNotReadyError(f"waiting for the NVIDIA driver: {error}") from error
 

@@ -15,7 +15,7 @@ PLUGIN_TYPE = "DRAPlugin"
 
 SUPPORTED_VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
 """In order of preference; kubelet takes the first that it knows. These names are shorter than those on the wire
-(k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin). The health services are named only once they are served."""
+(k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin). The health services are not named: they say nothing yet."""
 
 OnStatus = Callable[[str | None], None]
 """Called with kubelet's answer: None when it took the plugin, else why it did not."""

@@ -69,6 +69,12 @@ _KEYS: Mapping[str, Mapping[str, type]] = {
 }
 """What each kind of object may hold. Runtimes read strictly: one unknown key, and the file counts for nothing."""
 
+_TEXTS = frozenset({"env", "args", "options", "schemata"})
+"""Lists of texts, wherever they stand."""
+_NUMBERS = frozenset({"additionalGids"})
+_UNSIGNED_32 = frozenset({"uid", "gid", "fileMode", *_NUMBERS})
+"""Numbers of 32 bits without sign; all others are of 64 bits with sign."""
+
 
 def least_version(document: Mapping[str, Any]) -> str:
     """Return the oldest CDI version that has everything a spec uses."""
@@ -117,10 +123,6 @@ def _edits_form_problems(place: str, edits: Mapping[str, Any]) -> Iterator[str]:
             yield from _object_problems(place, kind, item)
     if isinstance(edits.get("intelRdt"), Mapping):
         yield from _object_problems(place, "intelRdt", edits["intelRdt"])
-    texts = [*_items(edits.get("env"))]
-    for hook in _items(edits.get("hooks")):
-        texts += [*_items(hook.get("args")), *_items(hook.get("env"))] if isinstance(hook, Mapping) else []
-    yield from (f"{place}: {text!r} is no text" for text in texts if not isinstance(text, str))
 
 
 def _items(value: Any) -> Sequence[Any]:
@@ -137,6 +139,19 @@ def _object_problems(place: str, kind: str, value: Any) -> Iterator[str]:
             yield f"{place}: a {kind} has no key {key}"
         elif type(value[key]) is not known[key]:  # bool is an int for isinstance
             yield f"{place}: {key} of a {kind} is {value[key]!r}, expected {known[key].__name__}"
+        else:
+            yield from _value_problems(place, key, value[key])
+
+
+def _value_problems(place: str, key: str, value: Any) -> Iterator[str]:
+    items = value if isinstance(value, list) else (value,)
+    if key in _TEXTS:
+        yield from (f"{place}: {item!r} in {key} is no text" for item in items if not isinstance(item, str))
+    elif key in _NUMBERS or type(value) is int:
+        allowed = range(1 << 32) if key in _UNSIGNED_32 else range(-1 << 63, 1 << 63)
+        for item in items:
+            if type(item) is not int or item not in allowed:
+                yield f"{place}: {key} {item!r} is no number from {allowed.start} to {allowed.stop - 1}"
 
 
 def _rule_problems(document: Mapping[str, Any]) -> Iterator[str]:
@@ -220,7 +235,7 @@ def _node_problems(place: str, node: Mapping[str, Any]) -> Iterator[str]:
     if node.get("type", "") not in _NODE_TYPES:
         yield f"{place}: device node type {node['type']!r}, expected one of b, c, u, p or none"
     permissions = node.get("permissions", "")
-    if permissions != "none" and not set(permissions) <= set("rwm"):
+    if not set(permissions) <= set("rwm"):
         yield f"{place}: device node permissions {permissions!r}, expected letters of rwm"
 
 

@@ -31,6 +31,7 @@ class Seen:
     """Of the GPUs that the kernel lets this container open, whatever node it makes for itself."""
     majors: frozenset[int]
     libraries: dict[str, str]
+    """Path → last line of what is mounted there."""
 
 
 def seen_inside(api: Api, pod: Pod) -> Seen:
@@ -44,7 +45,7 @@ def seen_inside(api: Api, pod: Pod) -> Seen:
         numbers=frozenset(names[path] for path in paths if path in names),
         usable=frozenset(printed["usable"]) - set(CONTROL_MINORS.values()),
         majors=frozenset(node["major"] for node in printed["devices"]),
-        libraries=printed["libraries"],
+        libraries={path: content.splitlines()[-1] for path, content in printed["libraries"].items()},
     )
 
 

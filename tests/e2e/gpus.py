@@ -7,6 +7,8 @@ import os
 import stat
 from pathlib import Path
 
+from support.elf import library
+
 RECORDING = Path(__file__).parents[2] / "kubelet_plugin" / "machines" / "dgx-1v.json"
 """The recorded machine that the node plays. Its GPUs are linked unequally, so a careless choice shows."""
 
@@ -20,7 +22,12 @@ MAJOR = 60
 CONTROL_MINORS = {"nvidiactl": 13, "nvidia-uvm": 14, "nvidia-uvm-tools": 15}
 """Above those of the GPUs, below what the probe tries."""
 
-LIBRARIES = (f"libcuda.so.{DRIVER_VERSION}", f"libnvidia-ml.so.{DRIVER_VERSION}")
+LIBRARY_FOLDER = "/usr/lib/x86_64-linux-gnu"
+LIBRARIES = {
+    f"libcuda.so.{DRIVER_VERSION}": ("libcuda.so.1", "libcuda.so"),
+    f"libnvidia-ml.so.{DRIVER_VERSION}": ("libnvidia-ml.so.1",),
+}
+"""File → further names by which programs open it, the first of them its SONAME."""
 
 
 class StandInGpus:
@@ -46,8 +53,9 @@ class StandInGpus:
             os.mknod(folder / name, 0o666 | stat.S_IFCHR, os.makedev(MAJOR, minor))
 
     def _make_libraries(self) -> None:
-        libraries = self.driver_root / "usr" / "lib" / "x86_64-linux-gnu"
+        libraries = self.driver_root / LIBRARY_FOLDER.lstrip("/")
         libraries.mkdir(parents=True)
-        for name in LIBRARIES:
-            (libraries / name).write_text(f"{name}\n", encoding="ascii")
-            (libraries / f"{name.partition('.so')[0]}.so.1").symlink_to(name)
+        for name, (soname, *_) in LIBRARIES.items():
+            # The last line is what the probe is looked at for.
+            (libraries / name).write_bytes(library(soname) + f"\n{name}\n".encode())
+            (libraries / soname).symlink_to(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -14,6 +15,20 @@ STOP_S = 20.0
 
 TAIL_LINES = 15
 """Lines of a log that an error quotes."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent() -> None:
+    """In a new process: ask the kernel to end it when its parent is gone, even by SIGKILL (prctl(2))."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def end_group(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+    """End a process that leads its session, and all that it started, with SIGKILL."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 class ProgramEndedError(Exception):
@@ -88,9 +103,7 @@ class Program:
         """End it and the helpers it started with SIGKILL, as a crash does."""
         if self._process is None or self._process.poll() is not None:
             return
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        end_group(self._process)
 
     def check(self) -> None:
         """Raise ProgramEndedError when it was started and has ended by itself."""

@@ -6,7 +6,6 @@ Exit code: 0 all passed, 1 a test failed, 77 a test was skipped, for example all
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import shutil
 import signal
@@ -14,8 +13,10 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 
 from e2e import binaries, isolation, prerequisites
+from e2e.processes import end_with_parent
 
 TESTS = Path(__file__).parent
 MISSING = "DRACAENA_E2E_MISSING"
@@ -27,7 +28,8 @@ LOGS = "DRACAENA_E2E_LOGS"
 SKIPPED = 77
 """Exit code that test drivers (automake, meson) read as `could not run`. make turns it into its own 2."""
 
-_PR_SET_PDEATHSIG = 1
+INTERRUPTED = 130
+"""Exit code of a shell for what Ctrl-C ended."""
 
 
 def main() -> int:
@@ -48,31 +50,39 @@ def main() -> int:
     if missing:
         command = [sys.executable, "-P", "-m", "pytest"]
         return _run(command, pytest_options, {MISSING: "; ".join(missing)})
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         folder = binaries.build(cache)
-    except binaries.BuildError as error:
+        logs = cache / "logs"
+        if not options.build_only:
+            _make_fresh(logs)
+    except (binaries.BuildError, OSError) as error:
         sys.stderr.write(f"e2e: {error}\n")
         return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("e2e: interrupted while building; the next run goes on from what Go has cached\n")
+        return INTERRUPTED
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # from here on the kernel ends all that we start
     if options.build_only:
         return 0
-    logs = _fresh_folder(cache / "logs")
     return _run(isolation.command(()), pytest_options, {BINARIES: str(folder), LOGS: str(logs)})
 
 
-def _fresh_folder(path: Path) -> Path:
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True)
-    return path
+def _make_fresh(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
 
 
 def _run(command: Sequence[str], options: Sequence[str], environment: Mapping[str, str]) -> int:
-    # The cluster starts within the time of the first test.
+    # The cluster starts within the time of the first test. By signal a test that hangs fails and the others run; a
+    # socket that it was cut off from is no error that would be told after the counts.
+    limits = ["--timeout=300", "--timeout-method=signal", "-p", "no:unraisableexception"]
     # Skips are told at the very end, once for each reason.
-    arguments = ["-q", "-rfE", "--timeout=300", "-p", "no:cacheprovider", str(TESTS), *options]
+    arguments = ["-q", "-rfE", *limits, "-p", "no:cacheprovider", str(TESTS), *options]
     process = subprocess.Popen(
         [*command, *arguments],
         env={**os.environ, **environment},
-        preexec_fn=_end_with_parent,  # noqa: PLW1509 - this process has one thread
+        preexec_fn=end_with_parent,  # noqa: PLW1509 - this process has one thread
     )
     while True:
         try:
@@ -81,9 +91,8 @@ def _run(command: Sequence[str], options: Sequence[str], environment: Mapping[st
             continue  # the tests got it too, and end their programs in order
 
 
-def _end_with_parent() -> None:
-    """Ask the kernel to end the new process when this one is gone, even by SIGKILL (prctl(2))."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

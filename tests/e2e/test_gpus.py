@@ -8,15 +8,19 @@ import pytest
 
 from e2e.cluster import NODE_NAME, Cluster
 from e2e.gpu_pods import annotated, claimed, delete_gpu_pod, listed, seen_inside
-from e2e.gpus import CONTROL_MINORS, GPU_COUNT, LIBRARIES, MAJOR
+from e2e.gpus import CONTROL_MINORS, GPU_COUNT, LIBRARIES, LIBRARY_FOLDER, MAJOR
 from e2e.installation import DRIVER, REPOSITORY
 from e2e.pods import Pod, claim_spec, create_claim, create_pod, create_template, pod_claims, wait_phase
+from e2e.waiting import eventually, never
 
 BEST_PAIRS = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
 """Of the stand-in machine: the pairs with two NVLinks."""
 
 BEST_FOURS = ((0, 1, 2, 3), (4, 5, 6, 7))
 """Its two fully linked halves."""
+
+HEALTH_RETRY_S = 5
+"""kubelet's pause between two tries to open a health stream."""
 
 EXAMPLES = sorted(path.name for path in (REPOSITORY / "deploy" / "examples").iterdir() if path.is_dir())
 
@@ -37,6 +41,16 @@ def test_devices_are_published_with_the_taint(installed: Cluster) -> None:
     assert taints == {(f"{DRIVER}/controller-allocated", "true", "NoSchedule")}
 
 
+def test_kubelet_finds_a_health_stream_that_stays_open(installed: Cluster) -> None:
+    """Or it would log an error each time: kubelet asks every driver for one, whatever it announced."""
+    log = installed.node.kubelet.log
+    opened = "Successfully started WatchResources health stream"
+    eventually(lambda: opened in log.read_text(encoding="utf-8"), "kubelet opens the stream", within_s=HEALTH_RETRY_S)
+    since = installed.node.kubelet.log_size()
+    ended = "WatchResources health stream has ended"
+    never(lambda: ended in log.read_bytes()[since:].decode(), "the stream ends", for_s=HEALTH_RETRY_S + 1)
+
+
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_container_has_the_gpus_of_its_claim_and_no_other(
     installed: Cluster, templates: dict[int, str], count: int
@@ -51,7 +65,8 @@ def test_container_has_the_gpus_of_its_claim_and_no_other(
     assert seen.majors == {MAJOR}
     assert set(seen.nodes) == {f"/dev/nvidia{number}" for number in given} | {f"/dev/{name}" for name in CONTROL_MINORS}
     assert seen.environment["NVIDIA_VISIBLE_DEVICES"] == "void"
-    assert seen.libraries == {f"/usr/lib/x86_64-linux-gnu/{name}": name for name in LIBRARIES}
+    names = {name: file for file, further in LIBRARIES.items() for name in (file, *further)}
+    assert seen.libraries == {f"{LIBRARY_FOLDER}/{name}": file for name, file in names.items()}
     delete_gpu_pod(installed, pod)
 
 

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from dracaena.api.errors import PermanentError
-from dracaena.kubelet_plugin.adapters.grpc_server import plugin_server
+from dracaena.kubelet_plugin.adapters.grpc_server import WORKERS, UnixServer, plugin_server
 from dracaena.kubelet_plugin.adapters.registration import registration_server
 from dracaena.kubelet_plugin.driver import ClaimDriver
 from dracaena.proto.dra.v1 import api_pb2 as v1
@@ -21,6 +21,8 @@ from dracaena.proto.dra.v1beta1 import api_pb2 as v1beta1
 from dracaena.proto.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
 from dracaena.proto.health.v1 import api_pb2 as health
 from dracaena.proto.health.v1 import api_pb2_grpc as health_grpc
+from dracaena.proto.health.v1alpha1 import api_pb2 as health_alpha
+from dracaena.proto.health.v1alpha1 import api_pb2_grpc as health_alpha_grpc
 from dracaena.proto.pluginregistration.v1 import api_pb2 as registration
 from dracaena.proto.pluginregistration.v1 import api_pb2_grpc as registration_grpc
 from support.plugin import DRIVER, NODE, FakeClaims, FakePods, PluginNode, device_name, make_claim, make_pod
@@ -37,7 +39,7 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def dra_socket(folder: Path) -> Iterator[Path]:
+def dra_server(folder: Path) -> Iterator[tuple[UnixServer, Path]]:
     """A served driver with the claims good (GPUs 0 and 1), held (GPU 1) and shared (GPU 2, a share)."""
     claims = FakeClaims(
         make_claim("good", (0, 1), request="gpus/two", reserved_for={"pod": "pod-uid"}),
@@ -47,8 +49,13 @@ def dra_socket(folder: Path) -> Iterator[Path]:
     node = PluginNode(folder / "node", claims, FakePods(make_pod(claims={"claim": "good"})))
     server = plugin_server(folder / "p" / "dra.sock", DRIVER, ClaimDriver(node.state, node.clock, node.metrics))
     server.start()
-    yield folder / "p" / "dra.sock"
+    yield server, folder / "p" / "dra.sock"
     server.stop()
+
+
+@pytest.fixture
+def dra_socket(dra_server: tuple[UnixServer, Path]) -> Path:
+    return dra_server[1]
 
 
 def claims_of(messages: ModuleType, *names: str) -> list[Any]:
@@ -97,13 +104,40 @@ def test_only_v1_tells_the_share(dra_socket: Path) -> None:
             assert getattr(device, "share_id", None) == ("share-1" if messages is v1 else None)
 
 
-def test_health_is_not_served_and_says_so(dra_socket: Path) -> None:
+HEALTH_VERSIONS = [(health, health_grpc), (health_alpha, health_alpha_grpc)]
+
+
+def open_stream(messages: ModuleType, services: ModuleType, channel: grpc.Channel) -> Any:
+    stub = services.DRAResourceHealthStub(channel)
+    stream = stub.NodeWatchResources(messages.NodeWatchResourcesRequest(), timeout=CALL_S)
+    stream.initial_metadata()  # the server has it
+    return stream
+
+
+@pytest.mark.parametrize(("messages", "services"), HEALTH_VERSIONS, ids=["v1", "v1alpha1"])
+def test_a_health_stream_stays_open_and_says_nothing_until_the_server_stops(
+    messages: ModuleType, services: ModuleType, dra_server: tuple[UnixServer, Path]
+) -> None:
+    server, path = dra_server
+    with grpc.insecure_channel(f"unix:{path}") as channel:
+        stream = open_stream(messages, services, channel)
+        assert stream.is_active()
+        server.stop()
+        assert list(stream) == []
+        assert stream.code() is grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize(("messages", "services"), HEALTH_VERSIONS, ids=["v1", "v1alpha1"])
+def test_streams_that_nobody_ended_do_not_keep_claims_waiting(
+    messages: ModuleType, services: ModuleType, dra_socket: Path
+) -> None:
     with grpc.insecure_channel(f"unix:{dra_socket}") as channel:
-        stub = health_grpc.DRAResourceHealthStub(channel)  # type: ignore[no-untyped-call]  # generated
-        stream = stub.NodeWatchResources(health.NodeWatchResourcesRequest(), timeout=CALL_S)
-        with pytest.raises(grpc.RpcError) as caught:
-            next(stream)
-        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        streams = [open_stream(messages, services, channel) for _ in range(2 * WORKERS)]
+        assert [list(stream) for stream in streams[:-1]] == [[]] * (2 * WORKERS - 1)
+        assert streams[-1].is_active()
+        request = v1.NodePrepareResourcesRequest(claims=claims_of(v1, "good"))
+        stub = v1_grpc.DRAPluginStub(channel)  # type: ignore[no-untyped-call]  # generated
+        assert stub.NodePrepareResources(request, timeout=CALL_S).claims["good-uid"].error == ""
 
 
 def test_registration_tells_kubelet_who_we_are_and_hears_its_answer(folder: Path) -> None:

@@ -204,6 +204,18 @@ def test_without_the_drivers_files_a_claim_waits_and_says_where_they_were_looked
     assert node.world.prepare(claim)[claim.metadata.uid].error == ""
 
 
+def test_without_the_drivers_control_node_a_claim_waits_and_says_what_to_do(node: Node) -> None:
+    control = node.world.folder / "host/dev/nvidiactl"
+    control.unlink()
+    node.program.start()
+    node.ready()
+    claim = node.world.allocated_claim("claim", [1])
+    refusal = node.world.prepare(claim)[claim.metadata.uid].error
+    assert refusal.startswith(f"no /dev/nvidiactl below {node.world.folder}/host")
+    control.touch()
+    assert node.world.prepare(claim)[claim.metadata.uid].error == ""
+
+
 def test_a_process_that_waits_for_the_driver_ends_at_once_when_told(world: World) -> None:
     empty = str(world.folder / "empty")
     process = start_process(world, machine="", driver_root=empty)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -203,3 +205,27 @@ def test_unreadable_kubeconfig_is_bad_input_with_its_path(text: str, tmp_path: P
         Transport.from_kubeconfig(str(path), user_agent="tests")
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+FIRST_LOOKS = """
+import msgspec
+from dracaena.kube import client
+from dracaena.api.objects import KubeObject
+
+def look(_):
+    raise SystemExit("a type is looked into only now")
+
+assert hasattr(msgspec._utils, "_get_class_mro_and_typevar_mappings")
+msgspec._utils._get_class_mro_and_typevar_mappings = look
+own = [shape for shape in vars(client).values() if isinstance(shape, type) and issubclass(shape, msgspec.Struct)]
+for shape in (*KubeObject.__subclasses__(), *own):
+    if shape is not KubeObject:
+        msgspec.json.Decoder(shape)
+print("none")
+"""
+
+
+def test_no_thread_is_the_first_to_look_into_a_type() -> None:
+    """Two that do so at once crash the process: an error of msgspec that no lock of ours would be sure to cover."""
+    done = subprocess.run([sys.executable, "-P", "-c", FIRST_LOOKS], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("none\n", "", 0)

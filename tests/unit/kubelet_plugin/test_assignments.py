@@ -195,7 +195,7 @@ def test_pods_without_claims_cause_no_work(tmp_path: Path) -> None:
         (tmp_path / "pod-resources" / "podlist.json").unlink()
         node.assignments.pod_changed(None, make_pod(claims={}, containers={}))
         with_claims = make_pod("b")
-        assert not node.assignments._dirty
+        assert not node.assignments._worker._noticed
         node.assignments.pod_changed(with_claims, None)
         wait_for((tmp_path / "pod-resources" / "podlist.json").exists, "the list is written again")
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,31 @@ def test_a_socket_that_comes_or_goes_is_followed(tmp_path: Path) -> None:
     assert "/run/nvidia-persistenced/socket" in host_paths(installation.edits())
     socket.unlink()
     assert not any("persistenced" in path for path in host_paths(installation.edits()))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/usr/lib64/libnvidia-encode.so.{VERSION}",
+        f"/usr/lib64/vdpau/libvdpau_nvidia.so.{VERSION}",
+        "/usr/bin/nvidia-smi",
+        f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin",
+        "/etc/OpenCL/vendors/nvidia.icd",
+    ],
+)
+def test_a_file_that_is_installed_later_is_followed(tmp_path: Path, path: str) -> None:
+    """An installation brings its files one by one: the first claim may come in between."""
+    put_driver(tmp_path)
+    folder = (tmp_path / path.lstrip("/")).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    os.utime(folder, ns=(0, 0))  # long ago, whatever the clock of the file system
+    installation = DriverInstallation(str(tmp_path), "/", required=True)
+    assert path not in host_paths(installation.edits())
+    file = put(tmp_path, path)
+    assert path in host_paths(installation.edits())
+    os.utime(folder, ns=(0, 0))
+    file.unlink()
+    assert path not in host_paths(installation.edits())
 
 
 def test_a_root_without_driver_is_said_until_one_is_there(tmp_path: Path) -> None:

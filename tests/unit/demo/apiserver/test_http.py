@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -115,6 +116,7 @@ def test_who_takes_no_plain_json_is_refused(api, accept):
 def test_a_body_in_another_form_is_refused(api, form):
     reply = api.send("POST", PODS, b"x", form=form)
     assert (reply.code, reply.body["reason"]) == (415, "UnsupportedMediaType")
+    assert reply.body["message"].endswith(f"application/json, application/yaml; this one was sent as {form}")
 
 
 def test_every_kind_can_be_discovered(api):
@@ -205,3 +207,25 @@ def test_default_and_kube_system_are_there_from_the_start(api):
     assert [item["metadata"]["name"] for item in items] == ["default", "kube-system"]
     assert items[0]["metadata"]["labels"] == {"kubernetes.io/metadata.name": "default"}
     assert items[0]["spec"] == {"finalizers": ["kubernetes"]}
+
+
+def answer_and_end(server, header, value, body=b""):
+    """What the server answers to a POST with this header, and what it sends after that."""
+    with closing(http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=10)) as connection:
+        connection.putrequest("POST", "/api/v1/nodes")
+        connection.putheader(header, value)
+        connection.endheaders(body)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())["message"], connection.sock.recv(1)
+
+
+@pytest.mark.parametrize("length", ["-1", "many", "1e3", "+1", "99999999999"])
+def test_a_length_that_is_none_is_refused_and_ends_the_connection(server, length):
+    seen = answer_and_end(server, "Content-Length", length)
+    assert seen == (400, f"Content-Length is no number: {length!r}", b"")
+
+
+@pytest.mark.parametrize("size", ["-5", "zz", "", "123456789"])
+def test_a_chunk_whose_size_is_none_is_refused_and_ends_the_connection(server, size):
+    seen = answer_and_end(server, "Transfer-Encoding", "chunked", f"{size}\r\n".encode())
+    assert seen == (400, f"the size of a chunk is no number: {size!r}", b"")

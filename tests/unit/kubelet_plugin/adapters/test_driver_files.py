@@ -61,6 +61,22 @@ def test_links_are_followed_below_the_root(tmp_path: Path) -> None:
     )
 
 
+def test_a_driver_in_a_folder_of_its_own_is_found_where_the_usual_links_lead(tmp_path: Path) -> None:
+    """As Debian lays it out: the links go through /etc/alternatives, the versioned files are elsewhere."""
+    usual, own = "/usr/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu/nvidia/current"
+    put_driver(tmp_path, own)
+    put(tmp_path, f"{own}/vdpau/libvdpau_nvidia.so.{VERSION}", library("libvdpau_nvidia.so.1"))
+    (tmp_path / "etc/alternatives").mkdir(parents=True)
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        (tmp_path / f"etc/alternatives/{name}").symlink_to(f"{own}/{name}")
+        (tmp_path / f"{usual}/{name}".lstrip("/")).symlink_to(f"/etc/alternatives/{name}")
+    files = found(tmp_path)
+    assert paths(files.libraries) == [
+        f"{own}/{name}.so.{VERSION}" for name in ("libcuda", "libnvidia-gpucomp", "libnvidia-ml")
+    ]
+    assert paths(files.plugins) == [f"{own}/vdpau/libvdpau_nvidia.so.{VERSION}"]
+
+
 def test_programs_firmware_configuration_and_sockets(tmp_path: Path) -> None:
     put_driver(tmp_path, "/usr/lib/x86_64-linux-gnu")
     wanted = [

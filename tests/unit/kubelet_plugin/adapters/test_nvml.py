@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pynvml
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dracaena.api.links import LinkLevel
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.topology import topology_from_matrix
 from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
@@ -229,17 +232,36 @@ def test_the_library_is_looked_for_again_after_a_failed_start() -> None:
     reader.close()
 
 
-def test_handles_of_a_reloaded_driver_are_fetched_anew() -> None:
+@pytest.mark.parametrize("code", ERROR_CODES)
+def test_handles_of_a_reloaded_driver_are_fetched_anew(code: int) -> None:
     old, new = FakeNvml(MACHINE), FakeNvml(MACHINE)
     libraries = iter([old, new])
     reader = NvmlReader(NvmlLibrary(lambda: next(libraries)))
     reader.read()
-    old.refuse("nvmlDeviceGetCount_v2", pynvml.NVML_ERROR_UNINITIALIZED)
+    old.refuse("nvmlDeviceGetCount_v2", code)
     with pytest.raises(NvmlError, match="how many GPUs"):
         reader.read()
     assert len(reader.read().gpus) == 3
     assert new.calls
     reader.close()
+
+
+@pytest.mark.parametrize("symbol", ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID"])
+def test_a_lost_gpu_is_let_go_so_that_it_can_be_reset_and_is_found_again(symbol: str) -> None:
+    hurt, whole = FakeNvml(MACHINE), FakeNvml(MACHINE)
+    hurt.refuse(symbol, pynvml.NVML_ERROR_GPU_IS_LOST, gpu=1)
+    libraries = iter([hurt, whole])
+    reader = NvmlReader(NvmlLibrary(lambda: next(libraries)))
+    assert [found.index for found in reader.read().gpus] == [0, 2]
+    assert hurt.calls[-1] == "nvmlShutdown"
+    assert [found.index for found in reader.read().gpus] == [0, 1, 2]
+    reader.close()
+
+
+def test_a_field_that_is_refused_does_not_close_the_driver(fake: FakeNvml, reader: NvmlReader) -> None:
+    fake.refuse("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_GPU_IS_LOST, gpu=1)
+    reader.read()
+    assert "nvmlShutdown" not in fake.calls
 
 
 def test_addresses_beyond_the_short_form_keep_their_place() -> None:
@@ -251,3 +273,84 @@ def test_addresses_beyond_the_short_form_keep_their_place() -> None:
     assert [known.index for known in machine.gpus] == [2, 1, 0]
     assert [known.pci_bus_id for known in machine.gpus] == ["fffe:01:00.0", "ffff:01:00.0", None]
     reader.close()
+
+
+LEVELLED = replace(
+    MACHINE,
+    topology=replace(
+        MACHINE.topology, pairs=tuple(replace(pair, level=LinkLevel.PIX) for pair in MACHINE.topology.pairs)
+    ),
+)
+"""Every question about it has an answer."""
+
+
+class DyingNvml(FakeNvml):
+    """After some calls one GPU falls off the bus, or with `gpu` None the whole driver goes."""
+
+    def __init__(self, calls: int, code: int, gpu: int | None) -> None:
+        super().__init__(LEVELLED, migs=(MIG,))
+        self.left, self.code, self.gpu = calls, code, gpu
+
+    def __getattr__(self, symbol: str) -> Callable[..., Any]:
+        call = super().__getattr__(symbol)
+
+        def dying(*arguments: Any) -> Any:
+            self.left -= 1
+            if self.left < 0:
+                for name in SYMBOLS:
+                    self.refuse(name, self.code, self.gpu)
+            return call(*arguments)
+
+        return dying
+
+
+@pytest.mark.parametrize(
+    ("code", "gpu"),
+    [
+        (pynvml.NVML_ERROR_GPU_IS_LOST, 1),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, None),
+        (pynvml.NVML_ERROR_UNKNOWN, None),
+    ],
+)
+def test_what_goes_in_the_middle_of_a_reading_is_left_out_or_the_reading_fails(code: int, gpu: int | None) -> None:
+    """It is asked again soon, and a driver that is well again tells everything."""
+    well = FakeNvml(LEVELLED, migs=(MIG,))
+    truth = read_inventory(NvmlReader(NvmlLibrary(lambda: well)).read(), name="node")
+    assert truth.unanswered == 0
+    for calls in range(0, len(well.calls) + 1, 5):  # a prime that meets each kind of call
+        dying = DyingNvml(calls, code, gpu)
+        reader = NvmlReader(NvmlLibrary(partial(next, iter([dying, well]))))
+        try:
+            reading = read_inventory(reader.read(), name="node")
+            assert_nothing_invented(reading.machine)
+            assert reading.machine == truth.machine or reading.unanswered
+        except NvmlError:
+            assert gpu is None
+        dying.allow()
+        dying.left = 1 << 30
+        assert read_inventory(reader.read(), name="node") == truth
+        reader.close()
+
+
+@pytest.mark.parametrize(("current", "pending"), [(0, 1), (1, 0)])
+def test_the_mig_mode_that_is_in_force_counts_not_the_pending_one(current: int, pending: int) -> None:
+    def mode(_self: FakeNvml, _handle: object, now: Any, later: Any) -> int:
+        now._obj.value, later._obj.value = current, pending
+        return 0
+
+    fake = type("Pending", (FakeNvml,), {"_nvmlDeviceGetMigMode": mode})(MACHINE, (MIG,))
+    inventory = NvmlReader(NvmlLibrary(lambda: fake)).read()
+    assert {found.mig_enabled for found in inventory.gpus} == {bool(current)}
+    assert len(inventory.mig_devices) == current
+
+
+@pytest.mark.parametrize("count", [1, 16, 17, 64])
+def test_a_node_has_as_many_gpus_as_the_driver_says(count: int) -> None:
+    many = Machine("many", tuple(gpu(n) for n in range(count)), topology_from_matrix(all_linked(count)))
+    reader = NvmlReader(NvmlLibrary(lambda: FakeNvml(many)))
+    assert [found.index for found in build_machine(reader.read(), name="many").gpus] == list(range(count))
+    reader.close()
+
+
+def all_linked(count: int) -> list[list[str]]:
+    return [["X" if a == b else "NV4" for b in range(count)] for a in range(count)]

@@ -1,0 +1,72 @@
+"""One thread for one loop, and what the loop waits for: work, a pause, or its end."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+
+from dracaena.process.clock import Clock
+
+
+class Worker:
+    """Runs `loop` in a thread of its own. wait() and pause() are for the loop, the other methods for any thread.
+
+    The loop goes on as long as wait() or pause() return True. At the start there is work.
+    """
+
+    def __init__(self, name: str, loop: Callable[[], None], clock: Clock) -> None:
+        self._clock = clock
+        self._condition = threading.Condition()
+        self._noticed = True
+        self._stopping = False
+        self._thread = threading.Thread(target=loop, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin the loop."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the loop and wait for that; a worker that was never started is fine."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def notice(self) -> None:
+        """Say that there is work. Never blocks; what is said during the work counts for the next time."""
+        with self._condition:
+            self._noticed = True
+            self._condition.notify_all()
+
+    def wait(
+        self,
+        due: Callable[[], bool] = lambda: True,
+        *,
+        within_s: float = math.inf,
+        look_every_s: float = math.inf,
+    ) -> bool:
+        """Wait until there is work that is due, at most within_s; False: it is time to end.
+
+        `due` is asked again after each notice, and every look_every_s where it may turn true without one. It must
+        not block.
+        """
+        deadline_s = self._clock.monotonic() + within_s
+        with self._condition:
+            while not self._stopping and not (self._noticed and due()):
+                left_s = deadline_s - self._clock.monotonic()
+                if left_s <= 0:
+                    return True
+                timeout_s = min(left_s, look_every_s) if self._noticed else left_s
+                self._clock.wait(self._condition, timeout_s if timeout_s < math.inf else None)
+            self._noticed = False
+            return not self._stopping
+
+    def pause(self, seconds: float) -> bool:
+        """Wait, whatever is noticed; False: it is time to end."""
+        deadline_s = self._clock.monotonic() + seconds
+        with self._condition:
+            while not self._stopping and (left_s := deadline_s - self._clock.monotonic()) > 0:
+                self._clock.wait(self._condition, left_s)
+            return not self._stopping
