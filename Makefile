@@ -8,7 +8,7 @@ RUN := $(BIN)/python -P
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit integration e2e device-test check format lint types imports proto lock image clean
+.PHONY: help demo test test-long unit integration e2e device-test bench conformance check format lint types imports proto lock image clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ test: unit integration ## all tests
 unit: $(VENV)/dev.stamp ## unit and architecture tests
 	@$(RUN) -m pytest -q -n $(JOBS) tests/unit tests/architecture
 
+test-long: $(VENV)/dev.stamp ## what `make test` only samples: exhaustive, some minutes
+	@$(RUN) -m pytest -q -n $(JOBS) -m long tests/unit
+
 integration: $(VENV)/dev.stamp ## whole programs over real sockets on the embedded cluster
 	@$(RUN) -m pytest -q tests/integration
 
@@ -29,6 +32,12 @@ e2e: $(VENV)/dev.stamp ## real Kubernetes, kubelet and containerd on this machin
 
 device-test: $(VENV)/dev.stamp ## read a real GPU: discovery, slices, CDI, prepare
 	@$(RUN) -m pytest -q -s tests/device/on_real_gpu.py
+
+bench: $(VENV)/dev.stamp ## ours beside the systems before us, as tables with ratios and floors (docs/bench.md; BENCH="quality -o json")
+	@PYTHONPATH=tests $(RUN) -m bench.run $(BENCH)
+
+conformance: $(VENV)/dev.stamp ## the cases of the folder named by DRACAENA_CONFORMANCE_DIR
+	@PYTHONPATH=tests $(RUN) -m conformance.run
 
 check: format lint types imports ## format, lint, types, import rules; changes nothing
 

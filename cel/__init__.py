@@ -1,5 +1,33 @@
 """The Kubernetes CEL environment for devices. Imports nothing of the rest of the project.
 
-Empty until the language is whole: a half CEL would silently give the wrong devices. Until then the controller lets
-every claim wait whose class or request has a selector, and says so.
+    selector = compile_selector('device.capacity["gpu.example.com"].memory.isGreaterThan(quantity("40Gi"))')
+    outcome = selector.evaluate(Device.of_names("gpu.example.com", capacity={"memory": "80Gi"}))
+
+`compile_selector` raises CompileError with the place of the mistake. `evaluate` answers `MATCH`, `NO_MATCH` or
+`Failed(reason)`, and never raises. `SelectorMemo` remembers compiled selectors and answers.
 """
+
+from dracaena.cel.device import AttributeValue, Device, Features, Version
+from dracaena.cel.errors import CompileError
+from dracaena.cel.footprint import Footprint
+from dracaena.cel.memo import SelectorMemo
+from dracaena.cel.outcome import MATCH, NO_MATCH, Failed, Match, NoMatch, Outcome
+from dracaena.cel.selector import Selector, compile_selector
+
+__all__ = [
+    "MATCH",
+    "NO_MATCH",
+    "AttributeValue",
+    "CompileError",
+    "Device",
+    "Failed",
+    "Features",
+    "Footprint",
+    "Match",
+    "NoMatch",
+    "Outcome",
+    "Selector",
+    "SelectorMemo",
+    "Version",
+    "compile_selector",
+]

@@ -1,0 +1,93 @@
+"""Sizes and factors of Kubernetes' cost model: what a unit is, and how many a value counts for.
+
+Facts from the reference (k8s.io/apiserver pkg/cel/library/cost.go and cel-go common/cost.go): one unit is one step, a
+traversal of text costs a tenth of a unit a character, a pattern a quarter of a unit a character.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from dracaena.cel.types import Opaque
+from dracaena.cel.value import Map, OptionalValue
+
+COST_LIMIT: Final = 1_000_000  # units an evaluation may use; resource.k8s.io/v1 CELSelectorExpressionMaxCost
+LIST_COST: Final = 10  # units for making a list
+MAP_COST: Final = 30  # units for making a map
+
+# What one evaluation may build or walk beyond what its cost says, in characters, bytes, elements, comparisons or loop
+# steps. 2 million list slots are 16 MB and below a second; no selector over a device's few hundred values comes near.
+WORK_LIMIT: Final = 2_000_000
+
+
+def size_of(value: Any) -> int:
+    """Size of a value as the cost model sees it: characters, bytes, elements, entries; 1 for everything else."""
+    kind = type(value)
+    if kind is str or kind is bytes or kind is tuple or kind is Map:
+        return len(value)
+    if kind is OptionalValue:
+        return size_of(value.value) if value.has_value else 1
+    if isinstance(value, Opaque):
+        return value.cel_size()
+    return 1
+
+
+def tenth(size: int) -> int:
+    """Cost of walking text of this size once: a tenth of a unit each, rounded up."""
+    return -(-size // 10)
+
+
+def quarter(size: int) -> int:
+    """Cost of a pattern of this size: a quarter of a unit each, rounded up."""
+    return -(-size // 4)
+
+
+def traversal_cost(value: Any) -> int:
+    """Cost of walking a whole value: text a tenth of a unit a byte of UTF-8 (rounded down), others 1 a leaf."""
+    kind = type(value)
+    if kind is str:
+        return len(value.encode()) // 10
+    if kind is bytes:
+        return len(value) // 10
+    if kind is tuple:
+        return sum(map(traversal_cost, value))
+    if kind is Map:
+        return sum(traversal_cost(key) + traversal_cost(item) for key, item in value.items())
+    return 1
+
+
+# Characters of text that count as one element when a value is walked: comparing text is fast.
+_TEXT_PER_STEP: Final = 64
+
+
+def tree_size(value: Any, most: int = WORK_LIMIT) -> int:
+    """Number of values in a value, each counted as often as it occurs; counting stops once it is above `most`.
+
+    A list that holds one list a thousand times is a thousand times as much to compare, though it takes no memory. Use
+    it in `Overload.work` where elements are compared that may be lists or maps themselves.
+    """
+    kind = type(value)
+    if kind is not tuple and kind is not Map and kind is not OptionalValue:
+        return 1 + (len(value) // _TEXT_PER_STEP if kind is str or kind is bytes else 0)
+    size = 0
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        size += 1
+        kind = type(each)
+        if kind is tuple:
+            if size + len(each) > most:
+                return most + 1
+            waiting.extend(each)
+        elif kind is Map:
+            if size + 2 * len(each) > most:
+                return most + 1
+            waiting.extend(each)
+            waiting.extend(each.values())
+        elif kind is OptionalValue and each.has_value:
+            waiting.append(each.value)
+        elif kind is str or kind is bytes:
+            size += len(each) // _TEXT_PER_STEP
+        if size > most:
+            return size
+    return size

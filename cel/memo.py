@@ -1,0 +1,70 @@
+"""Compiled selectors and their answers, remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final
+
+from dracaena.cel.device import Device, Features
+from dracaena.cel.errors import CompileError, DeviceDataError
+from dracaena.cel.outcome import Failed, Outcome
+from dracaena.cel.selector import Selector, compile_selector
+
+# A cluster has some hundred different selectors in its classes and claims; a compiled one takes about 10 KiB.
+MOST_SELECTORS: Final = 1_000
+# Answers are per selector and kind of device. One takes about 300 bytes, and 4 KiB at the very most (all that a device
+# may have in one domain), so they stay below 80 MiB whatever the devices are.
+MOST_ANSWERS: Final = 20_000
+
+
+class SelectorMemo:
+    """Remembers by (expression, the parts of the device it can read), so that equal devices cost one evaluation.
+
+    Memory is bounded: when it is full it forgets everything and starts anew. An expression that can read everything is
+    evaluated each time. Threads may share one: at worst they find an answer twice.
+    """
+
+    def __init__(
+        self,
+        features: Features | None = None,
+        *,
+        most_selectors: int = MOST_SELECTORS,
+        most_answers: int = MOST_ANSWERS,
+    ) -> None:
+        self._features = features or Features()
+        self._most_selectors = most_selectors
+        self._most_answers = most_answers
+        self._selectors: dict[str, Selector | CompileError] = {}
+        self._answers: dict[tuple[Selector, Hashable], Outcome] = {}
+
+    def compile(self, expression: str) -> Selector:
+        """The compiled selector. An expression that does not compile is a CompileError, each time."""
+        known = self._selectors.get(expression)
+        if known is None:
+            try:
+                known = compile_selector(expression, self._features)
+            except CompileError as error:
+                known = error
+            if len(self._selectors) >= self._most_selectors:
+                self._selectors.clear()
+            self._selectors[expression] = known
+        if isinstance(known, CompileError):
+            raise known.with_traceback(None) from None
+        return known
+
+    def evaluate(self, selector: Selector, device: Device) -> Outcome:
+        """The selector's answer about the device, remembered from an equal one if there was any."""
+        if selector.footprint.everything:
+            return selector.evaluate(device)
+        try:
+            device.values(selector.features)
+        except DeviceDataError as error:
+            return Failed(str(error))
+        key = (selector, selector.footprint.key(device))
+        known = self._answers.get(key)
+        if known is None:
+            known = selector.evaluate(device)
+            if len(self._answers) >= self._most_answers:
+                self._answers.clear()
+            self._answers[key] = known
+        return known

@@ -1,0 +1,444 @@
+"""From the checked tree to closures: everything that does not depend on the device is decided here, once.
+
+As in the reference, literals and conversions of literals are computed now, and one that fails is a compile error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dracaena.cel import calls, folds, operators, paths
+from dracaena.cel.ast import (
+    Bind,
+    Call,
+    Fold,
+    Ident,
+    Index,
+    ListLiteral,
+    Literal,
+    MapLiteral,
+    Node,
+    Select,
+)
+from dracaena.cel.checker import Checked, ResolvedCall
+from dracaena.cel.cost import COST_LIMIT, LIST_COST, MAP_COST, tree_size
+from dracaena.cel.device import DeviceValues
+from dracaena.cel.environment import DEVICE
+from dracaena.cel.errors import CompileError, CostLimitError, EvaluationError
+from dracaena.cel.source import Problem, compile_error
+from dracaena.cel.state import UNSET, Raised, Run, State
+from dracaena.cel.types import DYN, Type
+from dracaena.cel.value import Map, OptionalValue, UInt
+from dracaena.cel.values.regex import matching
+
+_CONVERSIONS: Final = frozenset(
+    ("bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint")
+)
+_PATTERNS: Final = frozenset(("matches", "find", "findAll"))
+# Values that may be a key written out, and that a set can hold: `in` a list of these is a look-up.
+_SIMPLE_TYPES: Final = frozenset((str, int, UInt, float, bool))
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """How a node is evaluated. `resolve` leaves out the 1 that a path costs: a branch of `? :` does not pay it."""
+
+    run: Run
+    resolve: Run
+    constant: bool = False
+    value: Any = None
+
+
+def _plain(run: Run) -> Planned:
+    return Planned(run, run)
+
+
+def _constant(value: Any) -> Planned:
+    def give(_state: State) -> Any:
+        return value
+
+    return Planned(give, give, constant=True, value=value)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A selector ready to run on a State with this many slots for variables."""
+
+    run: Run
+    slots: int
+
+
+def plan(root: Node, checked: Checked, text: str) -> Program:
+    """The program of a checked tree. A literal whose conversion fails is a CompileError."""
+    planner = _Planner(checked, text)
+    planned = planner.plan(root)
+    return Program(planned.run, planner.slots)
+
+
+class _Planner:
+    def __init__(self, checked: Checked, text: str) -> None:
+        self.slots = 0
+        self._checked = checked
+        self._text = text
+        self._planned: dict[Node, Planned] = {}
+        self._locals: list[tuple[str, Planned]] = []
+        self._plans: dict[type[Node], Callable[[Any], Planned]] = {
+            Literal: self._literal,
+            Ident: self._ident,
+            Select: self._path,
+            Index: self._path,
+            Call: self._call,
+            ListLiteral: self._list,
+            MapLiteral: self._map,
+            Bind: self._bind,
+            Fold: self._fold,
+        }
+        self._operators: dict[str, Callable[[Call], Planned]] = {
+            "_&&_": self._logical,
+            "_||_": self._logical,
+            "_?_:_": self._conditional,
+            "_==_": self._equality,
+            "_!=_": self._equality,
+            "@in": self._in,
+        }
+
+    def plan(self, node: Node) -> Planned:
+        """How the node is evaluated. A node that a macro uses twice is planned once."""
+        known = self._planned.get(node)
+        if known is None:
+            type_value = self._checked.type_values.get(node)
+            known = self._form(node)(node) if type_value is None else _constant(type_value)
+            self._planned[node] = known
+        return known
+
+    def _form(self, node: Node) -> Callable[[Any], Planned]:
+        if isinstance(node, Call) and node.function in self._operators:
+            return self._operators[node.function]
+        return self._plans[type(node)]
+
+    def _static(self, node: Node) -> Type:
+        """The type that values of the node are sure to have, or dyn."""
+        return DYN if self._checked.guesses else self._checked.type_of(node)
+
+    def _slot(self) -> int:
+        self.slots += 1
+        return self.slots - 1
+
+    def _failing_literal(self, node: Node, error: EvaluationError) -> CompileError:
+        return compile_error(self._text, [Problem(node.position, f"program instantiation failed: {error.message}")])
+
+    # Literals
+
+    def _literal(self, node: Literal) -> Planned:
+        return _constant(node.value)
+
+    def _list(self, node: ListLiteral) -> Planned:
+        elements = list(map(self.plan, node.elements))
+        if all(element.constant for element in elements):
+            return _constant(tuple(element.value for element in elements))
+        if any(node.optional):
+            return _plain(_list_with_optionals([element.run for element in elements], node.optional))
+        return _plain(_list_of([element.run for element in elements]))
+
+    def _map(self, node: MapLiteral) -> Planned:
+        keys = list(map(self.plan, node.keys))
+        values = list(map(self.plan, node.values))
+        if all(each.constant for each in (*keys, *values)):
+            try:
+                return _constant(Map(zip((key.value for key in keys), (value.value for value in values), strict=True)))
+            except EvaluationError as error:
+                raise self._failing_literal(node, error) from None
+        return _plain(_map_of([key.run for key in keys], [value.run for value in values], node.optional))
+
+    # Names and paths
+
+    def _ident(self, node: Ident) -> Planned:
+        if not node.rooted:
+            for name, planned in reversed(self._locals):
+                if name == node.name:
+                    return planned
+        return _path_planned(_whole_device, ())
+
+    def _path(self, node: Select | Index) -> Planned:
+        steps: list[paths.Step] = []
+        below: Node = node
+        while isinstance(below, Select | Index) and below not in self._checked.type_values:
+            steps.append(self._step(below))
+            below = below.operand
+        steps.reverse()
+        fast = self._device_attribute(below, steps)
+        if fast is not None:
+            return fast
+        root = self.plan(below)
+        if isinstance(below, Call) and below.function == "_?_:_":
+            return _plain(paths.path(root.run, 0, tuple(steps)))
+        if steps[-1].tests:
+            return _plain(paths.path(root.resolve, 0, tuple(steps)))
+        return _path_planned(root.resolve, tuple(steps))
+
+    def _step(self, node: Select | Index) -> paths.Step:
+        if isinstance(node, Select):
+            return paths.Step(node.field_name, optional=node.optional, tests=node.test_only)
+        index = self.plan(node.index)
+        if index.constant:
+            if type(index.value) not in _SIMPLE_TYPES:
+                raise self._failing_literal(node.index, EvaluationError("invalid qualifier type"))
+            return paths.Step(index.value, optional=node.optional)
+        return paths.Step(key=index.resolve, optional=node.optional)
+
+    def _device_attribute(self, root: Node, steps: list[paths.Step]) -> Planned | None:
+        """The fast form of `device.driver`, `device.attributes["domain"].name` and the same of capacity."""
+        if not isinstance(root, Ident) or self._checked.type_of(root) != DEVICE or self._is_local(root):
+            return None
+        if any(step.key is not None or step.optional or step.tests for step in steps):
+            return None
+        keys = [step.constant for step in steps]
+        if keys == ["driver"]:
+            return Planned(_driver, _resolved(_driver, 1))
+        if len(keys) == 3 and keys[0] in ("attributes", "capacity") and all(type(key) is str for key in keys):
+            run = paths.attribute(keys[1], keys[2], capacity=keys[0] == "capacity")
+            return Planned(run, _resolved(run, 1))
+        return None
+
+    def _is_local(self, node: Ident) -> bool:
+        return not node.rooted and any(name == node.name for name, _ in self._locals)
+
+    # Calls
+
+    def _call(self, node: Call) -> Planned:
+        resolved = self._checked.calls[node]
+        nodes = node.arguments if node.target is None or resolved.namespaced else (node.target, *node.arguments)
+        arguments = tuple(map(self.plan, nodes))
+        if node.function in ("or", "orValue") and len(arguments) == 2:
+            unwraps = node.function == "orValue"
+            return _plain(operators.optional_or(arguments[0].run, arguments[1].run, unwraps=unwraps))
+        static = tuple(map(self._static, nodes))
+        pattern = arguments[1] if node.function in _PATTERNS and len(arguments) == 2 else None
+        known_pattern = pattern is not None and pattern.constant
+        run = calls.call(resolved, tuple(argument.run for argument in arguments), static, stops=known_pattern)
+        if node.function in _CONVERSIONS and len(arguments) == 1 and arguments[0].constant:
+            return self._converted(node, resolved, arguments[0].value)
+        if pattern is not None and pattern.constant:
+            self._check_pattern(node, pattern.value)
+        if arguments and all(argument.constant for argument in arguments):
+            run = _computed_once(run)
+        return _plain(run)
+
+    def _converted(self, node: Node, resolved: ResolvedCall, value: Any) -> Planned:
+        try:
+            for overload in resolved.overloads:
+                if all(map(calls.accepts, overload.parameters, (value,))):
+                    return _constant(overload.call(value))
+            raise folds.no_overload()
+        except EvaluationError as error:
+            raise self._failing_literal(node, error) from None
+
+    def _check_pattern(self, node: Node, pattern: Any) -> None:
+        if isinstance(pattern, str):
+            try:
+                matching.check(pattern)
+            except EvaluationError as error:
+                raise self._failing_literal(node, error) from None
+
+    def _logical(self, node: Call) -> Planned:
+        """A chain of one operator is one loop over its terms, in their order."""
+        terms: list[Run] = []
+        waiting: list[Node] = [node]
+        while waiting:
+            term = waiting.pop()
+            if isinstance(term, Call) and term.function == node.function:
+                waiting.extend(reversed(term.arguments))
+            else:
+                terms.append(self.plan(term).run)
+        return _plain(operators.logical(tuple(terms), decisive=node.function == "_||_"))
+
+    def _conditional(self, node: Call) -> Planned:
+        condition, chosen, otherwise = map(self.plan, node.arguments)
+        return _plain(operators.conditional(condition.run, chosen.resolve, otherwise.resolve))
+
+    def _equality(self, node: Call) -> Planned:
+        left, right = map(self.plan, node.arguments)
+        negated = node.function == "_!=_"
+        if right.constant and type(right.value) in (str, int, bool):
+            return _plain(operators.equals_constant(left.run, right.value, negated=negated))
+        return _plain(operators.equals(left.run, right.run, negated=negated))
+
+    def _in(self, node: Call) -> Planned:
+        resolved = self._checked.calls[node]
+        element, elements = map(self.plan, node.arguments)
+        in_list = len(resolved.overloads) == 1 and resolved.overloads[0].id == "in_list"
+        if in_list and elements.constant and type(elements.value) is tuple:
+            if not elements.value:
+                return _constant(value=False)
+            if all(type(each) in _SIMPLE_TYPES for each in elements.value):
+                return _plain(operators.among(element.run, elements.value))
+        static = tuple(map(self._static, node.arguments))
+        return _plain(calls.call(resolved, (element.run, elements.run), static))
+
+    # Variables
+
+    def _bind(self, node: Bind) -> Planned:
+        slot = self._slot()
+        value = self.plan(node.value)
+        self._locals.append((node.name, _path_planned(_bound(slot, value.run), ())))
+        body = self.plan(node.body)
+        self._locals.pop()
+        return _plain(_binding(slot, body.run))
+
+    def _fold(self, node: Fold) -> Planned:
+        range_ = self.plan(node.range).run
+        slots = tuple(self._slot() for _ in node.names)
+        self._locals.extend(
+            (name, _path_planned(_variable(slot), ())) for name, slot in zip(node.names, slots, strict=True)
+        )
+        condition = None if node.condition is None else self.plan(node.condition).run
+        transform = None if node.transform is None else self.plan(node.transform)
+        del self._locals[len(self._locals) - len(slots) :]
+        if transform is not None and node.kind == "list":
+            return _plain(folds.collect_list(range_, slots, condition, transform.run, constant=transform.constant))
+        if transform is not None:
+            entries = node.kind == "entries"
+            return _plain(folds.collect_map(range_, slots, condition, transform.run, entries=entries))
+        assert condition is not None
+        if node.kind == "exists_one":
+            return _plain(folds.exists_one(range_, slots, condition))
+        return _plain(folds.quantifier(range_, slots, condition, decisive=node.kind == "exists"))
+
+
+def _computed_once(run: Run) -> Run:
+    """A call of literals, such as `quantity("40Gi")`: made now, and paid for each time.
+
+    One that fails, fails when it is evaluated; one that gives something large is made anew each time, as a selector is
+    kept for long.
+    """
+    state = State(_NO_DEVICE, 0, COST_LIMIT)
+    try:
+        value = run(state)
+    except (EvaluationError, CostLimitError):
+        return run
+    if tree_size(value, _LARGEST_KEPT) > _LARGEST_KEPT:
+        return run
+    cost = state.cost
+
+    def give(state: State) -> Any:
+        state.cost += cost
+        return value
+
+    return give
+
+
+# Values; a list of so many takes some 10 KiB, like the rest of a selector.
+_LARGEST_KEPT: Final = 1_000
+
+_NO_DEVICE: Final = DeviceValues("", {}, {}, allow_multiple_allocations=False)
+
+
+def _path_planned(root: Run, steps: tuple[paths.Step, ...]) -> Planned:
+    """A path that costs 1 and its steps, and the same without the 1."""
+    if steps:
+        return Planned(paths.path(root, 1, steps), paths.path(root, 0, steps))
+
+    def run(state: State) -> Any:
+        state.cost += 1
+        return root(state)
+
+    return Planned(run, root)
+
+
+def _resolved(run: Run, less: int) -> Run:
+    def resolve(state: State) -> Any:
+        state.cost -= less
+        return run(state)
+
+    return resolve
+
+
+def _whole_device(state: State) -> Map:
+    return state.values.as_map()
+
+
+def _driver(state: State) -> str:
+    state.cost += 2
+    return state.driver
+
+
+def _variable(slot: int) -> Run:
+    return lambda state: state.slots[slot]
+
+
+def _bound(slot: int, value: Run) -> Run:
+    """A variable of cel.bind: computed at its first use, and then kept, even if it is an error."""
+
+    def read(state: State) -> Any:
+        found = state.slots[slot]
+        if found is UNSET:
+            try:
+                found = value(state)
+            except EvaluationError as error:
+                found = Raised(error)
+            state.slots[slot] = found
+        if type(found) is Raised:
+            raise found.error
+        return found
+
+    return read
+
+
+def _binding(slot: int, body: Run) -> Run:
+    """Each optMap evaluates its receiver twice, so a chain of them doubles: the check here ends it at the limit."""
+
+    def bind(state: State) -> Any:
+        state.slots[slot] = UNSET
+        state.check_limit()
+        return body(state)
+
+    return bind
+
+
+def _list_of(elements: list[Run]) -> Run:
+    def make(state: State) -> tuple[Any, ...]:
+        state.cost += LIST_COST
+        made = tuple([element(state) for element in elements])
+        state.spend_on(made)
+        return made
+
+    return make
+
+
+def _list_with_optionals(elements: list[Run], optional: tuple[bool, ...]) -> Run:
+    def make(state: State) -> tuple[Any, ...]:
+        state.cost += LIST_COST
+        made: list[Any] = []
+        for element, is_optional in zip(elements, optional, strict=True):
+            value = element(state)
+            if not is_optional:
+                made.append(value)
+            elif type(value) is not OptionalValue:
+                raise EvaluationError("cannot initialize optional list element from non-optional value")
+            elif value.has_value:
+                made.append(value.value)
+        state.spend_on(tuple(made))
+        return tuple(made)
+
+    return make
+
+
+def _map_of(keys: list[Run], values: list[Run], optional: tuple[bool, ...]) -> Run:
+    def make(state: State) -> Map:
+        state.cost += MAP_COST
+        made: list[tuple[Any, Any]] = []
+        for key_run, value_run, is_optional in zip(keys, values, optional, strict=True):
+            key, value = key_run(state), value_run(state)
+            if not is_optional:
+                made.append((key, value))
+            elif type(value) is not OptionalValue:
+                raise EvaluationError("cannot initialize optional entry from non-optional value")
+            elif value.has_value:
+                made.append((key, value.value))
+        result = Map(made)
+        state.spend_on(result)
+        return result
+
+    return make

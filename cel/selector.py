@@ -1,0 +1,103 @@
+"""A compiled selector: what `cel.expression` of a DeviceClass or a request becomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dracaena.cel import types
+from dracaena.cel.ast import Node
+from dracaena.cel.checker import check
+from dracaena.cel.cost import COST_LIMIT
+from dracaena.cel.device import Device, Features
+from dracaena.cel.environment import environment_of
+from dracaena.cel.errors import CompileError, CostLimitError, DeviceDataError, EvaluationError
+from dracaena.cel.footprint import Footprint, footprint_of
+from dracaena.cel.outcome import MATCH, NO_MATCH, Failed, Outcome
+from dracaena.cel.parser import parse
+from dracaena.cel.planner import Program, plan
+from dracaena.cel.source import Problem, compile_error
+from dracaena.cel.state import State
+from dracaena.cel.value import OptionalValue, type_name
+
+TOO_DEEP = "expression nests too deeply for the calling program's stack"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selector:
+    """A selector that can be asked about any number of devices, from any number of threads.
+
+    `footprint` says which parts of a device it can read at all: devices that agree in these get the same answer.
+    """
+
+    expression: str
+    features: Features
+    footprint: Footprint
+    _program: Program
+
+    def evaluate(self, device: Device, cost_limit: int = COST_LIMIT) -> Outcome:
+        """MATCH, NO_MATCH, or Failed with the reason. Never raises; ends within the cost limit whatever it says."""
+        return self.evaluate_with_cost(device, cost_limit)[0]
+
+    def evaluate_with_cost(self, device: Device, cost_limit: int = COST_LIMIT) -> tuple[Outcome, int]:
+        """The answer, and what it cost in the units of Kubernetes' model."""
+        try:
+            values = device.values(self.features)
+        except DeviceDataError as error:
+            return Failed(str(error)), 0
+        program = self._program
+        state = State(values, program.slots, cost_limit)
+        try:
+            result = program.run(state)
+            if state.cost > cost_limit:
+                raise CostLimitError
+            return _outcome(result), state.cost
+        except EvaluationError as error:
+            reason = CostLimitError().message if state.cost > cost_limit else error.message
+            return Failed(reason), state.cost
+        except CostLimitError as error:
+            return Failed(error.message), state.cost
+        except RecursionError:
+            return Failed(TOO_DEEP), state.cost
+
+
+def compile_selector(expression: str, features: Features | None = None, *, new: bool = False) -> Selector:
+    """Check an expression and make it ready to be asked.
+
+    Stored expressions may use everything this version knows, whatever the feature gates say, so that a gate that is
+    switched off breaks no object. `new` is for what is being written now: gates count then. CompileError tells every
+    problem with its place.
+    """
+    features = features or Features()
+    try:
+        tree = parse(expression)
+        environment = environment_of(features, new=new)
+        checked = check(tree, environment, expression)
+        _check_result(checked.type_of(tree), tree, features, expression)
+        return Selector(expression, features, footprint_of(tree), plan(tree, checked, expression))
+    except RecursionError:
+        raise CompileError(TOO_DEEP) from None
+
+
+def _check_result(result: types.Type, tree: Node, features: Features, expression: str) -> None:
+    allowed = [types.BOOL, types.ANY]
+    if features.list_type_attributes:
+        allowed.append(types.DYN)
+    if result not in allowed:
+        message = f"must evaluate to bool or the unknown type, not {result}"
+        raise compile_error(expression, [Problem(tree.position, message)])
+
+
+def _outcome(result: Any) -> Outcome:
+    if result is True:
+        return MATCH
+    if result is False:
+        return NO_MATCH
+    name = type_name(result)
+    while isinstance(result, OptionalValue):
+        if not result.has_value:
+            return Failed(f"CEL result of type {name} could not be converted to bool: optional.none() dereference")
+        result = result.value
+    if type(result) is bool:
+        return MATCH if result else NO_MATCH
+    return Failed(f"CEL result of type {name} could not be converted to bool")
