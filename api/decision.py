@@ -7,18 +7,40 @@ is one of ours.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import msgspec
 
 from dracaena.api.errors import BadInputError
+from dracaena.api.links import LinkLevel
 
 VERSION = 1
 """Raised when a field changes its meaning; new fields alone do not raise it."""
 
 MAX_BYTES = 2048
 """Annotations of one object share 256 KiB; 2 KiB a claim keep thousands of claims small in every watch cache."""
+
+Parts = tuple[tuple[str, int], ...]
+"""Named figures in the order in which they count. A name that ends in `_gb_s` is in GB/s, one in `_level` is a
+LinkLevel (0 where NVLinks do it, or for one GPU); others count."""
+
+_GB_S: Final = "_gb_s"
+_LEVEL: Final = "_level"
+_LEVELS: Final = frozenset(LinkLevel)
+
+_WORDS: Final = {
+    "damage_8_gb_s": "damage to groups of 8",
+    "damage_4_gb_s": "damage to groups of 4",
+    "damage_2_gb_s": "damage to groups of 2",
+    "damage_levels": "damage in levels",
+    "numa_nodes": "NUMA nodes",
+    "nic_levels": "levels to NICs",
+    "pair_sum_gb_s": "sum of pairs",
+    "free_gpus": "free GPUs",
+}
+"""What parts are called where their name does not say it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +51,9 @@ class RunnerUp:
     devices: tuple[str, ...]
     links: str
     lost_by: str
-    """The first part of the order in which it was worse, for example `damage`."""
+    """The first part of the order in which it was worse, for example `bandwidth_gb_s`; `node_name` or `ordinals` when
+    all parts are equal."""
+    score: Parts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +65,12 @@ class Decision:
     """Device names that this claim got, in the order of its results. Empty when cut."""
     links: str
     """How the pod's GPUs are linked, in words, for example `6 pairs NV12`."""
-    score: tuple[tuple[str, int], ...]
-    """Named parts in the order in which they count."""
+    score: Parts
     pod_devices: int
-    """GPUs that all claims of the pod got in this decision."""
+    """GPUs that the pod had after this decision, all its claims together."""
     runner_up: RunnerUp | None = None
+    others: tuple[tuple[str, int], ...] = ()
+    """Why the other nodes were not taken, in words that follow a count → how many. The most first."""
     cut: bool = False
     """Whether something was left out to stay below MAX_BYTES."""
 
@@ -55,6 +80,7 @@ class _RunnerUp(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     links: str
     lost_by: str
     devices: tuple[str, ...] = ()
+    score: Parts = ()
 
 
 class _Document(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -62,18 +88,19 @@ class _Document(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     node: str
     devices: tuple[str, ...]
     links: str
-    score: tuple[tuple[str, int], ...]
+    score: Parts
     pod_devices: int
     runner_up: _RunnerUp | None = None
+    others: tuple[tuple[str, int], ...] = ()
     cut: bool = False
 
 
 def encode_decision(decision: Decision) -> str:
     """Return the annotation's value, at most MAX_BYTES of UTF-8.
 
-    When it would be longer it is cut in this order: the runner-up's devices, the runner-up, the devices, and at
-    last every text (64 characters, names of score parts 16); `cut` then says so.
-    decode_decision gives back what was written.
+    When it would be longer it is cut in this order: the runner-up's devices, the reasons of the others, the runner-up's
+    score, the runner-up, the devices, and at last every text (64 characters, 8 parts with names of 16); `cut` then
+    says so. decode_decision gives back what was written.
     """
     for candidate in _ever_shorter(decision):
         text = msgspec.json.encode(_document(candidate))
@@ -97,9 +124,61 @@ def decode_decision(text: str) -> Decision:
         links=document.links,
         score=document.score,
         pod_devices=document.pod_devices,
-        runner_up=RunnerUp(second.node, second.devices, second.links, second.lost_by) if second else None,
+        runner_up=RunnerUp(second.node, second.devices, second.links, second.lost_by, second.score) if second else None,
+        others=document.others,
         cut=document.cut,
     )
+
+
+def decision_document(decision: Decision) -> dict[str, Any]:
+    """Return the decision for programs, whole: the fields of the annotation, scores and reasons as objects."""
+    document: dict[str, Any] = msgspec.to_builtins(_document(decision))
+    document["score"] = dict(decision.score)
+    if decision.runner_up is not None:
+        document["runnerUp"]["score"] = dict(decision.runner_up.score)
+    document["others"] = dict(decision.others)
+    return document
+
+
+def describe(decision: Decision) -> str:
+    """Say it to people, in one line: what was chosen, its score, what came second and why, what became of the others.
+
+    The same line stands in Events and is printed by the command.
+    """
+    said = f"{decision.pod_devices} of the GPUs of {decision.node}: {decision.links}"
+    if decision.score:
+        said += f" ({parts_in_words(decision.score)})"
+    second = decision.runner_up
+    if second is not None:
+        said += f"; next best: {second.links} on {second.node}, {_lost(second)}"
+    if decision.others:
+        said += "; other nodes: " + ", ".join(f"{count} {text}" for text, count in decision.others)
+    return said
+
+
+def parts_in_words(parts: Iterable[tuple[str, int]]) -> str:
+    """Return the parts of a score with their units: `bandwidth: 300 GB/s, NUMA nodes: 1`. Levels of 0 are left out."""
+    shown = ((name, value) for name, value in parts if value or not name.endswith(_LEVEL))
+    return ", ".join(f"{part_in_words(name)}: {value_in_words(name, value)}" for name, value in shown)
+
+
+def part_in_words(name: str) -> str:
+    """Return what a part is called, without its unit: `bandwidth_gb_s` is the `bandwidth`."""
+    return _WORDS.get(name) or name.removesuffix(_GB_S).replace("_", " ")
+
+
+def value_in_words(name: str, value: int) -> str:
+    """Return the value of a part with its unit; a link level by its name."""
+    if name.endswith(_GB_S):
+        return f"{value} GB/s"
+    return LinkLevel(value).name if name.endswith(_LEVEL) and value in _LEVELS else str(value)
+
+
+def _lost(second: RunnerUp) -> str:
+    value = dict(second.score).get(second.lost_by)
+    if value is None:
+        return f"equal but for the order of its {part_in_words(second.lost_by)}"
+    return f"worse in {part_in_words(second.lost_by)}: {value_in_words(second.lost_by, value)}"
 
 
 def _document(decision: Decision) -> _Document:
@@ -111,7 +190,10 @@ def _document(decision: Decision) -> _Document:
         links=decision.links,
         score=decision.score,
         pod_devices=decision.pod_devices,
-        runner_up=_RunnerUp(second.node, second.links, second.lost_by, second.devices) if second else None,
+        runner_up=_RunnerUp(second.node, second.links, second.lost_by, second.devices, second.score)
+        if second
+        else None,
+        others=decision.others,
         cut=decision.cut,
     )
 
@@ -119,8 +201,14 @@ def _document(decision: Decision) -> _Document:
 def _ever_shorter(decision: Decision) -> Iterator[Decision]:
     yield decision
     shorter = replace(decision, cut=True)
-    if shorter.runner_up is not None:
-        yield replace(shorter, runner_up=replace(shorter.runner_up, devices=()))
+    second = shorter.runner_up
+    if second is not None:
+        shorter = replace(shorter, runner_up=replace(second, devices=()))
+        yield shorter
+    shorter = replace(shorter, others=())
+    yield shorter
+    if second is not None:
+        yield replace(shorter, runner_up=replace(second, devices=(), score=()))
     shorter = replace(shorter, runner_up=None)
     yield shorter
     shorter = replace(shorter, devices=())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from dracaena.api.objects import ResourceClaim
-from dracaena.controller.allocation.snapshot import DeviceId, held_devices
+from dracaena.controller.allocation.inventory import Inventory, assumed_holder
+from dracaena.controller.allocation.pool import DeviceId, held_devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,40 +24,47 @@ class AssumedAllocation:
     allocation_timestamp: str | None = None
     """That of the allocation as the server stored it; None while it is being written, or when no answer came."""
 
+    @property
+    def holder(self) -> str:
+        """Its name in the inventory."""
+        return assumed_holder(self.claim_key, self.claim_uid)
+
 
 class AssumedAllocations:
-    """Keeps devices from other decisions until the API tells the same. One lock of its own.
+    """Keeps devices from other decisions until the API tells the same: they are held in the inventory meanwhile.
 
     An entry goes when the watch shows just this allocation, or the claim gone (`observe`), or when its writer knows
     that nothing was written (`drop`). Time alone never drops it: a device given twice is worse than one that rests. Nor
     does another allocation of the claim: the watch may be behind, and show one that was taken back before.
+    A part of its owner, under the owner's lock.
     """
 
-    def __init__(self, driver: str) -> None:
-        self._driver = driver
-        self._lock = threading.Lock()
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
         self._by_uid: dict[str, AssumedAllocation] = {}
 
     def add(self, entries: Iterable[AssumedAllocation]) -> None:
         """Remember decisions."""
-        with self._lock:
-            self._by_uid.update((entry.claim_uid, entry) for entry in entries)
+        for entry in entries:
+            self.drop(entry.claim_uid)
+            self._by_uid[entry.claim_uid] = entry
+            self._inventory.hold(entry.holder, entry.devices)
 
     def drop(self, claim_uid: str) -> None:
         """Forget a decision that was not written, or was undone."""
-        with self._lock:
-            self._by_uid.pop(claim_uid, None)
+        entry = self._by_uid.pop(claim_uid, None)
+        if entry is not None:
+            self._inventory.release(entry.holder)
 
     def stored(self, claim: ResourceClaim) -> None:
         """A write was answered with this claim. Let observe() follow with the cache's: it may have it already."""
-        with self._lock:
-            entry = self._by_uid.get(claim.metadata.uid)
-            if entry is not None and claim.status.allocation is not None:
-                timestamp = claim.status.allocation.allocation_timestamp
-                self._by_uid[claim.metadata.uid] = replace(entry, allocation_timestamp=timestamp)
+        entry = self._by_uid.get(claim.metadata.uid)
+        if entry is not None and claim.status.allocation is not None:
+            timestamp = claim.status.allocation.allocation_timestamp
+            self._by_uid[claim.metadata.uid] = replace(entry, allocation_timestamp=timestamp)
 
     def observe(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
-        """Take note of what the watch showed; call it after the cache of allocations has it."""
+        """Take note of what the watch showed; call it after the inventory has it."""
         if new is not None and self._shows(new):
             self.drop(new.metadata.uid)
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
@@ -65,24 +72,16 @@ class AssumedAllocations:
 
     def of_claim(self, claim_uid: str) -> AssumedAllocation | None:
         """Return the entry of a claim."""
-        with self._lock:
-            return self._by_uid.get(claim_uid)
+        return self._by_uid.get(claim_uid)
 
     def of_pod(self, pod_key: str) -> tuple[AssumedAllocation, ...]:
         """Return the entries that were decided for a pod, in the order of their claims' keys."""
-        with self._lock:
-            mine = [entry for entry in self._by_uid.values() if entry.pod_key == pod_key]
+        mine = [entry for entry in self._by_uid.values() if entry.pod_key == pod_key]
         return tuple(sorted(mine, key=lambda entry: entry.claim_key))
 
     def older_than(self, monotonic_s: float) -> frozenset[str]:
         """Return the pods with an entry from before a time: something about them wants a look."""
-        with self._lock:
-            return frozenset(entry.pod_key for entry in self._by_uid.values() if entry.since_s < monotonic_s)
-
-    def devices(self) -> frozenset[DeviceId]:
-        """Return all devices that are assumed to be taken."""
-        with self._lock:
-            return frozenset(device for entry in self._by_uid.values() for device in entry.devices)
+        return frozenset(entry.pod_key for entry in self._by_uid.values() if entry.since_s < monotonic_s)
 
     def _shows(self, claim: ResourceClaim) -> bool:
         entry = self.of_claim(claim.metadata.uid)
@@ -91,5 +90,5 @@ class AssumedAllocations:
             entry is not None
             and allocation is not None
             and entry.allocation_timestamp == allocation.allocation_timestamp
-            and held_devices(claim, self._driver) == entry.devices
+            and held_devices(claim, self._inventory.driver) == entry.devices
         )

@@ -1,46 +1,38 @@
-"""The cluster as the watches show it, indexed for decisions, and which change wakes which pods."""
+"""The cluster as the watches show it, decisions over it, and which change wakes which pods."""
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Final
 
 import structlog
 
 from dracaena.api.objects import DeviceClass, Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.api.podclaims import pod_claims
-from dracaena.controller.allocation.snapshot import (
-    ClusterSnapshot,
-    DeviceId,
-    PoolReading,
-    Problem,
-    held_devices,
-    one_pool_a_node,
-    read_pool,
-    several_pools,
-    used_by_pool,
-)
-from dracaena.controller.assumed import AssumedAllocations
+from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
+from dracaena.controller.allocation.demands import Refused
+from dracaena.controller.allocation.explanation import Unsatisfied
+from dracaena.controller.allocation.inventory import Inventory, claim_holder
+from dracaena.controller.allocation.pool import held_devices
+from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.assumed import AssumedAllocation, AssumedAllocations
 
 log = structlog.get_logger()
 
 
-_NO_POOL: Final = PoolReading(None)
-
-
 @dataclass(frozen=True, slots=True)
-class _PoolChange:
-    offer_changed: bool
-    new_problems: tuple[Problem, ...]
+class InProgress:
+    """A claim is just being allocated, for this pod or another: its next change wakes the pod."""
+
+    claim_key: str
 
 
 class Cluster:
-    """Takes in changes from the reflectors' threads and hands out snapshots. One lock of its own.
+    """Takes in changes from the reflectors' threads, and decides. One lock of its own for all of it.
 
+    A decision is made while nothing changes, and what it takes is taken before the lock is let go. So decisions have to
+    be short: they look at buckets of nodes (allocation.inventory), not at nodes.
     `wake` is called with the key of each pod that a change may help; `waiting` names the pods that fitted nowhere,
     which every freed device and every change of nodes, slices and classes may help. `problems_changed` is called with
     the number of problems that last, and of pools that are just being written.
@@ -50,13 +42,11 @@ class Cluster:
         self,
         driver: str,
         *,
-        assumed: AssumedAllocations,
         wake: Callable[[str], None],
         waiting: Callable[[], Iterable[str]],
         problems_changed: Callable[[int, int], None] = lambda unusable, updating: None,
     ) -> None:
         self._driver = driver
-        self._assumed = assumed
         self._wake = wake
         self._waiting = waiting
         self._problems_changed = problems_changed
@@ -64,16 +54,12 @@ class Cluster:
         self._pods: dict[str, Pod] = {}
         self._pods_of_claim: dict[str, set[str]] = {}
         self._claims: dict[str, ResourceClaim] = {}
-        self._held: dict[str, frozenset[DeviceId]] = {}
-        self._nodes: dict[str, Node] = {}
-        self._classes: dict[str, DeviceClass] = {}
-        self._slices: dict[str, dict[str, ResourceSlice]] = {}
-        self._readings: dict[str, PoolReading] = {}
-        self._pools_of_node: dict[str, set[str]] = {}
-        self._problems: Counter[bool] = Counter()  # by Problem.passing
+        self._inventory = Inventory(driver)
+        self._assumed = AssumedAllocations(self._inventory)
+        self._allocator = Allocator()
         self._changes = 0
 
-    # What decisions read
+    # Deciding
 
     def pod(self, key: str) -> Pod | None:
         """Return a pod that has claims."""
@@ -89,29 +75,56 @@ class Cluster:
     def changes(self) -> int:
         """A number that grows with each change that may help a waiting pod.
 
-        Read before a snapshot and again after the pod was put down as waiting: when it grew, the pod may have missed
+        Read before a decision and again after the pod was put down as waiting: when it grew, the pod may have missed
         the change.
         """
         with self._lock:
             return self._changes
 
-    def snapshot(self) -> ClusterSnapshot:
-        """Return this moment. Cost: one pass over nodes, pools and allocated claims."""
-        # Assumed first: whatever the watch shows in between is then counted twice, never not at all.
-        assumed = self._assumed.devices()
+    def decide(
+        self, pod: Pod, claims: Sequence[ResourceClaim], *, now_s: float
+    ) -> Allocation | NoFit | Refused | Settled | InProgress:
+        """Decide for a pod and its claims, as claim() returned them; what it gets is assumed to be taken from now on.
+
+        `now_s` is Clock.monotonic(). A claim can be shared: it is decided for once.
+        """
         with self._lock:
-            pools, problems = one_pool_a_node(self._readings[name] for name in sorted(self._readings))
-            held = [device for devices in self._held.values() for device in devices]
-            nodes = tuple(self._nodes[name] for name in sorted(self._nodes))
-            classes = MappingProxyType(dict(self._classes))
-        return ClusterSnapshot(
-            driver=self._driver,
-            nodes=nodes,
-            pools=pools,
-            used=used_by_pool([*held, *assumed]),
-            classes=classes,
-            problems=problems,
-        )
+            for claim in claims:
+                if self._assumed.of_claim(claim.metadata.uid) or self._claims.get(claim.key) is not claim:
+                    return InProgress(claim.key)
+            decision = self._allocator.allocate(self._inventory, pod, claims)
+            if isinstance(decision, Allocation):
+                self._assumed.add(_assumptions(pod, decision, now_s))
+            return decision
+
+    def explain(self, pod: Pod, claims: Sequence[ResourceClaim]) -> str | None:
+        """Say why a pod fits nowhere now; None when it does not look like that any more. Cost: one step a node."""
+        with self._lock:
+            found = self._allocator.explain(self._inventory, pod, claims)
+        return str(found) if isinstance(found, Unsatisfied) else None
+
+    # What became of decisions
+
+    def stored(self, claim: ResourceClaim) -> None:
+        """A write was answered with this claim. It is assumed to be allocated until the watch shows the same."""
+        with self._lock:
+            self._assumed.stored(claim)
+            self._assumed.observe(None, self._claims.get(claim.key))
+
+    def forget(self, claim_uid: str) -> None:
+        """A decision was not written, or was undone."""
+        with self._lock:
+            self._assumed.drop(claim_uid)
+
+    def assumed_of(self, pod_key: str) -> tuple[AssumedAllocation, ...]:
+        """Return what was decided for a pod and is not shown by the watch, in the order of the claims' keys."""
+        with self._lock:
+            return self._assumed.of_pod(pod_key)
+
+    def assumed_before(self, monotonic_s: float) -> frozenset[str]:
+        """Return the pods for which something was decided before a time that the watch does not show."""
+        with self._lock:
+            return self._assumed.older_than(monotonic_s)
 
     # What the watches tell
 
@@ -143,11 +156,9 @@ class Cluster:
                 self._claims.pop(key, None)
             else:
                 self._claims[key] = new
-            freed = self._held.pop(key, frozenset()) - held
-            if held:
-                self._held[key] = held
+            freed = self._inventory.hold(claim_holder(subject), held)
+            self._assumed.observe(old, new)
             pods = sorted(self._pods_of_claim.get(key, ()))
-        self._assumed.observe(old, new)  # after the cache has it: see snapshot()
         for pod in pods:
             self._wake(pod)
         if freed:
@@ -156,19 +167,13 @@ class Cluster:
     def slice_changed(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
         """Take in a slice of our driver; only its pool is read again."""
         with self._lock:
-            if old is not None and old.spec.driver == self._driver:
-                self._slices.get(old.spec.pool.name, {}).pop(old.key, None)
-            if new is not None and new.spec.driver == self._driver:
-                self._slices.setdefault(new.spec.pool.name, {})[new.key] = new
-            pools = {item.spec.pool.name for item in (old, new) if item and item.spec.driver == self._driver}
-            changes = [self._read_again(name) for name in sorted(pools)]
-            lasting, passing = self._problems[False], self._problems[True]
-        for change in changes:
-            for problem in change.new_problems:
-                say = log.info if problem.passing else log.warning
-                say("left out of the choice", pool=problem.pool, device=problem.device, problem=problem.text)
+            change = self._inventory.change_slice(old, new)
+            lasting, passing = self._inventory.problem_counts()
+        for problem in change.new_problems:
+            say = log.info if problem.passing else log.warning
+            say("left out of the choice", pool=problem.pool, device=problem.device, problem=problem.text)
         self._problems_changed(lasting, passing)
-        if any(change.offer_changed for change in changes):
+        if change.offer_changed:
             self.wake_waiting()
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
@@ -176,13 +181,14 @@ class Cluster:
         subject = new or old
         if subject is None:
             return
+        if old is not None and new is not None and (old.spec, old.metadata.labels) == (new.spec, new.metadata.labels):
+            return
         with self._lock:
             if new is None:
-                self._nodes.pop(subject.key, None)
+                self._inventory.remove_node(subject.key)
             else:
-                self._nodes[subject.key] = new
-        if old is None or new is None or (old.spec, old.metadata.labels) != (new.spec, new.metadata.labels):
-            self.wake_waiting()
+                self._inventory.set_node(new)
+        self.wake_waiting()
 
     def class_changed(self, old: DeviceClass | None, new: DeviceClass | None) -> None:
         """Take in a device class."""
@@ -191,9 +197,9 @@ class Cluster:
             return
         with self._lock:
             if new is None:
-                self._classes.pop(subject.key, None)
+                self._inventory.remove_class(subject.key)
             else:
-                self._classes[subject.key] = new
+                self._inventory.set_class(new)
         self.wake_waiting()
 
     def wake_waiting(self) -> None:
@@ -210,25 +216,10 @@ class Cluster:
         for pod in pods:
             self._wake(pod)
 
-    def _read_again(self, name: str) -> _PoolChange:
-        """Read one pool afresh. The lock is held."""
-        before = self._readings.pop(name, _NO_POOL)
-        after = _NO_POOL
-        if self._slices.get(name):
-            after = self._readings[name] = read_pool(self._driver, self._slices[name].values())
-        else:
-            self._slices.pop(name, None)
-        self._problems.subtract(problem.passing for problem in before.problems)
-        self._problems.update(problem.passing for problem in after.problems)
-        new_problems = tuple(problem for problem in after.problems if problem not in before.problems)
-        if before.pool is not None:
-            self._pools_of_node[before.pool.node].discard(name)
-        if after.pool is not None:
-            siblings = self._pools_of_node.setdefault(after.pool.node, set())
-            siblings.add(name)
-            if len(siblings) > 1:
-                new_problems += (several_pools(after.pool.node, name, len(siblings)),)
-        return _PoolChange(before.pool != after.pool, new_problems)
+    def check(self) -> None:
+        """State what must always hold. For tests: slow."""
+        with self._lock:
+            self._inventory.check()
 
     def _unlink(self, pod: Pod | None) -> None:
         for claim in pod_claims(pod) if pod is not None else ():
@@ -236,3 +227,16 @@ class Cluster:
             pods.discard(pod.key if pod is not None else "")
             if not pods:
                 self._pods_of_claim.pop(claim.key or "", None)
+
+
+def _assumptions(pod: Pod, allocation: Allocation, now_s: float) -> list[AssumedAllocation]:
+    return [
+        AssumedAllocation(
+            claim_uid=entry.claim.metadata.uid,
+            claim_key=entry.claim.key,
+            pod_key=pod.key,
+            devices=allocation.devices(entry),
+            since_s=now_s,
+        )
+        for entry in allocation.claims
+    ]

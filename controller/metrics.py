@@ -17,9 +17,8 @@ class ControllerMetrics:
         )
         self.decision_seconds = Histogram(
             "dracaena_controller_decision_seconds",
-            "Time of one decision, from snapshot to result, without any write.",
-            # From a look-up in memory (below 1 ms) to a first look at a box of 16 GPUs, all free: for 8 of them 0.2 s
-            # behind NVSwitches, 0.5 s on PCIe, 1.1 s where no two pairs are alike.
+            "Time of one decision, with the wait for its turn, without any write.",
+            # From a look at the buckets (below 1 ms) to a first look at 16 free GPUs of which no two pairs are alike.
             buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5),
             registry=registry,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
 from collections.abc import Callable
@@ -12,12 +13,12 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from dracaena.api.objects import DeviceClass, Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.controller.adapters.kube import KubeClaims
-from dracaena.controller.assumed import AssumedAllocations
 from dracaena.controller.claim_writer import ClaimWriter
 from dracaena.controller.cluster import Cluster
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.reconciler import DOUBT_S, Reconciler
 from dracaena.controller.settings import ControllerSettings
+from dracaena.controller.shared_values import with_shared_values
 from dracaena.controller.take_back import TakeBack
 from dracaena.controller.waiting import WaitingPods
 from dracaena.controller.workqueue import WorkQueue
@@ -59,11 +60,9 @@ class Controller:
         self._metrics = ControllerMetrics(registry)
         self._queue = WorkQueue(clock, rng or random.Random())  # noqa: S311 - jitter, no secret
         self._events = EventRecorder(client, COMPONENT, clock)
-        self._assumed = AssumedAllocations(driver)
         self._waiting = WaitingPods(self._events, clock, self._metrics)
         self._cluster = Cluster(
             driver,
-            assumed=self._assumed,
             wake=self._queue.add,
             waiting=self._waiting.keys,
             problems_changed=self._metrics.problems_changed,
@@ -75,9 +74,8 @@ class Controller:
             claims=claims,
             writer=ClaimWriter(driver, claims, clock, self._metrics),
             take_back=TakeBack(
-                claims, claims, self._assumed, clock, self._metrics, unbound_wait_s=settings.unbound_wait_s
+                claims, claims, self._cluster.forget, clock, self._metrics, unbound_wait_s=settings.unbound_wait_s
             ),
-            assumed=self._assumed,
             waiting=self._waiting,
             queue=self._queue,
             events=self._events,
@@ -93,6 +91,7 @@ class Controller:
                 clock=clock,
                 field_selector=f"spec.driver={driver}",
                 on_change=self._cluster.slice_changed,
+                transform=with_shared_values,
             ),
             Reflector(client, ResourceClaim, clock=clock, on_change=self._cluster.claim_changed),
             Reflector(client, Pod, clock=clock, on_change=self._cluster.pod_changed),
@@ -133,6 +132,7 @@ class Controller:
             while not reflector.wait_synced(TICK_S):
                 if self._stopping.is_set():
                     return
+        freeze_what_stays()
         log.info("everything seen once, decisions begin", workers=self._settings.workers)
         for number in range(self._settings.workers):
             self._spawn(f"worker-{number}", self._work)
@@ -158,8 +158,18 @@ class Controller:
     def _tick(self) -> None:
         while not self._clock.sleep_until_set(self._stopping, TICK_S):
             self._waiting.tell_due()
-            for key in sorted(self._assumed.older_than(self._clock.monotonic() - DOUBT_S)):
+            for key in sorted(self._cluster.assumed_before(self._clock.monotonic() - DOUBT_S)):
                 self._queue.add(key)
+
+
+def freeze_what_stays() -> None:
+    """Let the cyclic garbage collector look no more at what is in memory now.
+
+    It would stop everything for 0.15 s now and then, to walk the nodes, slices and claims of 5,000 nodes, which hold no
+    cycles: they go when nobody names them any more.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def run(settings: ControllerSettings) -> int:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
+from dracaena.api.decision import describe
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.api.podclaims import pod_claims
-from dracaena.controller.allocation.allocator import Allocator, Settled
+from dracaena.controller.allocation.allocator import NoFit, Settled
 from dracaena.controller.allocation.demands import Refused
-from dracaena.controller.allocation.explanation import Unsatisfied
-from dracaena.controller.allocation.result import Allocation
-from dracaena.controller.allocation.snapshot import held_devices
-from dracaena.controller.assumed import AssumedAllocation, AssumedAllocations
+from dracaena.controller.allocation.pool import held_devices
+from dracaena.controller.allocation.result import Allocation, decision_of
 from dracaena.controller.claim_writer import ClaimWriter, Lost
-from dracaena.controller.cluster import Cluster
+from dracaena.controller.cluster import Cluster, InProgress
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import ClaimApi, EventSink
 from dracaena.controller.take_back import TakeBack, was_allocated_by_us
@@ -39,7 +37,7 @@ EVENT_REASON: Final = "GPUsAllocated"
 
 log = structlog.get_logger()
 
-Decision = Allocation | Unsatisfied | Refused | Settled
+Decision = Allocation | NoFit | Refused | Settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +57,8 @@ class _Later:
 class Reconciler:
     """Brings pods to their devices. Safe from many workers as long as no two have the same pod.
 
-    Decisions are made one at a time, under one lock, each over a snapshot that holds all decisions before it; writes
-    run side by side. Which scheduler a pod names does not matter: whoever binds it keeps to the claims' node.
+    Decisions are made one at a time, by the cluster, each knowing all decisions before it; writes run side by side.
+    Which scheduler a pod names does not matter: whoever binds it keeps to the claims' node.
     """
 
     def __init__(
@@ -71,7 +69,6 @@ class Reconciler:
         claims: ClaimApi,
         writer: ClaimWriter,
         take_back: TakeBack,
-        assumed: AssumedAllocations,
         waiting: WaitingPods,
         queue: WorkQueue,
         events: EventSink,
@@ -83,14 +80,11 @@ class Reconciler:
         self._claims = claims
         self._writer = writer
         self._take_back = take_back
-        self._assumed = assumed
         self._waiting = waiting
         self._queue = queue
         self._events = events
         self._clock = clock
         self._metrics = metrics
-        self._allocator = Allocator()
-        self._deciding = threading.Lock()
 
     def reconcile(self, key: str) -> bool:
         """Do the next thing for a pod; return whether it went well, else try again after a growing wait.
@@ -113,7 +107,7 @@ class Reconciler:
             return True
         changes = self._cluster.changes
         decision = claims if isinstance(claims, _Later) else self._decide(pod, claims)
-        if isinstance(decision, Unsatisfied | Refused):
+        if isinstance(decision, NoFit | Refused):
             assert not isinstance(claims, _Later)
             self._wait(pod, claims, decision, changes)
             return True
@@ -128,19 +122,19 @@ class Reconciler:
         Only one worker has this pod, so nobody is writing for it now.
         """
         waits = []
-        for entry in self._assumed.of_pod(key):
+        for entry in self._cluster.assumed_of(key):
             left_s = entry.since_s + DOUBT_S - self._clock.monotonic()
             if entry.allocation_timestamp is not None and left_s > 0:
                 continue  # written; the watch will show it
             fresh = self._claims.read_claim(*entry.claim_key.split("/", 1))
             if fresh is not None and fresh.metadata.uid == entry.claim_uid:
                 if held_devices(fresh, self._driver) == entry.devices:
-                    self._note_stored(fresh)
+                    self._cluster.stored(fresh)
                     continue
                 if fresh.status.allocation is None and left_s > 0:
                     waits.append(left_s)
                     continue
-            self._assumed.drop(entry.claim_uid)
+            self._cluster.forget(entry.claim_uid)
             self._cluster.wake_pods_of(entry.claim_key, but=key)
             self._cluster.wake_waiting()
         return min(waits, default=None)
@@ -162,34 +156,13 @@ class Reconciler:
         return tuple(claims)
 
     def _decide(self, pod: Pod, claims: Sequence[ResourceClaim]) -> Decision | _Later:
-        with self._deciding:
-            began_s = self._clock.monotonic()
-            for claim in claims:
-                # A claim can be shared: it is decided for once, and what was decided may not be in the cache yet.
-                if (
-                    self._assumed.of_claim(claim.metadata.uid) is not None
-                    or self._cluster.claim(claim.key) is not claim
-                ):
-                    return _Later(f"claim {claim.key} is just being allocated")
-            decision = self._allocator.allocate(self._cluster.snapshot(), pod, claims)
-            if isinstance(decision, Allocation):
-                self._assumed.add(self._assumptions(pod, decision))
-            self._metrics.decision_seconds.observe(self._clock.monotonic() - began_s)
+        began_s = self._clock.monotonic()
+        decision = self._cluster.decide(pod, claims, now_s=began_s)
+        self._metrics.decision_seconds.observe(self._clock.monotonic() - began_s)
+        if isinstance(decision, InProgress):
+            return _Later(f"claim {decision.claim_key} is just being allocated")
         self._metrics.decisions.labels(_RESULTS[type(decision)]).inc()
         return decision
-
-    def _assumptions(self, pod: Pod, allocation: Allocation) -> list[AssumedAllocation]:
-        now_s = self._clock.monotonic()
-        return [
-            AssumedAllocation(
-                claim_uid=entry.claim.metadata.uid,
-                claim_key=entry.claim.key,
-                pod_key=pod.key,
-                devices=allocation.devices(entry),
-                since_s=now_s,
-            )
-            for entry in allocation.claims
-        ]
 
     def _write(self, pod: Pod, allocation: Allocation) -> bool:
         try:
@@ -203,8 +176,8 @@ class Reconciler:
             # The watch has to show what changed before a new decision can be a better one.
             return False
         for claim in outcome.claims:
-            self._note_stored(claim)
-        text = f"{allocation.choice.together.bit_count()} of the GPUs of {allocation.node}: {allocation.links}"
+            self._cluster.stored(claim)
+        text = describe(decision_of(allocation, allocation.claims[0]))
         log.info(
             "allocated",
             pod_uid=pod.metadata.uid,
@@ -218,10 +191,6 @@ class Reconciler:
             self._events.record(subject, "Normal", EVENT_REASON, text)
         return True
 
-    def _note_stored(self, claim: ResourceClaim) -> None:
-        self._assumed.stored(claim)
-        self._assumed.observe(None, self._cluster.claim(claim.key))
-
     def _lost(self, pod: Pod, allocation: Allocation, outcome: Lost) -> None:
         """Forget what was not written, take back what was, and decide again."""
         log.warning("decision could not be written whole", claim=outcome.claim_key, why=outcome.why)
@@ -234,11 +203,11 @@ class Reconciler:
         """Give back the devices of claims that did not get them."""
         for entry in allocation.claims:
             if entry.claim.metadata.uid not in written:
-                self._assumed.drop(entry.claim.metadata.uid)
+                self._cluster.forget(entry.claim.metadata.uid)
                 self._cluster.wake_pods_of(entry.claim.key, but=pod.key)
         self._cluster.wake_waiting()  # devices are free again that looked taken
 
-    def _wait(self, pod: Pod, claims: Sequence[ResourceClaim], decision: Unsatisfied | Refused, changes: int) -> None:
+    def _wait(self, pod: Pod, claims: Sequence[ResourceClaim], decision: NoFit | Refused, changes: int) -> None:
         half_written = [claim for claim in claims if self._is_half_written(pod, claim)]
         if half_written:
             # A write that was cut off, and what is left does not fit beside it any more: begin anew.
@@ -248,9 +217,9 @@ class Reconciler:
         if isinstance(decision, Refused):
             self._waiting.report(pod, decision.kind.value, decision.text, tell=decision.concerns_us)
         else:
-            self._waiting.report(pod, "no-node", str(decision), tell=True)
+            self._waiting.report(pod, "no-node", lambda: self._cluster.explain(pod, claims), tell=True)
         if self._cluster.changes != changes:
-            self._queue.add(pod.key)  # something changed between the snapshot and now
+            self._queue.add(pod.key)  # something changed between the decision and now
 
     def _is_half_written(self, pod: Pod, claim: ResourceClaim) -> bool:
         users = {consumer.uid for consumer in claim.status.reserved_for}
@@ -259,7 +228,7 @@ class Reconciler:
 
 _RESULTS: Final = {
     Allocation: "allocated",
-    Unsatisfied: "unsatisfied",
+    NoFit: "unsatisfied",
     Refused: "refused",
     Settled: "settled",
 }

@@ -9,7 +9,7 @@ allocation is cleared with the resourceVersion of the first write, which conflic
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import structlog
@@ -18,7 +18,6 @@ from dracaena.api.decision import decode_decision
 from dracaena.api.errors import BadInputError
 from dracaena.api.names import decision_annotation
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.controller.assumed import AssumedAllocations
 from dracaena.controller.claim_writer import pod_reference
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import ClaimApi, PodReader
@@ -48,13 +47,16 @@ class _Ended:
 
 
 class TakeBack:
-    """Claims of pods that are being taken back, by pod. One lock of its own, for the table of tasks."""
+    """Claims of pods that are being taken back, by pod. One lock of its own, for the table of tasks.
+
+    `forget` is called with the UID of each claim that is dealt with: nothing has to be assumed about it any more.
+    """
 
     def __init__(
         self,
         claims: ClaimApi,
         pods: PodReader,
-        assumed: AssumedAllocations,
+        forget: Callable[[str], None],
         clock: Clock,
         metrics: ControllerMetrics,
         *,
@@ -62,7 +64,7 @@ class TakeBack:
     ) -> None:
         self._claims = claims
         self._pods = pods
-        self._assumed = assumed
+        self._forget = forget
         self._clock = clock
         self._metrics = metrics
         self._unbound_wait_s = unbound_wait_s
@@ -98,7 +100,7 @@ class TakeBack:
     def _finish(self, pod_key: str, task: _Task, ended: _Ended) -> None:
         self._metrics.take_backs.labels(ended.how).inc()
         log.info("taken back", claim=f"{task.namespace}/{task.name}", claim_uid=task.uid, end=ended.how)
-        self._assumed.drop(task.uid)
+        self._forget(task.uid)
         with self._lock:
             self._tasks[pod_key].remove(task)
             if not self._tasks[pod_key]:

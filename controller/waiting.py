@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,12 +16,20 @@ from dracaena.controller.ports import EventSink
 from dracaena.process.clock import Clock
 
 SHORTEST_GAP_S: Final = 10.0
-"""Between two Events about one pod, however fast the reason changes: Events are for people."""
+"""Between two Events about one pod, and between two times that its reason is worked out, however fast things change:
+Events are for people."""
 
 REPEAT_S: Final = 300.0
 """An unchanged reason is told again after this: `kubectl describe` shows that it still holds."""
 
+MAX_ASKED: Final = 50
+"""Reasons that one tell_due() works out: at 5,000 nodes each takes some milliseconds, in which no decision is made.
+Those that have waited longest come first, so the rest is late by a second."""
+
 EVENT_REASON: Final = "WaitingForGPUs"
+
+Why = str | Callable[[], str | None]
+"""A reason for people, or what works it out; None when the pod does not seem to wait for that any more."""
 
 log = structlog.get_logger()
 
@@ -29,16 +38,20 @@ log = structlog.get_logger()
 class _Waiting:
     pod: Pod
     reason: str
-    text: str
+    why: Why
     tell: bool
-    tell_from_s: float = 0.0
+    tell_from_s: float
     """Steady time before which nothing is told."""
+    stale: bool = True
+    """Whether it was reported again since the reason was last worked out."""
+    asked_s: float | None = None
+    """When that was."""
     told_text: str | None = None
     told_s: float = 0.0
 
 
 class WaitingPods:
-    """One entry a waiting pod. One lock of its own; Events are only queued under it."""
+    """One entry a waiting pod. One lock of its own; Events are only queued under it, and no reason is worked out."""
 
     def __init__(self, events: EventSink, clock: Clock, metrics: ControllerMetrics) -> None:
         self._events = events
@@ -48,22 +61,28 @@ class WaitingPods:
         self._by_key: dict[str, _Waiting] = {}
         self._counts: Counter[str] = Counter()
 
-    def report(self, pod: Pod, reason: str, text: str, *, tell: bool, patience_s: float = 0.0) -> None:
-        """A pod waits. `reason` is short, for metrics; `text` is for people, and only told when `tell` is set.
+    def report(self, pod: Pod, reason: str, why: Why, *, tell: bool, patience_s: float = 0.0) -> None:
+        """A pod waits. `reason` is short, for metrics; `why` is for people, and only told when `tell` is set.
 
-        `patience_s`: told only when this text still holds after that time; tell_due() does it.
+        `patience_s`: told only when this reason still holds after that time; tell_due() does it. A `why` that has to be
+        worked out is called here or in tell_due(), without any lock held.
         """
         with self._lock:
             known = self._by_key.get(pod.key)
             if known is not None:
                 self._count(known.reason, -1)
+            tell_from_s = self._clock.monotonic() + patience_s
             if known is None or known.pod.metadata.uid != pod.metadata.uid:
-                known = self._by_key[pod.key] = _Waiting(pod, reason, "", tell)
-            if known.text != text:
-                known.tell_from_s = self._clock.monotonic() + patience_s
-            known.pod, known.reason, known.text, known.tell = pod, reason, text, tell
+                known = self._by_key[pod.key] = _Waiting(pod, reason, why, tell, tell_from_s)
+            elif _differ((known.reason, known.why), (reason, why)):
+                known.tell_from_s = tell_from_s
+            if known.reason != reason:
+                known.asked_s = None
+            known.pod, known.reason, known.why, known.tell, known.stale = pod, reason, why, tell, True
             self._count(reason, 1)
-            self._tell_if_due(known)
+            due = self._is_due(known)
+        if due:
+            self._tell(known)
 
     def forget(self, key: str) -> None:
         """A pod waits no more."""
@@ -80,22 +99,47 @@ class WaitingPods:
     def tell_due(self) -> None:
         """Tell what had to be held back; call it about once a second."""
         with self._lock:
-            for key in sorted(self._by_key):
-                self._tell_if_due(self._by_key[key])
+            due = [self._by_key[key] for key in sorted(self._by_key) if self._is_due(self._by_key[key])]
+        due.sort(key=lambda waiting: -1.0 if waiting.asked_s is None else waiting.asked_s)
+        for waiting in due[:MAX_ASKED]:
+            self._tell(waiting)
 
-    def _tell_if_due(self, waiting: _Waiting) -> None:
+    def _is_due(self, waiting: _Waiting) -> bool:
+        """Whether there may be something to tell now."""
         now_s = self._clock.monotonic()
-        first = waiting.told_text is None
-        gap_s = SHORTEST_GAP_S if waiting.text != waiting.told_text else REPEAT_S
-        if now_s < waiting.tell_from_s or (not first and now_s - waiting.told_s < gap_s):
-            return
-        waiting.told_text, waiting.told_s = waiting.text, now_s
-        if waiting.tell:
-            log.info("pod waits", pod=waiting.pod.key, reason=waiting.reason, why=waiting.text)
-            self._events.record(waiting.pod, "Warning", EVENT_REASON, waiting.text)
-        else:
-            log.debug("pod waits for a claim that may not be ours", pod=waiting.pod.key, why=waiting.text)
+        if now_s < waiting.tell_from_s:
+            return False
+        if waiting.asked_s is not None and now_s - waiting.asked_s < SHORTEST_GAP_S:
+            return False
+        if waiting.told_text is None:
+            return True
+        return now_s - waiting.told_s >= (SHORTEST_GAP_S if waiting.stale else REPEAT_S)
+
+    def _tell(self, waiting: _Waiting) -> None:
+        with self._lock:
+            reason, why = waiting.reason, waiting.why
+            waiting.stale, waiting.asked_s = False, self._clock.monotonic()
+        text = why if isinstance(why, str) else why()
+        with self._lock:
+            if text is None or self._by_key.get(waiting.pod.key) is not waiting or waiting.reason != reason:
+                return
+            now_s = self._clock.monotonic()
+            if text == waiting.told_text and now_s - waiting.told_s < REPEAT_S:
+                return
+            waiting.told_text, waiting.told_s = text, now_s
+            if waiting.tell:
+                log.info("pod waits", pod=waiting.pod.key, reason=waiting.reason, why=text)
+                self._events.record(waiting.pod, "Warning", EVENT_REASON, text)
+            else:
+                log.debug("pod waits for a claim that may not be ours", pod=waiting.pod.key, why=text)
 
     def _count(self, reason: str, change: int) -> None:
         self._counts[reason] += change
         self._metrics.waiting_pods.labels(reason).set(self._counts[reason])
+
+
+def _differ(old: tuple[str, Why], new: tuple[str, Why]) -> bool:
+    """Whether these may be two things to tell. What has to be worked out is one thing as long as the reason is one."""
+    if isinstance(old[1], str) or isinstance(new[1], str):
+        return old != new
+    return old[0] != new[0]

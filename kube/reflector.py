@@ -55,6 +55,7 @@ class Reflector(Generic[T]):
     `on_change(old, new)` is called from the reflector's thread, one call at a time, in the server's order: old is
     None for a new object, new is None for a deleted one. After a broken watch a fresh list is compared with the
     cache, so that nothing is missed; several changes of one object may then arrive as one.
+    `transform` makes what is kept of each object that came, under the same key and version.
     Reads are safe from any thread and cost a lock and a lookup.
     """
 
@@ -66,6 +67,7 @@ class Reflector(Generic[T]):
         clock: Clock,
         field_selector: str = "",
         on_change: Callable[[T | None, T | None], None] | None = None,
+        transform: Callable[[T], T] = lambda item: item,
         rng: random.Random | None = None,
     ) -> None:
         self._client = client
@@ -73,6 +75,7 @@ class Reflector(Generic[T]):
         self._clock = clock
         self._field_selector = field_selector
         self._on_change = on_change
+        self._transform = transform
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
         self._backoff = Backoff(self._rng)
         self._lock = threading.Lock()
@@ -192,6 +195,7 @@ class Reflector(Generic[T]):
             watch.close()
 
     def _apply(self, key: str, new: T | None) -> None:
+        new = None if new is None else self._transform(new)
         with self._lock:
             old = self._objects.get(key)
             if new is None:

@@ -1,46 +1,122 @@
-"""All sets of GPUs that could be taken, best first, in an order that never changes."""
+"""Sets of GPUs that could be taken, best first, in an order that never changes.
+
+Parts of a score are computed only for sets that are equal in all parts before, so the best set of thousands costs
+little more than their bandwidths; and of those the ones that cannot be best only get an upper bound.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import combinations
-from math import comb
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from dracaena.api.config.v1alpha1 import Objective
 from dracaena.controller.allocation.box import mask_of, ordinals_of
-from dracaena.controller.allocation.scoring import BoxScores, Score
+from dracaena.controller.allocation.class_table import ClassTable, whole_gb_s, whole_steps
+from dracaena.controller.allocation.link_rates import KB_S_PER_GB_S
+from dracaena.controller.allocation.order import GROUP_SIZES, Order
 
-MAX_CANDIDATES: Final = comb(16, 8)
-"""Sets that are compared one by one: every count on every node of up to 16 GPUs. Larger boxes are not sold today."""
+MAX_SEEDS: Final = 64
+"""GPUs from which sets are grown on a box that is too large to compare all: one choice stays below a second."""
 
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One set of GPUs (mask over ordinals) and its score."""
-
-    mask: int
-    score: Score
+Stage = Callable[[Sequence[int]], Iterator[list[int]]]
+"""Splits sets by one part of the score: the best first, equal ones together and in the order in which they came."""
 
 
-def can_enumerate(free: int, count: int) -> bool:
-    """Return whether all sets of `count` among the free GPUs can be compared."""
-    return comb(free.bit_count(), count) <= MAX_CANDIDATES
+def best_first(
+    table: ClassTable, free: int, masks: Sequence[int], order: Order, beside: int = 0
+) -> Iterator[list[int]]:
+    """Yield groups of sets that are equal in every part of the score, best first. Lazy.
 
-
-def candidates_best_first(scores: BoxScores, free: int, count: int, beside: int = 0) -> Iterator[Candidate]:
-    """Yield every set of `count` free GPUs, best first; of equal ones the one with the lower ordinals first.
-
-    `beside` are GPUs that the pod holds already: sets are compared together with them.
-
-    Lazy: bandwidth is the first part of a score, so the other parts are computed only for the sets that share the best
-    bandwidth, then for the next. Cost: as many bandwidths as there are sets, most of them remembered.
+    `masks` are sets of one size inside `free`; `beside` are GPUs that the pod holds already: sets are compared together
+    with them.
     """
-    by_bandwidth: dict[int, list[int]] = {}
-    for chosen in combinations(ordinals_of(free), count):
-        mask = mask_of(chosen)
-        by_bandwidth.setdefault(scores.bandwidth_gb_s(mask | beside), []).append(mask)
-    for bandwidth in sorted(by_bandwidth, reverse=True):
-        # sorted() is stable and the masks come in the order of their ordinals: ties keep that order.
-        scored = (Candidate(mask, scores.score(free, mask, beside)) for mask in by_bandwidth[bandwidth])
-        yield from sorted(scored, key=lambda candidate: candidate.score.rank())
+    return _refine(list(masks), _stages(table, free, order, beside), 0)
+
+
+def _refine(masks: list[int], stages: Sequence[Stage], place: int) -> Iterator[list[int]]:
+    if len(masks) <= 1 or place == len(stages):
+        if masks:
+            yield masks
+        return
+    for equal in stages[place](masks):
+        yield from _refine(equal, stages, place + 1)
+
+
+def _stages(table: ClassTable, free: int, order: Order, beside: int) -> list[Stage]:
+    """Return the parts that can differ among sets of one node, in the order of order.Score."""
+    sizes = [size for size in GROUP_SIZES if free.bit_count() >= size] if table.comparable else []
+
+    def worth_left(size: int) -> Stage:
+        return _by(lambda mask: -whole_gb_s(table.free_worth(free & ~mask, size)))
+
+    bandwidth: list[Stage] = [lambda masks: _by_bandwidth(table, masks, beside)]
+    bound: list[Stage] = [_by(lambda mask: table.bound_level(mask | beside))]
+    damage = [worth_left(size) for size in sizes]
+    levels: list[Stage] = [_by(lambda mask: -sum(whole_steps(table.free_worth(free & ~mask, size)) for size in sizes))]
+    pack = order.objective is Objective.PACK
+    stages = [*damage, *bandwidth, *levels, *bound] if pack else [*bandwidth, *damage, *bound, *levels]
+    if order.numa_counts:
+        stages.append(_by(lambda mask: table.numa_nodes(mask | beside)))
+    if order.nic_counts:
+        stages.append(_by(lambda mask: table.nic_distance(mask | beside)))
+    stages.append(_by(lambda mask: -table.pair_sum_gb_s(mask | beside)))
+    stages.append(_by(lambda mask: -table.worst_pair_gb_s(mask | beside)))
+    stages.append(_by(lambda mask: table.worst_level(mask | beside)))
+    return stages
+
+
+def _by(key: Callable[[int], int]) -> Stage:
+    """Return a stage that puts the sets with the least key first."""
+
+    def split(masks: Sequence[int]) -> Iterator[list[int]]:
+        groups: dict[int, list[int]] = {}
+        for mask in masks:
+            groups.setdefault(key(mask), []).append(mask)
+        for value in sorted(groups):
+            yield groups[value]
+
+    return split
+
+
+def _by_bandwidth(table: ClassTable, masks: Sequence[int], beside: int) -> Iterator[list[int]]:
+    """Group sets by whole GB/s. What a set has at most decides when it is worth a minimum cut."""
+    groups: dict[int, list[int]] = {}
+    for mask in masks:
+        groups.setdefault(table.most_kb_s(mask | beside) // KB_S_PER_GB_S, []).append(mask)
+    while groups:
+        most = max(groups)
+        reached = []
+        for mask in groups.pop(most):
+            gb_s = table.gb_s(mask | beside)
+            if gb_s == most:
+                reached.append(mask)
+            else:
+                groups.setdefault(gb_s, []).append(mask)
+        if reached:
+            yield sorted(reached, key=ordinals_of)
+
+
+def grown(table: ClassTable, free: int, count: int) -> Iterator[int]:
+    """Yield sets grown from each free GPU by the one that is linked best to those taken, for boxes of too many unlike
+    GPUs to compare all sets. Good sets, not proven the best. Cost: O(seeds × count × GPUs).
+    """
+    pairs = table.pairs_gb_s
+    seen = set()
+    for seed in ordinals_of(free)[:MAX_SEEDS]:
+        least = {other: (pairs[seed][other], pairs[seed][other]) for other in ordinals_of(free) if other != seed}
+        taken = [seed]
+        while len(taken) < count and least:
+            best = max(least, key=lambda other: (least[other], -other))
+            del least[best]
+            taken.append(best)
+            for other, (slowest, total) in least.items():
+                least[other] = min(slowest, pairs[best][other]), total + pairs[best][other]
+        mask = mask_of(taken)
+        if len(taken) == count and mask not in seen:
+            seen.add(mask)
+            yield mask
+
+
+def in_order(masks: Iterable[int]) -> list[int]:
+    """Sort sets by their ordinals."""
+    return sorted(masks, key=ordinals_of)

@@ -8,12 +8,12 @@ or class or claim carry an opaque config for it, so that users of other drivers 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from dracaena.api.config.v1alpha1 import ConfigError, Requirement, TopologyPolicy, decode_config
+from dracaena.api.config.v1alpha1 import ConfigError, TopologyPolicy, decode_config, merged
 from dracaena.api.objects import DeviceClass, ResourceClaim, Toleration
 from dracaena.api.resourceclaim import (
     ClaimSpec,
@@ -24,7 +24,6 @@ from dracaena.api.resourceclaim import (
     read_claim_spec,
     read_class_spec,
 )
-from dracaena.controller.allocation.splitting import Demand
 
 
 class RefusalKind(Enum):
@@ -50,7 +49,9 @@ class RequestDemand:
     """One request of a claim with the policy that holds for it."""
 
     name: str
-    demand: Demand
+    count: int
+    """GPUs."""
+    policy: TopologyPolicy
     tolerations: tuple[Toleration, ...]
 
 
@@ -122,17 +123,19 @@ def _claim_demand(driver: str, classes: Mapping[str, DeviceClass], claim: Resour
     if isinstance(known, _Refusal):
         return known
     policies = _Policies(driver)
-    for name, class_spec in known.items():
-        users = [request.name for request in spec.requests if request.device_class == name]
-        for entry in class_spec.configs:
-            policies.add(entry, users, f"DeviceClass {name}")
-    for entry in spec.configs:
-        policies.add(entry, entry.requests or [request.name for request in spec.requests], f"claim {claim.key}")
-    if policies.broken is not None:
-        return _Refusal(RefusalKind.CONFIG_BROKEN, policies.broken)
+    try:
+        for name, class_spec in known.items():
+            policies.add_class(name, class_spec)
+        policies.add_claim(claim, spec)
+        requests = tuple(
+            RequestDemand(request.name, request.count, policies.of_request(request), request.tolerations)
+            for request in spec.requests
+        )
+    except _BrokenConfigError as error:
+        return _Refusal(RefusalKind.CONFIG_BROKEN, str(error))
     return ClaimDemand(
         claim=claim,
-        requests=tuple(_request_demand(request, policies) for request in spec.requests),
+        requests=requests,
         configs=(*_class_configs(spec, known), *_claim_configs(spec)),
     )
 
@@ -154,32 +157,45 @@ def _class_specs(
     return known
 
 
+class _BrokenConfigError(Exception):
+    """A policy cannot be read, or contradicts itself; the text says where and what was expected."""
+
+
 class _Policies:
-    """The policy of each request: later entries win, and those of a claim come after those of its classes."""
+    """The policies that classes and claim give, and what holds for a request: a claim's word over its class's."""
 
     def __init__(self, driver: str) -> None:
         self._driver = driver
-        self._requirements: dict[str, Requirement] = {}
-        self.broken: str | None = None
+        self._of_class: dict[str, list[TopologyPolicy]] = {}
+        self._of_claim: list[tuple[tuple[str, ...], TopologyPolicy]] = []
+        self._where = ""
 
-    def add(self, entry: OpaqueEntry, requests: Sequence[str], where: str) -> None:
-        if entry.driver != self._driver or self.broken is not None:
-            return
+    def add_class(self, name: str, spec: ClassSpec) -> None:
+        where = f"DeviceClass {name}"
+        self._of_class[name] = [policy for _, policy in self._read(spec.configs, where)]
+
+    def add_claim(self, claim: ResourceClaim, spec: ClaimSpec) -> None:
+        self._where = f"claim {claim.key}"
+        self._of_claim = list(self._read(spec.configs, self._where))
+
+    def of_request(self, request: DeviceRequest) -> TopologyPolicy:
+        of_claim = [policy for requests, policy in self._of_claim if not requests or request.name in requests]
         try:
-            config = decode_config(entry.parameters)
+            return merged(self._of_class[request.device_class], of_claim)
         except ConfigError as error:
-            self.broken = f"{where}: {entry.path}: {error}"
-            return
-        if isinstance(config, TopologyPolicy):
-            self._requirements.update(dict.fromkeys(requests, config.requirement))
+            text = f"{self._where}: request {request.name}, the policies of claim and DeviceClass together: {error}"
+            raise _BrokenConfigError(text) from error
 
-    def requirement(self, request: str) -> Requirement:
-        return self._requirements.get(request, Requirement.BEST_EFFORT)
-
-
-def _request_demand(request: DeviceRequest, policies: _Policies) -> RequestDemand:
-    demand = Demand(request.count, policies.requirement(request.name))
-    return RequestDemand(request.name, demand, request.tolerations)
+    def _read(self, entries: Iterable[OpaqueEntry], where: str) -> Iterator[tuple[tuple[str, ...], TopologyPolicy]]:
+        for entry in entries:
+            if entry.driver != self._driver:
+                continue
+            try:
+                config = decode_config(entry.parameters)
+            except ConfigError as error:
+                raise _BrokenConfigError(f"{where}: {entry.path}: {error}") from error
+            if isinstance(config, TopologyPolicy):
+                yield entry.requests, config
 
 
 def _class_configs(spec: ClaimSpec, known: Mapping[str, ClassSpec]) -> Iterator[Mapping[str, Any]]:

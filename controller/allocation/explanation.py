@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, Final
 
 from dracaena.api.links import Link
 from dracaena.controller.allocation.box import Box, links_among
 
-NAMES_SHOWN = 3
-"""Nodes named for each reason in a text; the count tells the rest."""
+NAMES_SHOWN: Final = 3
+"""Nodes named for each reason; the count tells the rest."""
 
 
 def links_in_words(box: Box, mask: int) -> str:
@@ -27,8 +28,14 @@ class Reason:
     """Why some nodes do not fit. `text` follows a count: `2 with fewer than 8 free GPUs`."""
 
     text: str
+    count: int
+    """Nodes."""
     nodes: tuple[str, ...]
-    """In the order of their names."""
+    """The first of them in the order of their names, at most NAMES_SHOWN."""
+
+    def __str__(self) -> str:
+        names = ", ".join(self.nodes) + (", …" if self.count > len(self.nodes) else "")
+        return f"{self.count} {self.text} ({names})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +50,25 @@ class Unsatisfied:
     def __str__(self) -> str:
         if not self.reasons:
             return f"0/{self.nodes} nodes fit"
-        return f"0/{self.nodes} nodes fit: " + "; ".join(_counted(reason) for reason in self.reasons)
+        return f"0/{self.nodes} nodes fit: " + "; ".join(map(str, self.reasons))
+
+    def document(self) -> dict[str, Any]:
+        """Return the same for programs: `nodes`, and `reasons` as a list of `count`, `text` and first `nodes`."""
+        reasons = [{"count": item.count, "text": item.text, "nodes": list(item.nodes)} for item in self.reasons]
+        return {"nodes": self.nodes, "reasons": reasons}
 
 
-def unsatisfied(nodes: int, reason_by_node: Mapping[str, str]) -> Unsatisfied:
-    """Group nodes by their reason."""
-    grouped: dict[str, list[str]] = {}
-    for node in sorted(reason_by_node):
-        grouped.setdefault(reason_by_node[node], []).append(node)
-    reasons = (Reason(text, tuple(names)) for text, names in grouped.items())
-    return Unsatisfied(nodes, tuple(sorted(reasons, key=lambda reason: (-len(reason.nodes), reason.text))))
-
-
-def _counted(reason: Reason) -> str:
-    names = ", ".join(reason.nodes[:NAMES_SHOWN]) + (", …" if len(reason.nodes) > NAMES_SHOWN else "")
-    return f"{len(reason.nodes)} {reason.text} ({names})"
+def unsatisfied(reasons_by_node: Iterable[tuple[str, str]]) -> Unsatisfied:
+    """Count (node, reason) pairs, which come in the order of the nodes' names."""
+    counts: Counter[str] = Counter()
+    names: dict[str, list[str]] = {}
+    for node, reason in reasons_by_node:
+        counts[reason] += 1
+        if counts[reason] <= NAMES_SHOWN:
+            names.setdefault(reason, []).append(node)
+    reasons = (Reason(text, count, tuple(names[text])) for text, count in counts.items())
+    ordered = sorted(reasons, key=lambda reason: (-reason.count, reason.text))
+    return Unsatisfied(counts.total(), tuple(ordered))
 
 
 def _best_first(link: Link) -> tuple[int, int]:

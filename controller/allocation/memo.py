@@ -20,6 +20,14 @@ class Memo(Generic[K, V]):
     def __len__(self) -> int:
         return len(self._known)
 
+    def items(self) -> tuple[tuple[K, V], ...]:
+        """Return what is remembered, the one not asked for longest first."""
+        return tuple(self._known.items())
+
+    def values(self) -> tuple[V, ...]:
+        """Return the results, in the same order."""
+        return tuple(self._known.values())
+
     def get(self, key: K, compute: Callable[[], V]) -> V:
         """Return the result for a key, computed at the first call."""
         if key in self._known:

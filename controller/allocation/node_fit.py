@@ -27,7 +27,7 @@ def unfit_reason(pod: Pod, node: Node) -> str | None:
     labels = node.metadata.labels
     if any(labels.get(key) != value for key, value in pod.spec.node_selector.items()):
         return "not matching the pod's nodeSelector"
-    required = _required_affinity(pod)
+    required = required_affinity(pod)
     if required is not None and not node_selector_matches(required, node):
         return "not matching the pod's node affinity"
     if node.spec.unschedulable and not tolerates(pod.spec.tolerations, UNSCHEDULABLE_TAINT):
@@ -64,7 +64,8 @@ def _covers(toleration: Toleration, taint: Taint) -> bool:
     return toleration.operator in ("", "Equal") and toleration.key != "" and toleration.value == taint.value
 
 
-def _required_affinity(pod: Pod) -> Mapping[str, Any] | None:
+def required_affinity(pod: Pod) -> Mapping[str, Any] | None:
+    """Return the raw NodeSelector that a node has to match for the pod, None when it has none."""
     node_affinity = pod.spec.affinity.get("nodeAffinity") or {}
     required: Mapping[str, Any] | None = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     return required

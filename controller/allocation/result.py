@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import msgspec
 
-from dracaena.api.decision import Decision
+from dracaena.api.decision import Decision, part_in_words
 from dracaena.api.decision import RunnerUp as RunnerUpDocument
-from dracaena.api.objects import ResourceClaim, Toleration
+from dracaena.api.objects import AllocationResult, ResourceClaim, Toleration
+from dracaena.controller.allocation.answers import Answer
 from dracaena.controller.allocation.box import ordinals_of
+from dracaena.controller.allocation.choices import Choice
 from dracaena.controller.allocation.demands import ClaimDemand
 from dracaena.controller.allocation.explanation import links_in_words
-from dracaena.controller.allocation.scoring import Score
-from dracaena.controller.allocation.snapshot import DeviceId, NodePool
+from dracaena.controller.allocation.pool import DeviceId, NodePool
 
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A set of GPUs of one box for all requests of a pod."""
-
-    mask: int
-    parts: tuple[int, ...]
-    """Mask of each request, in the order of claims and requests."""
-    score: Score
-    beside: int = 0
-    """GPUs of the same box that the pod holds already: score and links are about all together."""
-
-    @property
-    def together(self) -> int:
-        """Mask of all GPUs that the pod has then."""
-        return self.mask | self.beside
+LATER_BY_NAME: Final = "equal, and later by name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +27,8 @@ class Placement:
     """The best choices on one node."""
 
     pool: NodePool
-    free: int
     best: Choice
     second: Choice | None
-
-    def rank(self) -> tuple[tuple[int, ...], int, str]:
-        """Return a key that sorts best first: score, then the fuller node, then its name."""
-        return (self.best.score.rank(), self.free.bit_count(), self.pool.node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +38,33 @@ class RunnerUp:
     pool: NodePool
     choice: Choice
     lost_by: str
-    """First part of the order in which it was worse."""
+    """First part of the order in which it was worse; `node_name` or `ordinals` when all parts are equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """What became of the nodes of a decision, as it was found on the way: nothing is worked out for it."""
+
+    filtered: Mapping[str, int] = field(default_factory=dict)
+    """Reason → nodes that were refused one by one."""
+    outside: Mapping[str, int] = field(default_factory=dict)
+    """Reason → nodes that have nothing to give."""
+    buckets: tuple[tuple[Answer, int], ...] = ()
+    """What each bucket had to give → its nodes that were not filtered out. Of buckets that come after the winner it is
+    not known which nodes would have been."""
+
+    def reasons(self, winner: Choice) -> tuple[tuple[str, int], ...]:
+        """Return why the nodes other than the winner's were not taken, in words that follow a count; the most first."""
+        counts: Counter[str] = Counter({**self.filtered})
+        counts.update(self.outside)
+        for answer, count in self.buckets:
+            if answer.best is None:
+                counts[answer.reason] += count
+                continue
+            part = winner.score.first_difference(answer.best.score)
+            counts[f"worse in {part_in_words(part)}" if part is not None else LATER_BY_NAME] += count
+        counts[LATER_BY_NAME] -= 1  # the winner itself
+        return tuple(sorted((+counts).items(), key=lambda reason: (-reason[1], reason[0])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +95,7 @@ class Allocation:
     choice: Choice
     claims: tuple[ClaimAllocation, ...]
     runner_up: RunnerUp | None
+    census: Census = field(default=Census(), compare=False, repr=False)
 
     @property
     def node(self) -> str:
@@ -104,7 +113,11 @@ class Allocation:
 
 
 def make_allocation(
-    driver: str, winner: Placement, demands: Sequence[ClaimDemand], runner_up: RunnerUp | None
+    driver: str,
+    winner: Placement,
+    demands: Sequence[ClaimDemand],
+    runner_up: RunnerUp | None,
+    census: Census,
 ) -> Allocation:
     """Give each request the devices of its part."""
     parts = iter(winner.best.parts)
@@ -120,7 +133,7 @@ def make_allocation(
         )
         for demand in demands
     )
-    return Allocation(driver, winner.pool, winner.best, claims, runner_up)
+    return Allocation(driver, winner.pool, winner.best, claims, runner_up, census)
 
 
 def allocation_document(allocation: Allocation, claim: ClaimAllocation, timestamp: str) -> dict[str, Any]:
@@ -149,7 +162,15 @@ def decision_of(allocation: Allocation, claim: ClaimAllocation) -> Decision:
         score=allocation.choice.score.parts(),
         pod_devices=allocation.choice.together.bit_count(),
         runner_up=_runner_up_document(second) if second is not None else None,
+        others=allocation.census.reasons(allocation.choice),
     )
+
+
+def allocated_claim(allocation: Allocation, claim: ClaimAllocation, timestamp: str) -> ResourceClaim:
+    """Return the claim as it is once the decision is written."""
+    document = allocation_document(allocation, claim, timestamp)
+    status = msgspec.structs.replace(claim.claim.status, allocation=msgspec.convert(document, AllocationResult))
+    return msgspec.structs.replace(claim.claim, status=status)
 
 
 def _runner_up_document(second: RunnerUp) -> RunnerUpDocument:
@@ -158,6 +179,7 @@ def _runner_up_document(second: RunnerUp) -> RunnerUpDocument:
         devices=_names(second.pool, second.choice.mask),
         links=links_in_words(second.pool.box, second.choice.together),
         lost_by=second.lost_by,
+        score=second.choice.score.parts(),
     )
 
 

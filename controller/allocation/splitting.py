@@ -9,66 +9,123 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Final
 
-from dracaena.api.config.v1alpha1 import Requirement
 from dracaena.controller.allocation.box import mask_of, ordinals_of
-from dracaena.controller.allocation.requirement import meets
-from dracaena.controller.allocation.scoring import BoxScores
+from dracaena.controller.allocation.class_table import ClassTable
+from dracaena.controller.allocation.interchange import refined, representatives
+from dracaena.controller.allocation.requirement import Rule
+
+MAX_WAYS: Final = 10_000
+"""Ways to deal one set out that ways() looks at: 8! / 2 and more sort in milliseconds; who asks for more gets another
+set."""
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
-    """How many GPUs one request wants, and what must hold for them."""
+class Share:
+    """What one request gets of the set."""
 
     count: int
-    requirement: Requirement = Requirement.BEST_EFFORT
+    rule: Rule
 
 
-def split(scores: BoxScores, mask: int, demands: Sequence[Demand]) -> tuple[int, ...] | None:
-    """Deal the GPUs of `mask` out among the demands, whose counts add up to it; None when no way meets all.
+class Splitter:
+    """Deals sets out among the same shares. Remembers what it found, across the sets. One thread at a time."""
 
-    The sum of the parts' collective bandwidths is the greatest possible; of equal ways the first in the order of
-    ordinals. Cost: grows with the ways to divide the set among unequal demands; equal demands cost one way.
-    """
-    found = _Splitter(scores, demands).best(mask, 0)
-    return found[1] if found is not None else None
-
-
-class _Splitter:
-    def __init__(self, scores: BoxScores, demands: Sequence[Demand]) -> None:
-        self._scores = scores
-        self._demands = demands
+    def __init__(self, table: ClassTable, shares: Sequence[Share]) -> None:
+        self._table = table
+        self._shares = tuple(shares)
+        # GPUs that no share tells apart: any of them stands for the others.
+        self._kinds = refined(table.twins, sorted({share.rule.eligible for share in shares}))
         self._known: dict[tuple[int, int], tuple[int, tuple[int, ...]] | None] = {}
 
-    def best(self, left: int, index: int) -> tuple[int, tuple[int, ...]] | None:
-        """Return (sum of bandwidths, parts) for the demands from `index` on."""
-        if index == len(self._demands):
-            return 0, ()
-        if (left, index) not in self._known:
-            self._known[left, index] = self._search(left, index)
-        return self._known[left, index]
+    def split(self, mask: int) -> tuple[int, ...] | None:
+        """Return the part of each share, in order, or None when no way holds to all rules.
 
-    def _search(self, left: int, index: int) -> tuple[int, tuple[int, ...]] | None:
+        The counts of the shares add up to the set. The sum of the parts' worths is the greatest possible; of equal ways
+        the first in the order of ordinals. Cost: grows with the ways to divide the set among unequal shares; equal
+        shares cost one way.
+        """
+        found = self._best(mask, 0)
+        return found[1] if found is not None else None
+
+    def ways(self, mask: int) -> Iterator[tuple[int, ...]]:
+        """Yield every way that holds to all rules, best first; at most MAX_WAYS of them are looked at."""
+        found: list[tuple[int, tuple[int, ...]]] = []
+        for total, parts in self._ways(mask, 0):
+            found.append((total, parts))
+            if len(found) == MAX_WAYS:
+                break
+        yield from (parts for _, parts in sorted(found, key=lambda way: -way[0]))
+
+    def _ways(self, left: int, place: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+        if place == len(self._shares):
+            yield 0, ()
+            return
+        share = self._shares[place]
+        for chosen in combinations(ordinals_of(left & share.rule.eligible), share.count):
+            part = mask_of(chosen)
+            if share.rule.allows(part):
+                for total, parts in self._ways(left & ~part, place + 1):
+                    yield self._table.worth(part) + total, (part, *parts)
+
+    def _best(self, left: int, place: int) -> tuple[int, tuple[int, ...]] | None:
+        """Return (sum of worths, parts) for the shares from `place` on."""
+        if place == len(self._shares):
+            return 0, ()
+        if (left, place) not in self._known:
+            self._known[left, place] = self._search(left, place)
+        return self._known[left, place]
+
+    def _search(self, left: int, place: int) -> tuple[int, tuple[int, ...]] | None:
         best: tuple[int, tuple[int, ...]] | None = None
-        for part in self._parts(left, index):
-            if not meets(self._scores.box, part, self._demands[index].requirement):
+        rule = self._shares[place].rule
+        for part in self._parts(left, place):
+            if not rule.allows(part):
                 continue
-            rest = self.best(left & ~part, index + 1)
+            rest = self._best(left & ~part, place + 1)
             if rest is None:
                 continue
-            total = self._scores.bandwidth_gb_s(part) + rest[0]
+            total = self._table.worth(part) + rest[0]
             if best is None or total > best[0]:
                 best = total, (part, *rest[1])
         return best
 
-    def _parts(self, left: int, index: int) -> Iterator[int]:
-        """Yield the parts that this demand may take, in the order of their ordinals.
+    def _parts(self, left: int, place: int) -> Iterator[int]:
+        """Yield the parts that this share may take, in the order of their ordinals.
 
-        When all demands from here on are equal, some part holds the lowest ordinal: it may as well be this one.
+        The last share takes what is left. When all from here on are equal, some part holds the lowest ordinal: it may
+        as well be this one.
         """
-        count = self._demands[index].count
-        ordinals = ordinals_of(left)
-        if len(set(self._demands[index:])) == 1:
-            yield from (mask_of((ordinals[0], *others)) for others in combinations(ordinals[1:], count - 1))
+        share = self._shares[place]
+        if place == len(self._shares) - 1:
+            yield left
+        elif len(set(self._shares[place:])) == 1:
+            lowest = left & -left
+            others = representatives(self._kinds, left & ~lowest, share.count - 1)
+            yield from sorted((lowest | other for other in others), key=ordinals_of)
         else:
-            yield from (mask_of(part) for part in combinations(ordinals, count))
+            yield from sorted(representatives(self._kinds, left & share.rule.eligible, share.count), key=ordinals_of)
+
+
+def most_served(counts: Sequence[int], eligible: Sequence[int], free: int) -> int:
+    """Return how many GPUs can be given out when each share takes up to its count of free GPUs that it is eligible for.
+
+    A maximum matching, by augmenting paths. Cost: O(GPUs² × shares).
+    """
+    holders: list[list[int]] = [[] for _ in counts]
+
+    def place(ordinal: int, tried: set[int]) -> bool:
+        for share, mask in enumerate(eligible):
+            if mask >> ordinal & 1 and share not in tried:
+                tried.add(share)
+                if len(holders[share]) < counts[share]:
+                    holders[share].append(ordinal)
+                    return True
+                for position, other in enumerate(holders[share]):
+                    if place(other, tried):
+                        holders[share][position] = ordinal
+                        return True
+        return False
+
+    return sum(place(ordinal, set()) for ordinal in ordinals_of(free))

@@ -2,7 +2,36 @@
 
 from __future__ import annotations
 
-from dracaena.api.config.v1alpha1.decode import ConfigError, decode_config
-from dracaena.api.config.v1alpha1.types import API_VERSION, GpuConfig, Requirement, TopologyPolicy
+from dracaena.api.config.v1alpha1.decode import decode_config
+from dracaena.api.config.v1alpha1.errors import ConfigError
+from dracaena.api.config.v1alpha1.merge import merged
+from dracaena.api.config.v1alpha1.types import (
+    API_VERSION,
+    NO_LINK_BANDWIDTH,
+    NO_POLICY,
+    GpuConfig,
+    LinkBandwidth,
+    NicAlignment,
+    NodeStrategy,
+    NumaAlignment,
+    Objective,
+    Requirement,
+    TopologyPolicy,
+)
 
-__all__ = ["API_VERSION", "ConfigError", "GpuConfig", "Requirement", "TopologyPolicy", "decode_config"]
+__all__ = [
+    "API_VERSION",
+    "NO_LINK_BANDWIDTH",
+    "NO_POLICY",
+    "ConfigError",
+    "GpuConfig",
+    "LinkBandwidth",
+    "NicAlignment",
+    "NodeStrategy",
+    "NumaAlignment",
+    "Objective",
+    "Requirement",
+    "TopologyPolicy",
+    "decode_config",
+    "merged",
+]

@@ -4,36 +4,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from enum import Enum
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, best_match
 from referencing import Registry
 
-from dracaena.api.config.v1alpha1.types import API_VERSION, GpuConfig, Requirement, TopologyPolicy
-from dracaena.api.errors import BadInputError
+from dracaena.api.config.v1alpha1.errors import ConfigError
+from dracaena.api.config.v1alpha1.merge import check_policy
+from dracaena.api.config.v1alpha1.types import (
+    API_VERSION,
+    GpuConfig,
+    LinkBandwidth,
+    NicAlignment,
+    NodeStrategy,
+    NumaAlignment,
+    Objective,
+    Requirement,
+    TopologyPolicy,
+)
 
 _KINDS = ("TopologyPolicy", "GpuConfig")
 
-
-class ConfigError(BadInputError):
-    """Opaque parameters for our driver cannot be read: their author must mend them."""
-
-    def __init__(self, path: str, seen: object, expected: str) -> None:
-        super().__init__(f"{path}: {_short(seen)}, expected {expected}")
-        self.path = path
-        """JSON path of the value, `$` being the parameters."""
-        self.seen = seen
-        self.expected = expected
+E = TypeVar("E", bound=Enum)
 
 
 def decode_config(parameters: Mapping[str, Any]) -> TopologyPolicy | GpuConfig:
     """Read the parameters of an opaque config whose driver is ours.
 
-    Raises ConfigError with path, value seen and what was expected: for another group, version or kind, for an
-    unknown field, and for a value outside its choices.
+    Raises ConfigError with path, value seen and what was expected: for another group, version or kind, an unknown
+    field, a wrong type, a value outside its choices or range, and for fields that contradict each other.
     """
     if parameters.get("apiVersion") != API_VERSION:
         raise ConfigError("$.apiVersion", parameters.get("apiVersion"), repr(API_VERSION))
@@ -43,9 +46,36 @@ def decode_config(parameters: Mapping[str, Any]) -> TopologyPolicy | GpuConfig:
     problem = best_match(_validator(kind).iter_errors(parameters))
     if problem is not None:
         raise _config_error(problem)
-    if kind == "GpuConfig":
-        return GpuConfig()
-    return TopologyPolicy(requirement=Requirement(parameters.get("requirement", Requirement.BEST_EFFORT.value)))
+    return GpuConfig() if kind == "GpuConfig" else _topology_policy(parameters)
+
+
+def _topology_policy(parameters: Mapping[str, Any]) -> TopologyPolicy:
+    figures: Mapping[str, Any] = parameters.get("linkBandwidth", {})
+    policy = TopologyPolicy(
+        requirement=_choice(Requirement, parameters.get("requirement")),
+        min_bandwidth_gb_s=_number("$.minBandwidth", parameters.get("minBandwidth")),
+        objective=_choice(Objective, parameters.get("objective")),
+        node_strategy=_choice(NodeStrategy, parameters.get("nodeStrategy")),
+        numa_alignment=_choice(NumaAlignment, parameters.get("numaAlignment")),
+        nic_alignment=_choice(NicAlignment, parameters.get("nicAlignment")),
+        link_bandwidth=LinkBandwidth(
+            **{name.lower(): _number(f"$.linkBandwidth.{name}", value) for name, value in figures.items()}
+        ),
+    )
+    check_policy(policy)
+    return policy
+
+
+def _choice(choices: type[E], value: Any) -> E | None:
+    return None if value is None else choices(value)
+
+
+def _number(path: str, value: float | None) -> float | None:
+    if value is None:
+        return None
+    if value != value:  # NaN, which YAML can say, is neither below nor above any limit
+        raise ConfigError(path, value, "a number")
+    return float(value)
 
 
 @cache
@@ -57,6 +87,9 @@ def _validator(kind: str) -> Draft202012Validator:
     return Draft202012Validator(schema, registry=Registry())  # an empty registry: nothing is ever fetched
 
 
+_TYPES = {"number": "a number", "object": "a mapping"}
+
+
 def _config_error(problem: ValidationError) -> ConfigError:
     """Say it in our words where the library's are about schemas."""
     rule: Any = problem.validator_value
@@ -64,14 +97,26 @@ def _config_error(problem: ValidationError) -> ConfigError:
     if problem.validator == "additionalProperties" and isinstance(problem.instance, Mapping):
         known = sorted(schema["properties"])
         unknown = min(str(key) for key in problem.instance if key not in known)
+        seen = next(value for key, value in problem.instance.items() if str(key) == unknown)
         expected = f"no such field (known are {', '.join(known)})"
-        return ConfigError(f"{problem.json_path}.{unknown}", problem.instance[unknown], expected)
-    if problem.validator == "enum":
-        return ConfigError(problem.json_path, problem.instance, "one of " + ", ".join(map(repr, rule)))
-    return ConfigError(problem.json_path, problem.instance, problem.message)
+        return ConfigError(f"{problem.json_path}.{unknown}", seen, expected)
+    return ConfigError(problem.json_path, problem.instance, _expected(str(problem.validator), rule, problem.message))
 
 
-def _short(value: object) -> str:
-    """Show a value in a message: 80 characters are enough to recognise it."""
-    text = "nothing" if value is None else repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+def _expected(validator: str, rule: Any, message: str) -> str:
+    """Return what a rule of the schema wants."""
+    match validator:
+        case "enum":
+            return "one of " + ", ".join(map(repr, rule))
+        case "type":
+            return _TYPES.get(rule, message)
+        case "minimum":
+            return f"at least {rule}"
+        case "exclusiveMinimum":
+            return f"more than {rule}"
+        case "maximum":
+            return f"at most {rule} (the unit is GB/s)"
+        case "minProperties":
+            return f"at least {rule} entry"
+        case _:
+            return message

@@ -9,6 +9,10 @@ from dracaena.api.names import CONFIG_GROUP
 
 API_VERSION = f"{CONFIG_GROUP}/v1alpha1"
 
+MAX_GB_S = 10_000
+"""Largest bandwidth that a policy may name (in its schema): above any GPU announced (3,600 GB/s), so that a figure in
+MB/s is noticed."""
+
 
 class Requirement(Enum):
     """What must hold for the GPUs of one request, or no allocation is made.
@@ -21,7 +25,7 @@ class Requirement(Enum):
     """
 
     BEST_EFFORT = "BestEffort"
-    """The best-linked set, whatever it is."""
+    """The best-linked set, whatever it is. What holds when no policy says anything."""
     NVLINK = "NVLink"
     """The NVLink graph of the chosen GPUs alone is connected."""
     PIX = "PIX"
@@ -34,11 +38,92 @@ class Requirement(Enum):
     """No pair across NUMA nodes."""
 
 
+class Objective(Enum):
+    """What counts first among the sets that may be taken."""
+
+    BANDWIDTH = "Bandwidth"
+    """The best-linked set, then the least damage to what stays free. What holds when no policy says anything."""
+    PACK = "Pack"
+    """The least damage to what stays free, then the best-linked set: for jobs that hardly talk between GPUs."""
+
+
+class NodeStrategy(Enum):
+    """Which node is taken when several could serve."""
+
+    PACK = "Pack"
+    """The fuller one when all else is equal: whole nodes stay free. What holds when no policy says anything."""
+    SPREAD = "Spread"
+    """The emptier one, before damage counts: the jobs of a class are kept apart."""
+
+
+class NumaAlignment(Enum):
+    """How much it matters that the GPUs of a request are on one NUMA node."""
+
+    PREFERRED = "Preferred"
+    """Fewer NUMA nodes are better, after bandwidth and damage. What holds when no policy says anything."""
+    REQUIRED = "Required"
+    """All on one known NUMA node, or no allocation is made. One GPU alone satisfies it."""
+    IGNORED = "Ignored"
+    """NUMA nodes do not count."""
+
+
+class NicAlignment(Enum):
+    """How much it matters that the GPUs of a request are near a network card.
+
+    A level is a requirement: each GPU, one alone too, has a network card no farther away. An unknown distance satisfies
+    no level.
+    """
+
+    PREFERRED = "Preferred"
+    """Nearer is better, after bandwidth, damage and NUMA nodes. What holds when no policy says anything."""
+    IGNORED = "Ignored"
+    """Network cards do not count."""
+    PIX = "PIX"
+    PXB = "PXB"
+    PHB = "PHB"
+    NODE = "NODE"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkBandwidth:
+    """What links are worth on the nodes of a class, in GB/s one way, where the built-in figures do not fit.
+
+    None: the built-in figure holds.
+    """
+
+    nvlink: float | None = None
+    """Of one NVLink. 0: NVLinks are not counted on."""
+    psb: float | None = None
+    """Of a pair of GPUs on one board, over PCIe; the other levels alike."""
+    pix: float | None = None
+    pxb: float | None = None
+    phb: float | None = None
+    node: float | None = None
+    sys: float | None = None
+
+
+NO_LINK_BANDWIDTH = LinkBandwidth()
+
+
 @dataclass(frozen=True, slots=True)
 class TopologyPolicy:
-    """How GPUs are chosen. Read by the controller; the kubelet plugin only validates it."""
+    """How GPUs are chosen. Read by the controller; the kubelet plugin only validates it.
 
-    requirement: Requirement = Requirement.BEST_EFFORT
+    None: the policy does not say, so an earlier one holds (`merged`), at last what each enum names. Hashes.
+    """
+
+    requirement: Requirement | None = None
+    min_bandwidth_gb_s: float | None = None
+    """The least collective bandwidth of the GPUs of one request; one GPU alone satisfies it."""
+    objective: Objective | None = None
+    node_strategy: NodeStrategy | None = None
+    numa_alignment: NumaAlignment | None = None
+    nic_alignment: NicAlignment | None = None
+    link_bandwidth: LinkBandwidth = NO_LINK_BANDWIDTH
+
+
+NO_POLICY = TopologyPolicy()
+"""A policy that says nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,15 @@ from dracaena.api.config.v1alpha1 import (
     API_VERSION,
     ConfigError,
     GpuConfig,
+    LinkBandwidth,
+    NicAlignment,
+    NodeStrategy,
+    NumaAlignment,
+    Objective,
     Requirement,
     TopologyPolicy,
     decode_config,
+    merged,
 )
 
 
@@ -20,13 +26,57 @@ def policy(**fields: Any) -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": "TopologyPolicy", **fields}
 
 
-def test_a_policy_without_fields_asks_for_best_effort() -> None:
-    assert decode_config(policy()) == TopologyPolicy(Requirement.BEST_EFFORT)
+def test_a_policy_without_fields_says_nothing() -> None:
+    assert decode_config(policy()) == TopologyPolicy()
+
+
+def test_every_field_is_read() -> None:
+    document = policy(
+        requirement="PXB",
+        minBandwidth=12.5,
+        objective="Pack",
+        nodeStrategy="Spread",
+        numaAlignment="Required",
+        nicAlignment="PHB",
+        linkBandwidth={"NVLink": 14.0625, "SYS": 4, "PIX": 0},
+    )
+    assert decode_config(document) == TopologyPolicy(
+        requirement=Requirement.PXB,
+        min_bandwidth_gb_s=12.5,
+        objective=Objective.PACK,
+        node_strategy=NodeStrategy.SPREAD,
+        numa_alignment=NumaAlignment.REQUIRED,
+        nic_alignment=NicAlignment.PHB,
+        link_bandwidth=LinkBandwidth(nvlink=14.0625, sys=4.0, pix=0.0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "choices"),
+    [
+        ("objective", Objective),
+        ("nodeStrategy", NodeStrategy),
+        ("numaAlignment", NumaAlignment),
+        ("nicAlignment", NicAlignment),
+    ],
+)
+def test_the_schema_and_the_types_have_the_same_choices(field: str, choices: Any) -> None:
+    text = resources.files("dracaena.api.config.v1alpha1").joinpath("topologypolicy.schema.json").read_text("utf-8")
+    schema = json.loads(text)["properties"][field]
+    assert schema["enum"] == [choice.value for choice in choices]
+    assert schema["default"] == schema["enum"][0]
+
+
+@pytest.mark.parametrize("name", ["NVLink", "PSB", "PIX", "PXB", "PHB", "NODE", "SYS"])
+def test_every_link_may_have_a_figure_of_its_own(name: str) -> None:
+    config = decode_config(policy(linkBandwidth={name: 7}))
+    assert isinstance(config, TopologyPolicy)
+    assert config.link_bandwidth == LinkBandwidth(**{name.lower(): 7.0})
 
 
 @pytest.mark.parametrize("requirement", list(Requirement))
 def test_every_requirement_is_read(requirement: Requirement) -> None:
-    assert decode_config(policy(requirement=requirement.value)) == TopologyPolicy(requirement)
+    assert decode_config(policy(requirement=requirement.value)) == TopologyPolicy(requirement=requirement)
 
 
 def test_the_gpu_config_has_no_fields() -> None:
@@ -62,7 +112,43 @@ def test_the_gpu_config_has_no_fields() -> None:
         (
             policy(requirment="NVLink"),
             "$.requirment",
-            "$.requirment: 'NVLink', expected no such field (known are apiVersion, kind, requirement)",
+            "$.requirment: 'NVLink', expected no such field (known are apiVersion, kind, linkBandwidth,",
+        ),
+        (policy(minBandwidth=0), "$.minBandwidth", "$.minBandwidth: 0, expected more than 0"),
+        (policy(minBandwidth=-1), "$.minBandwidth", "$.minBandwidth: -1, expected more than 0"),
+        (policy(minBandwidth="50"), "$.minBandwidth", "$.minBandwidth: '50', expected a number"),
+        (policy(minBandwidth=True), "$.minBandwidth", "$.minBandwidth: True, expected a number"),
+        (policy(minBandwidth=50_000), "$.minBandwidth", "expected at most 10000 (the unit is GB/s)"),
+        (policy(minBandwidth=float("nan")), "$.minBandwidth", "$.minBandwidth: nan, expected a number"),
+        (policy(objective="pack"), "$.objective", "$.objective: 'pack', expected one of 'Bandwidth', 'Pack'"),
+        (policy(nodeStrategy=3), "$.nodeStrategy", "$.nodeStrategy: 3, expected one of 'Pack', 'Spread'"),
+        (policy(numaAlignment=True), "$.numaAlignment", "expected one of 'Preferred', 'Required', 'Ignored'"),
+        (policy(nicAlignment="SYS"), "$.nicAlignment", "$.nicAlignment: 'SYS', expected one of 'Preferred', 'Ignored'"),
+        (policy(linkBandwidth=25), "$.linkBandwidth", "$.linkBandwidth: 25, expected a mapping"),
+        (policy(linkBandwidth={}), "$.linkBandwidth", "expected at least 1 entry"),
+        (policy(linkBandwidth={"NVLink": None}), "$.linkBandwidth.NVLink", "nothing, expected a number"),
+        (policy(linkBandwidth={"SYS": -1}), "$.linkBandwidth.SYS", "$.linkBandwidth.SYS: -1, expected at least 0"),
+        (
+            policy(linkBandwidth={"NVLINK": 1}),
+            "$.linkBandwidth.NVLINK",
+            "$.linkBandwidth.NVLINK: 1, expected no such field (known are NODE, NVLink, PHB, PIX, PSB, PXB, SYS)",
+        ),
+        (
+            policy(requirement="NVLink", linkBandwidth={"NVLink": 0}),
+            "$.linkBandwidth.NVLink",
+            "$.linkBandwidth.NVLink: 0.0, expected more than 0 together with requirement NVLink",
+        ),
+        (
+            policy(
+                minBandwidth=20,
+                linkBandwidth={
+                    "NVLink": 0,
+                    **dict.fromkeys(("PSB", "PIX", "PXB"), 12),
+                    **dict.fromkeys(("PHB", "NODE", "SYS"), 6),
+                },
+            ),
+            "$.minBandwidth",
+            "$.minBandwidth: 20.0, expected at most 12, the largest figure of linkBandwidth",
         ),
         (
             {"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": {"strategy": "MPS"}},
@@ -94,3 +180,41 @@ def test_the_schemas_are_package_data_and_refer_to_nothing_outside(kind: str) ->
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert schema["additionalProperties"] is False
     assert '"$ref"' not in text
+
+
+def test_a_claim_wins_over_its_class_field_by_field() -> None:
+    of_class = TopologyPolicy(
+        requirement=Requirement.NVLINK,
+        objective=Objective.PACK,
+        link_bandwidth=LinkBandwidth(nvlink=14.0, sys=3.0),
+    )
+    of_claim = TopologyPolicy(
+        requirement=Requirement.BEST_EFFORT, min_bandwidth_gb_s=10.0, link_bandwidth=LinkBandwidth(sys=0.0)
+    )
+    assert merged([of_class], [of_claim]) == TopologyPolicy(
+        requirement=Requirement.BEST_EFFORT,
+        min_bandwidth_gb_s=10.0,
+        objective=Objective.PACK,
+        link_bandwidth=LinkBandwidth(nvlink=14.0, sys=0.0),
+    )
+
+
+def test_of_several_entries_in_one_place_the_later_wins() -> None:
+    first, second = (
+        TopologyPolicy(numa_alignment=NumaAlignment.REQUIRED),
+        TopologyPolicy(nic_alignment=NicAlignment.PIX),
+    )
+    third = TopologyPolicy(numa_alignment=NumaAlignment.IGNORED)
+    assert merged([first, second, third], []) == TopologyPolicy(
+        numa_alignment=NumaAlignment.IGNORED, nic_alignment=NicAlignment.PIX
+    )
+    assert merged([third], [first, second]).numa_alignment is NumaAlignment.REQUIRED
+    assert merged([], []) == TopologyPolicy()
+
+
+def test_policies_that_contradict_each_other_only_together_are_refused() -> None:
+    of_class = TopologyPolicy(link_bandwidth=LinkBandwidth(nvlink=0.0))
+    of_claim = TopologyPolicy(requirement=Requirement.NVLINK)
+    with pytest.raises(ConfigError, match="more than 0 together with requirement NVLink") as caught:
+        merged([of_class], [of_claim])
+    assert caught.value.path == "$.linkBandwidth.NVLink"

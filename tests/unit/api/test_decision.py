@@ -1,10 +1,20 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dracaena.api.decision import MAX_BYTES, Decision, RunnerUp, decode_decision, encode_decision
+from dracaena.api.decision import (
+    MAX_BYTES,
+    Decision,
+    RunnerUp,
+    decision_document,
+    decode_decision,
+    describe,
+    encode_decision,
+)
 from dracaena.api.errors import BadInputError
 
 NAMES = [f"gpu-{index:08x}-0000-0000-0000-000000000000" for index in range(16)]
@@ -13,9 +23,16 @@ DECISION = Decision(
     node="node-a",
     devices=tuple(NAMES[:4]),
     links="6 pairs NV12",
-    score=(("bandwidth_gb_s", 300), ("damage_8", 300)),
+    score=(("bandwidth_gb_s", 300), ("damage_8_gb_s", 300), ("worst_level", 30), ("bound_level", 0), ("numa_nodes", 1)),
     pod_devices=4,
-    runner_up=RunnerUp(node="node-b", devices=tuple(NAMES[4:8]), links="6 pairs PIX", lost_by="bandwidth_gb_s"),
+    runner_up=RunnerUp(
+        node="node-b",
+        devices=tuple(NAMES[4:8]),
+        links="6 pairs PIX",
+        lost_by="bandwidth_gb_s",
+        score=(("bandwidth_gb_s", 13), ("damage_8_gb_s", 0)),
+    ),
+    others=(("worse in bandwidth", 7), ("cordoned", 2)),
 )
 
 
@@ -50,16 +67,53 @@ def test_the_runner_up_is_cut_before_the_devices() -> None:
     assert read.runner_up == RunnerUp(node="node-b", devices=(), links="", lost_by="node")
 
 
+def test_reasons_and_scores_are_cut_before_devices_and_the_runner_up_before_them() -> None:
+    long = replace(DECISION, others=tuple((f"reason {number} {'x' * 80}", 1) for number in range(20)))
+    read = decode_decision(encode_decision(long))
+    assert (read.cut, read.others, read.devices) == (True, (), long.devices)
+    assert read.runner_up is not None
+    assert (read.runner_up.devices, read.runner_up.score) == (
+        (),
+        DECISION.runner_up.score if DECISION.runner_up else (),
+    )
+
+
+def test_people_read_every_part_with_its_unit_and_what_the_next_best_lost_by() -> None:
+    assert describe(DECISION) == (
+        "4 of the GPUs of node-a: 6 pairs NV12 (bandwidth: 300 GB/s, damage to groups of 8: 300 GB/s, "
+        "worst level: PHB, NUMA nodes: 1); next best: 6 pairs PIX on node-b, worse in bandwidth: 13 GB/s; "
+        "other nodes: 7 worse in bandwidth, 2 cordoned"
+    )
+    assert DECISION.runner_up is not None
+    equal = replace(DECISION, runner_up=replace(DECISION.runner_up, lost_by="node_name"), others=(), score=())
+    assert describe(equal) == (
+        "4 of the GPUs of node-a: 6 pairs NV12; "
+        "next best: 6 pairs PIX on node-b, equal but for the order of its node name"
+    )
+    assert describe(replace(equal, runner_up=None)) == "4 of the GPUs of node-a: 6 pairs NV12"
+
+
+def test_programs_read_scores_and_reasons_as_objects() -> None:
+    document = decision_document(DECISION)
+    assert document["score"]["bandwidth_gb_s"] == 300
+    assert document["runnerUp"]["score"] == {"bandwidth_gb_s": 13, "damage_8_gb_s": 0}
+    assert document["others"] == {"worse in bandwidth": 7, "cordoned": 2}
+    assert document["podDevices"] == 4
+    assert "runnerUp" not in decision_document(replace(DECISION, runner_up=None))
+
+
 texts = st.text(max_size=300)
+parts = st.lists(st.tuples(texts, st.integers(-(2**63), 2**63 - 1)), max_size=12).map(tuple)
 decisions = st.builds(
     Decision,
     node=texts,
     devices=st.lists(texts, max_size=33).map(tuple),
     links=texts,
-    score=st.lists(st.tuples(texts, st.integers(-(2**63), 2**63 - 1)), max_size=12).map(tuple),
+    score=parts,
     pod_devices=st.integers(0, 32),
     runner_up=st.none()
-    | st.builds(RunnerUp, node=texts, devices=st.lists(texts).map(tuple), links=texts, lost_by=texts),
+    | st.builds(RunnerUp, node=texts, devices=st.lists(texts).map(tuple), links=texts, lost_by=texts, score=parts),
+    others=parts,
 )
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations, permutations
 from typing import Any
 
 import msgspec
@@ -12,11 +11,12 @@ from hypothesis import strategies as st
 from dracaena.api.machine import Machine
 from dracaena.api.objects import AllocationResult, Node, Pod, ResourceClaim, ResourceSlice, Taint
 from dracaena.api.topology import Topology
-from dracaena.controller.allocation.allocator import Allocator, Settled
-from dracaena.controller.allocation.demands import RefusalKind, Refused
+from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
+from dracaena.controller.allocation.demands import Refused
 from dracaena.controller.allocation.explanation import Unsatisfied
+from dracaena.controller.allocation.inventory import Inventory, make_inventory
+from dracaena.controller.allocation.pool import DeviceId
 from dracaena.controller.allocation.result import Allocation, allocation_document, decision_of
-from dracaena.controller.allocation.snapshot import ClusterSnapshot, DeviceId, make_snapshot
 from support.allocation import (
     DRIVER,
     blocks,
@@ -90,29 +90,38 @@ def cluster(
     taken: Mapping[str, Sequence[int]] | None = None,
     nodes: Sequence[Node] = (),
     slices: Sequence[ResourceSlice] = (),
-) -> ClusterSnapshot:
+) -> Inventory:
     """A cluster of these machines by node name; `taken` are ordinals in use."""
     used = [
         DeviceId(name, device_name(machines[name], ordinal))
         for name, ordinals in (taken or {}).items()
         for ordinal in ordinals
     ]
-    return make_snapshot(
+    inventory = make_inventory(
         DRIVER,
         nodes=nodes or [node(name) for name in machines],
         slices=slices or [pool_slice(name, made) for name, made in machines.items()],
         classes=CLASSES,
-        assumed=used,
     )
+    inventory.hold("others", frozenset(used))
+    return inventory
 
 
-def decide(snapshot: ClusterSnapshot, *claims: ResourceClaim, on: Pod | None = None) -> Any:
-    return Allocator().allocate(snapshot, on or pod("p"), claims)
+def decide(inventory: Inventory, *claims: ResourceClaim, on: Pod | None = None) -> Any:
+    return Allocator().allocate(inventory, on or pod("p"), claims)
 
 
-def chosen(snapshot: ClusterSnapshot, *claims: ResourceClaim, on: Pod | None = None) -> tuple[str, tuple[int, ...]]:
+def why(inventory: Inventory, *claims: ResourceClaim, on: Pod | None = None) -> str:
+    """Why a pod fits nowhere."""
+    assert isinstance(decide(inventory, *claims, on=on), NoFit)
+    found = Allocator().explain(inventory, on or pod("p"), claims)
+    assert isinstance(found, Unsatisfied)
+    return str(found)
+
+
+def chosen(inventory: Inventory, *claims: ResourceClaim, on: Pod | None = None) -> tuple[str, tuple[int, ...]]:
     """Node and ordinals of all claims."""
-    allocation = decide(snapshot, *claims, on=on)
+    allocation = decide(inventory, *claims, on=on)
     assert isinstance(allocation, Allocation), allocation
     names = [result.device for entry in allocation.claims for result in entry.results]
     return allocation.node, tuple(sorted(allocation.pool.devices.index(name) for name in names))
@@ -150,8 +159,8 @@ def free_after(made: Machine, *free: int) -> dict[str, Sequence[int]]:
     ],
 )
 def test_the_best_set_of_known_boxes(made: Machine, free: Sequence[int], count: int, expected: tuple[int, ...]) -> None:
-    snapshot = cluster({"n": made}, taken=free_after(made, *free))
-    assert chosen(snapshot, claim("c", request(count=count))) == ("n", expected)
+    inventory = cluster({"n": made}, taken=free_after(made, *free))
+    assert chosen(inventory, claim("c", request(count=count))) == ("n", expected)
 
 
 def test_the_pod_goes_where_its_gpus_are_linked_best() -> None:
@@ -173,17 +182,18 @@ def test_of_equal_sets_the_fuller_node_is_taken_then_the_first_name() -> None:
 
 
 def test_a_requirement_forbids_what_is_linked_worse() -> None:
-    snapshot = cluster({"n": BRIDGED}, taken=free_after(BRIDGED, 0, 1, 2, 3))
-    assert chosen(snapshot, claim("c", request(count=2, device_class="NVLink"))) == ("n", (0, 3))
-    refused = decide(snapshot, claim("c", request(count=3, device_class="NVLink")))
-    assert str(refused) == "0/1 nodes fit: 1 whose free GPUs are not linked as required (NVLink) (n)"
+    inventory = cluster({"n": BRIDGED}, taken=free_after(BRIDGED, 0, 1, 2, 3))
+    assert chosen(inventory, claim("c", request(count=2, device_class="NVLink"))) == ("n", (0, 3))
+    assert (
+        why(inventory, claim("c", request(count=3, device_class="NVLink")))
+        == "0/1 nodes fit: 1 whose free GPUs do not meet requirement NVLink (n)"
+    )
 
 
 def test_only_requirements_that_can_fail_are_named_when_they_do() -> None:
-    snapshot = cluster({"n": BRIDGED}, taken=free_after(BRIDGED, 0, 1, 2, 3))
+    inventory = cluster({"n": BRIDGED}, taken=free_after(BRIDGED, 0, 1, 2, 3))
     strict, any_one = claim("c", request(count=3, device_class="NVLink")), claim("d", request(count=1))
-    refused = decide(snapshot, strict, any_one)
-    assert str(refused) == "0/1 nodes fit: 1 whose free GPUs are not linked as required (NVLink) (n)"
+    assert why(inventory, strict, any_one) == "0/1 nodes fit: 1 whose free GPUs do not meet requirement NVLink (n)"
 
 
 def test_a_requirement_prefers_a_legal_set_to_a_better_linked_one() -> None:
@@ -193,8 +203,8 @@ def test_a_requirement_prefers_a_legal_set_to_a_better_linked_one() -> None:
 
 
 def test_claims_of_one_pod_share_the_best_set_and_each_gets_its_best_part() -> None:
-    snapshot = cluster({"n": BRIDGED}, taken=free_after(BRIDGED, 0, 1, 3, 4, 6))
-    allocation = decide(snapshot, claim("x", request("r", 2)), claim("y", request("r", 2)))
+    inventory = cluster({"n": BRIDGED}, taken=free_after(BRIDGED, 0, 1, 3, 4, 6))
+    allocation = decide(inventory, claim("x", request("r", 2)), claim("y", request("r", 2)))
     assert isinstance(allocation, Allocation)
     parts = [
         tuple(allocation.pool.devices.index(result.device) for result in entry.results) for entry in allocation.claims
@@ -203,49 +213,49 @@ def test_claims_of_one_pod_share_the_best_set_and_each_gets_its_best_part() -> N
 
 
 def test_requirements_of_two_claims_hold_for_each_part_alone() -> None:
-    snapshot = cluster({"n": BRIDGED})
+    inventory = cluster({"n": BRIDGED})
     two = [claim(name, request(count=2, device_class="NVLink")) for name in ("x", "y")]
-    allocation = decide(snapshot, *two)
+    allocation = decide(inventory, *two)
     assert isinstance(allocation, Allocation)
-    assert isinstance(decide(snapshot, claim("z", request(count=4, device_class="NVLink"))), Unsatisfied)
+    assert isinstance(decide(inventory, claim("z", request(count=4, device_class="NVLink"))), NoFit)
 
 
 def test_all_claims_are_on_one_node_or_nothing_is_given() -> None:
-    snapshot = cluster({"a": SEVEN, "b": SEVEN})
-    refused = decide(snapshot, claim("x", request(count=4)), claim("y", request(count=4)))
-    assert str(refused) == "0/2 nodes fit: 2 with fewer than 8 free GPUs (a, b)"
+    inventory = cluster({"a": SEVEN, "b": SEVEN})
+    refused = why(inventory, claim("x", request(count=4)), claim("y", request(count=4)))
+    assert refused == "0/2 nodes fit: 2 with fewer than 8 free GPUs (a, b)"
 
 
 def test_an_allocated_claim_of_the_pod_pins_the_node() -> None:
-    snapshot = cluster({"a": SWITCHED, "b": SEVEN})
+    inventory = cluster({"a": SWITCHED, "b": SEVEN})
     pinned = holding(claim("x"), "b", device_name(SEVEN, 0))
-    assert chosen(snapshot, pinned, claim("y"))[0] == "b"
+    assert chosen(inventory, pinned, claim("y"))[0] == "b"
 
 
 def test_gpus_join_those_that_the_pod_holds_already() -> None:
     """Alone the pair (0, 1) would be as good, and come first."""
-    snapshot = cluster({"n": SEVEN}, taken={"n": [3, 4]})
+    inventory = cluster({"n": SEVEN}, taken={"n": [3, 4]})
     held = holding(claim("x"), "n", device_name(SEVEN, 3), device_name(SEVEN, 4))
-    assert chosen(snapshot, claim("y", request(count=2))) == ("n", (0, 1))
-    assert chosen(snapshot, held, claim("y", request(count=2))) == ("n", (5, 6))
-    allocation = decide(snapshot, held, claim("y", request(count=2)))
+    assert chosen(inventory, claim("y", request(count=2))) == ("n", (0, 1))
+    assert chosen(inventory, held, claim("y", request(count=2))) == ("n", (5, 6))
+    allocation = decide(inventory, held, claim("y", request(count=2)))
     assert isinstance(allocation, Allocation)
     decision = decision_of(allocation, allocation.claims[0])
     assert (decision.links, decision.pod_devices) == ("6 pairs PIX", 4)
 
 
 def test_a_pod_whose_claims_are_all_allocated_is_settled_unless_they_contradict() -> None:
-    snapshot = cluster({"a": SWITCHED, "b": SEVEN})
+    inventory = cluster({"a": SWITCHED, "b": SEVEN})
     on_a, on_b = holding(claim("x"), "a"), holding(claim("y"), "b")
-    assert decide(snapshot, on_a, holding(claim("z"), "a")) == Settled()
-    assert str(decide(snapshot, on_a, on_b)) == (
+    assert decide(inventory, on_a, holding(claim("z"), "a")) == Settled()
+    assert why(inventory, on_a, on_b) == (
         "0/2 nodes fit: 2 other than the node of a claim that is already allocated (a, b)"
     )
 
 
 def test_every_node_is_counted_under_its_first_reason() -> None:
     machines = {"empty": SEVEN, "full": SEVEN, "out": SEVEN, "shut": SEVEN}
-    snapshot = cluster(
+    inventory = cluster(
         machines,
         taken={"full": [0, 1]},
         nodes=[
@@ -258,34 +268,46 @@ def test_every_node_is_counted_under_its_first_reason() -> None:
         slices=[pool_slice(name, SEVEN, taints=()) if name == "out" else pool_slice(name, SEVEN) for name in machines],
     )
     small = cluster(machines, taken={name: [0] for name in machines})
-    refused = decide(snapshot, claim("c", request(count=6)), on=pod("p", nodeSelector={"x": "z"}))
-    assert str(refused) == (
+    refused = why(inventory, claim("c", request(count=6)), on=pod("p", nodeSelector={"x": "z"}))
+    assert refused == (
         "0/5 nodes fit: 3 not matching the pod's nodeSelector (empty, full, shut); "
         "1 whose GPUs kube-scheduler allocates (no taint of ours) (out); "
         f"1 without usable GPUs of {DRIVER} (bare)"
     )
-    assert str(decide(small, claim("c", request(count=7)))) == (
+    assert why(small, claim("c", request(count=7))) == (
         "0/4 nodes fit: 4 with fewer than 7 free GPUs (empty, full, out, …)"
     )
 
 
 def test_a_cluster_without_nodes_has_no_reason_to_name() -> None:
-    assert str(decide(cluster({}), claim("c"))) == "0/0 nodes fit"
+    assert why(cluster({}), claim("c")) == "0/0 nodes fit"
 
 
 def test_a_tainted_device_is_left_out_unless_it_is_tolerated() -> None:
     sick = Taint(key="sick", effect="NoExecute")
     slices = [pool_slice("n", SEVEN, foreign={0: [sick], 5: [Taint(key="note", effect="None")]})]
-    snapshot = cluster({"n": SEVEN}, slices=slices)
-    assert chosen(snapshot, claim("c", request(count=6))) == ("n", (1, 2, 3, 4, 5, 6))
+    inventory = cluster({"n": SEVEN}, slices=slices)
+    assert chosen(inventory, claim("c", request(count=6))) == ("n", (1, 2, 3, 4, 5, 6))
     tolerations = [{"key": "sick", "operator": "Exists"}]
-    allocation = decide(snapshot, claim("c", request(count=7, tolerations=tolerations)))
+    allocation = decide(inventory, claim("c", request(count=7, tolerations=tolerations)))
     assert isinstance(allocation, Allocation)
     document = allocation_document(allocation, allocation.claims[0], "2026-01-01T00:00:00Z")
     assert document["devices"]["results"][0]["tolerations"] == tolerations
-    mixed = decide(snapshot, claim("c", request("a", tolerations=tolerations), request("b")))
-    assert isinstance(mixed, Refused)
-    assert mixed.kind is RefusalKind.UNSUPPORTED
+
+
+def test_requests_of_one_pod_that_tolerate_different_things_get_different_devices() -> None:
+    sick = Taint(key="sick", effect="NoExecute")
+    inventory = cluster({"n": SEVEN}, slices=[pool_slice("n", SEVEN, foreign={0: [sick], 3: [sick]})])
+    tolerations = [{"key": "sick", "operator": "Exists"}]
+    allocation = decide(inventory, claim("c", request("well", 5), request("any", 2, tolerations=tolerations)))
+    assert isinstance(allocation, Allocation)
+    given = {
+        name: {allocation.pool.devices.index(result.device) for result in entry.results if result.request == name}
+        for entry in allocation.claims
+        for name in ("well", "any")
+    }
+    assert given == {"well": {1, 2, 4, 5, 6}, "any": {0, 3}}
+    assert isinstance(decide(inventory, claim("c", request("well", 6), request("any", 1))), NoFit)
 
 
 def test_a_claim_that_tolerates_everything_is_still_ours_to_allocate() -> None:
@@ -299,9 +321,9 @@ def test_a_refusal_comes_before_any_choice() -> None:
 
 
 def test_a_pod_that_names_its_node_gets_devices_there_or_none() -> None:
-    snapshot = cluster({"a": SWITCHED, "b": SEVEN})
-    assert chosen(snapshot, claim("c", request(count=2)), on=pod("p", nodeName="b"))[0] == "b"
-    assert isinstance(decide(snapshot, claim("c"), on=pod("p", nodeName="gone")), Unsatisfied)
+    inventory = cluster({"a": SWITCHED, "b": SEVEN})
+    assert chosen(inventory, claim("c", request(count=2)), on=pod("p", nodeName="b"))[0] == "b"
+    assert isinstance(decide(inventory, claim("c"), on=pod("p", nodeName="gone")), NoFit)
 
 
 def test_the_document_is_what_the_api_wants() -> None:
@@ -358,109 +380,6 @@ clusters = st.dictionaries(
 )
 
 
-@settings(max_examples=80, deadline=None)
-@given(clusters, st.integers(1, 6), st.sampled_from(["", "NVLink", "PIX", "NODE"]))
-def test_the_choice_is_the_best_of_all_that_are_legal(
-    drawn: dict[str, tuple[Topology, int]], count: int, requirement: str
-) -> None:
-    """Against an obvious version: every set of every node, each judged by definitions written here again."""
-    machines = {name: machine(name, topology) for name, (topology, _) in drawn.items()}
-    taken = {
-        name: [ordinal for ordinal in range(topology.gpu_count) if mask >> ordinal & 1]
-        for name, (topology, mask) in drawn.items()
-    }
-    snapshot = cluster(machines, taken=taken)
-    asked = claim("c", request(count=count, device_class=requirement or DRIVER))
-    everything = []
-    for name, made in machines.items():
-        topology = made.topology
-        free = [ordinal for ordinal in range(topology.gpu_count) if ordinal not in taken[name]]
-        for members in combinations(free, count):
-            if legal(topology, members, requirement):
-                rank = slow_rank(topology, free, members)
-                everything.append((rank, len(free), name, members))
-    decision = decide(snapshot, asked)
-    if not everything:
-        assert isinstance(decision, Unsatisfied)
-        return
-    _, _, name, members = min(everything)
-    assert chosen(snapshot, asked) == (name, members)
-    # Equal input in another order gives an equal answer, and a warm memory changes nothing.
-    for order in permutations(sorted(machines)):
-        shuffled = cluster({key: machines[key] for key in order}, taken=taken)
-        allocator = Allocator()
-        assert allocator.allocate(shuffled, pod("p"), [asked]) == decision
-        assert allocator.allocate(shuffled, pod("p"), [asked]) == decision
-
-
-def legal(topology: Topology, members: Sequence[int], requirement: str) -> bool:
-    links = [topology.link(a, b) for a, b in combinations(members, 2)]
-    if requirement == "NVLink":
-        reached, grew = {members[0]}, True
-        while grew:
-            more = {b for a in reached for b in members if a != b and topology.link(a, b).nvlinks}
-            grew = not more <= reached
-            reached |= more
-        return reached == set(members)
-    if requirement:
-        worst = {"PIX": 10, "NODE": 40}[requirement]
-        return all(link.nvlinks or (link.level is not None and link.level <= worst) for link in links)
-    return True
-
-
-def slow_rank(topology: Topology, free: Sequence[int], members: Sequence[int]) -> tuple[int, ...]:
-    left = [ordinal for ordinal in free if ordinal not in members]
-    pairs = list(combinations(members, 2))
-    return (
-        -slow_bandwidth(topology, members),
-        *(slow_groups(topology, free, size) - slow_groups(topology, left, size) for size in (8, 4, 2)),
-        max((0 if topology.link(a, b).nvlinks else slow_level(topology, a, b) for a, b in pairs), default=0),
-        len({topology.numa_nodes[ordinal] for ordinal in members}),
-        -sum(max(25 * (topology.link(a, b).nvlinks or 0), slow_pcie(topology, a, b)) for a, b in pairs),
-    )
-
-
-def slow_level(topology: Topology, a: int, b: int) -> int:
-    level = topology.link(a, b).level
-    if level is not None:
-        return int(level)
-    numa = topology.numa_nodes
-    return 40 if numa[a] is not None and numa[a] == numa[b] else 50
-
-
-def slow_pcie(topology: Topology, a: int, b: int) -> int:
-    # Generation 3 is assumed: 15.75 GB/s, times 87, 80, 75 or 60 percent.
-    return {0: 13, 10: 13, 20: 13, 30: 12, 40: 11, 50: 9}[slow_level(topology, a, b)]
-
-
-def slow_bandwidth(topology: Topology, members: Sequence[int]) -> int:
-    if len(members) < 2:
-        return 0
-    pcie = min(slow_pcie(topology, a, b) for a, b in combinations(members, 2))
-    everyone = range(topology.gpu_count)
-    sums = [sum(topology.link(a, b).nvlinks or 0 for b in everyone if a != b) for a in everyone]
-    if max(sums) > 36:
-        nvlink = min(topology.link(a, b).nvlinks or 0 for a, b in combinations(members, 2))
-    else:
-        nvlink = min(
-            sum(topology.link(a, b).nvlinks or 0 for a in side for b in members if b not in side)
-            for count in range(1, len(members))
-            for side in combinations(members, count)
-        )
-    return max(pcie, 25 * nvlink)
-
-
-def slow_groups(topology: Topology, free: Sequence[int], size: int) -> int:
-    if len(free) < size:
-        return 0
-    first, *rest = free
-    best = slow_groups(topology, rest, size)
-    for others in combinations(rest, size - 1):
-        remaining = [ordinal for ordinal in rest if ordinal not in others]
-        best = max(best, slow_bandwidth(topology, [first, *others]) + slow_groups(topology, remaining, size))
-    return best
-
-
 @settings(max_examples=60, deadline=None)
 @given(clusters, st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=2), min_size=1, max_size=3))
 def test_each_request_gets_its_number_of_devices_and_no_device_is_given_twice(
@@ -474,7 +393,7 @@ def test_each_request_gets_its_number_of_devices_and_no_device_is_given_twice(
     ]
     decision = decide(cluster(machines, taken=taken), *claims)
     total = sum(map(sum, counts))
-    if isinstance(decision, Unsatisfied):
+    if isinstance(decision, NoFit):
         assert all(len(made.gpus) - len(taken[name]) < total for name, made in machines.items())
         return
     assert isinstance(decision, Allocation)

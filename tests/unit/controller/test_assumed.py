@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from dracaena.api.objects import ResourceClaim
-from dracaena.controller.allocation.snapshot import DeviceId
+from dracaena.controller.allocation.inventory import Inventory
+from dracaena.controller.allocation.pool import DeviceId
 from dracaena.controller.assumed import AssumedAllocation, AssumedAllocations
 from support.allocation import DRIVER, allocated, claim
 
@@ -18,27 +19,33 @@ def stored(device: str = "gpu-1", timestamp: str = "2026-01-01T00:00:00Z", **met
 
 
 def assumed(*entries: AssumedAllocation) -> AssumedAllocations:
-    known = AssumedAllocations(DRIVER)
+    known = AssumedAllocations(Inventory(DRIVER))
     known.add(entries or [entry()])
     return known
+
+
+def held(known: AssumedAllocations) -> frozenset[DeviceId]:
+    """What the inventory keeps from others."""
+    known._inventory.check()
+    return frozenset(DeviceId(pool, name) for pool, names in known._inventory._holders.items() for name in names)
 
 
 def test_devices_are_kept_until_the_watch_shows_the_allocation_that_was_stored() -> None:
     known = assumed()
     known.observe(None, claim("c"))
-    assert known.devices() == {DEVICE}
+    assert held(known) == {DEVICE}
     known.stored(stored())
     known.observe(claim("c"), stored())
-    assert known.devices() == frozenset()
+    assert held(known) == frozenset()
 
 
 def test_a_watch_that_is_ahead_of_the_answer_is_asked_again_after_it() -> None:
     known = assumed()
     known.observe(claim("c"), stored())
-    assert known.devices() == {DEVICE}
+    assert held(known) == {DEVICE}
     known.stored(stored())
     known.observe(None, stored())
-    assert known.devices() == frozenset()
+    assert held(known) == frozenset()
 
 
 def test_an_older_allocation_shown_late_does_not_free_the_new_one() -> None:
@@ -46,16 +53,16 @@ def test_an_older_allocation_shown_late_does_not_free_the_new_one() -> None:
     known.stored(stored())
     known.observe(None, stored(timestamp="2025-12-31T23:59:00Z"))
     known.observe(None, stored(device="gpu-2"))
-    assert known.devices() == {DEVICE}
+    assert held(known) == {DEVICE}
 
 
 def test_a_claim_that_is_gone_or_made_again_holds_nothing() -> None:
     known = assumed()
     known.observe(claim("c"), None)
-    assert known.devices() == frozenset()
+    assert held(known) == frozenset()
     known.add([entry()])
     known.observe(claim("c"), claim("c", uid="another"))
-    assert known.devices() == frozenset()
+    assert held(known) == frozenset()
 
 
 def test_entries_are_found_by_claim_pod_and_age() -> None:

@@ -10,8 +10,8 @@ from dracaena.api.decision import decode_decision
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER, decision_annotation
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
+from dracaena.controller.allocation.inventory import make_inventory
 from dracaena.controller.allocation.result import Allocation
-from dracaena.controller.allocation.snapshot import make_snapshot
 from dracaena.controller.claim_writer import MAX_ATTEMPTS, ClaimWriter, Lost, Written
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.kube.errors import ApiUnavailableError, ForbiddenError, InvalidError
@@ -43,8 +43,9 @@ class Bench:
         self.api = FakeClaims(POD, X, Y)
         self.registry = CollectorRegistry()
         self.writer = ClaimWriter(DRIVER, self.api, FakeClock(), ControllerMetrics(self.registry))
-        snapshot = make_snapshot(DRIVER, nodes=[node("n")], slices=[pool_slice("n", MACHINE)], classes=[device_class()])
-        decision = Allocator().allocate(snapshot, POD, [X, Y])
+        slices = [pool_slice("n", MACHINE)]
+        inventory = make_inventory(DRIVER, nodes=[node("n")], slices=slices, classes=[device_class()])
+        decision = Allocator().allocate(inventory, POD, [X, Y])
         assert isinstance(decision, Allocation)
         self.decision = decision
 

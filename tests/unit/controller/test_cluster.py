@@ -4,9 +4,10 @@ import msgspec
 import structlog
 
 from dracaena.api.objects import DeviceAttribute, Pod, ResourceSlice
-from dracaena.controller.allocation.snapshot import DeviceId
-from dracaena.controller.assumed import AssumedAllocation, AssumedAllocations
-from dracaena.controller.cluster import Cluster
+from dracaena.controller.allocation.allocator import NoFit
+from dracaena.controller.allocation.inventory import Inventory
+from dracaena.controller.allocation.result import Allocation, allocated_claim
+from dracaena.controller.cluster import Cluster, InProgress
 from support.allocation import (
     DRIVER,
     blocks,
@@ -18,6 +19,7 @@ from support.allocation import (
     node,
     pod,
     pool_slice,
+    request,
 )
 
 FOUR = machine("four", blocks(4, inside="PIX", outside="PIX"))
@@ -30,10 +32,8 @@ class Bench:
         self.waiting: set[str] = set()
         self.problems = 0
         self.updating = 0
-        self.assumed = AssumedAllocations(DRIVER)
         self.cluster = Cluster(
             DRIVER,
-            assumed=self.assumed,
             wake=self.woken.append,
             waiting=lambda: self.waiting,
             problems_changed=self.count,
@@ -47,8 +47,12 @@ class Bench:
         return woken
 
     def free(self) -> int:
-        snapshot = self.cluster.snapshot()
-        return snapshot.free(snapshot.pools["node-a"])
+        self.cluster.check()
+        return self.inventory.free("node-a")
+
+    @property
+    def inventory(self) -> Inventory:
+        return self.cluster._inventory
 
 
 def with_statuses(base: Pod, *statuses: dict[str, str]) -> Pod:
@@ -118,40 +122,70 @@ def test_nodes_classes_and_pools_that_change_wake_all_that_wait_and_heartbeats_d
     assert bench.take_woken() == []
 
 
-def test_the_snapshot_shows_what_the_watches_told() -> None:
+def test_the_books_show_what_the_watches_told() -> None:
     bench = Bench()
     for name in ("node-b", "node-a"):
         bench.cluster.node_changed(None, node(name))
     bench.cluster.slice_changed(None, SLICE)
     bench.cluster.class_changed(None, device_class())
     bench.cluster.claim_changed(None, holding(claim("c"), "node-a", device_name(FOUR, 2)))
-    snapshot = bench.cluster.snapshot()
-    assert [item.metadata.name for item in snapshot.nodes] == ["node-a", "node-b"]
-    assert set(snapshot.pools) == {"node-a"}
-    assert set(snapshot.classes) == {DRIVER}
+    assert list(bench.inventory.nodes.names) == ["node-a", "node-b"]
+    assert set(bench.inventory.classes) == {DRIVER}
     assert bench.free() == 0b1011
     bench.cluster.class_changed(device_class(), None)
     bench.cluster.node_changed(node("node-b"), None)
     bench.cluster.slice_changed(SLICE, None)
-    snapshot = bench.cluster.snapshot()
-    assert ([n.metadata.name for n in snapshot.nodes], dict(snapshot.pools), dict(snapshot.classes)) == (
-        ["node-a"], {}, {},
-    )  # fmt: skip
+    bench.cluster.check()
+    assert list(bench.inventory.nodes.names) == ["node-a"]
+    assert set(bench.inventory.classes) == set()
+    assert bench.inventory.pool("node-a") is None
 
 
 def test_a_device_is_taken_from_the_decision_until_the_claim_lets_it_go() -> None:
     bench = Bench()
+    bench.cluster.node_changed(None, node("node-a"))
     bench.cluster.slice_changed(None, SLICE)
-    device = DeviceId("node-a", device_name(FOUR, 1))
-    bench.assumed.add([AssumedAllocation("uid-c", "default/c", "default/p", frozenset({device}), 0.0)])
-    assert bench.free() == 0b1101
-    held = holding(claim("c"), "node-a", device.device)
-    bench.assumed.stored(held)
-    bench.cluster.claim_changed(None, held)
-    assert bench.assumed.devices() == frozenset()
-    assert bench.free() == 0b1101
-    bench.cluster.claim_changed(held, claim("c"))
+    bench.cluster.class_changed(None, device_class())
+    asked = claim("c", request(count=3))
+    bench.cluster.claim_changed(None, asked)
+    decision = bench.cluster.decide(pod("p"), [asked], now_s=7.0)
+    assert isinstance(decision, Allocation)
+    assert bench.free() == 0b1000
+    assert bench.cluster.decide(pod("q"), [asked], now_s=8.0) == InProgress("default/c")
+    assert [entry.since_s for entry in bench.cluster.assumed_of("default/p")] == [7.0]
+    held = allocated_claim(decision, decision.claims[0], "2026-01-01T00:00:00Z")
+    bench.cluster.claim_changed(asked, held)
+    assert bench.cluster.assumed_before(9.0) == {"default/p"}  # the answer of the write is not there yet
+    bench.cluster.stored(held)
+    assert bench.cluster.assumed_before(9.0) == frozenset()
+    assert bench.free() == 0b1000
+    bench.cluster.claim_changed(held, asked)
     assert bench.free() == 0b1111
+    assert bench.cluster.decide(pod("p"), [held], now_s=9.0) == InProgress("default/c")  # not the newest claim
+
+
+def test_a_decision_that_was_not_written_takes_nothing() -> None:
+    bench = Bench()
+    bench.cluster.node_changed(None, node("node-a"))
+    bench.cluster.slice_changed(None, SLICE)
+    bench.cluster.class_changed(None, device_class())
+    asked = claim("c")
+    bench.cluster.claim_changed(None, asked)
+    assert isinstance(bench.cluster.decide(pod("p"), [asked], now_s=0.0), Allocation)
+    bench.cluster.forget("uid-c")
+    assert bench.free() == 0b1111
+
+
+def test_why_a_pod_fits_nowhere_is_told_until_it_fits() -> None:
+    bench = Bench()
+    bench.cluster.node_changed(None, node("node-a"))
+    bench.cluster.class_changed(None, device_class())
+    asked = claim("c")
+    bench.cluster.claim_changed(None, asked)
+    assert bench.cluster.decide(pod("p"), [asked], now_s=0.0) == NoFit()
+    assert bench.cluster.explain(pod("p"), [asked]) == f"0/1 nodes fit: 1 without usable GPUs of {DRIVER} (node-a)"
+    bench.cluster.slice_changed(None, SLICE)
+    assert bench.cluster.explain(pod("p"), [asked]) is None
 
 
 def broken(ordinal: int) -> ResourceSlice:
@@ -201,7 +235,7 @@ def test_a_second_pool_of_a_node_is_logged() -> None:
     with structlog.testing.capture_logs() as logs:
         bench.cluster.slice_changed(None, second)
     assert [line["pool"] for line in logs] == ["second"]
-    assert dict(bench.cluster.snapshot().pools) == {}
+    assert bench.inventory.pool("node-a") is None
 
 
 def test_slices_of_other_drivers_do_not_matter() -> None:

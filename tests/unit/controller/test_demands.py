@@ -14,10 +14,10 @@ CLASSES = {DRIVER: device_class(), "linked": device_class("linked", policy("NVLi
 
 def requirements(
     *claims: ResourceClaim, classes: dict[str, DeviceClass] = CLASSES
-) -> list[tuple[str, int, Requirement]]:
+) -> list[tuple[str, int, Requirement | None]]:
     demands = read_demands(DRIVER, classes, claims)
     assert not isinstance(demands, Refused), demands
-    return [(r.name, r.demand.count, r.demand.requirement) for demand in demands for r in demand.requests]
+    return [(r.name, r.count, r.policy.requirement) for demand in demands for r in demand.requests]
 
 
 def refusal(*claims: ResourceClaim, classes: dict[str, DeviceClass] = CLASSES) -> Refused:
@@ -34,7 +34,7 @@ def test_requests_come_in_the_order_of_claims_and_specs() -> None:
 
 def test_the_policy_of_a_class_holds_for_its_requests_only() -> None:
     found = requirements(claim("c", request("a", 2, "linked"), request("b", 2)))
-    assert [requirement for _, _, requirement in found] == [Requirement.NVLINK, Requirement.BEST_EFFORT]
+    assert [requirement for _, _, requirement in found] == [Requirement.NVLINK, None]
 
 
 def test_the_config_of_a_claim_comes_after_that_of_the_class() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from math import inf as INFINITY  # noqa: N812
 from typing import Any
 
 import msgspec
@@ -12,8 +13,6 @@ from dracaena.api.decision import Decision, encode_decision
 from dracaena.api.machine import Machine
 from dracaena.api.names import decision_annotation
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
-from dracaena.controller.allocation.snapshot import ClusterSnapshot
-from dracaena.controller.assumed import AssumedAllocations
 from dracaena.controller.claim_writer import ClaimWriter
 from dracaena.controller.cluster import Cluster
 from dracaena.controller.metrics import ControllerMetrics
@@ -53,17 +52,15 @@ class Bench:
         self.registry = CollectorRegistry()
         metrics = ControllerMetrics(self.registry)
         self.queue = WorkQueue(self.clock, random.Random(1))
-        self.assumed = AssumedAllocations(DRIVER)
         self.waiting = WaitingPods(self.events, self.clock, metrics)
-        self.cluster = cluster_type(DRIVER, assumed=self.assumed, wake=self.queue.add, waiting=self.waiting.keys)
-        self.take_back = TakeBack(self.api, self.api, self.assumed, self.clock, metrics, unbound_wait_s=2.0)
+        self.cluster = cluster_type(DRIVER, wake=self.queue.add, waiting=self.waiting.keys)
+        self.take_back = TakeBack(self.api, self.api, self.cluster.forget, self.clock, metrics, unbound_wait_s=2.0)
         self.reconciler = Reconciler(
             DRIVER,
             cluster=self.cluster,
             claims=self.api,
             writer=ClaimWriter(DRIVER, self.api, self.clock, metrics),
             take_back=self.take_back,
-            assumed=self.assumed,
             waiting=self.waiting,
             queue=self.queue,
             events=self.events,
@@ -152,13 +149,15 @@ def test_a_pending_pod_gets_the_best_linked_gpus_and_both_are_told() -> None:
     bench.run()
     assert bench.held("c") == (3, 4, 5, 6)
     assert bench.users("c") == ["p"]
-    text = "4 of the GPUs of n: 6 pairs PIX"
-    assert bench.events.seen == [
-        ("Pod default/p", "GPUsAllocated", text),
-        ("ResourceClaim default/c", "GPUsAllocated", text),
+    assert [(subject, reason) for subject, reason, _ in bench.events.seen] == [
+        ("Pod default/p", "GPUsAllocated"),
+        ("ResourceClaim default/c", "GPUsAllocated"),
     ]
+    for _, _, text in bench.events.seen:
+        assert text.startswith("4 of the GPUs of n: 6 pairs PIX (bandwidth: 13 GB/s, ")
+        assert text.endswith("; next best: 3 pairs PIX, 3 pairs PHB on n, worse in bandwidth: 12 GB/s")
     assert bench.metric("decisions_total", result="allocated") == 1
-    assert bench.assumed.devices() == frozenset()
+    assert bench.cluster.assumed_before(INFINITY) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -264,7 +263,7 @@ def test_pods_get_different_devices_also_while_the_watch_shows_nothing() -> None
     bench.show(kept)
     bench.run()
     assert bench.held("e") is None
-    assert bench.assumed.devices() == frozenset()
+    assert bench.cluster.assumed_before(INFINITY) == frozenset()
 
 
 def test_a_pod_that_fits_nowhere_is_told_why_and_gets_what_is_freed() -> None:
@@ -364,7 +363,7 @@ def test_a_write_without_an_answer_that_landed_is_found_and_the_rest_is_complete
     assert bench.held("y") is None  # the write of y may still land, for all that anybody knows
     bench.advance(DOUBT_S)
     assert (bench.held("x"), bench.held("y")) == ((0,), (1,))
-    assert bench.assumed.devices() == frozenset()
+    assert bench.cluster.assumed_before(INFINITY) == frozenset()
 
 
 def test_the_devices_of_a_write_in_doubt_rest_until_the_doubt_is_over() -> None:
@@ -462,19 +461,19 @@ def test_a_claim_that_another_pod_uses_is_never_taken_back() -> None:
 
 
 class LateCluster(Cluster):
-    """Lets something happen right after the first snapshot was taken."""
+    """Lets something happen right after the first decision was made."""
 
     happens: Callable[[], None] | None = None
 
-    def snapshot(self) -> ClusterSnapshot:
-        taken, happens = super().snapshot(), self.happens
+    def decide(self, *args: Any, **kwargs: Any) -> Any:
+        decided, happens = super().decide(*args, **kwargs), self.happens
         self.happens = None
         if happens is not None:
             happens()
-        return taken
+        return decided
 
 
-def test_a_change_between_snapshot_and_waiting_is_not_missed() -> None:
+def test_a_change_between_decision_and_waiting_is_not_missed() -> None:
     bench = Bench(cluster_type=LateCluster, n=TWO)
     assert isinstance(bench.cluster, LateCluster)
     bench.add(*blockers("n", TWO, 0, 1), pod("p", "c"), claim("c"))

@@ -7,8 +7,6 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.decision import Decision, encode_decision
 from dracaena.api.names import decision_annotation
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
-from dracaena.controller.allocation.snapshot import DeviceId
-from dracaena.controller.assumed import AssumedAllocation, AssumedAllocations
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.take_back import TakeBack, was_allocated_by_us
 from dracaena.kube.errors import ApiUnavailableError, ConflictError
@@ -34,11 +32,9 @@ class Bench:
         self.api = FakeClaims(POD, held)
         self.clock = FakeClock()
         self.registry = CollectorRegistry()
-        self.assumed = AssumedAllocations(DRIVER)
-        entry = AssumedAllocation("uid-c", "default/c", "default/p", frozenset({DeviceId("node-a", "gpu-1")}), 0.0)
-        self.assumed.add([entry])
+        self.assumed = {"uid-c"}
         metrics = ControllerMetrics(self.registry)
-        self.take_back = TakeBack(self.api, self.api, self.assumed, self.clock, metrics, unbound_wait_s=2.0)
+        self.take_back = TakeBack(self.api, self.api, self.assumed.remove, self.clock, metrics, unbound_wait_s=2.0)
         self.take_back.begin(POD, [held])
 
     def advance(self) -> float | None:
@@ -50,7 +46,7 @@ class Bench:
 
     def ended(self, how: str) -> bool:
         count = self.registry.get_sample_value("dracaena_controller_take_backs_total", {"end": how})
-        return count == 1 and self.advance() is None and not self.assumed.devices()
+        return count == 1 and self.advance() is None and not self.assumed
 
 
 def test_the_reservation_goes_first_and_the_allocation_only_after_the_wait() -> None:
@@ -61,7 +57,7 @@ def test_the_reservation_goes_first_and_the_allocation_only_after_the_wait() -> 
     bench.clock.advance(1.5)
     assert bench.advance() == 0.5
     assert bench.claim.status.allocation is not None
-    assert bench.assumed.devices()
+    assert bench.assumed
     bench.clock.advance(0.5)
     assert bench.advance() is None
     assert bench.api.writes == [("reserve", "default/c"), ("deallocate", "default/c")]

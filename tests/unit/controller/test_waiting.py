@@ -3,7 +3,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from dracaena.controller.metrics import ControllerMetrics
-from dracaena.controller.waiting import WaitingPods
+from dracaena.controller.waiting import MAX_ASKED, WaitingPods
 from support.allocation import pod
 from support.claim_api import FakeEvents
 from support.clock import FakeClock
@@ -105,3 +105,81 @@ def test_a_new_pod_of_the_same_name_is_told_at_once() -> None:
     again = type(again)(metadata=type(again.metadata)(name="p", namespace="default", uid="new"), spec=again.spec)
     bench.waiting.report(again, "no-node", "full", tell=True)
     assert bench.told() == ["full", "full"]
+
+
+class Why:
+    """A reason that has to be worked out; counts how often it was."""
+
+    def __init__(self, text: str | None = "full") -> None:
+        self.text = text
+        self.asked = 0
+
+    def __call__(self) -> str | None:
+        self.asked += 1
+        return self.text
+
+
+def test_a_reason_is_worked_out_at_once_and_then_every_ten_seconds_while_the_pod_is_reported() -> None:
+    bench = Bench()
+    why = Why()
+    for second in range(25):
+        bench.waiting.report(POD, "no-node", why, tell=True)
+        bench.waiting.tell_due()
+        assert why.asked == 1 + second // 10
+        bench.clock.advance(1)
+    assert bench.told() == ["full"]
+    why.text = "fuller"
+    bench.clock.advance(10)
+    bench.waiting.tell_due()
+    assert bench.told() == ["full", "fuller"]
+
+
+def test_a_reason_is_not_worked_out_again_while_nothing_is_reported_until_it_is_repeated() -> None:
+    bench = Bench()
+    why = Why()
+    bench.waiting.report(POD, "no-node", why, tell=True)
+    for _ in range(299):
+        bench.clock.advance(1)
+        bench.waiting.tell_due()
+    assert why.asked == 1
+    bench.clock.advance(1)
+    bench.waiting.tell_due()
+    assert (why.asked, bench.told()) == (2, ["full", "full"])
+
+
+def test_a_pod_that_seems_to_fit_by_now_is_told_nothing() -> None:
+    bench = Bench()
+    why = Why(None)
+    bench.waiting.report(POD, "no-node", why, tell=True)
+    bench.waiting.tell_due()
+    assert (why.asked, bench.told()) == (1, [])
+    why.text = "full again"
+    bench.clock.advance(10)
+    bench.waiting.tell_due()
+    assert bench.told() == ["full again"]
+
+
+def test_a_reason_that_is_of_no_use_any_more_when_it_was_worked_out_is_not_told() -> None:
+    bench = Bench()
+
+    def forgets() -> str:
+        bench.waiting.forget(POD.key)
+        return "full"
+
+    bench.waiting.report(POD, "no-node", forgets, tell=True)
+    assert bench.told() == []
+
+
+def test_one_round_works_out_only_so_many_reasons_and_goes_on_with_the_next() -> None:
+    bench = Bench()
+    why = Why(None)
+    pods = [pod(f"p{number:03}") for number in range(MAX_ASKED + 20)]
+    for waiting in pods:
+        bench.waiting.report(waiting, "no-node", why, tell=True)
+    why.text, why.asked = "full", 0
+    bench.clock.advance(10)
+    bench.waiting.tell_due()
+    assert (why.asked, len(bench.told())) == (MAX_ASKED, MAX_ASKED)
+    bench.clock.advance(1)
+    bench.waiting.tell_due()
+    assert {subject for subject, _, _ in bench.events.seen} == {f"Pod {waiting.key}" for waiting in pods}

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dracaena.api.objects import Pod
@@ -132,6 +133,31 @@ def test_list_then_changes_in_order(clock: FakeClock, tmp_path: Path) -> None:
     assert server.watches()[0].query["resourceVersion"] == "10"
     assert server.watches()[0].query["allowWatchBookmarks"] == "true"
     assert {request.query["fieldSelector"] for request in server.requests} == {"spec.nodeName=n"}
+
+
+def test_what_is_kept_and_told_is_what_transform_makes_of_each_object(clock: FakeClock, tmp_path: Path) -> None:
+    seen: list[tuple[str, ...]] = []
+
+    def labelled(item: Pod) -> Pod:
+        metadata = msgspec.structs.replace(item.metadata, labels={"kept": item.metadata.name})
+        return msgspec.structs.replace(item, metadata=metadata)
+
+    events = open_watch(("MODIFIED", pod("a", 12)))
+    with scripted([listing(10, pod("a", 5))], [events]) as server:
+        cache = Reflector(
+            client_for(server.url, tmp_path),
+            Pod,
+            clock=clock,
+            on_change=lambda old, new: seen.append(tuple(item.metadata.labels["kept"] for item in (old, new) if item)),
+            transform=labelled,
+        )
+        cache.start()
+        try:
+            wait_for(lambda: len(seen) == 2, "two changes")
+            assert seen == [("a",), ("a", "a")]
+            assert [item.metadata.labels for item in cache.values()] == [{"kept": "a"}]
+        finally:
+            cache.stop()
 
 
 def test_synced_means_that_all_of_the_list_was_told(clock: FakeClock, tmp_path: Path) -> None:

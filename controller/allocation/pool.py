@@ -1,4 +1,4 @@
-"""What there is at one moment: newest complete pools of ours, which of their devices are taken, nodes and classes.
+"""The devices of one node, as the slices of its pool tell.
 
 Rules of pools: the structured allocator of Kubernetes (resource.k8s.io/v1). Of a pool only the highest generation
 counts; it must be complete; two devices of one name make it invalid. Our pools belong to one node each.
@@ -6,12 +6,13 @@ counts; it must be complete; two devices of one name make it invalid. Our pools 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
 
 from dracaena.api.names import TAINT_EFFECT, taint_key
-from dracaena.api.objects import Device, DeviceClass, Node, ResourceClaim, ResourceSlice, Taint
+from dracaena.api.objects import Device, ResourceClaim, ResourceSlice, Taint
 from dracaena.api.resourceslice import decode_pool
 from dracaena.controller.allocation.box import Box, make_box, mask_of
 
@@ -36,19 +37,47 @@ class Problem:
     """Whether it ends by itself: slices of a pool are written one by one, so a pool is incomplete for a moment."""
 
 
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class NodeKind:
+    """All that a choice among the devices of a node depends on, besides which of them are free.
+
+    Nodes of one kind share one answer. Whatever will decide which devices a request may use has to be part of it, or
+    be asked node by node (eligibility.Eligibility).
+    """
+
+    box: Box
+    foreign_taints: tuple[tuple[int, tuple[Taint, ...]], ...] = ()
+    """Ordinals that have taints besides ours, with these, ascending. Without the times at which they were added."""
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.box, self.foreign_taints)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
 @dataclass(frozen=True, slots=True)
 class NodePool:
     """The devices of one node, by ordinal."""
 
     node: str
     pool: str
-    box: Box
+    kind: NodeKind
     devices: tuple[str | None, ...]
     """Device name of each ordinal; None for a GPU that is not published or does not decode."""
     offered: int
     """Mask of the devices that carry our taint: ours to allocate. Without it the node has opted out."""
-    foreign_taints: Mapping[int, tuple[Taint, ...]]
-    """Ordinal → taints besides ours; only ordinals that have some."""
+
+    @property
+    def box(self) -> Box:
+        """Links and traits."""
+        return self.kind.box
+
+    def mask(self, devices: Iterable[DeviceId]) -> int:
+        """Return those of `devices` that are in this pool."""
+        names = {device.device for device in devices if device.pool == self.pool}
+        return mask_of(ordinal for ordinal, name in enumerate(self.devices) if name in names) if names else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,62 +87,6 @@ class PoolReading:
     pool: NodePool | None
     """None when nothing may be allocated from it."""
     problems: tuple[Problem, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterSnapshot:
-    """One moment of the cluster. Maps are never changed after they were handed over."""
-
-    driver: str
-    nodes: tuple[Node, ...]
-    """In the order of their names."""
-    pools: Mapping[str, NodePool]
-    """Node name → its pool."""
-    used: Mapping[str, frozenset[str]]
-    """Pool → devices that are allocated, or assumed to be."""
-    classes: Mapping[str, DeviceClass]
-    problems: tuple[Problem, ...] = ()
-
-    def free(self, pool: NodePool) -> int:
-        """Return the mask of the devices of a pool that are ours to allocate and not taken."""
-        taken = self.used.get(pool.pool)
-        if not taken:
-            return pool.offered
-        return pool.offered & ~mask_of(ordinal for ordinal, name in enumerate(pool.devices) if name in taken)
-
-
-def make_snapshot(
-    driver: str,
-    *,
-    nodes: Iterable[Node],
-    slices: Iterable[ResourceSlice],
-    claims: Iterable[ResourceClaim] = (),
-    classes: Iterable[DeviceClass] = (),
-    assumed: Iterable[DeviceId] = (),
-) -> ClusterSnapshot:
-    """Read everything afresh. `assumed` are devices of allocations that `claims` may not show yet."""
-    by_pool: dict[str, list[ResourceSlice]] = {}
-    for item in slices:
-        if item.spec.driver == driver:
-            by_pool.setdefault(item.spec.pool.name, []).append(item)
-    pools, problems = one_pool_a_node(read_pool(driver, by_pool[name]) for name in sorted(by_pool))
-    held = [device for claim in claims for device in held_devices(claim, driver)]
-    return ClusterSnapshot(
-        driver=driver,
-        nodes=tuple(sorted(nodes, key=lambda node: node.metadata.name)),
-        pools=pools,
-        used=used_by_pool([*held, *assumed]),
-        classes=MappingProxyType({item.metadata.name: item for item in classes}),
-        problems=problems,
-    )
-
-
-def used_by_pool(devices: Iterable[DeviceId]) -> Mapping[str, frozenset[str]]:
-    """Group device names by pool."""
-    used: dict[str, set[str]] = {}
-    for device in devices:
-        used.setdefault(device.pool, set()).add(device.device)
-    return MappingProxyType({pool: frozenset(names) for pool, names in used.items()})
 
 
 def held_devices(claim: ResourceClaim, driver: str) -> frozenset[DeviceId]:
@@ -128,23 +101,11 @@ def held_devices(claim: ResourceClaim, driver: str) -> frozenset[DeviceId]:
     )
 
 
-def one_pool_a_node(readings: Iterable[PoolReading]) -> tuple[Mapping[str, NodePool], tuple[Problem, ...]]:
-    """Index pools by node. A node with several is left out: ordinals of two pools say nothing about each other."""
-    by_node: dict[str, list[NodePool]] = {}
-    problems: list[Problem] = []
-    for reading in readings:
-        problems.extend(reading.problems)
-        if reading.pool is not None:
-            by_node.setdefault(reading.pool.node, []).append(reading.pool)
-    for node, pools in by_node.items():
-        if len(pools) > 1:
-            problems.extend(several_pools(node, pool.pool, len(pools)) for pool in pools)
-    single = {node: pools[0] for node, pools in by_node.items() if len(pools) == 1}
-    return MappingProxyType(single), tuple(sorted(problems))
-
-
 def several_pools(node: str, pool: str, count: int) -> Problem:
-    """Return what to say about each of several pools of one node."""
+    """Return what to say about each of several pools of one node.
+
+    None of them is used: ordinals of two pools say nothing about each other.
+    """
     return Problem(pool, "", f"node {node} has {count} pools of this driver, expected one: none of them is used")
 
 
@@ -181,16 +142,20 @@ def _decode(driver: str, pool: str, node: str, devices: list[Device]) -> PoolRea
     taints = {device.name: device.taints for device in devices}
     key = taint_key(driver)
     offered = [gpu.ordinal for gpu in decoded.gpus if any(_keeps_scheduler_off(t, key) for t in taints[gpu.name])]
-    foreign = {gpu.ordinal: tuple(t for t in taints[gpu.name] if t.key != key) for gpu in decoded.gpus}
+    foreign = ((gpu.ordinal, tuple(_timeless(t) for t in taints[gpu.name] if t.key != key)) for gpu in decoded.gpus)
+    box = make_box(decoded.topology, {gpu.ordinal: gpu.gpu for gpu in decoded.gpus})
     node_pool = NodePool(
         node=node,
         pool=pool,
-        box=make_box(decoded.topology, {gpu.ordinal: gpu.gpu for gpu in decoded.gpus}),
+        kind=NodeKind(box, tuple((ordinal, found) for ordinal, found in foreign if found)),
         devices=tuple(names),
         offered=mask_of(offered),
-        foreign_taints=MappingProxyType({ordinal: found for ordinal, found in foreign.items() if found}),
     )
     return PoolReading(node_pool, problems)
+
+
+def _timeless(taint: Taint) -> Taint:
+    return msgspec.structs.replace(taint, time_added=None)
 
 
 def _keeps_scheduler_off(taint: Taint, key: str) -> bool:

@@ -1,0 +1,451 @@
+"""What is remembered about one class of nodes: the worth of sets of GPUs, and of what stays free.
+
+All of it is a memo of objectives: nothing here but speed. Worths are whole numbers that add up: GB/s in the upper bits,
+in the lower ones what tells levels of equal bandwidth apart (objectives.Collective.steps).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import combinations, islice
+from math import comb, gcd, prod
+from typing import Final
+
+from dracaena.api.config.v1alpha1 import NO_LINK_BANDWIDTH, LinkBandwidth
+from dracaena.api.links import LinkLevel
+from dracaena.controller.allocation.box import Box, mask_of, ordinals_of
+from dracaena.controller.allocation.interchange import (
+    canonical_mask,
+    interchangeable,
+    representatives,
+)
+from dracaena.controller.allocation.link_rates import KB_S_PER_GB_S
+from dracaena.controller.allocation.objectives import (
+    LEVEL_STEP,
+    collective,
+    make_fabric,
+    minimum_cut,
+    nic_steps,
+    pair_gb_s,
+    pair_level,
+)
+from dracaena.controller.allocation.order import DEFAULT_ORDER, GROUP_SIZES, Order, Score
+from dracaena.controller.allocation.subsets import (
+    best_pairing_of_subsets,
+    greatest_within_subsets,
+    least_degree_of_subsets,
+    least_pair_of_subsets,
+)
+
+STEP_BITS: Final = 3
+"""Steps of a rate are 0 to 5."""
+STEP_SUM_BITS: Final = 16
+"""Steps of a total over disjoint groups: far above 5 times the GPUs of any box."""
+NVLINK_STEPS: Final = LinkLevel.SYS // LEVEL_STEP
+
+MAX_STATES: Final = 1 << 16
+"""Free sets of a box that differ in more than interchangeable GPUs: as many as 16 GPUs can have that are all unlike.
+Beyond it damage is not counted, and sets are grown instead of compared (candidates.grown)."""
+
+FEW_STATES: Final = 1 << 12
+"""Up to as many free sets each is looked at alone; above, all subsets at once (subsets), at some 10 ms a table."""
+
+MAX_AT_ONCE: Final = 16
+"""GPUs whose subsets are looked at all at once: 65,536; each GPU more doubles them."""
+
+FEW_GROUPS: Final = 35
+"""Groups that are looked up one by one instead of being looked for among all groups of the box."""
+
+MAX_ENTRIES: Final = 1 << 17
+"""Entries of one memo of a table; a full one starts afresh. 65,536 sets of 16 GPUs fit, at about 100 bytes each."""
+
+
+class ClassTable:
+    """Worths of the sets of one box under the figures of one policy. One thread at a time."""
+
+    def __init__(self, box: Box, figures: LinkBandwidth = NO_LINK_BANDWIDTH) -> None:
+        self.box = box
+        self.figures = figures
+        self.fabric = make_fabric(box, figures)
+        self.twins = interchangeable(box)
+        """Masks of GPUs of which any two can change places and nothing else changes; every GPU is in one."""
+        states = prod(twins.bit_count() + 1 for twins in self.twins)
+        self.comparable = states <= MAX_STATES
+        self._many_unlike = states > FEW_STATES and box.gpu_count <= MAX_AT_ONCE
+        self._slowest_pcie = _slowest_first(self._pcie_rates)
+        self._rates: dict[int, int] = {}
+        self._worths: dict[int, int] = {}
+        self._totals: dict[int, dict[int, int]] = {size: {} for size in GROUP_SIZES}
+        self._groups: dict[int, _Groups] = {}
+        self._ideals: dict[int, int] = {}
+
+    # Rates: kB/s and steps of one set in one number, so that greater is better.
+
+    def rate(self, mask: int) -> int:
+        """Return `kB/s << STEP_BITS | steps` of a collective over two or more GPUs.
+
+        Cost: O(k³) for a set whose minimum cut is not obvious, then a look-up.
+        """
+        known = self._rates.get(mask)
+        if known is not None:
+            return known
+        over_pcie, over_nvlink = self._pcie_rate(mask), self._most_nvlink_rate(mask)
+        if over_nvlink <= over_pcie:
+            return over_pcie
+        if len(self._rates) >= MAX_ENTRIES:
+            self._rates.clear()
+        known = self._rates[mask] = max(over_pcie, self._nvlink_rate(mask, over_nvlink))
+        return known
+
+    def most_rate(self, mask: int) -> int:
+        """Return a number that rate(mask) does not exceed, at a fraction of its cost: no cut is lighter than the links
+        of one GPU.
+        """
+        known = self._rates.get(mask)
+        return max(self._pcie_rate(mask), self._most_nvlink_rate(mask)) if known is None else known
+
+    def kb_s(self, mask: int) -> int:
+        """Return the bandwidth of a collective; 0 for fewer than two GPUs."""
+        return self.rate(mask) >> STEP_BITS if mask & (mask - 1) else 0
+
+    def most_kb_s(self, mask: int) -> int:
+        """Return a bandwidth that the one of a set does not exceed; 0 for fewer than two GPUs."""
+        return self.most_rate(mask) >> STEP_BITS if mask & (mask - 1) else 0
+
+    def gb_s(self, mask: int) -> int:
+        """Return the bandwidth of a collective in whole GB/s; 0 for fewer than two GPUs."""
+        return self.kb_s(mask) // KB_S_PER_GB_S
+
+    def worth(self, mask: int) -> int:
+        """Return `GB/s << STEP_SUM_BITS | steps` of a collective: worths of disjoint groups add up. 0 for one GPU."""
+        known = self._worths.get(mask)
+        if known is None:
+            if len(self._worths) >= MAX_ENTRIES:
+                self._worths.clear()
+            known = self._worths[mask] = _worth(self.rate(mask)) if mask & (mask - 1) else 0
+        return known
+
+    def ideal_gb_s(self, count: int) -> int:
+        """Return the greatest bandwidth of `count` GPUs of the box, free or not; 0 where it cannot be compared."""
+        if count < 2 or count > self.box.gpu_count or not self.comparable:
+            return 0
+        known = self._ideals.get(count)
+        if known is None:
+            everything = (1 << self.box.gpu_count) - 1
+            known = self._ideals[count] = self._best_gb_s(representatives(self.twins, everything, count))
+        return known
+
+    def _best_gb_s(self, masks: Iterable[int]) -> int:
+        best = 0
+        for most, mask in sorted(((self.most_rate(mask), mask) for mask in masks), reverse=True):
+            if most <= best:
+                break
+            best = max(best, self.rate(mask))
+        return (best >> STEP_BITS) // KB_S_PER_GB_S
+
+    def _nvlink_rate(self, mask: int, most: int) -> int:
+        """Return the rate over NVLinks alone, 0 where they do not connect the set."""
+        if self.box.switched & mask:
+            return most
+        ordinals = ordinals_of(mask)
+        if self._is_least_cut(len(ordinals), most >> STEP_BITS):
+            return most
+        nvlinks = self.fabric.nvlink_kb_s
+        least = minimum_cut([[nvlinks[a][b] for b in ordinals] for a in ordinals])
+        return least << STEP_BITS | NVLINK_STEPS if least else 0
+
+    def _is_least_cut(self, count: int, least: int) -> bool:
+        """Whether the least sum of one GPU's links is the minimum cut of `count` GPUs for sure.
+
+        Cutting off t GPUs, at most half of them, cuts their links less twice those among them: at least
+        t·least - t·(t-1)·heaviest, which is no less than `least` when t·heaviest ≤ least.
+        """
+        half = count // 2
+        return half <= 1 or half * self._heaviest_link <= least
+
+    def _most_nvlink_rate(self, mask: int) -> int:
+        """Return the least total of one GPU's NVLinks to the others, behind switches the narrowest uplink; 0: none."""
+        if mask & ~self.fabric.nvlink_group[(mask & -mask).bit_length() - 1]:
+            return 0
+        if self._degree_of is not None:
+            least = self._degree_of[mask] * self._degree_unit
+        elif self.box.switched & mask:
+            nvlinks = self.fabric.nvlink_kb_s
+            least = min(nvlinks[a][b] for a, b in combinations(ordinals_of(mask), 2))
+        else:
+            rows, ordinals = self.fabric.nvlink_kb_s, ordinals_of(mask)
+            least = min(sum(map(rows[ordinal].__getitem__, ordinals)) for ordinal in ordinals)
+        return least << STEP_BITS | NVLINK_STEPS if least else 0
+
+    def _pcie_rate(self, mask: int) -> int:
+        if self._pcie_of is not None:
+            return self._pcie_of[mask]
+        ordinals = ordinals_of(mask)
+        for rate, somewhere, rows in self._slowest_pcie:
+            if somewhere & mask:
+                for ordinal in ordinals:
+                    if rows[ordinal] & mask:
+                        return rate
+        return 0
+
+    @cached_property
+    def _degree_of(self) -> Sequence[int] | None:
+        """Least degree of every set in _degree_unit, on boxes where most sets are asked for; None on others."""
+        if self._pcie_of is None or self.box.switched:
+            return None
+        return least_degree_of_subsets([[kb_s // self._degree_unit for kb_s in row] for row in self.fabric.nvlink_kb_s])
+
+    @cached_property
+    def _degree_unit(self) -> int:
+        return gcd(*(kb_s for row in self.fabric.nvlink_kb_s for kb_s in row)) or 1
+
+    @cached_property
+    def _pcie_of(self) -> Sequence[int] | None:
+        """PCIe rate of every set, on boxes where most sets are asked for; None on others."""
+        return least_pair_of_subsets(self._pcie_rates) if self._many_unlike else None
+
+    @cached_property
+    def _pcie_rates(self) -> tuple[tuple[int, ...], ...]:
+        fabric, ordinals = self.fabric, range(self.box.gpu_count)
+        return tuple(
+            tuple(
+                fabric.pcie_kb_s[a][b] << STEP_BITS | (LinkLevel.SYS - fabric.levels[a][b]) // LEVEL_STEP
+                for b in ordinals
+            )
+            for a in ordinals
+        )
+
+    @cached_property
+    def _heaviest_link(self) -> int:
+        return max(map(max, self.fabric.nvlink_kb_s), default=0)
+
+    # What stays free.
+
+    def free_worth(self, free: int, size: int) -> int:
+        """Return the greatest total worth of disjoint groups of `size` among the free GPUs; 0 where it is not counted.
+
+        Exact. Cost: once a state it grows with the groups among the free GPUs, then a look-up.
+        """
+        if not self.comparable:
+            return 0
+        return self._free_worth(canonical_mask(self._shared_twins, free), size)
+
+    def _free_worth(self, free: int, size: int) -> int:
+        count = free.bit_count()
+        if count <= size:
+            return self.worth(free) if count == size else 0
+        if size == 2 and self._many_unlike:
+            return self._pairing_of[free]
+        totals = self._totals[size]
+        known = totals.get(free)
+        if known is None:
+            known = self._best_group(free, size) if count < 2 * size else self._best_total(free, size)
+            if len(totals) >= MAX_ENTRIES:
+                totals.clear()
+            totals[free] = known
+        return known
+
+    def _best_group(self, free: int, size: int) -> int:
+        """Return the worth of the best single group. Groups come in the order of what they are worth at most."""
+        groups = self._groups_of(size)
+        best, taken = 0, ~free
+        for most, group in islice(groups.best_first, groups.start(free), None):
+            if most <= best:
+                break
+            if not group & taken:
+                best = max(best, self.worth(group))
+        return best
+
+    def _best_total(self, free: int, size: int) -> int:
+        """Decide about the lowest free GPU: in each group that has it as lowest, or left out.
+
+        It need not be left out when the groups can use up all GPUs: one group more never makes the total smaller.
+        """
+        count = free.bit_count()
+        lowest = free & -free
+        best = self.free_worth(free ^ lowest, size) if count % size else 0
+        groups = self._groups_of(size)
+        most_of_the_others = (count // size - 1) * groups.most(free)
+        taken = ~free
+        for most, group in self._groups_with(free, lowest, size):
+            if most + most_of_the_others <= best:
+                break  # groups come in falling order: none of the next can be better
+            if not group & taken:
+                best = max(best, self.worth(group) + self.free_worth(free ^ group, size))
+        return best
+
+    def _groups_with(self, free: int, lowest: int, size: int) -> Iterable[tuple[int, int]]:
+        """Return (what it is worth at most, mask) of the groups of free GPUs that hold the lowest of them, best first,
+        and maybe of others.
+        """
+        if not self._many_unlike or comb(free.bit_count() - 1, size - 1) > FEW_GROUPS:
+            return self._groups_of(size).by_lowest.get(lowest, ())
+        others = map(sum, combinations([1 << ordinal for ordinal in ordinals_of(free ^ lowest)], size - 1))
+        return sorted([(self.worth(lowest | other), lowest | other) for other in others], reverse=True)
+
+    def _groups_of(self, size: int) -> _Groups:
+        known = self._groups.get(size)
+        if known is None:
+            masks = representatives(self.twins, (1 << self.box.gpu_count) - 1, size)
+            count = self.box.gpu_count if self._many_unlike else None
+            known = self._groups[size] = _Groups(((_worth(self.most_rate(mask)), mask) for mask in masks), count)
+        return known
+
+    @cached_property
+    def _pairing_of(self) -> Sequence[int]:
+        """Greatest total worth of disjoint pairs in every set."""
+        ordinals = range(self.box.gpu_count)
+        return best_pairing_of_subsets(
+            [[self.worth(1 << a | 1 << b) if a != b else 0 for b in ordinals] for a in ordinals]
+        )
+
+    @cached_property
+    def _shared_twins(self) -> tuple[int, ...]:
+        return tuple(twins for twins in self.twins if twins & (twins - 1))
+
+    # Scores.
+
+    def score(self, free: int, chosen: int, beside: int = 0, order: Order = DEFAULT_ORDER) -> Score:
+        """Return the score of taking `chosen` out of the free GPUs, for a pod that holds the GPUs `beside` already.
+
+        All are masks; `free` holds `chosen`. Only what is taken now does damage; all else is about both together.
+        """
+        left = free & ~chosen
+        together = chosen | beside
+        before = [self.free_worth(free, size) for size in GROUP_SIZES]
+        after = [self.free_worth(left, size) for size in GROUP_SIZES]
+        damage = [whole_gb_s(was) - whole_gb_s(now) for was, now in zip(before, after, strict=True)]
+        return Score(
+            bandwidth_gb_s=self.gb_s(together),
+            ideal_gb_s=self.ideal_gb_s(together.bit_count()) if order.relative else 0,
+            damage_gb_s=(damage[0], damage[1], damage[2]),
+            bound_level=self.bound_level(together),
+            damage_levels=sum(map(whole_steps, before)) - sum(map(whole_steps, after)),
+            numa_nodes=self.numa_nodes(together),
+            nic_distance=self.nic_distance(together),
+            pair_sum_gb_s=self.pair_sum_gb_s(together),
+            worst_pair_gb_s=self.worst_pair_gb_s(together),
+            worst_level=self.worst_level(together),
+            free_gpus=free.bit_count(),
+            order=order,
+        )
+
+    def bound_level(self, mask: int) -> int:
+        """Return the LinkLevel that bounds a collective; 0 where NVLinks carry it, and for one GPU."""
+        return LinkLevel.SYS - (self.worth(mask) & 7) * LEVEL_STEP if mask & (mask - 1) else 0
+
+    def numa_nodes(self, mask: int) -> int:
+        """Return how many NUMA nodes a set spans; the unknown ones count as one."""
+        return sum(1 for gpus in self._numa_masks if gpus & mask)
+
+    def nic_distance(self, mask: int) -> int:
+        """Return the sum of the steps from each GPU to its nearest NIC."""
+        return sum(self._nic_steps[ordinal] for ordinal in ordinals_of(mask))
+
+    def pair_sum_gb_s(self, mask: int) -> int:
+        """Return the sum over all pairs of what each reaches by its better way."""
+        pairs = self.pairs_gb_s
+        return sum(pairs[a][b] for a, b in combinations(ordinals_of(mask), 2))
+
+    def worst_pair_gb_s(self, mask: int) -> int:
+        """Return what the slowest pair reaches; 0 for one GPU."""
+        pairs = self.pairs_gb_s
+        return min((pairs[a][b] for a, b in combinations(ordinals_of(mask), 2)), default=0)
+
+    def worst_level(self, mask: int) -> int:
+        """Return the LinkLevel of the worst pair, 0 for a pair with NVLinks and for one GPU."""
+        levels = self._pair_levels
+        return max((levels[a][b] for a, b in combinations(ordinals_of(mask), 2)), default=0)
+
+    @cached_property
+    def _numa_masks(self) -> tuple[int, ...]:
+        numa_nodes = self.box.topology.numa_nodes
+        return tuple(
+            mask_of(ordinal for ordinal, known in enumerate(numa_nodes) if known == numa_node)
+            for numa_node in sorted(set(numa_nodes), key=lambda known: -1 if known is None else known)
+        )
+
+    @cached_property
+    def _nic_steps(self) -> tuple[int, ...]:
+        return tuple(nic_steps(self.box, ordinal) for ordinal in range(self.box.gpu_count))
+
+    @cached_property
+    def pairs_gb_s(self) -> tuple[tuple[int, ...], ...]:
+        """What each pair reaches by its better way, 0 on the diagonal."""
+        ordinals = range(self.box.gpu_count)
+        return tuple(tuple(pair_gb_s(self.fabric, a, b) if a != b else 0 for b in ordinals) for a in ordinals)
+
+    @cached_property
+    def _pair_levels(self) -> tuple[tuple[int, ...], ...]:
+        ordinals = range(self.box.gpu_count)
+        return tuple(tuple(int(pair_level(self.fabric, a, b)) if a != b else 0 for b in ordinals) for a in ordinals)
+
+    def entries(self) -> int:
+        """Return how many results the table remembers."""
+        groups = sum(len(found.best_first) for found in self._groups.values())
+        return len(self._rates) + len(self._worths) + sum(map(len, self._totals.values())) + groups + len(self._ideals)
+
+    def check(self) -> None:
+        """Raise AssertionError unless every remembered result is what a fresh table computes. Slow: for tests."""
+        self.box.check()
+        assert sum(self.twins) == (1 << self.box.gpu_count) - 1, "every GPU has one class of twins"
+        for mask, rate in self._rates.items():
+            found = collective(self.fabric, mask)
+            assert rate == found.kb_s << STEP_BITS | found.steps, f"rate of {mask:b}"
+        for size, totals in self._totals.items():
+            assert len(totals) <= MAX_ENTRIES
+            fresh = ClassTable(self.box, self.figures)
+            for free, worth in totals.items():
+                assert worth == fresh.free_worth(free, size), f"groups of {size} among {free:b}"
+
+
+class _Groups:
+    """All groups of one size with the worth that each has at most."""
+
+    def __init__(self, groups: Iterable[tuple[int, int]], gpu_count: int | None) -> None:
+        """`groups`: (worth at most, mask). `gpu_count`: None where groups are only representatives."""
+        self.best_first = sorted(groups, reverse=True)
+        self.by_lowest: dict[int, list[tuple[int, int]]] = {}
+        for group in self.best_first:
+            self.by_lowest.setdefault(group[1] & -group[1], []).append(group)
+        self._most_within: Sequence[int] | None = None
+        self._start_of: dict[int, int] = {}
+        if gpu_count is not None:
+            self._most_within = greatest_within_subsets(gpu_count, {mask: worth for worth, mask in self.best_first})
+            for place, (worth, _) in enumerate(self.best_first):
+                self._start_of.setdefault(worth, place)
+
+    def most(self, free: int) -> int:
+        """Return what no group of the free GPUs exceeds."""
+        if self._most_within is not None:
+            return self._most_within[free]
+        return self.best_first[0][0] if self.best_first else 0
+
+    def start(self, free: int) -> int:
+        """Return a place in best_first before which there is no group of the free GPUs."""
+        return 0 if self._most_within is None else self._start_of.get(self._most_within[free], 0)
+
+
+def _worth(rate: int) -> int:
+    return (rate >> STEP_BITS) // KB_S_PER_GB_S << STEP_SUM_BITS | rate & (1 << STEP_BITS) - 1
+
+
+def whole_gb_s(worth: int) -> int:
+    """Return the GB/s of a worth or a sum of worths."""
+    return worth >> STEP_SUM_BITS
+
+
+def whole_steps(worth: int) -> int:
+    """Return the steps of a worth or a sum of worths."""
+    return worth & (1 << STEP_SUM_BITS) - 1
+
+
+def _slowest_first(rates: Sequence[Sequence[int]]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+    """Return, for each rate of a pair that there is, (rate, GPUs that have such a pair, mask of each GPU's peers)."""
+    ordinals = range(len(rates))
+    found = []
+    for rate in sorted({rates[a][b] for a, b in combinations(ordinals, 2)}):
+        rows = tuple(mask_of(b for b in ordinals if b != a and rates[a][b] == rate) for a in ordinals)
+        found.append((rate, mask_of(a for a in ordinals if rows[a]), rows))
+    return tuple(found)

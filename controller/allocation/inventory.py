@@ -1,0 +1,341 @@
+"""What there is and what is taken, in the order in which decisions look at it.
+
+Nodes stand in buckets by (kind, free devices): a decision looks at buckets, and thousands of equal nodes cost one look.
+Every change moves only the nodes that it touches.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+from weakref import WeakValueDictionary
+
+from dracaena.api.objects import DeviceClass, Node, ResourceClaim, ResourceSlice
+from dracaena.controller.allocation.box import Box
+from dracaena.controller.allocation.node_index import NodeIndex
+from dracaena.controller.allocation.pool import (
+    DeviceId,
+    NodeKind,
+    NodePool,
+    PoolReading,
+    Problem,
+    held_devices,
+    read_pool,
+    several_pools,
+)
+from dracaena.controller.allocation.result import Allocation
+
+_NO_POOL: Final = PoolReading(None)
+
+Buckets = Mapping[NodeKind, Mapping[int, Sequence[str]]]
+"""Kind → mask of the free devices → names of the nodes, ascending."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolChange:
+    """What changed when slices of a pool were taken in."""
+
+    offer_changed: bool
+    """Whether other devices are offered than before, or otherwise linked or tainted."""
+    new_problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The bucket that a node stands in."""
+
+    kind: NodeKind
+    free: int
+
+
+class Inventory:
+    """Nodes, pools, classes, and who holds which devices. One owner, one thread at a time.
+
+    Holders are named by their owner's words; a device is free when nobody holds it. All of it is derived from what the
+    last calls told, whatever their order: check() says so.
+    """
+
+    def __init__(self, driver: str) -> None:
+        self.driver = driver
+        self.nodes = NodeIndex()
+        self._classes: dict[str, DeviceClass] = {}
+        self._slices: dict[str, dict[str, ResourceSlice]] = {}
+        self._readings: dict[str, PoolReading] = {}
+        self._pools_of_node: dict[str, set[str]] = {}
+        self._kinds: WeakValueDictionary[tuple[Box, object], NodeKind] = WeakValueDictionary()
+        self._held_by: dict[str, frozenset[DeviceId]] = {}
+        self._holders: dict[str, dict[str, int]] = {}  # pool → device → number of holders
+        self._places: dict[str, Place | str] = {}
+        self._outside: Counter[str] = Counter()
+        self._buckets: dict[NodeKind, dict[int, list[str]]] = {}
+        self._problems: Counter[bool] = Counter()  # by Problem.passing
+
+    # Asking
+
+    @property
+    def classes(self) -> Mapping[str, DeviceClass]:
+        """All device classes by name."""
+        return MappingProxyType(self._classes)
+
+    @property
+    def buckets(self) -> Buckets:
+        """All nodes that offer devices of ours, by what they are and what is free. Do not change it."""
+        return self._buckets
+
+    @property
+    def outside(self) -> Mapping[str, int]:
+        """Why nodes are in no bucket, in words that follow a count of nodes → how many."""
+        return MappingProxyType(self._outside)
+
+    def place(self, node: str) -> Place | str:
+        """Return the bucket of a node that is there, or why it is in none, in words that follow a count of nodes."""
+        return self._places[node]
+
+    def pool(self, node: str) -> NodePool | None:
+        """Return the usable pool of a node."""
+        pools = self._pools_of_node.get(node, ())
+        return self._readings[next(iter(pools))].pool if len(pools) == 1 else None
+
+    def pool_named(self, name: str) -> NodePool | None:
+        """Return a usable pool by its own name."""
+        pool = self._readings.get(name, _NO_POOL).pool
+        return pool if pool is not None and len(self._pools_of_node[pool.node]) == 1 else None
+
+    def free(self, node: str) -> int:
+        """Return the mask of the devices of a node that are ours to allocate and not taken."""
+        pool = self.pool(node)
+        return 0 if pool is None else self._free(pool)
+
+    def problems(self) -> tuple[Problem, ...]:
+        """Return all that is published and cannot be used, sorted."""
+        found = [problem for reading in self._readings.values() for problem in reading.problems]
+        for node, pools in self._pools_of_node.items():
+            if len(pools) > 1:
+                found.extend(several_pools(node, name, len(pools)) for name in pools)
+        return tuple(sorted(found))
+
+    def problem_counts(self) -> tuple[int, int]:
+        """Return how many problems of devices and pools last, and how many pass by themselves."""
+        return self._problems[False], self._problems[True]
+
+    # Taking in
+
+    def set_class(self, item: DeviceClass) -> None:
+        """Take in a device class, new or changed."""
+        self._classes[item.metadata.name] = item
+
+    def remove_class(self, name: str) -> None:
+        """Forget a device class, if it is there."""
+        self._classes.pop(name, None)
+
+    def set_node(self, node: Node) -> None:
+        """Take in a node, new or changed."""
+        self.nodes.put(node)
+        self._put(node.metadata.name)
+
+    def remove_node(self, name: str) -> None:
+        """Forget a node, if it is there; its pool may stay and is then of no use."""
+        self.nodes.remove(name)
+        self._put(name)
+
+    def change_slice(self, old: ResourceSlice | None, new: ResourceSlice | None) -> PoolChange:
+        """Take in what became of a slice. Only its pool is read again; slices of other drivers do not count."""
+        ours = [item for item in (old, new) if item is not None and item.spec.driver == self.driver]
+        if old is not None and old in ours:
+            self._slices.get(old.spec.pool.name, {}).pop(old.key, None)
+        if new is not None and new in ours:
+            self._slices.setdefault(new.spec.pool.name, {})[new.key] = new
+        changes = [self._read_again(name) for name in sorted({item.spec.pool.name for item in ours})]
+        problems = (problem for change in changes for problem in change.new_problems)
+        return PoolChange(any(change.offer_changed for change in changes), tuple(problems))
+
+    def hold(self, holder: str, devices: frozenset[DeviceId]) -> frozenset[DeviceId]:
+        """Let `holder` hold just these devices from now on; return those that it let go.
+
+        Devices need not be known. Cost: O(devices), and for each node of theirs its GPUs.
+        """
+        before = self._held_by.pop(holder, frozenset())
+        if devices:
+            self._held_by[holder] = devices
+        for device in before - devices:
+            self._count(device, -1)
+        for device in devices - before:
+            self._count(device, 1)
+        for name in sorted({device.pool for device in before ^ devices}):
+            pool = self._readings.get(name, _NO_POOL).pool
+            if pool is not None:
+                self._put(pool.node)
+        return before - devices
+
+    def release(self, holder: str) -> frozenset[DeviceId]:
+        """Let a holder let go of everything; return what it held."""
+        return self.hold(holder, frozenset())
+
+    def commit(self, allocation: Allocation) -> None:
+        """Take the devices of a decision; undo() is the exact inverse."""
+        for entry in allocation.claims:
+            self.hold(assumed_holder(entry.claim.key, entry.claim.metadata.uid), allocation.devices(entry))
+
+    def undo(self, allocation: Allocation) -> None:
+        """Give the devices of a decision back that was committed."""
+        for entry in allocation.claims:
+            self.release(assumed_holder(entry.claim.key, entry.claim.metadata.uid))
+
+    def check(self) -> None:
+        """State what must always hold, by working everything out again from what was told. For tests: slow."""
+        self.nodes.check()
+        counts: Counter[DeviceId] = Counter(device for devices in self._held_by.values() for device in devices)
+        known = {DeviceId(p, d): count for p, devices in self._holders.items() for d, count in devices.items()}
+        assert known == dict(counts), "holders are counted"
+        assert set(self._slices) == set(self._readings), "each pool was read"
+        pools: dict[str, set[str]] = {}
+        for name, reading in self._readings.items():
+            again = read_pool(self.driver, self._slices[name].values())
+            assert again == reading, f"pool {name} was read as its slices are"
+            if reading.pool is not None:
+                pools.setdefault(reading.pool.node, set()).add(name)
+                assert self._kinds.get(_key(reading.pool.kind)) is reading.pool.kind, "equal kinds are one object"
+        assert pools == {node: names for node, names in self._pools_of_node.items() if names}, "pools are found by node"
+        assert set(self._places) == set(self.nodes.names), "each node has its place, and nobody else"
+        buckets: dict[NodeKind, dict[int, list[str]]] = {}
+        outside: Counter[str] = Counter()
+        for name in self.nodes.names:
+            place = self._where(name)
+            assert place == self._places[name], f"node {name} stands where it belongs"
+            if isinstance(place, str):
+                outside[place] += 1
+            else:
+                buckets.setdefault(place.kind, {}).setdefault(place.free, []).append(name)
+        assert buckets == self._buckets, "buckets hold the nodes by their place, in the order of names"
+        assert outside == self._outside, "nodes outside are counted"
+        problems = Counter(problem.passing for reading in self._readings.values() for problem in reading.problems)
+        assert problems == +self._problems, "problems are counted"
+
+    # Inside
+
+    def _read_again(self, name: str) -> PoolChange:
+        before = self._readings.pop(name, _NO_POOL)
+        after = _NO_POOL
+        if self._slices.get(name):
+            after = self._readings[name] = self._shared(read_pool(self.driver, self._slices[name].values()))
+        else:
+            self._slices.pop(name, None)
+        self._problems.subtract(problem.passing for problem in before.problems)
+        self._problems.update(problem.passing for problem in after.problems)
+        new_problems = tuple(problem for problem in after.problems if problem not in before.problems)
+        if before.pool is not None:
+            self._pools_of_node[before.pool.node].discard(name)
+            if not self._pools_of_node[before.pool.node]:
+                del self._pools_of_node[before.pool.node]
+        if after.pool is not None:
+            siblings = self._pools_of_node.setdefault(after.pool.node, set())
+            siblings.add(name)
+            if len(siblings) > 1:
+                new_problems += (several_pools(after.pool.node, name, len(siblings)),)
+        for node in sorted({pool.node for pool in (before.pool, after.pool) if pool is not None}):
+            self._put(node)
+        return PoolChange(before.pool != after.pool, new_problems)
+
+    def _shared(self, reading: PoolReading) -> PoolReading:
+        """Let equal nodes share one kind: it is compared by identity then, and its links are kept once."""
+        if reading.pool is None:
+            return reading
+        kind = self._kinds.setdefault(_key(reading.pool.kind), reading.pool.kind)
+        return replace(reading, pool=replace(reading.pool, kind=kind))
+
+    def _count(self, device: DeviceId, change: int) -> None:
+        counts = self._holders.setdefault(device.pool, {})
+        counts[device.device] = counts.get(device.device, 0) + change
+        if not counts[device.device]:
+            del counts[device.device]
+            if not counts:
+                del self._holders[device.pool]
+
+    def _free(self, pool: NodePool) -> int:
+        held = self._holders.get(pool.pool)
+        if not held:
+            return pool.offered
+        taken = 0
+        for ordinal, name in enumerate(pool.devices):
+            if name in held:
+                taken |= 1 << ordinal
+        return pool.offered & ~taken
+
+    def _where(self, name: str) -> Place | str:
+        pool = self.pool(name)
+        if pool is None:
+            return f"without usable GPUs of {self.driver}"
+        if not pool.offered:
+            return "whose GPUs kube-scheduler allocates (no taint of ours)"
+        return Place(pool.kind, self._free(pool))
+
+    def _put(self, name: str) -> None:
+        """Put a node where it belongs now."""
+        before = self._places.get(name)
+        after = self._where(name) if name in self.nodes else None
+        if before == after:
+            return
+        if isinstance(before, Place):
+            self._take_out(name, before)
+        elif before is not None:
+            self._outside[before] -= 1
+            if not self._outside[before]:
+                del self._outside[before]
+        if after is None:
+            del self._places[name]
+            return
+        name = self.nodes.get(name).node.metadata.name  # one object everywhere: names are compared by the thousand
+        self._places[name] = after
+        if isinstance(after, Place):
+            insort(self._buckets.setdefault(after.kind, {}).setdefault(after.free, []), name)
+        else:
+            self._outside[after] += 1
+
+    def _take_out(self, name: str, place: Place) -> None:
+        by_free = self._buckets[place.kind]
+        names = by_free[place.free]
+        del names[bisect_left(names, name)]
+        if not names:
+            del by_free[place.free]
+            if not by_free:
+                del self._buckets[place.kind]
+
+
+def _key(kind: NodeKind) -> tuple[Box, object]:
+    """Return what tells kinds apart. Not the kind itself: a table of weak values must not keep its values alive."""
+    return kind.box, kind.foreign_taints
+
+
+def make_inventory(
+    driver: str,
+    *,
+    nodes: Iterable[Node],
+    slices: Iterable[ResourceSlice],
+    claims: Iterable[ResourceClaim] = (),
+    classes: Iterable[DeviceClass] = (),
+) -> Inventory:
+    """Build an inventory of a moment; `claims` that are allocated hold their devices."""
+    inventory = Inventory(driver)
+    for node in nodes:
+        inventory.set_node(node)
+    for item in slices:
+        inventory.change_slice(None, item)
+    for device_class in classes:
+        inventory.set_class(device_class)
+    for claim in claims:
+        inventory.hold(claim_holder(claim), held_devices(claim, driver))
+    return inventory
+
+
+def claim_holder(claim: ResourceClaim) -> str:
+    """Return the name under which a claim holds what the API shows that it holds."""
+    return claim.key
+
+
+def assumed_holder(claim_key: str, claim_uid: str) -> str:
+    """Return the name under which a claim holds what was decided for it and the API may not show yet."""
+    return f"{claim_key} {claim_uid}"

@@ -1,0 +1,151 @@
+"""The walk over the nodes that have something to give, best first, without a look at each of them."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from dracaena.controller.allocation.answers import Answer, QuestionAnswers
+from dracaena.controller.allocation.inventory import Buckets, Inventory
+from dracaena.controller.allocation.node_index import Names
+from dracaena.controller.allocation.pod_demand import PodDemand
+from dracaena.controller.allocation.pool import NodeKind
+from dracaena.controller.allocation.result import Census, Placement
+
+NOT_SELECTED: Final = "left out by the pod's node selectors"
+
+FEW: Final = 8
+"""Where selectors leave less than one node in this many, these are put into buckets of their own; else all buckets are
+looked at, and the nodes of those that are come to are skipped. Both give the same answer."""
+
+
+_Candidates = tuple[int, int, Sequence[str], Answer]
+"""Nodes that have the same to give: rank; a number that tells equal ranks apart in the heap and decides nothing; names,
+ascending; what they have to give. A plain tuple: a decision makes one of each bucket."""
+
+
+class Search:
+    """One decision's walk. Reads the inventory, which must not change meanwhile."""
+
+    def __init__(self, inventory: Inventory, demand: PodDemand, answers: QuestionAnswers) -> None:
+        self._inventory = inventory
+        self._demand = demand
+        self._answers = answers
+        self._selected: Names | None = None
+        """The nodes that are meant among those of the buckets; None: all."""
+        self._ranked: list[_Candidates] = []
+        self._without: list[tuple[Answer, int]] = []
+        self._refused: Counter[int] = Counter()  # by number of the candidates
+        self._reasons: Counter[str] = Counter()
+
+    def placements(self) -> Iterator[Placement]:
+        """Yield the best placement on each node where the pod may run, best node first; of equal ones by name.
+
+        Cost: one step a bucket, then one a node that is come to. Whether the pod may run on a node is asked only then.
+        """
+        self._look()
+        heap = self._ranked.copy()
+        heapq.heapify(heap)
+        while heap:
+            first = heapq.heappop(heap)
+            equal = [first]
+            while heap and heap[0][0] == first[0]:
+                equal.append(heapq.heappop(heap))
+            for name, number, answer in self._by_name(equal):
+                reason = self._demand.filter.reason(self._inventory.nodes.get(name))
+                if reason is None:
+                    yield self._placement(name, answer)
+                else:
+                    self._refuse(number, reason, 1)
+
+    def census(self) -> Census:
+        """Return what became of all nodes until now. Cost: one step a bucket."""
+        buckets = [(answer, len(names)) for _, _, names, answer in self._ranked]
+        for number, count in self._refused.items():
+            answer, size = buckets[number]
+            buckets[number] = answer, size - count
+        buckets += self._without
+        outside, filtered = dict(self._inventory.outside), dict(self._reasons)
+        counted = sum(size for _, size in buckets) + sum(outside.values()) + sum(filtered.values())
+        left_out = len(self._inventory.nodes) - counted
+        if left_out:
+            filtered[NOT_SELECTED] = filtered.get(NOT_SELECTED, 0) + left_out
+        return Census(filtered, outside, tuple(buckets))
+
+    def _look(self) -> None:
+        for name in self._demand.beside:
+            self._look_beside(name)
+        ranked, without = self._ranked, self._without
+        buckets = self._buckets()
+        selected = self._selected
+        for kind, by_free in buckets.items():
+            answers = self._answers.of_kind(kind)
+            known = answers.known
+            for free, names in by_free.items():
+                if selected is not None and selected.isdisjoint(names):
+                    continue
+                answer = known.get(free) or answers.of(free)
+                if answer.best is None:
+                    without.append((answer, len(names)))
+                else:
+                    ranked.append((answer.rank, len(ranked), names, answer))
+
+    def _look_beside(self, name: str) -> None:
+        """Look at a node where the pod holds GPUs already: they are part of its set there, and nowhere else."""
+        place = self._inventory.place(name) if name in self._inventory.nodes else ""
+        if isinstance(place, str):
+            return
+        answer = self._answers.of_kind(place.kind).beside(place.free, self._demand.beside[name])
+        if answer.best is None:
+            self._without.append((answer, 1))
+        else:
+            self._ranked.append((answer.rank, len(self._ranked), (name,), answer))
+
+    def _buckets(self) -> Buckets:
+        """Return the buckets to look at, without the nodes that are looked at one by one."""
+        nodes, beside = self._inventory.nodes, self._demand.beside.keys()
+        selected = nodes.narrowed(self._demand.pod, self._demand.pins)
+        if beside:
+            return _gathered(self._inventory, (frozenset(nodes.names) if selected is None else selected) - beside)
+        if selected is not None and len(selected) * FEW < len(nodes):
+            return _gathered(self._inventory, selected)
+        self._selected = selected
+        return self._inventory.buckets
+
+    def _by_name(self, equal: Sequence[_Candidates]) -> Iterator[tuple[str, int, Answer]]:
+        """Go through nodes of equal rank in the order of their names; with each the number and answer of its bucket."""
+        if len(equal) == 1:
+            return self._named(equal[0])
+        return heapq.merge(*map(self._named, equal), key=lambda named: named[0])
+
+    def _named(self, candidates: _Candidates) -> Iterator[tuple[str, int, Answer]]:
+        _, number, names, answer = candidates
+        selected = self._selected
+        if selected is not None:
+            meant = [name for name in names if name in selected]
+            if len(meant) < len(names):
+                self._refuse(number, NOT_SELECTED, len(names) - len(meant))
+            names = meant
+        for name in names:
+            yield name, number, answer
+
+    def _refuse(self, number: int, reason: str, count: int) -> None:
+        self._reasons[reason] += count
+        self._refused[number] += count
+
+    def _placement(self, name: str, answer: Answer) -> Placement:
+        pool = self._inventory.pool(name)
+        assert pool is not None
+        assert answer.best is not None
+        return Placement(pool, answer.best, answer.second)
+
+
+def _gathered(inventory: Inventory, names: Iterable[str]) -> Buckets:
+    buckets: dict[NodeKind, dict[int, list[str]]] = {}
+    for name in sorted(names):
+        place = inventory.place(name)
+        if not isinstance(place, str):
+            buckets.setdefault(place.kind, {}).setdefault(place.free, []).append(name)
+    return buckets
