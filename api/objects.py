@@ -193,21 +193,70 @@ class DeviceAttribute(Wire, frozen=True):
     bool_value: bool | None = msgspec.field(default=None, name="bool")
     string: str | None = None
     version: str | None = None
+    ints: list[int] | None = None
+    bools: list[bool] | None = None
+    strings: list[str] | None = None
+    versions: list[str] | None = None
+
+
+class CapacityRange(Wire, frozen=True):
+    """requestPolicy.validRange: Quantities as text; `min` is required by the API."""
+
+    min: str | None = None
+    max: str | None = None
+    step: str | None = None
+
+
+class CapacityRequestPolicy(Wire, frozen=True):
+    """capacity[].requestPolicy: what a request for a part of the capacity is rounded to."""
+
+    default: str | None = None
+    valid_range: CapacityRange | None = None
+    valid_values: list[str] | None = None
 
 
 class DeviceCapacity(Wire, frozen=True):
     """One capacity of a device; `value` is a Quantity as text."""
 
     value: str
+    request_policy: CapacityRequestPolicy | None = None
+
+
+class Counter(Wire, frozen=True):
+    """One counter, declared or consumed; `value` is a Quantity as text."""
+
+    value: str
+
+
+class CounterSet(Wire, frozen=True):
+    """spec.sharedCounters[] of a ResourceSlice."""
+
+    name: str
+    counters: dict[str, Counter] = {}
+
+
+class CounterConsumption(Wire, frozen=True):
+    """devices[].consumesCounters[]: what the device takes from one counter set of its pool."""
+
+    counter_set: str
+    counters: dict[str, Counter] = {}
 
 
 class Device(Wire, frozen=True):
-    """One entry of spec.devices of a ResourceSlice."""
+    """One entry of spec.devices of a ResourceSlice. `node_selector` stays a raw document."""
 
     name: str
     attributes: dict[str, DeviceAttribute] = {}
     capacity: dict[str, DeviceCapacity] = {}
     taints: list[Taint] = []
+    consumes_counters: list[CounterConsumption] = []
+    allow_multiple_allocations: bool = False
+    node_name: str = ""
+    node_selector: dict[str, Any] | None = None
+    all_nodes: bool = False
+    binds_to_node: bool = False
+    binding_conditions: list[str] = []
+    binding_failure_conditions: list[str] = []
 
 
 class ResourcePool(Wire, frozen=True):
@@ -219,12 +268,19 @@ class ResourcePool(Wire, frozen=True):
 
 
 class ResourceSliceSpec(Wire, frozen=True):
-    """spec of a ResourceSlice of the kind that we publish: one node, devices only."""
+    """spec of a ResourceSlice. We publish those of one node with devices only; other drivers use the rest too.
+
+    Exactly one of the four ways to say which nodes is set; `node_selector` stays a raw document.
+    """
 
     driver: str
     pool: ResourcePool
     node_name: str = ""
+    node_selector: dict[str, Any] | None = None
+    all_nodes: bool = False
+    per_device_node_selection: bool = False
     devices: list[Device] = []
+    shared_counters: list[CounterSet] = []
 
 
 class ResourceSlice(KubeObject, frozen=True):
@@ -248,6 +304,9 @@ class DeviceResult(Wire, frozen=True):
     admin_access: bool | None = None
     share_id: str | None = msgspec.field(default=None, name="shareID")
     tolerations: list[Toleration] = []
+    consumed_capacity: dict[str, str] = {}
+    binding_conditions: list[str] = []
+    binding_failure_conditions: list[str] = []
 
 
 class OpaqueConfig(Wire, frozen=True):
@@ -307,6 +366,23 @@ class ResourceClaim(KubeObject, frozen=True):
     status: ResourceClaimStatus = ResourceClaimStatus()
 
 
+class ResourceClaimTemplateSpec(Wire, frozen=True):
+    """spec of a template: `spec` goes into the claim as it is, `metadata` gives labels and annotations."""
+
+    spec: dict[str, Any]
+    metadata: dict[str, Any] = {}
+
+
+class ResourceClaimTemplate(KubeObject, frozen=True):
+    """A template of claims, one for each pod that names it."""
+
+    API_VERSION: ClassVar[str] = "resource.k8s.io/v1"
+    RESOURCE: ClassVar[str] = "resourceclaimtemplates"
+    KIND: ClassVar[str] = "ResourceClaimTemplate"
+
+    spec: ResourceClaimTemplateSpec
+
+
 class DeviceClass(KubeObject, frozen=True):
     """A class of devices. `spec` stays the raw document, as in a claim."""
 
@@ -316,3 +392,29 @@ class DeviceClass(KubeObject, frozen=True):
     NAMESPACED: ClassVar[bool] = False
 
     spec: dict[str, Any] = {}
+
+
+class DeviceTaintSelector(Wire, frozen=True):
+    """spec.deviceSelector of a DeviceTaintRule: what is not set matches everything."""
+
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+
+
+class DeviceTaintRuleSpec(Wire, frozen=True):
+    """spec of a DeviceTaintRule. Without a selector it taints nothing."""
+
+    taint: Taint
+    device_selector: DeviceTaintSelector | None = None
+
+
+class DeviceTaintRule(KubeObject, frozen=True):
+    """A taint on devices that an admin puts there, beside the driver's own. v1 from Kubernetes 1.37 on."""
+
+    API_VERSION: ClassVar[str] = "resource.k8s.io/v1beta2"
+    RESOURCE: ClassVar[str] = "devicetaintrules"
+    KIND: ClassVar[str] = "DeviceTaintRule"
+    NAMESPACED: ClassVar[bool] = False
+
+    spec: DeviceTaintRuleSpec

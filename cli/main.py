@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from dracaena.api.errors import DracaenaError, PermanentError
-from dracaena.cli import controller, demo, kubelet_plugin, topology, version
+from dracaena.cli import controller, demo, kubelet_plugin, topology, validate, version
 
 EXIT_FAILED = 1
 """Something outside failed that may work later."""
@@ -34,6 +34,9 @@ examples:
   Look at a machine that comes with this package:
       dracaena topology machines
       dracaena topology show --machine dgx-1v
+
+  Check claims and classes before they are applied:
+      dracaena validate deploy/
 
   Run the two programs (see their --help for all settings):
       dracaena controller --kubeconfig ~/.kube/config
@@ -82,7 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for module in (topology, demo, controller, kubelet_plugin, version):
+    for module in (topology, validate, demo, controller, kubelet_plugin, version):
         module.register(commands)
     return parser
 

@@ -25,9 +25,10 @@ from dracaena.api.objects import (
     Pod,
     PodResourceClaim,
     ResourceClaim,
+    ResourceClaimTemplate,
     ResourceSlice,
 )
-from dracaena.demo.objects import NodeWithStatus, ResourceClaimTemplate
+from dracaena.demo.objects import NodeWithStatus
 from dracaena.demo.pod_claims import claim_name, consumer_of, is_done, is_owned_by, is_reserved_for, needed_entries
 from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
 from dracaena.kube.client import KubeClient

@@ -13,26 +13,10 @@ from dracaena.api.objects import (
     Pod,
     PodCondition,
     ResourceClaim,
+    ResourceClaimTemplate,
     ResourceSlice,
     Wire,
 )
-
-
-class ResourceClaimTemplateSpec(Wire, frozen=True):
-    """spec of a template: `spec` goes into the claim as it is, `metadata` gives labels and annotations."""
-
-    spec: dict[str, Any]
-    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
-
-
-class ResourceClaimTemplate(KubeObject, frozen=True):
-    """A template of claims, one for each pod that names it."""
-
-    API_VERSION: ClassVar[str] = "resource.k8s.io/v1"
-    RESOURCE: ClassVar[str] = "resourceclaimtemplates"
-    KIND: ClassVar[str] = "ResourceClaimTemplate"
-
-    spec: ResourceClaimTemplateSpec
 
 
 class NodeStatus(Wire, frozen=True):

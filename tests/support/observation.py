@@ -33,7 +33,10 @@ MACHINE = Machine("m", tuple(Gpu(uuid, index=10 + n) for n, uuid in enumerate(UU
 
 def slice_of(node: str, generation: int = 1) -> ResourceSlice:
     spec = ResourceSliceSpec(
-        DEFAULT_DRIVER_NAME, ResourcePool(node, generation, 1), node, list(encode_devices(MACHINE))
+        DEFAULT_DRIVER_NAME,
+        ResourcePool(node, generation, 1),
+        node_name=node,
+        devices=list(encode_devices(MACHINE)),
     )
     return ResourceSlice(metadata=ObjectMeta(name=f"{node}-{generation}"), spec=spec)
 

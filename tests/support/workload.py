@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dracaena.api.names import DEFAULT_DRIVER_NAME, DELETE_PROTECTION_FINALIZER
-from dracaena.api.objects import DeviceClass, Pod, ResourceClaim
-from dracaena.demo.objects import ResourceClaimTemplate
+from dracaena.api.objects import DeviceClass, Pod, ResourceClaim, ResourceClaimTemplate
 from dracaena.kube.client import KubeClient
 
 NAMESPACE = "default"

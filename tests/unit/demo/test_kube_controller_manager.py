@@ -2,9 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from dracaena.api.objects import ObjectMeta, Pod, PodResourceClaim
+from dracaena.api.objects import (
+    ObjectMeta,
+    Pod,
+    PodResourceClaim,
+    ResourceClaimTemplate,
+    ResourceClaimTemplateSpec,
+)
 from dracaena.demo.kube_controller_manager import claim_document, generate_name
-from dracaena.demo.objects import ResourceClaimTemplate, ResourceClaimTemplateSpec
 
 
 @pytest.mark.parametrize(

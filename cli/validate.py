@@ -1,0 +1,202 @@
+"""`dracaena validate`: check manifests before a cluster sees them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dracaena.api.names import DEFAULT_DRIVER_NAME
+from dracaena.cli.commands import Commands
+
+if TYPE_CHECKING:
+    from dracaena.cli.document import Place
+    from dracaena.cli.manifests import Source
+    from dracaena.validation import Finding
+
+EXIT_FINDINGS = 1
+"""At least one error was found. Unreadable input ends with 2, as for every command."""
+
+_DESCRIPTION = """\
+Check DeviceClasses, ResourceClaims, ResourceClaimTemplates, ResourceSlices and the claims of pods (also in Deployments,
+Jobs and the like) without a cluster: fields and limits of resource.k8s.io/v1, CEL selectors, Dracaena's own
+configuration, and names that objects of the input use for each other. Objects of other kinds are passed over.
+
+An error is what the API server would refuse, or what nobody can ever do. A warning is what it takes although it surely
+does something else than is wanted. Exit code: 0 no errors, 1 errors, 2 something cannot be read.
+"""
+_EPILOG = """\
+example:
+  $ cat claim.yaml
+  apiVersion: resource.k8s.io/v1
+  kind: ResourceClaim
+  metadata: {name: train}
+  spec:
+    devices:
+      requests:
+        - name: gpus
+          exactly:
+            deviceClassName: gpu.dracaena.dev
+            count: -4
+  $ dracaena validate claim.yaml
+  ResourceClaim train (claim.yaml:1)
+    claim.yaml:10:11: error: spec.devices.requests[0].exactly.count
+      negative: -4, expected a whole number above 0
+  1 object checked in 1 file: 1 error, 0 warnings
+
+more:
+  dracaena validate deploy/                              all of a folder and below
+  helm template my-chart | dracaena validate -           what a chart renders
+  kubectl get deviceclasses -o yaml | dracaena validate - -o json
+"""
+
+
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "validate",
+        help="check claims, classes and pods in files, without a cluster",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="YAML or JSON file, folder with such files, or - for standard input"
+    )
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="form (default: %(default)s)")
+    parser.add_argument(
+        "--driver-name",
+        default=DEFAULT_DRIVER_NAME,
+        metavar="NAME",
+        help="DRA driver whose configuration is read and whose taint is known (default: %(default)s)",
+    )
+    parser.set_defaults(run=_run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A finding and where the object it is about stands."""
+
+    finding: Finding
+    source: Source
+
+    @property
+    def place(self) -> Place:
+        return self.source.place.at(self.finding.path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Summary:
+    """What the last line says."""
+
+    files: int
+    objects: int
+    not_checked: int
+    errors: int
+    warnings: int
+
+    def __str__(self) -> str:
+        text = f"{_counted(self.objects, 'object')} checked in {_counted(self.files, 'file')}: "
+        text += f"{_counted(self.errors, 'error')}, {_counted(self.warnings, 'warning')}"
+        return (
+            f"{text} ({_counted(self.not_checked, 'object')} of other kinds not checked)" if self.not_checked else text
+        )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    import sys
+
+    from dracaena.cli.manifests import load_manifests
+    from dracaena.validation import Severity, is_checked, validate_all
+
+    manifests = load_manifests(arguments.files)
+    for line in manifests.left_out:
+        print(f"left out: {line}", file=sys.stderr)
+    verdicts = validate_all([manifest.object for manifest in manifests.objects], arguments.driver_name)
+    found = [
+        each
+        for manifest, findings in zip(manifests.objects, verdicts, strict=True)
+        for each in _in_order(findings, manifest.source)
+    ]
+    errors = sum(each.finding.severity is Severity.ERROR for each in found)
+    checked = sum(is_checked(manifest.object) for manifest in manifests.objects)
+    summary = _Summary(
+        files=len({manifest.source.file for manifest in manifests.objects}),
+        objects=checked,
+        not_checked=len(manifests.objects) - checked,
+        errors=errors,
+        warnings=len(found) - errors,
+    )
+    if arguments.output == "json":
+        print(json.dumps(_document(found, summary), indent=2))
+    else:
+        print("\n".join((*_lines(found), str(summary))))
+    return EXIT_FINDINGS if errors else 0
+
+
+def _in_order(findings: Sequence[Finding], source: Source) -> list[_Found]:
+    """Return findings about one object as a reader of its file meets them."""
+    found = [_Found(finding, source) for finding in findings]
+    return sorted(found, key=lambda each: (each.place.line, each.place.column))
+
+
+def _lines(found: Sequence[_Found]) -> Iterator[str]:
+    from dracaena.validation import render_path
+
+    about: Source | None = None
+    for each in found:
+        finding = each.finding
+        if each.source is not about:
+            about = each.source
+            yield f"{finding.object} ({each.source})"
+        where = f"{each.source.file}:{each.place.line}:{each.place.column}"
+        yield f"  {where}: {finding.severity.value}: {render_path(finding.path)}"
+        if finding.cel is None:
+            seen = "" if finding.seen == "an object" else f": {finding.seen}"
+            yield f"    {finding.message}{seen}, expected {finding.expected}"
+        else:
+            yield f"    {finding.message} (line {finding.cel.line}, column {finding.cel.column})"
+            yield from (f"      {line}" for line in finding.cel.excerpt.split("\n"))
+
+
+def _document(found: Sequence[_Found], summary: _Summary) -> dict[str, Any]:
+    """Return the JSON form; docs/validate.md promises it."""
+    return {
+        "findings": [_entry(each) for each in found],
+        "summary": {
+            "files": summary.files,
+            "objects": summary.objects,
+            "notChecked": summary.not_checked,
+            "errors": summary.errors,
+            "warnings": summary.warnings,
+        },
+    }
+
+
+def _entry(each: _Found) -> dict[str, Any]:
+    from dracaena.validation import render_path
+
+    finding, about, cel = each.finding, each.finding.object, each.finding.cel
+    return {
+        "file": each.source.file,
+        "line": each.place.line,
+        "column": each.place.column,
+        "object": {
+            "apiVersion": about.api_version,
+            "kind": about.kind,
+            "namespace": about.namespace,
+            "name": about.name,
+        },
+        "path": render_path(finding.path),
+        "severity": finding.severity.value,
+        "message": finding.message,
+        "seen": finding.seen,
+        "expected": finding.expected,
+        "cel": None if cel is None else {"line": cel.line, "column": cel.column, "excerpt": cel.excerpt},
+    }
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -1,0 +1,233 @@
+"""Claims and templates. Each rule has what just passes and what breaks it; limits are those of kube-apiserver 1.36."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from support.api_documents import ABSENT, claim, edited, errors, template, warnings
+
+DEVICES = "spec.devices"
+REQUEST = "spec.devices.requests[0]"
+EXACTLY = f"{REQUEST}.exactly"
+ALTERNATIVES = "spec.devices.requests[1].firstAvailable"
+TOLERATION = f"{EXACTLY}.tolerations[0]"
+
+
+def requests(count: int, each: int = 1) -> list[Any]:
+    return [{"name": f"r{index}", "exactly": {"deviceClassName": "c", "count": each}} for index in range(count)]
+
+
+def alternatives(count: int) -> list[Any]:
+    return [{"name": f"a{index}", "deviceClassName": "c"} for index in range(count)]
+
+
+def constraints(count: int) -> list[Any]:
+    return [{"matchAttribute": "example.com/a"}] * count
+
+
+def alone(*entries: Any) -> dict[str, Any]:
+    """A claim's devices with these requests and nothing that refers to them."""
+    return {"requests": list(entries)}
+
+
+GOOD = [
+    ("spec", {}),
+    (DEVICES, ABSENT),
+    (DEVICES, {"requests": requests(32)}),
+    (DEVICES, alone(*requests(1, each=32))),
+    (f"{REQUEST}.name", "gpus"),
+    (f"{EXACTLY}.deviceClassName", "a." + "b" * 251),
+    (f"{EXACTLY}.allocationMode", ABSENT),
+    (f"{EXACTLY}.allocationMode", ""),
+    (f"{EXACTLY}.count", ABSENT),
+    (f"{EXACTLY}.count", None),
+    (f"{EXACTLY}.adminAccess", True),
+    (f"{EXACTLY}.tolerations", [{"operator": "Exists", "key": f"k{index}"} for index in range(17)]),
+    (f"{EXACTLY}.capacity.requests", {"a": 4, "b": 1.5, "c": "500m", "d": "1e3", "e": None}),
+    (f"{EXACTLY}.capacity", {}),
+    (ALTERNATIVES, [{"name": "fast", "deviceClassName": "c"}, *alternatives(7)]),
+    (f"{ALTERNATIVES}[1].count", 0),
+    (f"{TOLERATION}.operator", ABSENT),
+    (f"{TOLERATION}.value", "x" * 63),
+    (f"{TOLERATION}.effect", "NoExecute"),
+    (f"{TOLERATION}.effect", "None"),
+    (f"{TOLERATION}.tolerationSeconds", -5),
+    (f"{DEVICES}.constraints", constraints(32)),
+    (f"{DEVICES}.constraints[0].requests", []),
+    (f"{DEVICES}.constraints[0].matchAttribute", "d" * 63 + "/" + "i" * 32),
+    (f"{DEVICES}.constraints[0].matchAttribute", "Example.COM/_a1"),
+    (f"{DEVICES}.config[0].requests", ABSENT),
+    ("status", {"anything": 1}),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), GOOD)
+def test_what_the_server_takes_has_no_error(path: str, value: Any) -> None:
+    assert errors(edited(claim(), path, value)) == []
+
+
+BAD = [
+    ("spec", [], "spec: wrong type"),
+    ("spec.device", {}, "spec.device: unknown field: {}, expected one of devices"),
+    (f"{DEVICES}.request", [], "spec.devices.request: unknown field"),
+    (f"{DEVICES}.requests", {}, "spec.devices.requests: wrong type: {}, expected a list"),
+    (f"{DEVICES}.requests", requests(33), "spec.devices.requests: too many entries: a list of 33, expected at most 32"),
+    (DEVICES, alone(*requests(11, each=3)), "spec.devices.requests: 33 devices in all"),
+    (REQUEST, "gpus", f'{REQUEST}: wrong type: "gpus", expected an object'),
+    (REQUEST, None, f"{REQUEST}: neither exactly nor firstAvailable"),
+    (f"{REQUEST}.name", ABSENT, f"{REQUEST}.name: missing: nothing"),
+    (f"{REQUEST}.name", "", f"{REQUEST}.name: missing"),
+    (f"{REQUEST}.name", "GPUs", f'{REQUEST}.name: not a DNS label: "GPUs"'),
+    (f"{REQUEST}.name", "g" * 64, f"{REQUEST}.name: not a DNS label"),
+    (f"{REQUEST}.name", "a\n", f'{REQUEST}.name: not a DNS label: "a\\n"'),
+    (f"{REQUEST}.name", 5, f"{REQUEST}.name: wrong type: 5, expected a text"),
+    (f"{REQUEST}.name", "nic", "spec.devices.requests[1]: a second request of this name"),
+    (EXACTLY, ABSENT, f"{REQUEST}: neither exactly nor firstAvailable"),
+    (f"{REQUEST}.firstAvailable", alternatives(1), f"{REQUEST}: both exactly and firstAvailable"),
+    (f"{REQUEST}.atLeast", {}, f"{REQUEST}.atLeast: unknown field"),
+    (f"{EXACTLY}.deviceClassName", ABSENT, f"{EXACTLY}.deviceClassName: missing"),
+    (f"{EXACTLY}.deviceClassName", "a_b", f"{EXACTLY}.deviceClassName: not a DNS name"),
+    (f"{EXACTLY}.deviceClassName", "a" * 254, f"{EXACTLY}.deviceClassName: not a DNS name"),
+    (f"{EXACTLY}.derivedAttributes", [], f"{EXACTLY}.derivedAttributes: unknown field"),
+    (
+        f"{EXACTLY}.allocationMode",
+        "Some",
+        f'{EXACTLY}.allocationMode: unknown value: "Some", expected one of ExactCount, All',
+    ),
+    (f"{EXACTLY}.allocationMode", "All", f"{EXACTLY}.count: a count beside allocationMode All"),
+    (f"{EXACTLY}.count", -1, f"{EXACTLY}.count: negative"),
+    (f"{EXACTLY}.count", "4", f"{EXACTLY}.count: wrong type"),
+    (f"{EXACTLY}.count", True, f"{EXACTLY}.count: wrong type: true, expected a whole number of 64 bits"),
+    (f"{EXACTLY}.count", 2**63, f"{EXACTLY}.count: wrong type"),
+    (f"{EXACTLY}.count", 4.0, f"{EXACTLY}.count: wrong type"),
+    (f"{EXACTLY}.adminAccess", "yes", f"{EXACTLY}.adminAccess: wrong type"),
+    (f"{ALTERNATIVES}[0].adminAccess", False, f"{ALTERNATIVES}[0].adminAccess: unknown field"),
+    (f"{EXACTLY}.capacity.requests", {"a": "much"}, f'{EXACTLY}.capacity.requests.a: not a quantity: "much"'),
+    (f"{EXACTLY}.capacity.requests", {"a/b": True}, f'{EXACTLY}.capacity.requests["a/b"]: wrong type: true'),
+    (ALTERNATIVES, alternatives(9), f"{ALTERNATIVES}: too many entries: a list of 9, expected at most 8"),
+    (f"{ALTERNATIVES}[1].name", "fast", f"{ALTERNATIVES}[1]: a second alternative of this name"),
+    (f"{ALTERNATIVES}[0].name", "", f"{ALTERNATIVES}[0].name: missing"),
+    (f"{ALTERNATIVES}[0].count", -1, f"{ALTERNATIVES}[0].count: negative"),
+    (f"{TOLERATION}.key", "a/b/c", f"{TOLERATION}.key: not a label key"),
+    (f"{TOLERATION}.operator", "Is", f"{TOLERATION}.operator: unknown value"),
+    (f"{TOLERATION}.operator", "Exists", f"{TOLERATION}.value: a value beside operator Exists"),
+    (f"{TOLERATION}.value", "x" * 64, f"{TOLERATION}.value: not a label value"),
+    (f"{TOLERATION}.effect", "PreferNoSchedule", f"{TOLERATION}.effect: unknown value"),
+    (f"{TOLERATION}.seconds", 5, f"{TOLERATION}.seconds: unknown field"),
+    (f"{DEVICES}.constraints", constraints(33), f"{DEVICES}.constraints: too many entries"),
+    (f"{DEVICES}.constraints[0].matchAttribute", ABSENT, "[0]: neither matchAttribute nor distinctAttribute"),
+    (f"{DEVICES}.constraints[0].matchAttribute", "pcieRoot", ".matchAttribute: not a fully qualified name"),
+    (f"{DEVICES}.constraints[0].matchAttribute", "", ".matchAttribute: not a fully qualified name"),
+    (f"{DEVICES}.constraints[0].matchAttribute", "a.b/" + "i" * 33, ".matchAttribute: not a fully qualified name"),
+    (f"{DEVICES}.constraints[1].distinctAttribute", "a.b/1a", ".distinctAttribute: not a fully qualified name"),
+    (
+        f"{DEVICES}.constraints[0].requests[0]",
+        "nics",
+        'requests[0]: no such request in this claim: "nics", expected one of gpus, nic, nic/any, nic/fast',
+    ),
+    (f"{DEVICES}.constraints[0].requests[1]", "nic/slow", "requests[1]: no such request in this claim"),
+    (f"{DEVICES}.constraints[0].requests[1]", "nic/fast/er", "requests[1]: no such request in this claim"),
+    (f"{DEVICES}.constraints[0].requests[1]", "gpus", "requests[1]: named twice"),
+    (f"{DEVICES}.constraints[0].requests", ["gpus"] * 33, "requests: too many entries"),
+    (f"{DEVICES}.config[0].requests[0]", "gpu", "config[0].requests[0]: no such request"),
+    ("metadata.name", ABSENT, "metadata.name: missing"),
+    ("extra", 1, "extra: unknown field"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "found"), BAD)
+def test_what_the_server_refuses_is_an_error_with_its_place(path: str, value: Any, found: str) -> None:
+    assert any(found in error for error in errors(edited(claim(), path, value)))
+
+
+MISTAKES = [
+    (f"{EXACTLY}.count", 0, f"{EXACTLY}.count: read as 1 by the server: 0"),
+    (f"{EXACTLY}.tolerations", [{"key": "k", "value": "v"}] * 17, "tolerations: more than is documented"),
+    (f"{TOLERATION}.key", "", "key: an empty key with operator Equal tolerates this value of every taint"),
+    (f"{TOLERATION}.tolerationSeconds", 5, "tolerationSeconds: ignored with effect left out"),
+    (f"{EXACTLY}.capacity.requests", {"a/b/c": "1"}, "the key is not a qualified name, no device has such a capacity"),
+    (f"{DEVICES}.constraints[0].distinctAttribute", "a.b/c", "distinctAttribute: ignored beside matchAttribute"),
+    (f"{DEVICES}.constraints[0].matchAttribute", "a/b/c", "more than one '/', no device has such an attribute"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "found"), MISTAKES)
+def test_what_the_server_takes_by_mistake_is_a_warning_and_no_error(path: str, value: Any, found: str) -> None:
+    document = edited(claim(), path, value)
+    assert any(found in warning for warning in warnings(document))
+    assert errors(document) == []
+
+
+def test_a_good_claim_has_no_findings() -> None:
+    assert errors(claim()) + warnings(claim()) == []
+
+
+RACES = [
+    {"operator": "Exists"},
+    {"key": "gpu.dracaena.dev/controller-allocated", "operator": "Exists"},
+    {"key": "gpu.dracaena.dev/controller-allocated", "operator": "Equal", "value": "true", "effect": "NoSchedule"},
+    {"key": "gpu.dracaena.dev/controller-allocated", "value": "true"},
+]
+NO_RACES = [
+    {"operator": "Exists", "effect": "NoExecute"},
+    {"key": "gpu.dracaena.dev/controller-allocated", "operator": "Equal", "value": "false"},
+    {"key": "gpu.dracaena.dev/other", "operator": "Exists"},
+]
+
+
+@pytest.mark.parametrize("toleration", RACES)
+@pytest.mark.parametrize("place", [f"{EXACTLY}.tolerations", f"{ALTERNATIVES}[0].tolerations"])
+def test_a_toleration_of_our_taint_is_warned_of(toleration: dict[str, Any], place: str) -> None:
+    found = warnings(edited(claim(), place, [toleration]))
+    assert len(found) == 1
+    assert "kube-scheduler may give one of our devices to two claims" in found[0]
+
+
+@pytest.mark.parametrize("toleration", NO_RACES)
+def test_a_toleration_of_something_else_is_not_warned_of(toleration: dict[str, Any]) -> None:
+    assert warnings(edited(claim(), f"{EXACTLY}.tolerations", [toleration])) == []
+
+
+def test_the_taint_follows_the_name_of_the_driver() -> None:
+    document = edited(claim(), f"{EXACTLY}.tolerations", RACES[1:2])
+    assert warnings(document, driver="other.example.com") == []
+    other = edited(document, f"{TOLERATION}.key", "other.example.com/controller-allocated")
+    assert len(warnings(other, driver="other.example.com")) == 1
+
+
+def test_a_template_is_checked_like_a_claim_one_step_deeper() -> None:
+    document = edited(template(), "spec.spec.devices.requests[0].exactly.count", -1)
+    assert [error.split(":")[0] for error in errors(document)] == ["spec.spec.devices.requests[0].exactly.count"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "found"),
+    [
+        ("spec.metadata.name", "x", 'spec.metadata.name: unknown field: "x", expected one of labels, annotations'),
+        ("spec.metadata.labels", {"a": "-"}, "spec.metadata.labels.a: not a label value"),
+        ("spec.devices", {}, "spec.devices: unknown field: {}, expected one of metadata, spec"),
+        ("status", {}, "status: unknown field"),
+    ],
+)
+def test_a_template_has_rules_of_its_own(path: str, value: Any, found: str) -> None:
+    assert any(found in error for error in errors(edited(template(), path, value)))
+
+
+def test_the_fewest_devices_of_alternatives_count() -> None:
+    many = {"name": "b", "firstAvailable": [{"name": "x", "deviceClassName": "c", "count": 9}, *alternatives(1)]}
+    assert errors({**claim(), "spec": {"devices": alone(*requests(31), many)}}) == []
+    assert (
+        len(
+            errors(
+                {
+                    **claim(),
+                    "spec": {
+                        "devices": alone(*requests(31, each=1), {**many, "firstAvailable": [many["firstAvailable"][0]]})
+                    },
+                }
+            )
+        )
+        == 1
+    )

@@ -1,0 +1,147 @@
+"""The claims of pods and of what makes pods, and what pods and claims of one input say about each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dracaena.validation import Severity, is_checked, validate_all
+from support.api_documents import ABSENT, claim, device_class, edited, errors, paths, pod, pod_spec, template, warnings
+
+CLAIM = "spec.resourceClaims[0]"
+USE = "spec.containers[0].resources.claims"
+
+
+GOOD = [
+    ("spec.resourceClaims", []),
+    ("spec", {}),
+    (f"{USE}[0].request", ""),
+    (f"{USE}[0].request", ABSENT),
+    (f"{USE}[2]", {"name": "gpus", "request": "more"}),
+    ("spec.containers[0].resources.limits", {"cpu": "anything: not about claims"}),
+    ("spec.anything", {"not": "about claims"}),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), GOOD)
+def test_what_the_server_takes_has_no_error(path: str, value: Any) -> None:
+    document = edited(pod(), path, value)
+    if path == "spec.resourceClaims":
+        document = edited(edited(document, USE, []), "spec.initContainers", [])
+    assert errors(document) == []
+
+
+BAD = [
+    (f"{CLAIM}.name", ABSENT, f"{CLAIM}.name: missing"),
+    (f"{CLAIM}.name", "GPUs", f"{CLAIM}.name: not a DNS label"),
+    (f"{CLAIM}.name", "nic", "spec.resourceClaims[1]: a second claim of this name"),
+    (
+        f"{CLAIM}.resourceClaimName",
+        ABSENT,
+        f"{CLAIM}: neither resourceClaimName nor resourceClaimTemplateName",
+    ),
+    (f"{CLAIM}.resourceClaimTemplateName", "x", f"{CLAIM}: both resourceClaimName and resourceClaimTemplateName"),
+    (f"{CLAIM}.resourceClaimName", "", f"{CLAIM}.resourceClaimName: missing"),
+    (f"{CLAIM}.resourceClaimName", "a_b", f"{CLAIM}.resourceClaimName: not a DNS name"),
+    (f"{CLAIM}.source", {}, f"{CLAIM}.source: unknown field"),
+    (f"{USE}[0].name", "gpu", f'{USE}[0].name: no such claim in spec.resourceClaims: "gpu", expected one of gpus, nic'),
+    (f"{USE}[0].name", ABSENT, f"{USE}[0].name: no such claim"),
+    (f"{USE}[0].request", "A", f"{USE}[0].request: not a DNS label"),
+    (f"{USE}[0].requests", [], f"{USE}[0].requests: unknown field"),
+    (f"{USE}[2]", {"name": "nic"}, f"{USE}[2]: named twice in one container"),
+    (f"{USE}[2]", {"name": "nic", "request": "r"}, f"{USE}[2]: named twice in one container"),
+    (f"{USE}[2]", {"name": "gpus"}, f"{USE}[2]: named twice in one container"),
+    (f"{USE}[2]", {"name": "gpus", "request": "gpus"}, f"{USE}[2]: named twice in one container"),
+    ("spec.resourceClaims", {}, "spec.resourceClaims: wrong type"),
+    (
+        "spec.initContainers[0].resources.claims[0].name",
+        "x",
+        "spec.initContainers[0].resources.claims[0].name: no such claim",
+    ),
+    ("metadata.annotations", {"kubernetes.io/config.mirror": "x"}, "spec.resourceClaims: claims of a static pod"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "found"), BAD)
+def test_what_the_server_refuses_is_an_error_with_its_place(path: str, value: Any, found: str) -> None:
+    assert any(found in error for error in errors(edited(pod(), path, value)))
+
+
+def test_a_claim_that_no_container_uses_is_warned_of() -> None:
+    (warning,) = warnings(edited(edited(pod(), USE, [{"name": "gpus"}]), "spec.initContainers", []))
+    assert warning.startswith("spec.resourceClaims[1]: no container uses this claim")
+
+
+WORKLOADS = [
+    ("apps/v1", "Deployment", "spec.template.spec"),
+    ("apps/v1", "StatefulSet", "spec.template.spec"),
+    ("apps/v1", "DaemonSet", "spec.template.spec"),
+    ("apps/v1", "ReplicaSet", "spec.template.spec"),
+    ("batch/v1", "Job", "spec.template.spec"),
+    ("batch/v1", "CronJob", "spec.jobTemplate.spec.template.spec"),
+    ("v1", "ReplicationController", "spec.template.spec"),
+    ("v1", "PodTemplate", "template.spec"),
+]
+
+
+def workload(api_version: str, kind: str, path: str) -> dict[str, Any]:
+    value: Any = pod_spec()
+    for step in reversed(path.split(".")):
+        value = {step: value}
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": "w"}, **value}
+
+
+@pytest.mark.parametrize(("api_version", "kind", "path"), WORKLOADS)
+def test_the_pods_of_workloads_are_checked(api_version: str, kind: str, path: str) -> None:
+    document = workload(api_version, kind, path)
+    assert is_checked(document)
+    assert errors(document) == []
+    (error, *_) = errors(edited(document, f"{path}.resourceClaims[0].name", "A"))
+    assert error.startswith(f"{path}.resourceClaims[0].name: not a DNS label")
+    (findings,) = validate_all([document])
+    assert findings == ()
+
+
+def errors_among(*documents: dict[str, Any]) -> list[str]:
+    return [str(each) for findings in validate_all(documents) for each in findings if each.severity is Severity.ERROR]
+
+
+@pytest.mark.parametrize("first", ["claim", "pod"])
+def test_a_request_that_the_claim_of_the_input_does_not_have_is_an_error(first: str) -> None:
+    wrong = edited(pod(), f"{USE}[0].request", "gpu")
+    documents = (claim(), wrong) if first == "claim" else (wrong, claim())
+    (error,) = errors_among(*documents)
+    assert error == (
+        f'{USE}[0].request: no such request in what claim gpus refers to: "gpu", expected one of gpus, nic'
+    )
+
+
+def test_a_request_that_the_template_of_the_input_does_not_have_is_an_error() -> None:
+    document = edited(pod(), f"{USE}[1].request", "fast")
+    (error,) = errors_among(template(), document)
+    assert error.startswith(f"{USE}[1].request: no such request in what claim nic refers to")
+
+
+def test_a_claim_that_is_not_in_the_input_or_in_another_namespace_says_nothing() -> None:
+    wrong = edited(pod(), f"{USE}[0].request", "gpu")
+    assert errors_among(wrong) == []
+    assert errors_among(edited(claim(), "metadata.namespace", "other"), wrong) == []
+    assert errors_among(template(), wrong) == []
+
+
+def test_pods_of_workloads_are_held_against_the_claims_too() -> None:
+    document = edited(workload(*WORKLOADS[0]), "spec.template.spec.containers[0].resources.claims[0].request", "gpu")
+    (error,) = errors_among(document, claim())
+    assert error.startswith("spec.template.spec.containers[0].resources.claims[0].request: no such request")
+
+
+def test_an_object_that_stands_twice_is_warned_of_once() -> None:
+    one, two, three = validate_all([device_class(), claim(), device_class()])
+    assert (one, two) == ((), ())
+    assert paths(three, Severity.WARNING) == ["metadata.name"]
+
+
+def test_objects_with_generated_names_are_different_objects() -> None:
+    generated = edited(edited(claim(), "metadata.name", ABSENT), "metadata.generateName", "train-")
+    assert validate_all([generated, generated]) == ((), ())

@@ -1,0 +1,28 @@
+"""Checks objects of the Kubernetes API before a cluster sees them: limits, CEL, opaque configurations, references.
+
+Pure, so that `dracaena validate` and an admission webhook give the same answer:
+
+    for finding in validate_object(claim):
+        print(finding)
+
+An ERROR is what kube-apiserver 1.36 refuses, or what nobody can ever do; a WARNING is what it takes although it
+surely does something else than its author wants. docs/validate.md lists both, and where they differ from the server.
+"""
+
+from __future__ import annotations
+
+from dracaena.validation.findings import CelPosition, Finding, ObjectReference, Path, Severity, render_path
+from dracaena.validation.objects import is_checked, reference_to, validate_all, validate_object
+
+__all__ = [
+    "CelPosition",
+    "Finding",
+    "ObjectReference",
+    "Path",
+    "Severity",
+    "is_checked",
+    "reference_to",
+    "render_path",
+    "validate_all",
+    "validate_object",
+]

@@ -1,0 +1,216 @@
+"""Checks ResourceClaims and ResourceClaimTemplates of resource.k8s.io/v1: what is asked for, and how requests relate.
+
+Limits are those of kube-apiserver 1.36 as it enforces them, which is not always as the documentation has them: the
+tolerations of a request, for example, are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from dracaena.validation.configs import MOST_CONFIGS, check_config
+from dracaena.validation.field import Field, Fields, check_distinct
+from dracaena.validation.metadata import check_metadata, check_template_metadata
+from dracaena.validation.quantities import check_quantity
+from dracaena.validation.selectors import check_selectors
+from dracaena.validation.syntax import DNS_LABEL, DNS_SUBDOMAIN, FULLY_QUALIFIED_NAME, QUALIFIED_NAME
+from dracaena.validation.tolerations import check_tolerations
+
+MOST_REQUESTS = 32
+"""Requests of one claim, and names in one list of requests (DeviceRequestsMaxSize)."""
+MOST_ALTERNATIVES = 8
+"""Entries of firstAvailable (FirstAvailableDeviceRequestMaxSize)."""
+MOST_CONSTRAINTS = 32
+"""Constraints of one claim (DeviceConstraintsMaxSize)."""
+MOST_DEVICES = 32
+"""Devices that one claim can hold (AllocationResultsMaxSize): the server takes more, no allocator gives them."""
+
+_ALTERNATIVE = ("deviceClassName", "selectors", "allocationMode", "count", "tolerations", "capacity")
+_EXACTLY = (*_ALTERNATIVE, "adminAccess")
+
+RequestNames = Mapping[str, Collection[str]]
+"""Name of each request → names of its alternatives."""
+
+
+def check_claim(field: Field, driver: str) -> None:
+    """Check a ResourceClaim as it would be created. Its status is not looked at: creation drops it."""
+    claim = field.fields("apiVersion", "kind", "metadata", "spec", "status")
+    if claim is not None:
+        check_metadata(claim["metadata"], namespaced=True)
+        check_claim_spec(claim["spec"], driver)
+
+
+def check_template(field: Field, driver: str) -> None:
+    """Check a ResourceClaimTemplate."""
+    template = field.fields("apiVersion", "kind", "metadata", "spec")
+    if template is None:
+        return
+    check_metadata(template["metadata"], namespaced=True)
+    spec = template["spec"].fields("metadata", "spec")
+    if spec is not None:
+        check_template_metadata(spec["metadata"])
+        check_claim_spec(spec["spec"], driver)
+
+
+def check_claim_spec(field: Field, driver: str) -> None:
+    """Check the spec of a claim, for a driver of this name as ours."""
+    spec = field.fields("devices")
+    devices = spec and spec["devices"].fields("requests", "constraints", "config")
+    if not devices:
+        return
+    names = request_names(devices["requests"].value)
+    _check_requests(devices["requests"], driver)
+    for constraint in devices["constraints"].items(MOST_CONSTRAINTS) or ():
+        _check_constraint(constraint, names)
+    for entry in devices["config"].items(MOST_CONFIGS) or ():
+        config = entry.fields("requests", "opaque")
+        if config is not None:
+            _check_references(config["requests"], names)
+            check_config(config, driver)
+
+
+def request_names(requests: object) -> RequestNames:
+    """Return the names in a list of requests, as far as there are any. Never raises, whatever the value is."""
+    names: dict[str, set[str]] = {}
+    for request in requests if isinstance(requests, list) else ():
+        match request:
+            case {"name": str(name)}:
+                alternatives = request.get("firstAvailable")
+                entries = alternatives if isinstance(alternatives, list) else ()
+                names[name] = {
+                    entry["name"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("name"), str)
+                }
+    return names
+
+
+def _check_requests(field: Field, driver: str) -> None:
+    requests = field.items(MOST_REQUESTS)
+    if requests is None:
+        return
+    counts = [_check_request(request, driver) for request in requests]
+    check_distinct(requests, "name", "a second request of this name", "a name for each request")
+    if (total := sum(counts)) > MOST_DEVICES:
+        field.error(f"{total} devices in all", f"at most {MOST_DEVICES}: no allocator gives one claim more")
+
+
+def _check_request(field: Field, driver: str) -> int:
+    """Return the fewest devices that fulfil the request, as far as the claim says."""
+    request = field.fields("name", "exactly", "firstAvailable")
+    if request is None:
+        return 0
+    request["name"].name(DNS_LABEL)
+    exactly, alternatives = request["exactly"], request["firstAvailable"]
+    has_alternatives = alternatives.value not in (None, [])
+    if exactly.absent and not has_alternatives:
+        field.error("neither exactly nor firstAvailable", "one of them; a newer kind of request is not known")
+        return 0
+    if not exactly.absent and has_alternatives:
+        field.error("both exactly and firstAvailable", "one of them")
+        return 0
+    if has_alternatives:
+        return _check_alternatives(alternatives, driver)
+    details = exactly.fields(*_EXACTLY)
+    if details is None:
+        return 0
+    details["adminAccess"].boolean()
+    return _check_details(details, driver)
+
+
+def _check_alternatives(field: Field, driver: str) -> int:
+    alternatives = field.items(MOST_ALTERNATIVES)
+    if alternatives is None:
+        return 0
+    counts = []
+    for alternative in alternatives:
+        details = alternative.fields("name", *_ALTERNATIVE)
+        if details is not None:
+            details["name"].name(DNS_LABEL)
+            counts.append(_check_details(details, driver))
+    check_distinct(alternatives, "name", "a second alternative of this name", "a name for each alternative")
+    return min(counts, default=0)
+
+
+def _check_details(details: Fields, driver: str) -> int:
+    """Check what requests and alternatives have in common; return how many devices are asked for, 0 if unknown."""
+    details["deviceClassName"].name(DNS_SUBDOMAIN)
+    check_selectors(details["selectors"])
+    check_tolerations(details["tolerations"], driver)
+    _check_capacity(details["capacity"])
+    return _check_count(details["allocationMode"], details["count"])
+
+
+def _check_count(mode_field: Field, count_field: Field) -> int:
+    mode = "ExactCount" if mode_field.value in (None, "") else mode_field.choice(("ExactCount", "All"))
+    count = count_field.whole_number()
+    if mode is None or count is None:
+        return 0
+    if mode == "All":
+        if count != 0:
+            count_field.error("a count beside allocationMode All", "no count")
+        return 0
+    if count < 0:
+        count_field.error("negative", "a whole number above 0")
+    elif count == 0 and not count_field.absent:
+        count_field.warn("read as 1 by the server", "a whole number above 0, or none for 1")
+    return max(count, 0) if count else 1
+
+
+def _check_capacity(field: Field) -> None:
+    capacity = field.fields("requests")
+    if capacity is None:
+        return
+    for name, amount in (capacity["requests"].entries() or {}).items():
+        if not QUALIFIED_NAME.holds(name):
+            amount.warn(f"the key is not {QUALIFIED_NAME.what}, no device has such a capacity", QUALIFIED_NAME.expected)
+        check_quantity(amount)
+
+
+def _check_constraint(field: Field, names: RequestNames) -> None:
+    constraint = field.fields("requests", "matchAttribute", "distinctAttribute")
+    if constraint is None:
+        return
+    _check_references(constraint["requests"], names)
+    match, distinct = constraint["matchAttribute"], constraint["distinctAttribute"]
+    if match.absent and distinct.absent:
+        field.error("neither matchAttribute nor distinctAttribute", "one of them; a newer constraint is not known")
+        return
+    if not match.absent and not distinct.absent:
+        distinct.warn("ignored beside matchAttribute", "a constraint of its own for each attribute")
+        distinct.text()
+    _check_attribute(distinct if match.absent else match)
+
+
+def _check_attribute(field: Field) -> None:
+    text = field.text()
+    if text is None:
+        return
+    if text.count("/") > 1:
+        field.warn("more than one '/', no device has such an attribute", FULLY_QUALIFIED_NAME.expected)
+    elif not FULLY_QUALIFIED_NAME.holds(text):
+        field.error(f"not {FULLY_QUALIFIED_NAME.what}", FULLY_QUALIFIED_NAME.expected)
+
+
+def _check_references(field: Field, names: RequestNames) -> None:
+    """Check a list of `request` and `request/alternative`; an empty one means all."""
+    references = field.items(MOST_REQUESTS)
+    if references is None:
+        return
+    for reference in references:
+        text = reference.text()
+        if text is not None and not _is_known(text, names):
+            reference.error("no such request in this claim", _known(names))
+    check_distinct(references, None, "named twice", "each request once")
+
+
+def _is_known(reference: str, names: RequestNames) -> bool:
+    request, slash, alternative = reference.partition("/")
+    if request not in names or not DNS_LABEL.holds(request):
+        return False
+    return not slash or (alternative in names[request] and DNS_LABEL.holds(alternative))
+
+
+def _known(names: RequestNames) -> str:
+    known = [
+        known for name, below in names.items() for known in (name, *(f"{name}/{entry}" for entry in sorted(below)))
+    ]
+    return f"one of {', '.join(known[:10])}" if known else "the name of a request; there is none"

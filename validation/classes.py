@@ -1,0 +1,74 @@
+"""Checks DeviceClasses of resource.k8s.io/v1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dracaena.cel import Device, Failed, NoMatch
+from dracaena.validation.configs import MOST_CONFIGS, check_config
+from dracaena.validation.field import Field, Fields
+from dracaena.validation.metadata import check_metadata
+from dracaena.validation.selectors import CompiledSelector, check_selectors
+from dracaena.validation.syntax import EXTENDED_RESOURCE
+
+_MOST_COST = 10_000
+"""Units of cost for one look at a device without attributes: an honest selector needs tens."""
+
+
+def check_class(field: Field, driver: str) -> None:
+    """Check a DeviceClass, for a driver of this name as ours."""
+    device_class = field.fields("apiVersion", "kind", "metadata", "spec")
+    if device_class is None:
+        return
+    check_metadata(device_class["metadata"], namespaced=False)
+    spec = device_class["spec"].fields("selectors", "config", "extendedResourceName")
+    if spec is None:
+        return
+    selectors = check_selectors(spec["selectors"])
+    for entry in spec["config"].items(MOST_CONFIGS) or ():
+        config = entry.fields("opaque")
+        if config is not None:
+            check_config(config, driver)
+    is_ours = _is_ours(device_class, spec, selectors or (), driver)
+    spec["extendedResourceName"].name(EXTENDED_RESOURCE, optional=True)
+    if selectors is not None:
+        _warn_of_strangers(spec["selectors"], selectors, driver, is_ours=is_ours)
+    if spec["extendedResourceName"].value and is_ours:
+        spec["extendedResourceName"].warn(
+            "pods that ask by this name get their devices from kube-scheduler, which knows nothing of links",
+            "no extendedResourceName on a class of this driver",
+        )
+
+
+def _warn_of_strangers(field: Field, selectors: Sequence[CompiledSelector], driver: str, *, is_ours: bool) -> None:
+    """Warn where the class does not turn away a device of a driver that is no one's: one without any attribute.
+
+    Selectors run in order until one is false. One that has no answer, because it reads an attribute that is not there,
+    ends the allocation of the whole claim.
+    """
+    stranger = Device("stranger.invalid")
+    for each in selectors:
+        match each.selector.evaluate(stranger, _MOST_COST):
+            case NoMatch():
+                return
+            case Failed(reason):
+                each.expression.warn(
+                    f"no answer for devices of other drivers, which ends the allocation: {reason}",
+                    'device.driver == "…" && … in the first selector',
+                )
+                return
+    if is_ours:
+        field.warn(
+            "a class of this driver that matches the devices of every driver", f'device.driver == "{driver}" && …'
+        )
+
+
+def _is_ours(device_class: Fields, spec: Fields, selectors: Sequence[CompiledSelector], driver: str) -> bool:
+    """Whether a class is meant for devices of this driver: by its name, a configuration or a selector."""
+    metadata, configs = device_class["metadata"].value, spec["config"].value
+    if isinstance(metadata, dict) and metadata.get("name") == driver:
+        return True
+    opaques = [entry.get("opaque") for entry in configs if isinstance(entry, dict)] if isinstance(configs, list) else []
+    if any(isinstance(opaque, dict) and opaque.get("driver") == driver for opaque in opaques):
+        return True
+    return any(driver in each.selector.expression for each in selectors)

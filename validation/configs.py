@@ -1,0 +1,73 @@
+"""Checks device configurations: their form for every driver, and what is in those for ours."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from dracaena.api.config.v1alpha1 import ConfigError, decode_config
+from dracaena.validation.field import Field, Fields
+from dracaena.validation.findings import Path
+from dracaena.validation.syntax import DRIVER_NAME
+
+MOST_CONFIGS = 32
+"""Configurations of one class or claim (resource.k8s.io/v1, DeviceConfigMaxSize)."""
+MOST_PARAMETER_BYTES = 10 << 10
+"""Length of opaque parameters as JSON without blanks (OpaqueParametersMaxLength)."""
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]")
+
+
+def check_config(config: Fields, driver: str) -> None:
+    """Check what a class and a claim say alike: `opaque`. The parameters are read if they are for this driver."""
+    opaque_field = config["opaque"]
+    if opaque_field.absent:
+        opaque_field.error("missing", "opaque parameters for a driver")
+        return
+    opaque = opaque_field.fields("driver", "parameters")
+    if opaque is None:
+        return
+    opaque["driver"].name(DRIVER_NAME)
+    parameters = opaque["parameters"]
+    if parameters.absent:
+        parameters.error("missing", "an object that the driver reads")
+    elif not isinstance(parameters.value, dict):
+        parameters.error("wrong type", "an object")
+    elif _check_size(parameters) and opaque["driver"].value == driver:
+        _check_own(parameters)
+
+
+def _check_size(parameters: Field) -> bool:
+    try:
+        text = json.dumps(parameters.value, separators=(",", ":"), ensure_ascii=False, default=str)
+    except RecursionError:
+        _refuse_depth(parameters)
+        return False
+    size = len(text.encode("utf-8", "replace"))
+    if size > MOST_PARAMETER_BYTES:
+        parameters.error(f"parameters of {size} bytes", f"at most {MOST_PARAMETER_BYTES >> 10} KiB")
+        return False
+    return True
+
+
+def _check_own(parameters: Field) -> None:
+    try:
+        decode_config(parameters.value)
+    except ConfigError as error:
+        _at(parameters, _steps(error.path), error.seen).error("not understood by the driver", error.expected)
+    except RecursionError:
+        _refuse_depth(parameters)
+
+
+def _refuse_depth(parameters: Field) -> None:
+    parameters.error("nested too deep", "an object that can be read")
+
+
+def _steps(json_path: str) -> Path:
+    """Return the steps of a path such as `$.a[0].b`."""
+    found = _STEP.finditer(json_path)
+    return tuple(int(match[2]) if match[2] else (match[1] or match[3] or "") for match in found)
+
+
+def _at(field: Field, steps: Path, seen: Any) -> Field:
+    return Field(seen, (*field.path, *steps), field.report)

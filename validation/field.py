@@ -1,0 +1,186 @@
+"""Reads a document of the API value by value and reports what is wrong with each, as its strict decoder does.
+
+JSON null is the same as absence, an absent field the same as its zero value ("", 0, false, no entries). A value of a
+wrong type is reported once and read as None; who reads it checks nothing more about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dracaena.validation.findings import CelPosition, Finding, ObjectReference, Path, Severity, listed, printable, show
+from dracaena.validation.syntax import Syntax
+
+MOST_INT = 2**63 - 1
+"""The API's whole numbers are int64."""
+
+
+class Report:
+    """Collects the findings about one object, in the order in which they are made."""
+
+    def __init__(self, about: ObjectReference) -> None:
+        self.about = about
+        self.findings: list[Finding] = []
+
+
+class Field:
+    """One value in a document: what it is, where it stands, and where findings about it go."""
+
+    __slots__ = ("path", "report", "value")
+
+    def __init__(self, value: Any, path: Path, report: Report) -> None:
+        self.value = value
+        self.path = path
+        self.report = report
+
+    @property
+    def absent(self) -> bool:
+        """Whether nothing stands here."""
+        return self.value is None
+
+    def error(self, message: str, expected: str, cel: CelPosition | None = None) -> None:
+        """Report that the API server refuses this value."""
+        self._add(Severity.ERROR, message, expected, cel)
+
+    def warn(self, message: str, expected: str) -> None:
+        """Report that this value is taken but is a mistake."""
+        self._add(Severity.WARNING, message, expected)
+
+    def _add(self, severity: Severity, message: str, expected: str, cel: CelPosition | None = None) -> None:
+        seen = show(self.value)
+        self.report.findings.append(
+            Finding(severity, self.report.about, self.path, printable(message), seen, printable(expected), cel)
+        )
+
+    def below(self, step: str | int, value: Any) -> Field:
+        """Return a value that stands in this one."""
+        return Field(value, (*self.path, step), self.report)
+
+    def fields(self, *known: str) -> Fields | None:
+        """Read an object of the API: every field that is not known is reported."""
+        entries = self._mapping("an object")
+        if entries is None:
+            return None
+        for name in entries:
+            if name not in known:
+                self.below(name, entries[name]).error("unknown field", f"one of {listed(known)}")
+        return Fields(self, entries)
+
+    def some_fields(self) -> Fields | None:
+        """Read an object of the API of which only some fields are looked at."""
+        entries = self._mapping("an object")
+        return None if entries is None else Fields(self, entries)
+
+    def entries(self) -> dict[str, Field] | None:
+        """Read a map with free keys, sorted by key."""
+        entries = self._mapping("a map")
+        if entries is None:
+            return None
+        return {str(key): self.below(str(key), entries[key]) for key in sorted(entries, key=str)}
+
+    def items(self, most: int | None = None) -> list[Field] | None:
+        """Read a list. One that is too long is reported and nothing in it looked at, as the server does."""
+        if self.value is None:
+            return []
+        if not isinstance(self.value, list):
+            self._wrong_type("a list")
+            return None
+        if most is not None and len(self.value) > most:
+            self.error("too many entries", f"at most {most}")
+            return None
+        return [self.below(index, item) for index, item in enumerate(self.value)]
+
+    def text(self) -> str | None:
+        """Read a text."""
+        if self.value is None:
+            return ""
+        if not isinstance(self.value, str):
+            self._wrong_type("a text")
+            return None
+        return self.value
+
+    def whole_number(self) -> int | None:
+        """Read an int64."""
+        value = 0 if self.value is None else self.value
+        if isinstance(value, bool) or not isinstance(value, int) or not -MOST_INT - 1 <= value <= MOST_INT:
+            self._wrong_type("a whole number of 64 bits")
+            return None
+        return value
+
+    def boolean(self) -> bool | None:
+        """Read true or false."""
+        if self.value is not None and not isinstance(self.value, bool):
+            self._wrong_type("true or false")
+            return None
+        return bool(self.value)
+
+    def required(self, expected: str) -> bool:
+        """Report a text, list or map that is absent or empty; return whether it is there."""
+        if self.value in (None, "", [], {}):
+            self.error("missing", expected)
+            return False
+        return True
+
+    def name(self, syntax: Syntax, *, optional: bool = False) -> str | None:
+        """Read a text of this syntax. None if it is none, or absent."""
+        text = self.text()
+        if text is None or (optional and self.absent):
+            return None
+        if not text:
+            self.error("missing", syntax.expected)
+            return None
+        if not syntax.holds(text):
+            self.error(f"not {syntax.what}", syntax.expected)
+            return None
+        return text
+
+    def choice(self, choices: tuple[str, ...]) -> str | None:
+        """Read one of a few texts. None if it is another."""
+        text = self.text()
+        if text is not None and text not in choices:
+            self.error("unknown value", f"one of {listed(choices)}")
+            return None
+        return text
+
+    def _mapping(self, expected: str) -> Mapping[str, Any] | None:
+        if self.value is None:
+            return {}
+        if not isinstance(self.value, Mapping):
+            self._wrong_type(expected)
+            return None
+        return self.value
+
+    def _wrong_type(self, expected: str) -> None:
+        self.error("wrong type", expected)
+
+
+class Fields:
+    """The fields of one object of the API."""
+
+    __slots__ = ("_entries", "_owner")
+
+    def __init__(self, owner: Field, entries: Mapping[str, Any]) -> None:
+        self._owner = owner
+        self._entries = entries
+
+    def __getitem__(self, name: str) -> Field:
+        return self._owner.below(name, self._entries.get(name))
+
+
+def check_distinct(fields: list[Field], key: str | None, message: str, expected: str) -> None:
+    """Report each object with the text at this key, or each text, that an earlier one has; empty ones count as none."""
+    met: set[str] = set()
+    for field in fields:
+        text = field.value if key is None else text_at(field, key)
+        if not isinstance(text, str) or not text:
+            continue
+        if text in met:
+            field.error(message, expected)
+        met.add(text)
+
+
+def text_at(field: Field, key: str) -> str | None:
+    """Return a text that is not empty from an object, if it has one there. Reports nothing."""
+    text = field.value.get(key) if isinstance(field.value, dict) else None
+    return text if isinstance(text, str) and text else None

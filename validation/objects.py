@@ -1,0 +1,121 @@
+"""Checks whole objects: which checks an object gets, by its apiVersion and kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from dracaena.api.names import DEFAULT_DRIVER_NAME
+from dracaena.validation.claims import check_claim, check_template
+from dracaena.validation.classes import check_class
+from dracaena.validation.field import Field, Report
+from dracaena.validation.findings import Finding, ObjectReference
+from dracaena.validation.pods import check_pod
+from dracaena.validation.references import Input, check_pod_references, check_repeated
+from dracaena.validation.slices import check_slice
+
+RESOURCE_GROUP: Final = "resource.k8s.io"
+RESOURCE_VERSION: Final = f"{RESOURCE_GROUP}/v1"
+
+_RESOURCE_CHECKS: Final[Mapping[str, Callable[[Field, str], None]]] = {
+    "DeviceClass": check_class,
+    "ResourceClaim": check_claim,
+    "ResourceClaimTemplate": check_template,
+    "ResourceSlice": lambda field, _: check_slice(field),
+}
+_OTHER_RESOURCE_KINDS: Final = ("DeviceTaintRule", "ResourcePoolStatusRequest")
+"""Kinds of the group that are not checked, in whichever version."""
+_POD_TEMPLATES: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
+    ("", "Pod"): (),
+    ("", "PodTemplate"): ("template",),
+    ("", "ReplicationController"): ("spec", "template"),
+    ("apps", "DaemonSet"): ("spec", "template"),
+    ("apps", "Deployment"): ("spec", "template"),
+    ("apps", "ReplicaSet"): ("spec", "template"),
+    ("apps", "StatefulSet"): ("spec", "template"),
+    ("batch", "CronJob"): ("spec", "jobTemplate", "spec", "template"),
+    ("batch", "Job"): ("spec", "template"),
+}
+"""API group and kind of what makes pods → where the pod is in it."""
+
+
+def validate_object(document: Mapping[str, Any], driver: str = DEFAULT_DRIVER_NAME) -> tuple[Finding, ...]:
+    """Return what is wrong with one object by itself, in document order. Never raises for a value of JSON.
+
+    `driver` is the name of the driver whose opaque parameters are read and whose taint is known. An object of a kind
+    that is not checked has no findings: ask is_checked.
+    """
+    report = Report(reference_to(document))
+    field = Field(document, (), report)
+    group, kind = _group_and_kind(document)
+    if _is_resource_kind(group, kind):
+        _check_resource(field, report.about, driver)
+    elif (group, kind) in _POD_TEMPLATES:
+        check_pod(field, _POD_TEMPLATES[group, kind])
+    return tuple(report.findings)
+
+
+def validate_all(
+    documents: Sequence[Mapping[str, Any]], driver: str = DEFAULT_DRIVER_NAME
+) -> tuple[tuple[Finding, ...], ...]:
+    """Return for each object what is wrong with it, first by itself, then against the other objects of the input."""
+    references = [reference_to(document) for document in documents]
+    inputs = Input(list(zip(references, documents, strict=True)))
+    return tuple(
+        (*validate_object(document, driver), *_check_against(inputs, number, references[number], document))
+        for number, document in enumerate(documents)
+    )
+
+
+def is_checked(document: Mapping[str, Any]) -> bool:
+    """Whether objects of this kind are checked at all."""
+    group, kind = _group_and_kind(document)
+    return _is_resource_kind(group, kind) or (group, kind) in _POD_TEMPLATES
+
+
+def reference_to(document: Mapping[str, Any]) -> ObjectReference:
+    """Return what identifies the object, as far as it says so itself."""
+    metadata = document.get("metadata")
+    fields = metadata if isinstance(metadata, dict) else {}
+    return ObjectReference(
+        api_version=_text(document.get("apiVersion")),
+        kind=_text(document.get("kind")),
+        namespace=_text(fields.get("namespace")),
+        name=_text(fields.get("name")) or _text(fields.get("generateName")),
+    )
+
+
+def _check_against(
+    inputs: Input, number: int, reference: ObjectReference, document: Mapping[str, Any]
+) -> tuple[Finding, ...]:
+    group, kind = _group_and_kind(document)
+    path = _POD_TEMPLATES.get((group, kind))
+    references = () if path is None else check_pod_references(reference, document, path, inputs)
+    return (*check_repeated(number, reference, inputs), *references)
+
+
+def _check_resource(field: Field, about: ObjectReference, driver: str) -> None:
+    check = _RESOURCE_CHECKS.get(about.kind)
+    if check is None:
+        known = ", ".join((*_RESOURCE_CHECKS, *_OTHER_RESOURCE_KINDS))
+        field.below("kind", about.kind).error(f"no kind of {RESOURCE_GROUP}", f"one of {known}")
+    elif about.api_version != RESOURCE_VERSION:
+        version = field.below("apiVersion", about.api_version)
+        version.error("not the stable version, nothing else was checked", RESOURCE_VERSION)
+    else:
+        check(field, driver)
+
+
+def _is_resource_kind(group: str, kind: str) -> bool:
+    """Whether an object is of resource.k8s.io, or surely meant to be: no core kind has such a name."""
+    if group == RESOURCE_GROUP:
+        return kind not in _OTHER_RESOURCE_KINDS
+    return group == "" and kind in _RESOURCE_CHECKS
+
+
+def _group_and_kind(document: Mapping[str, Any]) -> tuple[str, str]:
+    return _text(document.get("apiVersion")).rpartition("/")[0], _text(document.get("kind"))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,104 @@
+"""Checks the parts of pods that are about resource claims; nothing else of a pod is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dracaena.validation.field import Field, Fields, check_distinct, text_at
+from dracaena.validation.syntax import DNS_LABEL, DNS_SUBDOMAIN
+
+_MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
+"""On pods that kubelet runs from a file; they can have no claims."""
+_CONTAINERS = ("initContainers", "containers")
+
+
+def check_pod(field: Field, template_path: tuple[str, ...]) -> None:
+    """Check a pod, or the pod template that an object has at this path."""
+    for step in template_path:
+        fields = field.some_fields()
+        if fields is None:
+            return
+        field = fields[step]
+    pod = field.some_fields()
+    spec = pod and pod["spec"].some_fields()
+    if not pod or not spec:
+        return
+    claims = spec["resourceClaims"]
+    if claims.value and _is_mirror(pod["metadata"].value):
+        claims.error("claims of a static pod", "no claims: kubelet cannot prepare them")
+        return
+    names = _check_claims(claims)
+    used: set[str] = set()
+    for container in _containers(spec):
+        used |= _check_uses(container, names)
+    for name, claim in names.items():
+        if name not in used:
+            claim.warn("no container uses this claim: its devices are taken, and nobody can see them", _USED)
+
+
+_USED = "a container with this name in resources.claims"
+
+
+def _is_mirror(metadata: object) -> bool:
+    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
+    return isinstance(annotations, dict) and _MIRROR_ANNOTATION in annotations
+
+
+def _containers(spec: Fields) -> Iterator[Field]:
+    for group in _CONTAINERS:
+        yield from spec[group].items() or ()
+
+
+def _check_claims(field: Field) -> dict[str, Field]:
+    """Check spec.resourceClaims; return the first claim of each name."""
+    claims = field.items() or []
+    names: dict[str, Field] = {}
+    for claim in claims:
+        fields = claim.fields("name", "resourceClaimName", "resourceClaimTemplateName")
+        if fields is None:
+            continue
+        fields["name"].name(DNS_LABEL)
+        if name := text_at(claim, "name"):
+            names.setdefault(name, claim)
+        by_name, by_template = fields["resourceClaimName"], fields["resourceClaimTemplateName"]
+        by_name.name(DNS_SUBDOMAIN, optional=True)
+        by_template.name(DNS_SUBDOMAIN, optional=True)
+        if by_name.absent == by_template.absent:
+            seen = "neither {} nor {}" if by_name.absent else "both {} and {}"
+            claim.error(seen.format("resourceClaimName", "resourceClaimTemplateName"), "exactly one of the two")
+    check_distinct(claims, "name", "a second claim of this name", "a name for each claim")
+    return names
+
+
+def _check_uses(container: Field, names: dict[str, Field]) -> set[str]:
+    """Check resources.claims of one container; return the names in it."""
+    fields = container.some_fields()
+    resources = fields and fields["resources"].some_fields()
+    uses = resources and resources["claims"].items()
+    met: set[tuple[str, str]] = set()
+    for use in uses or ():
+        entry = use.fields("name", "request")
+        if entry is None:
+            continue
+        name, request = entry["name"].text(), entry["request"].text()
+        if name is None or request is None:
+            continue
+        if request and not DNS_LABEL.holds(request):
+            entry["request"].error(f"not {DNS_LABEL.what}", DNS_LABEL.expected)
+        if name not in names:
+            entry["name"].error("no such claim in spec.resourceClaims", _one_of(names))
+        elif _overlaps(name, request, met):
+            use.error("named twice in one container", "each claim once, or each of its requests once")
+        met.add((name, request))
+    return {name for name, _ in met}
+
+
+def _overlaps(name: str, request: str, met: set[tuple[str, str]]) -> bool:
+    """Whether the container has this request of the claim already; an empty request means all."""
+    if not request:
+        return any(name == other for other, _ in met)
+    return (name, "") in met or (name, request) in met
+
+
+def _one_of(names: dict[str, Field]) -> str:
+    return f"one of {', '.join(sorted(names)[:10])}" if names else "an entry there; there is none"

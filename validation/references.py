@@ -1,0 +1,104 @@
+"""Checks what objects of one input say about each other. What is not in the input may be in the cluster: no finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dracaena.validation.claims import RequestNames, request_names
+from dracaena.validation.field import Field, Report
+from dracaena.validation.findings import Finding, ObjectReference
+
+Key = tuple[str, str, str]
+"""Kind, namespace, name."""
+
+
+class Input:
+    """All objects of one input, by what other objects call them."""
+
+    def __init__(self, objects: Sequence[tuple[ObjectReference, Mapping[str, Any]]]) -> None:
+        self._requests: dict[Key, RequestNames] = {}
+        self._repeated: set[int] = set()
+        met: set[tuple[str, Key]] = set()
+        for number, (reference, document) in enumerate(objects):
+            if not isinstance(_value_at(document, ("metadata", "name")), str):
+                continue  # a generated name is another one each time
+            key = (reference.kind, reference.namespace, reference.name)
+            if (reference.api_version, key) in met:
+                self._repeated.add(number)
+            met.add((reference.api_version, key))
+            if steps := _REQUESTS.get(reference.kind):
+                self._requests[key] = request_names(_value_at(document, steps))
+
+    def is_repeated(self, number: int) -> bool:
+        """Whether an earlier object of the input has the same kind, namespace and name as the one of this number."""
+        return number in self._repeated
+
+    def requests(self, namespace: str, claim: Any) -> RequestNames | None:
+        """Return the requests behind an entry of a pod's spec.resourceClaims; None if the input does not hold them."""
+        if not isinstance(claim, dict):
+            return None
+        for field, kind in (
+            ("resourceClaimName", "ResourceClaim"),
+            ("resourceClaimTemplateName", "ResourceClaimTemplate"),
+        ):
+            name = claim.get(field)
+            if isinstance(name, str):
+                return self._requests.get((kind, namespace, name))
+        return None
+
+
+_REQUESTS = {
+    "ResourceClaim": ("spec", "devices", "requests"),
+    "ResourceClaimTemplate": ("spec", "spec", "devices", "requests"),
+}
+
+
+def check_repeated(number: int, reference: ObjectReference, inputs: Input) -> list[Finding]:
+    """Warn of an object that stands in the input again: applied in turn, the last one wins."""
+    report = Report(reference)
+    if inputs.is_repeated(number):
+        name = Field(reference.name, ("metadata", "name"), report)
+        name.warn("a second object of this kind and name in the input; the last one wins", "each object once")
+    return report.findings
+
+
+def check_pod_references(
+    reference: ObjectReference, document: Mapping[str, Any], template_path: tuple[str, ...], inputs: Input
+) -> list[Finding]:
+    """Check that the requests that containers name are there, where the claim or template is in the input."""
+    report = Report(reference)
+    spec_path = (*template_path, "spec")
+    spec = _value_at(document, spec_path)
+    claims = spec.get("resourceClaims") if isinstance(spec, dict) else None
+    requests = {
+        claim["name"]: inputs.requests(reference.namespace, claim)
+        for claim in (claims if isinstance(claims, list) else ())
+        if isinstance(claim, dict) and isinstance(claim.get("name"), str)
+    }
+    for field, claim_name, request in _uses(Field(spec, spec_path, report)):
+        known = requests.get(claim_name)
+        if known is not None and request not in known:
+            field.error(f"no such request in what claim {claim_name} refers to", f"one of {', '.join(known) or 'none'}")
+    return report.findings
+
+
+def _uses(spec: Field) -> Iterator[tuple[Field, str, str]]:
+    """Yield (field of the request, name of the claim, request) for each use of one request by a container."""
+    for group in ("initContainers", "containers"):
+        containers = _value_at(spec.value, (group,))
+        for index, container in enumerate(containers if isinstance(containers, list) else ()):
+            uses = _value_at(container, ("resources", "claims"))
+            for at, use in enumerate(uses if isinstance(uses, list) else ()):
+                match use:
+                    case {"name": str(name), "request": str(request)} if request:
+                        path = (*spec.path, group, index, "resources", "claims", at, "request")
+                        yield Field(request, path, spec.report), name, request
+
+
+def _value_at(value: Any, steps: tuple[str, ...]) -> Any:
+    for step in steps:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(step)
+    return value

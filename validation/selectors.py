@@ -1,0 +1,72 @@
+"""Checks CEL selectors of device classes and requests: form, length, and what the compiler says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dracaena.cel import CompileError, Selector, compile_selector
+from dracaena.validation.field import Field
+from dracaena.validation.findings import CelPosition
+
+MOST_SELECTORS = 32
+"""Selectors of one class or request (resource.k8s.io/v1, DeviceSelectorsMaxSize)."""
+MOST_EXPRESSION_BYTES = 10 << 10
+"""Length of one expression (CELSelectorExpressionMaxLength)."""
+_EXCERPT_CHARACTERS = 100
+"""Characters of an expression's line that are shown around the caret."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledSelector:
+    """A selector that the API takes, and where its expression stands."""
+
+    expression: Field
+    selector: Selector
+
+
+def check_selectors(field: Field) -> list[CompiledSelector] | None:
+    """Check a list of selectors; return them in order, or None if there is something wrong with one."""
+    entries = field.items(MOST_SELECTORS)
+    if entries is None:
+        return None
+    compiled = [_compiled(entry) for entry in entries]
+    good = [each for each in compiled if each is not None]
+    return good if len(good) == len(compiled) else None
+
+
+def _compiled(entry: Field) -> CompiledSelector | None:
+    expression = _expression(entry)
+    text = None if expression is None else expression.text()
+    if expression is None or text is None:
+        return None
+    size = len(text.encode("utf-8", "replace"))
+    if size > MOST_EXPRESSION_BYTES:
+        expression.error(f"an expression of {size} bytes", f"at most {MOST_EXPRESSION_BYTES >> 10} KiB")
+        return None
+    try:
+        return CompiledSelector(expression, compile_selector(text, new=True))
+    except CompileError as error:
+        expected = "an expression that compiles and yields true or false"
+        expression.error(f"CEL: {error.message}", expected, _position(error, text))
+        return None
+
+
+def _expression(selector: Field) -> Field | None:
+    fields = selector.fields("cel")
+    if fields is None:
+        return None
+    if fields["cel"].absent:
+        fields["cel"].error("missing", "a CEL selector: cel.expression")
+        return None
+    cel = fields["cel"].fields("expression")
+    return None if cel is None else cel["expression"]
+
+
+def _position(error: CompileError, text: str) -> CelPosition:
+    """Return the place with its line of the expression; of a long line what is around the caret."""
+    lines = text.split("\n")
+    line = lines[error.line - 1] if 0 < error.line <= len(lines) else ""
+    at = min(max(error.column - 1, 0), len(line))
+    start = max(0, at - _EXCERPT_CHARACTERS // 2) if len(line) > _EXCERPT_CHARACTERS else 0
+    shown = "".join(c if c.isprintable() else " " for c in line[start : start + _EXCERPT_CHARACTERS])
+    return CelPosition(error.line, error.column, f"{shown}\n{' ' * (at - start)}^")

@@ -1,0 +1,230 @@
+"""Checks the devices of a ResourceSlice: attributes, capacities, taints, counters, nodes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from dracaena.validation.capacities import check_capacity
+from dracaena.validation.field import Field, Fields, check_distinct
+from dracaena.validation.nodes import check_node_selector
+from dracaena.validation.quantities import check_quantity
+from dracaena.validation.syntax import (
+    DNS_LABEL,
+    DNS_SUBDOMAIN,
+    LABEL_KEY,
+    LABEL_VALUE,
+    MOST_ATTRIBUTE_VALUE,
+    QUALIFIED_NAME,
+    SEMVER,
+)
+
+MOST_ENTRIES = 32
+"""Attributes and capacities of a device (ResourceSliceMaxAttributesAndCapacitiesPerDevice)."""
+MOST_VALUES = 48
+"""Values in all attributes of a device (ResourceSliceMaxAttributeValuesPerDevice)."""
+MOST_TAINTS = 16
+"""Taints of a device (DeviceTaintsMaxLength)."""
+MOST_CONSUMED_SETS = 2
+"""Counter sets that a device draws from (ResourceSliceMaxDeviceCounterConsumptionsPerDevice)."""
+MOST_COUNTERS = 32
+"""Counters of one set (ResourceSliceMaxCountersPerCounterSet)."""
+MOST_BINDING_CONDITIONS = 4
+"""Binding conditions of a device, and binding failure conditions (BindingConditionsMaxSize)."""
+
+_DEVICE = (
+    "name",
+    "attributes",
+    "capacity",
+    "consumesCounters",
+    "nodeName",
+    "nodeSelector",
+    "allNodes",
+    "taints",
+    "bindsToNode",
+    "bindingConditions",
+    "bindingFailureConditions",
+    "allowMultipleAllocations",
+    "nodeAllocatableResourceMappings",
+)
+_NODES = ("nodeName", "nodeSelector", "allNodes")
+_SCALARS = ("int", "bool", "string", "version")
+_LISTS = ("ints", "bools", "strings", "versions")
+_EFFECTS = ("NoSchedule", "NoExecute", "None")
+
+
+def check_device(field: Field, *, per_device_nodes: bool) -> None:
+    """Check one device; `per_device_nodes` is whether the slice leaves the choice of nodes to its devices."""
+    device = field.fields(*_DEVICE)
+    if device is None:
+        return
+    device["name"].name(DNS_LABEL)
+    shared = device["allowMultipleAllocations"].boolean() is True
+    _check_attributes(field, device)
+    for name, capacity in (device["capacity"].entries() or {}).items():
+        _check_key(name, capacity)
+        check_capacity(capacity, shared=shared)
+    for taint in device["taints"].items(MOST_TAINTS) or ():
+        _check_taint(taint)
+    _check_consumption(device["consumesCounters"])
+    _check_nodes(field, device, per_device_nodes=per_device_nodes)
+    device["bindsToNode"].boolean()
+    _check_binding(device["bindingConditions"], device["bindingFailureConditions"])
+    _check_node_resources(device["nodeAllocatableResourceMappings"], device["capacity"].value)
+
+
+def check_counters(field: Field) -> None:
+    """Check the counters of one set: a map that is not empty."""
+    if not field.required("counters with their values"):
+        return
+    entries = field.entries()
+    if entries is None:
+        return
+    if len(entries) > MOST_COUNTERS:
+        field.error(f"{len(entries)} counters", f"at most {MOST_COUNTERS}")
+        return
+    for name, counter in entries.items():
+        if not DNS_LABEL.holds(name):
+            counter.error(f"the key is not {DNS_LABEL.what}", DNS_LABEL.expected)
+        value = counter.fields("value")
+        if value is not None:
+            check_quantity(value["value"])
+
+
+def _check_key(name: str, field: Field) -> None:
+    if name.count("/") > 1:
+        field.warn("more than one '/' in the key, no selector can name it", QUALIFIED_NAME.expected)
+    elif not QUALIFIED_NAME.holds(name):
+        field.error(f"the key is not {QUALIFIED_NAME.what}", QUALIFIED_NAME.expected)
+
+
+def _check_attributes(field: Field, device: Fields) -> None:
+    attributes = device["attributes"].entries() or {}
+    capacities = device["capacity"].value
+    entries = len(attributes) + (len(capacities) if isinstance(capacities, dict) else 0)
+    if entries > MOST_ENTRIES:
+        field.error(f"{entries} attributes and capacities", f"at most {MOST_ENTRIES}")
+    values = 0
+    for name, attribute in attributes.items():
+        _check_key(name, attribute)
+        values += _check_attribute(attribute)
+    if values > MOST_VALUES:
+        field.error(f"{values} values of attributes", f"at most {MOST_VALUES}")
+
+
+def _check_attribute(field: Field) -> int:
+    """Check one attribute; return how many values it counts for."""
+    attribute = field.fields(*_SCALARS, *_LISTS)
+    if attribute is None:
+        return 1
+    given = [kind for kind in (*_SCALARS, *_LISTS) if not attribute[kind].absent]
+    if len(given) != 1:
+        field.error(", ".join(given) or "no value", f"exactly one of {', '.join((*_SCALARS, *_LISTS))}")
+    count = 0
+    for kind in given:
+        if kind in _SCALARS:
+            _check_value(attribute[kind], kind)
+            continue
+        items = attribute[kind].items()
+        attribute[kind].warn("dropped by servers whose gate DRAListTypeAttributes is off (it is in 1.36)", "one value")
+        if items == []:
+            attribute[kind].error("an empty list", "a value, or no list")
+        for item in items or ():
+            _check_value(item, kind[:-1])
+            count += 1
+    return max(count, 1)
+
+
+def _check_value(field: Field, kind: str) -> None:
+    if kind == "int":
+        field.whole_number()
+    elif kind == "bool":
+        field.boolean()
+    elif kind == "version":
+        field.name(SEMVER)
+    else:
+        text = field.text()
+        if text is not None and (size := len(text.encode("utf-8", "replace"))) > MOST_ATTRIBUTE_VALUE:
+            field.error(f"a text of {size} bytes", f"at most {MOST_ATTRIBUTE_VALUE}")
+
+
+def _check_taint(field: Field) -> None:
+    taint = field.fields("key", "value", "effect", "timeAdded")
+    if taint is None:
+        return
+    taint["key"].name(LABEL_KEY)
+    value = taint["value"].text()
+    if value and not LABEL_VALUE.holds(value):
+        taint["value"].error(f"not {LABEL_VALUE.what}", LABEL_VALUE.expected)
+    taint["effect"].choice(_EFFECTS)
+    time = taint["timeAdded"]
+    if not time.absent and (text := time.text()) is not None and not _is_time(text):
+        time.error("not a time", "a time of RFC 3339 such as 2026-01-31T12:00:00Z")
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return "T" in text and datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _check_consumption(field: Field) -> None:
+    entries = field.items(MOST_CONSUMED_SETS)
+    if entries is None:
+        return
+    for entry in entries:
+        fields = entry.fields("counterSet", "counters")
+        if fields is not None:
+            fields["counterSet"].name(DNS_LABEL)
+            check_counters(fields["counters"])
+    check_distinct(entries, "counterSet", "a second entry for this set", "one entry for each set")
+
+
+def _check_nodes(field: Field, device: Fields, *, per_device_nodes: bool) -> None:
+    present = [name for name in _NODES if not device[name].absent]
+    if not per_device_nodes:
+        if present:
+            field.error(", ".join(present), "perDeviceNodeSelection: true in the slice, or no nodes of a device")
+        return
+    if not device["nodeName"].absent:
+        device["nodeName"].name(DNS_SUBDOMAIN)
+    check_node_selector(device["nodeSelector"])
+    if device["allNodes"].boolean() is False and not device["allNodes"].absent:
+        device["allNodes"].error("false", "true, or nothing")
+    given = [name for name in present if device[name].value not in ("", False)]
+    if len(given) != 1:
+        field.error(", ".join(given) or "no nodes", f"exactly one of {', '.join(_NODES)}")
+
+
+def _check_binding(conditions: Field, failures: Field) -> None:
+    listed = [field.items(MOST_BINDING_CONDITIONS) for field in (conditions, failures)]
+    for items in listed:
+        for item in items or ():
+            item.name(LABEL_KEY)
+        check_distinct(items or [], None, "named twice", "each condition once")
+    wanted, failing = listed
+    if wanted is None or failing is None:
+        return
+    names = {item.value for item in wanted if isinstance(item.value, str)}
+    for item in failing:
+        if isinstance(item.value, str) and item.value in names:
+            item.error("also a binding condition", "a condition in one of the two lists")
+    if bool(wanted) != bool(failing):
+        absent = failures if wanted else conditions
+        absent.error("missing", "bindingConditions and bindingFailureConditions together")
+
+
+def _check_node_resources(field: Field, capacities: object) -> None:
+    for name, mapping in (field.entries() or {}).items():
+        if "/" in name and "kubernetes.io/" not in name:
+            mapping.error("the key is no resource of nodes", "cpu, memory or the like")
+        fields = mapping.fields("capacityKey", "allocationMultiplier")
+        if fields is None:
+            continue
+        multiplier, key = fields["allocationMultiplier"], fields["capacityKey"]
+        amount = check_quantity(multiplier)
+        if not multiplier.absent and amount is not None and amount.nano <= 0:
+            multiplier.error("not positive", "a multiplier above 0")
+        text = key.text()
+        if not key.absent and text is not None and not (isinstance(capacities, dict) and text in capacities):
+            key.error("no capacity of this device", "the key of one")

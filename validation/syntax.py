@@ -1,0 +1,119 @@
+"""How names and values of the API are written. Lengths are those of UTF-8 in bytes, as the API server counts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_DNS_LABEL = re.compile(_LABEL, re.ASCII)
+_DNS_SUBDOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*", re.ASCII)
+_LABEL_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
+_C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_PRE_RELEASE = r"(?:0|[1-9][0-9]*|[0-9]*[a-zA-Z-][0-9a-zA-Z-]*)"
+_NUMBER = r"(?:0|[1-9][0-9]*)"
+_SEMVER = re.compile(
+    rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:-{_PRE_RELEASE}(?:\.{_PRE_RELEASE})*)?(?:\+[0-9a-zA-Z-]+(?:\.[0-9a-zA-Z-]+)*)?",
+    re.ASCII,
+)
+
+MOST_DRIVER_NAME = 63
+MOST_IDENTIFIER = 32
+"""Length of the part of an attribute's name behind its domain (resource.k8s.io/v1, DeviceMaxIDLength)."""
+MOST_ATTRIBUTE_VALUE = 64
+"""Length of an attribute that is a text or a version (DeviceAttributeMaxValueLength)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Syntax:
+    """One way to write a text."""
+
+    what: str
+    """With its article, to stand behind "not"."""
+    expected: str
+    """The rule in words."""
+    holds: Callable[[str], bool]
+
+
+def _within(pattern: re.Pattern[str], most: int) -> Callable[[str], bool]:
+    return lambda text: len(text) <= most and pattern.fullmatch(text) is not None
+
+
+def _is_driver_name(text: str) -> bool:
+    # The server lowers the text first: upper case passes, and is told apart by nobody.
+    return (
+        len(text.encode("utf-8", "replace")) <= MOST_DRIVER_NAME and _DNS_SUBDOMAIN.fullmatch(text.lower()) is not None
+    )
+
+
+def _is_label_key(text: str) -> bool:
+    prefix, slash, name = text.rpartition("/")
+    if slash and not _DNS_SUBDOMAIN_HOLDS(prefix):
+        return False
+    return len(name) <= 63 and _LABEL_NAME.fullmatch(name) is not None
+
+
+def _is_qualified_name(text: str) -> bool:
+    domain, slash, identifier = text.rpartition("/")
+    if slash and not _is_driver_name(domain):
+        return False
+    return len(identifier) <= MOST_IDENTIFIER and _C_IDENTIFIER.fullmatch(identifier) is not None
+
+
+def _is_extended_resource(text: str) -> bool:
+    # Resources without a domain and those of *kubernetes.io are native; quota puts "requests." before the name.
+    if "/" not in text or "kubernetes.io/" in text or text.startswith("requests."):
+        return False
+    return _is_label_key(f"requests.{text}")
+
+
+_DNS_SUBDOMAIN_HOLDS = _within(_DNS_SUBDOMAIN, 253)
+_LABEL_WORDS = "lower-case letters, digits and dashes, at most 63 characters, a letter or digit at both ends"
+_SUBDOMAIN_WORDS = "lower-case letters, digits, dashes and dots, at most 253 characters, a letter or digit at both ends"
+
+DNS_LABEL = Syntax("a DNS label", _LABEL_WORDS, _within(_DNS_LABEL, 63))
+DNS_SUBDOMAIN = Syntax("a DNS name", _SUBDOMAIN_WORDS, _DNS_SUBDOMAIN_HOLDS)
+DRIVER_NAME = Syntax("a driver name", f"a DNS name of at most {MOST_DRIVER_NAME} characters", _is_driver_name)
+LABEL_KEY = Syntax(
+    "a label key",
+    "letters, digits, '-', '_' and '.', at most 63 characters, with a DNS name and '/' before it or none",
+    _is_label_key,
+)
+LABEL_VALUE = Syntax(
+    "a label value",
+    "letters, digits, '-', '_' and '.', at most 63 characters, a letter or digit at both ends",
+    lambda text: not text or (len(text) <= 63 and _LABEL_NAME.fullmatch(text) is not None),
+)
+ANNOTATION_KEY = Syntax("an annotation key", LABEL_KEY.expected, lambda text: _is_label_key(text.lower()))
+FINALIZER = Syntax(
+    "a finalizer",
+    "a domain, '/' and a name, for example example.com/keep",
+    lambda text: "/" in text and _is_label_key(text),
+)
+QUALIFIED_NAME = Syntax(
+    "a qualified name",
+    f"an identifier of at most {MOST_IDENTIFIER} characters (letters, digits, '_', no digit first), "
+    "with a domain and '/' before it or none",
+    _is_qualified_name,
+)
+FULLY_QUALIFIED_NAME = Syntax(
+    "a fully qualified name",
+    "a domain, '/' and an identifier, for example resource.kubernetes.io/pcieRoot",
+    lambda text: "/" in text and _is_qualified_name(text),
+)
+EXTENDED_RESOURCE = Syntax(
+    "the name of an extended resource",
+    "a domain of yours, '/' and a name, for example example.com/gpu",
+    _is_extended_resource,
+)
+POOL_NAME = Syntax(
+    "a pool name",
+    "one or more DNS names joined by '/', at most 253 characters",
+    lambda text: len(text) <= 253 and all(map(_DNS_SUBDOMAIN_HOLDS, text.split("/"))),
+)
+SEMVER = Syntax(
+    "a semantic version",
+    f"major.minor.patch (semver.org 2.0.0), at most {MOST_ATTRIBUTE_VALUE} characters",
+    _within(_SEMVER, 64),
+)
