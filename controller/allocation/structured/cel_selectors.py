@@ -1,0 +1,70 @@
+"""Selectors in CEL: the devices here as CEL sees them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dracaena import cel
+from dracaena.api.objects import DeviceAttribute
+from dracaena.controller.allocation.structured.features import Features
+from dracaena.controller.allocation.structured.selectors import SelectorFailure
+from dracaena.controller.allocation.structured.slices import Device
+
+MOST_DEVICES: Final = 100_000
+"""Devices kept in CEL's form: more than the largest clusters have of one class, about 2 KiB each."""
+
+
+class CelSelectors:
+    """CEL as Kubernetes evaluates it. Compiled expressions and answers are remembered, in bounded memory."""
+
+    __slots__ = ("_devices", "_memo")
+
+    def __init__(self, features: Features) -> None:
+        self._memo = cel.SelectorMemo(
+            cel.Features(
+                consumable_capacity=features.consumable_capacity, list_type_attributes=features.list_attributes
+            )
+        )
+        # By identity: a device is a value that is made once for each version of its slice.
+        self._devices: dict[int, tuple[Device, cel.Device]] = {}
+
+    def evaluate(self, expression: str, device: Device) -> bool | SelectorFailure:
+        """Return whether the device matches, or why that cannot be told. Never raises."""
+        try:
+            selector = self._memo.compile(expression)
+        except cel.CompileError as error:
+            return SelectorFailure(str(error))
+        outcome = self._memo.evaluate(selector, self._device(device))
+        return SelectorFailure(outcome.reason) if isinstance(outcome, cel.Failed) else outcome is cel.MATCH
+
+    def _device(self, device: Device) -> cel.Device:
+        known = self._devices.get(id(device))
+        if known is None:
+            if len(self._devices) >= MOST_DEVICES:
+                self._devices.clear()
+            known = self._devices[id(device)] = (device, cel_device(device))
+        return known[1]
+
+
+def cel_device(device: Device) -> cel.Device:
+    """Return the device as CEL sees it."""
+    return cel.Device.of_names(
+        device.id.driver,
+        {name: _value(attribute) for name, attribute in device.attributes.items()},
+        {capacity.name: str(capacity.value) for capacity in device.capacities},
+        allow_multiple_allocations=device.allow_multiple_allocations,
+    )
+
+
+def _value(attribute: DeviceAttribute) -> cel.AttributeValue | None:
+    """Return the attribute's value; None for a type that this version does not know."""
+    scalars = (attribute.int_value, attribute.bool_value, attribute.string)
+    for scalar in scalars:
+        if scalar is not None:
+            return scalar
+    if attribute.version is not None:
+        return cel.Version(attribute.version)
+    for values in (attribute.ints, attribute.bools, attribute.strings):
+        if values:
+            return tuple(values)
+    return tuple(map(cel.Version, attribute.versions)) if attribute.versions else None

@@ -1,0 +1,225 @@
+"""ResourceSlices of any driver as values: quantities parsed, the ways to say which nodes told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dracaena.api import objects
+from dracaena.api.objects import DeviceAttribute, Taint
+from dracaena.api.quantity import Quantity, parse_quantity
+
+
+class PoolId(NamedTuple):
+    """A pool of a driver. Two drivers may use one pool name."""
+
+    driver: str
+    pool: str
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.pool}"
+
+
+class DeviceId(NamedTuple):
+    """A device in the cluster."""
+
+    driver: str
+    pool: str
+    device: str
+
+    @property
+    def pool_id(self) -> PoolId:
+        """The pool that it is in."""
+        return PoolId(self.driver, self.pool)
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.pool}/{self.device}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSelection:
+    """Which nodes a slice or a device is for. All unset: a way that we do not know."""
+
+    node_name: str = ""
+    selector: Mapping[str, Any] | None = None
+    """A raw core/v1 NodeSelector."""
+    all_nodes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPolicy:
+    """What a request for a part of a capacity is rounded to, and which amounts are valid."""
+
+    default: Quantity | None = None
+    ranged: bool = False
+    """Whether validRange is set; the three that follow are its parts."""
+    minimum: Quantity | None = None
+    maximum: Quantity | None = None
+    step: Quantity | None = None
+    valid_values: tuple[Quantity, ...] = ()
+    """Ascending, as the API demands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """One capacity of a device."""
+
+    name: str
+    value: Quantity
+    policy: RequestPolicy | None = None
+
+
+class CounterId(NamedTuple):
+    """A counter of a pool."""
+
+    counter_set: str
+    counter: str
+
+    def __str__(self) -> str:
+        return f"{self.counter_set}/{self.counter}"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device that a driver publishes."""
+
+    id: DeviceId
+    attributes: Mapping[str, DeviceAttribute]
+    capacities: tuple[Capacity, ...] = ()
+    """By name."""
+    consumes: tuple[tuple[CounterId, int], ...] = ()
+    """What it takes from the counters of its pool, in billionths, as listed."""
+    counter_sets: tuple[str, ...] = ()
+    """The counter sets that it names, also where it takes nothing from them."""
+    taints: tuple[Taint, ...] = ()
+    allow_multiple_allocations: bool = False
+    nodes: NodeSelection = NodeSelection()
+    """Only meant where the slice leaves it to its devices."""
+    binds_to_node: bool = False
+    binding_conditions: tuple[str, ...] = ()
+    binding_failure_conditions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One page of a pool."""
+
+    name: str
+    pool: PoolId
+    generation: int
+    slice_count: int
+    """Slices that the pool has in this generation, by this slice's word."""
+    nodes: NodeSelection
+    per_device: bool = False
+    """Whether each device says for itself which nodes it is for."""
+    devices: tuple[Device, ...] = ()
+    counters: tuple[tuple[CounterId, int], ...] = ()
+    """Declared counters in billionths, as listed."""
+    counter_sets: tuple[str, ...] = ()
+    """Names of the declared sets, as listed."""
+    problem: str = ""
+    """What cannot be read in it; nothing is allocated from the pool of such a slice."""
+
+    @property
+    def declares_counters(self) -> bool:
+        """Whether it is for counters; the API forbids devices beside them."""
+        return bool(self.counter_sets)
+
+
+def read_slice(published: objects.ResourceSlice) -> Slice:
+    """Read a slice. Never raises: a quantity that does not parse or is below 0 is named in `problem`."""
+    spec = published.spec
+    pool = PoolId(spec.driver, spec.pool.name)
+    nodes = NodeSelection(spec.node_name, spec.node_selector, spec.all_nodes)
+    devices: tuple[Device, ...] = ()
+    counters: tuple[tuple[CounterId, int], ...] = ()
+    problem = ""
+    try:
+        devices = tuple(_device(pool, device) for device in spec.devices)
+        counters = tuple(_counters(spec.shared_counters, "sharedCounters"))
+    except _UnreadableError as error:
+        problem = str(error)
+    return Slice(
+        name=published.metadata.name,
+        pool=pool,
+        generation=spec.pool.generation,
+        slice_count=spec.pool.resource_slice_count,
+        nodes=nodes,
+        per_device=spec.per_device_node_selection,
+        devices=devices,
+        counters=counters,
+        counter_sets=tuple(counter_set.name for counter_set in spec.shared_counters),
+        problem=problem,
+    )
+
+
+class _UnreadableError(Exception):
+    pass
+
+
+def _device(pool: PoolId, device: objects.Device) -> Device:
+    try:
+        return Device(
+            id=DeviceId(*pool, device.name),
+            attributes=device.attributes,
+            capacities=tuple(_capacity(name, capacity) for name, capacity in sorted(device.capacity.items())),
+            consumes=tuple(_consumed(device)),
+            counter_sets=tuple(consumption.counter_set for consumption in device.consumes_counters),
+            taints=tuple(device.taints),
+            allow_multiple_allocations=device.allow_multiple_allocations,
+            nodes=NodeSelection(device.node_name, device.node_selector, device.all_nodes),
+            binds_to_node=device.binds_to_node,
+            binding_conditions=tuple(device.binding_conditions),
+            binding_failure_conditions=tuple(device.binding_failure_conditions),
+        )
+    except _UnreadableError as error:
+        raise _UnreadableError(f"device {device.name}: {error}") from None
+
+
+def _capacity(name: str, capacity: objects.DeviceCapacity) -> Capacity:
+    policy = capacity.request_policy
+    return Capacity(
+        name=name,
+        value=_quantity(capacity.value, f"capacity {name}"),
+        policy=_policy(policy, f"requestPolicy of capacity {name}") if policy is not None else None,
+    )
+
+
+def _policy(policy: objects.CapacityRequestPolicy, where: str) -> RequestPolicy:
+    bounds = policy.valid_range or objects.CapacityRange()
+    return RequestPolicy(
+        default=_optional(policy.default, where),
+        ranged=policy.valid_range is not None,
+        minimum=_optional(bounds.min, where),
+        maximum=_optional(bounds.max, where),
+        step=_optional(bounds.step, where),
+        valid_values=tuple(_quantity(value, where) for value in policy.valid_values or ()),
+    )
+
+
+def _consumed(device: objects.Device) -> Iterator[tuple[CounterId, int]]:
+    for consumption in device.consumes_counters:
+        for name, counter in consumption.counters.items():
+            amount = _quantity(counter.value, f"counter {name} of {consumption.counter_set}")
+            yield CounterId(consumption.counter_set, name), amount.nano
+
+
+def _counters(sets: list[objects.CounterSet], where: str) -> Iterator[tuple[CounterId, int]]:
+    for counter_set in sets:
+        for name, counter in counter_set.counters.items():
+            yield CounterId(counter_set.name, name), _quantity(counter.value, f"{where} {counter_set.name}").nano
+
+
+def _optional(text: str | None, where: str) -> Quantity | None:
+    return None if text is None else _quantity(text, where)
+
+
+def _quantity(text: str, where: str) -> Quantity:
+    try:
+        quantity = parse_quantity(text)
+    except ValueError as error:
+        raise _UnreadableError(f"{where}: {error}") from None
+    if quantity.nano < 0:
+        raise _UnreadableError(f"{where}: {text} is below 0")
+    return quantity

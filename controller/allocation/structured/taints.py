@@ -1,0 +1,59 @@
+"""Taints of devices, those of slices and of DeviceTaintRules, and which of them a request tolerates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from dracaena.api.objects import DeviceTaintRule, Taint, Toleration
+from dracaena.controller.allocation.structured.slices import Device, DeviceId, Slice
+
+_BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
+"""Other effects, None and those that are newer than we are, do not keep a device from being allocated."""
+
+
+def with_rules(slices: Iterable[Slice], rules: Sequence[DeviceTaintRule]) -> tuple[Slice, ...]:
+    """Return the slices with the taints of the rules added to the devices they select, rules by name.
+
+    Where no rule selects a device of a slice, the same slice comes back. Cost: O(devices × rules).
+    """
+    ordered = sorted(rules, key=lambda rule: rule.metadata.name)
+    return tuple(_overlaid(one, ordered) for one in slices) if ordered else tuple(slices)
+
+
+def blocking_taint(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> Taint | None:
+    """Return the first taint that keeps the device from a request with these tolerations."""
+    for taint in taints:
+        if taint.effect in _BLOCKING and not any(_tolerates(toleration, taint) for toleration in tolerations):
+            return taint
+    return None
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
+        return False
+    if toleration.operator == "Exists":
+        return True
+    # Unlike a pod's, a device's toleration with Equal and no key is about every key (resource.k8s.io/v1).
+    return toleration.operator in ("", "Equal") and toleration.value == taint.value
+
+
+def _overlaid(one: Slice, rules: Sequence[DeviceTaintRule]) -> Slice:
+    devices = tuple(_tainted(device, rules) for device in one.devices)
+    return (
+        one if all(new is old for new, old in zip(devices, one.devices, strict=True)) else replace(one, devices=devices)
+    )
+
+
+def _tainted(device: Device, rules: Sequence[DeviceTaintRule]) -> Device:
+    added = tuple(rule.spec.taint for rule in rules if _selects(rule, device.id))
+    return replace(device, taints=device.taints + added) if added else device
+
+
+def _selects(rule: DeviceTaintRule, device: DeviceId) -> bool:
+    selector = rule.spec.device_selector
+    if selector is None:
+        return False
+    wanted = (selector.driver, selector.pool, selector.device)
+    return all(want in (None, have) for want, have in zip(wanted, device, strict=True))
