@@ -1,0 +1,156 @@
+"""Every state of every machine: is any baseline ever better than our engine, and where are they worse?
+
+A state is a set of free GPUs and a count. In each the slow, independent judge (worth) weighs what we take against what
+a baseline hands out: first the bandwidth of the set, at equal bandwidth the damage to what stays free.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Final
+
+from bench import ours
+from bench.baselines.answer import Choose, Fault
+from bench.machines import BenchMachine
+from bench.worth import GpuSet, collective_gb_s, damage_gb_s
+
+State = tuple[GpuSet, int]
+"""Free GPUs and count; the count is at least 1 and at most as many as are free."""
+
+MOST_FREE_FOR_DAMAGE: Final = 10
+"""With more free GPUs the slow judge weighs bandwidth only: it would walk thousands of groups for each state."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """How one baseline did against ours over a number of states."""
+
+    states: int = 0
+    states_of_sets: int = 0
+    """Those of two GPUs or more; one GPU has no bandwidth."""
+    compared: int = 0
+    """States in which it handed out a set of the size asked for."""
+    lower_bandwidth: int = 0
+    more_damage: int = 0
+    """At equal bandwidth."""
+    more_numa_nodes: int = 0
+    """At equal bandwidth and damage."""
+    ratio_sum: float = 0.0
+    ratio_count: int = 0
+    """Bandwidth over ours, over compared states of two GPUs or more."""
+    faults: Counter[Fault] = field(default_factory=Counter)
+    beaten: list[str] = field(default_factory=list)
+    """States in which it is better than ours, in words. Must stay empty."""
+
+    @property
+    def mean_ratio(self) -> float | None:
+        return self.ratio_sum / self.ratio_count if self.ratio_count else None
+
+    @property
+    def lower_share(self) -> float:
+        """Return the share of all states of two GPUs or more in which its set has less bandwidth than ours."""
+        return self.lower_bandwidth / self.states_of_sets if self.states_of_sets else 0.0
+
+    def add(self, other: Verdict) -> None:
+        self.states += other.states
+        self.states_of_sets += other.states_of_sets
+        self.compared += other.compared
+        self.lower_bandwidth += other.lower_bandwidth
+        self.more_damage += other.more_damage
+        self.more_numa_nodes += other.more_numa_nodes
+        self.ratio_sum += other.ratio_sum
+        self.ratio_count += other.ratio_count
+        self.faults.update(other.faults)
+        self.beaten += other.beaten
+
+
+def all_states(gpu_count: int) -> Iterator[State]:
+    """Yield every set of free GPUs with every count that it can hold."""
+    for free_count in range(1, gpu_count + 1):
+        for free in combinations(range(gpu_count), free_count):
+            for count in range(1, free_count + 1):
+                yield free, count
+
+
+def random_states(gpu_count: int, number: int, seed: int) -> list[State]:
+    """Return states whose free sets and counts are drawn evenly by size."""
+    chance = random.Random(seed)
+    states = []
+    for _ in range(number):
+        free = tuple(sorted(chance.sample(range(gpu_count), chance.randint(1, gpu_count))))
+        states.append((free, chance.randint(1, len(free))))
+    return states
+
+
+def compare(machine: BenchMachine, baselines: Mapping[str, Choose], states: Sequence[State]) -> dict[str, Verdict]:
+    """Return the verdict on each baseline over these states.
+
+    Raises AssertionError when our engine finds no set although enough GPUs are free, or weighs its set otherwise than
+    the slow judge does.
+    """
+    verdicts = {name: Verdict() for name in baselines}
+    for free, count in states:
+        mine = ours.choose(machine, free, count)
+        assert mine is not None, f"{machine.name}: free {free}, {count} wanted: ours finds no set"
+        best = collective_gb_s(machine, mine.gpus)
+        assert mine.score.bandwidth_gb_s == best, (
+            f"{machine.name}: the engine says {mine.score.bandwidth_gb_s} GB/s of {mine.gpus}, the judge {best}"
+        )
+        if len(free) <= MOST_FREE_FOR_DAMAGE:
+            damage = damage_gb_s(machine, free, mine.gpus)
+            assert mine.score.damage_gb_s == damage, (
+                f"{machine.name}: free {free}, {mine.gpus} taken: the engine says {mine.score.damage_gb_s} GB/s are "
+                f"lost, the judge {damage}"
+            )
+        for name, choose in baselines.items():
+            _compare_one(verdicts[name], name, choose, machine, (free, count), mine.gpus)
+    return verdicts
+
+
+def _compare_one(
+    verdict: Verdict, name: str, choose: Choose, machine: BenchMachine, state: State, mine: GpuSet
+) -> None:
+    free, count = state
+    verdict.states += 1
+    verdict.states_of_sets += count > 1
+    answer = choose(machine.links, free, count)
+    if answer.fault is not None:
+        verdict.faults[answer.fault] += 1
+        return
+    theirs = answer.gpus
+    assert len(theirs) == count, f"{name} hands out {theirs} for {count} without a fault"
+    assert set(theirs) <= set(free), f"{name} hands out {theirs} of {free} without a fault"
+    verdict.compared += 1
+    our_gb_s, their_gb_s = collective_gb_s(machine, mine), collective_gb_s(machine, theirs)
+    if count > 1:
+        verdict.ratio_count += 1
+        verdict.ratio_sum += their_gb_s / our_gb_s if our_gb_s else 1.0
+    if their_gb_s < our_gb_s:
+        verdict.lower_bandwidth += 1
+        return
+    if their_gb_s > our_gb_s:
+        verdict.beaten.append(
+            f"{machine.name}: free {free}, {count} wanted: {name} takes {theirs} with {their_gb_s} GB/s, "
+            f"ours {mine} with {our_gb_s}"
+        )
+        return
+    if theirs == mine or len(free) > MOST_FREE_FOR_DAMAGE:
+        return
+    our_damage, their_damage = damage_gb_s(machine, free, mine), damage_gb_s(machine, free, theirs)
+    if their_damage > our_damage:
+        verdict.more_damage += 1
+    elif their_damage < our_damage:
+        verdict.beaten.append(
+            f"{machine.name}: free {free}, {count} wanted: {name} takes {theirs} with damage {their_damage} GB/s, "
+            f"ours {mine} with {our_damage}"
+        )
+    else:
+        verdict.more_numa_nodes += _numa_nodes(machine, theirs) > _numa_nodes(machine, mine)
+
+
+def _numa_nodes(machine: BenchMachine, gpus: GpuSet) -> int:
+    return len({machine.links.numa_nodes[gpu] for gpu in gpus})
