@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from dracaena.api.errors import DracaenaError, PermanentError
-from dracaena.cli import controller, demo, kubelet_plugin, topology, validate, version
+from dracaena.cli import controller, demo, kubelet_plugin, simulate, topology, validate, version
 
 EXIT_FAILED = 1
 """Something outside failed that may work later."""
@@ -85,7 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for module in (topology, validate, demo, controller, kubelet_plugin, version):
+    for module in (topology, simulate, validate, demo, controller, kubelet_plugin, version):
         module.register(commands)
     return parser
 

@@ -6,7 +6,6 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from dracaena.api.errors import BadInputError
 from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.cli import record
+from dracaena.cli.columns import aligned
 from dracaena.cli.commands import Commands
+from dracaena.cli.device_set import MARK, describe_set, read_devices
 
 if TYPE_CHECKING:
     from dracaena.api.machine import Machine
@@ -56,6 +57,11 @@ def register(commands: Commands) -> None:
     sources = showing.add_mutually_exclusive_group(required=True)
     sources.add_argument("--machine", metavar="NAME|FILE", help="see `dracaena topology machines`")
     record.add_nvml(sources, showing)
+    showing.add_argument(
+        "--devices",
+        metavar="LIST",
+        help="mark these GPUs in the tree and print what the set is worth: numbers, UUIDs or device names, as 0,3",
+    )
     _add_form(showing, "name of the node in resourceslices (default: the machine's name)")
     showing.set_defaults(run=_run_show)
     record.register(verbs)
@@ -81,6 +87,8 @@ class _Shown:
     machine: Machine
     texts: TopoMatrix | None
     node: str
+    marked: tuple[int, ...] = ()
+    """Ordinals of the GPUs that --devices names."""
 
 
 def _run_import(arguments: argparse.Namespace) -> int:
@@ -99,7 +107,12 @@ def _run_show(arguments: argparse.Namespace, source: ReadingSource | None = None
     from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 
     machine = record.read_this_machine(arguments, source).machine if arguments.nvml else read_machine(arguments.machine)
-    _print(_Shown(machine, None, arguments.node or machine.name), arguments)
+    marked: tuple[int, ...] = ()
+    if arguments.devices is not None:
+        if arguments.output != "tree":
+            raise BadInputError(f"--devices marks GPUs in the tree: it does not go with -o {arguments.output}")
+        marked = read_devices(arguments.devices, machine, "--devices")
+    _print(_Shown(machine, None, arguments.node or machine.name, marked), arguments)
     return 0
 
 
@@ -113,7 +126,7 @@ def _run_machines(_: argparse.Namespace) -> int:
         numa_nodes = {node for node in machine.topology.numa_nodes if node is not None}
         links = sorted({link.token for link in machine.topology.pairs})
         rows.append((name, str(len(machine.gpus)), str(len(numa_nodes)), " ".join(links), ", ".join(products)))
-    for line in _aligned(rows):
+    for line in aligned(rows):
         print(line)
     return 0
 
@@ -152,9 +165,11 @@ def _print(shown: _Shown, arguments: argparse.Namespace) -> None:
     if arguments.output == "tree":
         from dracaena.api.tree import render_tree
 
-        print("\n".join(render_tree(shown.machine)))
+        print("\n".join(render_tree(shown.machine, dict.fromkeys(shown.marked, MARK))))
+        if shown.marked:
+            print("\n".join(("", *describe_set(shown.machine, shown.marked))))
     elif arguments.output == "matrix":
-        print("\n".join(_aligned(_matrix_rows(_document(shown)))))
+        print("\n".join(aligned(_matrix_rows(_document(shown)))))
     elif arguments.output == "json":
         print(_json_text(_document(shown)))
     else:
@@ -206,12 +221,6 @@ def _matrix_rows(document: dict[str, Any]) -> list[tuple[str, ...]]:
         cells = ("N/A" if column[at] is None else str(column[at]) for column in affinity.values())
         rows.append((gpu, *document["matrix"][at], *document["gpu_nic"][at], *cells))
     return rows
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _resourceslices_text(shown: _Shown, driver: str) -> str:

@@ -1,0 +1,150 @@
+"""`dracaena simulate`: what the controller would do with the pods and claims of some files. Touches no cluster."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from dracaena.api.names import DEFAULT_DRIVER_NAME
+from dracaena.cli.commands import Commands
+
+if TYPE_CHECKING:
+    from dracaena.api.objects import Node
+    from dracaena.cli.cluster_objects import ClusterObjects
+    from dracaena.controller.allocation.simulation import Outcome, Simulation
+
+_DESCRIPTION: Final = """\
+Read Kubernetes objects from files and say what the controller would do, pod by pod, without a cluster.
+
+Read are Nodes, ResourceSlices, DeviceClasses, ResourceClaims, ResourceClaimTemplates and Pods, in YAML or JSON, also
+as lists. Claims that are allocated hold their devices. Pods are taken by priority, then age, then as they stand in
+the files; at last come claims that no pod names, as if a pod without other needs used each.
+"""
+_EXAMPLES: Final = """\
+examples:
+  What would this pod get in my cluster now?
+      kubectl get nodes,resourceslices,deviceclasses,resourceclaims -A -o yaml > cluster.yaml
+      dracaena simulate -f cluster.yaml -f pod.yaml
+
+  With no cluster at all: a recorded machine as the one node
+      dracaena topology show --machine dgx-1v -o resourceslices --node worker-1 > worker-1.yaml
+      dracaena simulate -f worker-1.yaml -f deploy/deviceclasses -f pod.yaml
+"""
+_WIDTH: Final = 118
+"""Columns of the reasons below the table."""
+
+
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "simulate",
+        help="say what the controller would do with the pods and claims of some files",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "-f",
+        "--filename",
+        dest="paths",
+        metavar="PATH",
+        action="append",
+        required=True,
+        help="file or folder with Kubernetes objects, - for standard input; may be given several times",
+    )
+    parser.add_argument(
+        "-o", "--output", choices=("table", "json"), default="table", help="form of the output (default: table)"
+    )
+    parser.add_argument(
+        "--driver-name", default=DEFAULT_DRIVER_NAME, metavar="NAME", help="DRA driver name (default: %(default)s)"
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from dracaena.cli.cluster_objects import read_cluster_objects
+    from dracaena.cli.manifests import load_manifests
+    from dracaena.controller.allocation.simulation import Simulation
+
+    manifests = load_manifests(arguments.paths)
+    objects = read_cluster_objects(manifests.objects)
+    assumed = tuple(_nodes_without_object(objects))
+    simulation = Simulation(
+        arguments.driver_name,
+        nodes=(*objects.nodes, *assumed),
+        slices=objects.slices,
+        classes=objects.classes,
+        claims=objects.claims,
+        templates=objects.templates,
+    )
+    outcomes = list(simulation.outcomes(objects.pods))
+    for line in (*manifests.left_out, *objects.left_out, *_remarks(objects, assumed, simulation)):
+        print(f"dracaena: {line}", file=sys.stderr)
+    if arguments.output == "json":
+        print(json.dumps([_document(outcome) for outcome in outcomes], indent=2))
+    else:
+        print("\n".join(_table(outcomes, simulation)))
+    return 0
+
+
+def _nodes_without_object(objects: ClusterObjects) -> Iterator[Node]:
+    """Yield a bare node for each node that slices name and the input does not hold: slices alone are worth a look."""
+    from dracaena.api.objects import Node, ObjectMeta
+
+    known = {node.metadata.name for node in objects.nodes}
+    for name in sorted({item.spec.node_name for item in objects.slices} - known - {""}):
+        yield Node(metadata=ObjectMeta(name=name))
+
+
+def _remarks(objects: ClusterObjects, assumed: Sequence[Node], simulation: Simulation) -> Iterator[str]:
+    for node in assumed:
+        yield f"node {node.metadata.name} is not in the input: taken as one without labels and taints"
+    if not objects.nodes and not assumed:
+        yield "the input holds neither Nodes nor ResourceSlices: nothing can fit"
+    for problem in simulation.inventory.problems():
+        device = f" device {problem.device}" if problem.device else ""
+        yield f"pool {problem.pool}{device} is left out of the choice: {problem.text}"
+
+
+def _document(outcome: Outcome) -> dict[str, Any]:
+    keys = ("request", "driver", "pool", "device")
+    return {
+        "claim": outcome.claim,
+        "pod": outcome.pod,
+        "node": outcome.node,
+        "devices": [{key: result[key] for key in keys} for result in outcome.devices],
+        "score": dict(outcome.decision.score) if outcome.decision is not None else {},
+        "reason": outcome.reason,
+    }
+
+
+def _table(outcomes: Sequence[Outcome], simulation: Simulation) -> Iterator[str]:
+    from dracaena.cli.columns import aligned
+
+    if not outcomes:
+        yield "nothing to decide: the input holds no pending pod and no claim without devices"
+        return
+    rows = [("POD", "CLAIM", "NODE", "GPUS", "LINKS")]
+    for outcome in outcomes:
+        links = outcome.decision.links if outcome.decision is not None else "-"
+        rows.append((outcome.pod or "-", outcome.claim, outcome.node or "-", _gpus(outcome, simulation), links))
+    lines = aligned(rows)
+    yield next(lines)
+    for line, outcome in zip(lines, outcomes, strict=True):
+        yield line
+        yield textwrap.fill(outcome.reason, _WIDTH, initial_indent="    ", subsequent_indent="    ")
+    served = sum(1 for outcome in outcomes if outcome.node is not None)
+    yield f"{served} of {len(outcomes)} claims get their devices"
+
+
+def _gpus(outcome: Outcome, simulation: Simulation) -> str:
+    """Return the ordinals of our GPUs, which is how the tree shows them, and the names of other devices."""
+    pool = simulation.inventory.pool(outcome.node) if outcome.node is not None else None
+    if pool is None:
+        return "-"
+    names = [result["device"] for result in outcome.devices]
+    return ",".join(str(pool.devices.index(name)) if name in pool.devices else name for name in names)

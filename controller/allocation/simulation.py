@@ -1,0 +1,185 @@
+"""What the controller would do with the pods and claims of a cluster that was written down, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from dracaena.api.decision import Decision, describe
+from dracaena.api.objects import (
+    DeviceClass,
+    Node,
+    ObjectMeta,
+    Pod,
+    PodResourceClaimStatus,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
+from dracaena.api.podclaims import pod_claims
+from dracaena.controller.allocation.allocator import Allocator
+from dracaena.controller.allocation.demands import Refused
+from dracaena.controller.allocation.explanation import Unsatisfied
+from dracaena.controller.allocation.inventory import Inventory, make_inventory
+from dracaena.controller.allocation.result import Allocation, allocated_claim, allocation_document, decision_of
+
+_TIMESTAMP: Final = "1970-01-01T00:00:00Z"
+"""Of allocations that are never written."""
+
+_POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
+"""Annotation of a generated claim: the entry of its pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What becomes of one claim."""
+
+    claim: str
+    """`namespace/name`; of a claim that its template has not made yet, the name `<pod>-<entry>`."""
+    pod: str | None
+    """`namespace/name`; None for a claim that no pod names."""
+    reason: str
+    """Why these devices, or why none, as Events say it."""
+    devices: tuple[Mapping[str, Any], ...] = ()
+    """Results as in status.allocation.devices.results; empty when nothing is allocated."""
+    decision: Decision | None = None
+
+    @property
+    def node(self) -> str | None:
+        """The node of the devices, None when nothing is allocated."""
+        return None if self.decision is None else self.decision.node
+
+
+class Simulation:
+    """A cluster and the books of what was decided so far. One thread."""
+
+    def __init__(
+        self,
+        driver: str,
+        *,
+        nodes: Iterable[Node],
+        slices: Iterable[ResourceSlice],
+        classes: Iterable[DeviceClass],
+        claims: Iterable[ResourceClaim] = (),
+        templates: Iterable[ResourceClaimTemplate] = (),
+    ) -> None:
+        """Claims that are allocated already hold their devices."""
+        self._claims = {claim.key: claim for claim in claims}
+        self._templates = {template.key: template for template in templates}
+        self._allocator = Allocator()
+        self.inventory: Inventory = make_inventory(
+            driver, nodes=nodes, slices=slices, claims=self._claims.values(), classes=classes
+        )
+
+    def outcomes(self, pods: Iterable[Pod]) -> Iterator[Outcome]:
+        """Decide for all pods, those of higher priority and then those that are older first, then in the order given;
+        at last for the claims that no pod names, as if a pod without other needs used each.
+
+        Pods that run, have ended or are going, and claims that are allocated, are passed over.
+        """
+        every = tuple(pods)
+        named = {claim.key for pod in every for claim in pod_claims(pod)}
+        owners = {pod.metadata.uid for pod in every} - {""}
+        alone = [key for key, claim in self._claims.items() if key not in named and not _owned(claim, owners)]
+        for pod in sorted(filter(_is_pending, every), key=_turn):
+            yield from self._of_pod(pod)
+        for key in alone:
+            if self._claims[key].status.allocation is None:
+                nobody = Pod(metadata=ObjectMeta(name="", namespace=self._claims[key].metadata.namespace))
+                yield from self._decide(nobody, None, (key,))
+
+    def _of_pod(self, pod: Pod) -> Iterator[Outcome]:
+        pod = self._with_generated_claims(pod)
+        keys = tuple(claim.key or f"{pod.key}-{claim.alias}" for claim in pod_claims(pod))
+        waiting = tuple(key for key in keys if key not in self._claims or not self._claims[key].status.allocation)
+        obstacle = self._obstacle(pod, keys)
+        if obstacle is not None:
+            yield from (Outcome(key, pod.key, obstacle) for key in waiting)
+        elif waiting:
+            yield from self._decide(pod, pod.key, keys)
+
+    def _decide(self, pod: Pod, pod_key: str | None, keys: Sequence[str]) -> Iterator[Outcome]:
+        claims = tuple(self._claims[key] for key in keys)
+        decision = self._allocator.allocate(self.inventory, pod, claims)
+        if isinstance(decision, Allocation):
+            self.inventory.commit(decision)
+            served = {entry.claim.key for entry in decision.claims}
+            for entry in decision.claims:
+                self._claims[entry.claim.key] = allocated_claim(decision, entry, _TIMESTAMP)
+                said = decision_of(decision, entry)
+                results = allocation_document(decision, entry, _TIMESTAMP)["devices"]["results"]
+                yield Outcome(entry.claim.key, pod_key, describe(said), tuple(results), said)
+            left = [claim.key for claim in claims if claim.key not in served and not claim.status.allocation]
+            yield from (Outcome(key, pod_key, "asks for no device: kube-scheduler serves it") for key in left)
+            return
+        why = decision.text if isinstance(decision, Refused) else self._why(pod, claims)
+        yield from (Outcome(claim.key, pod_key, why) for claim in claims if not claim.status.allocation)
+
+    def _why(self, pod: Pod, claims: Sequence[ResourceClaim]) -> str:
+        why = self._allocator.explain(self.inventory, pod, claims)
+        if isinstance(why, Unsatisfied):
+            return str(why)
+        return why.text if isinstance(why, Refused) else "asks for no device: kube-scheduler serves it"
+
+    def _obstacle(self, pod: Pod, keys: Sequence[str]) -> str | None:
+        """Return why the controller does not look at a pod's claims yet."""
+        if pod.spec.scheduling_gates:
+            return f"the pod waits at its scheduling gate {pod.spec.scheduling_gates[0].name}"
+        templates = {entry.name: entry.resource_claim_template_name for entry in pod.spec.resource_claims}
+        for claim in pod_claims(pod):
+            if claim.key is None:
+                return f"ResourceClaimTemplate {claim.namespace}/{templates[claim.alias]} does not exist"
+        for key in keys:
+            if key not in self._claims:
+                return f"claim {key} does not exist"
+            if self._claims[key].metadata.deletion_timestamp is not None:
+                return f"claim {key} is being deleted"
+        return None
+
+    def _with_generated_claims(self, pod: Pod) -> Pod:
+        """Make the claims of a pod that its templates have not made yet, as kube-controller-manager would."""
+        statuses = {status.name: status for status in pod.status.resource_claim_statuses}
+        for entry in pod.spec.resource_claims:
+            if entry.resource_claim_template_name is None or entry.name in statuses:
+                continue
+            key = f"{pod.metadata.namespace}/{entry.resource_claim_template_name}"
+            claim = self._generated(pod, entry.name) or self._generate(pod, entry.name, self._templates.get(key))
+            if claim is not None:
+                name = claim.metadata.name
+                statuses[entry.name] = PodResourceClaimStatus(name=entry.name, resource_claim_name=name)
+        status = msgspec.structs.replace(pod.status, resource_claim_statuses=list(statuses.values()))
+        return msgspec.structs.replace(pod, status=status)
+
+    def _generated(self, pod: Pod, entry: str) -> ResourceClaim | None:
+        """Return the claim in the input that was generated for an entry of a pod."""
+        for claim in self._claims.values():
+            if claim.metadata.annotations.get(_POD_CLAIM_NAME) == entry and _owned(claim, {pod.metadata.uid} - {""}):
+                return claim
+        return None
+
+    def _generate(self, pod: Pod, entry: str, template: ResourceClaimTemplate | None) -> ResourceClaim | None:
+        if template is None:
+            return None
+        name = f"{pod.metadata.name}-{entry}"
+        while f"{pod.metadata.namespace}/{name}" in self._claims:
+            name += "-generated"  # the server draws names until one is free; ours must be the same at each run
+        meta = ObjectMeta(name=name, namespace=pod.metadata.namespace, uid=f"{pod.key}/{entry}")
+        claim = ResourceClaim(metadata=meta, spec=template.spec.spec)
+        self._claims[claim.key] = claim
+        return claim
+
+
+def _owned(claim: ResourceClaim, uids: Collection[str]) -> bool:
+    return any(owner.controller and owner.uid in uids for owner in claim.metadata.owner_references)
+
+
+def _is_pending(pod: Pod) -> bool:
+    return pod.status.phase in ("", "Pending") and pod.metadata.deletion_timestamp is None
+
+
+def _turn(pod: Pod) -> tuple[int, str]:
+    """Sort by priority, then age; sorted() keeps the given order of equals. Times of the API sort as texts."""
+    return (-pod.spec.priority, pod.metadata.creation_timestamp or "")
