@@ -22,8 +22,9 @@ from dracaena.controller.allocation.pod_demand import PodDemand, read_pod_demand
 from dracaena.controller.allocation.result import Allocation, Placement, RunnerUp, make_allocation
 from dracaena.controller.allocation.search import Search
 
-RELATIVE: Final = False
-"""Whether nodes are compared by bandwidth ÷ the ideal of their kind instead of bandwidth (docs/design)."""
+RELATIVE_UP_TO_GPUS: Final = 2
+"""Pods of so many GPUs compare nodes by bandwidth ÷ the ideal of their kind, larger ones by bandwidth: a pair does not
+break up a fast machine while slower ones idle, and large jobs find it whole (docs/design/0006-mixed-clusters.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,9 @@ class NoFit:
 class Allocator:
     """Decides. Holds only what it computed before, so that equal nodes cost one look-up. One thread at a time."""
 
-    def __init__(self, *, relative: bool = RELATIVE) -> None:
-        """`relative`: compare nodes by bandwidth ÷ the ideal of their kind for that number of GPUs."""
-        self.engine = Engine(relative=relative)
+    def __init__(self, *, relative_up_to_gpus: int = RELATIVE_UP_TO_GPUS) -> None:
+        """`relative_up_to_gpus`: see choices.Engine."""
+        self.engine = Engine(relative_up_to_gpus=relative_up_to_gpus)
         self._answers = Answers(self.engine)
 
     def allocate(

@@ -94,9 +94,9 @@ class BestTwo:
 class Engine:
     """Chooses. Holds only what it computed before, within bounds. One thread at a time."""
 
-    def __init__(self, *, relative: bool = False) -> None:
-        """`relative`: compare bandwidth ÷ ideal between nodes (order.Order.relative)."""
-        self._relative = relative
+    def __init__(self, *, relative_up_to_gpus: int = 0) -> None:
+        """For pods of at most so many GPUs compare bandwidth ÷ ideal between nodes (order.Order.relative)."""
+        self._relative_up_to_gpus = relative_up_to_gpus
         self._tables: Memo[tuple[Box, LinkBandwidth], ClassTable] = Memo(MAX_TABLES)
         self._answers: Memo[tuple[Box, int, int, tuple[Demand, ...]], BestTwo] = Memo(MAX_ANSWERS)
 
@@ -142,7 +142,9 @@ class Engine:
 
     def order(self, demands: Sequence[Demand]) -> Order:
         """Return the order in which the parts of a score count for a pod."""
-        return order_of((demand.policy for demand in demands), relative=self._relative)
+        count = sum(demand.count for demand in demands)
+        relative = 0 < count <= self._relative_up_to_gpus
+        return order_of((demand.policy for demand in demands), relative=relative)
 
     def table(self, box: Box, demands: Sequence[Demand] = ()) -> ClassTable:
         """Return the table of a box under the figures of the demands' policies."""
@@ -153,7 +155,7 @@ class Engine:
         """Raise AssertionError unless every remembered answer is what a fresh engine gives. Slow: for tests."""
         for table in self._tables.values():
             table.check()
-        fresh = Engine(relative=self._relative)
+        fresh = Engine(relative_up_to_gpus=self._relative_up_to_gpus)
         for (box, free, beside, demands), answer in self._answers.items():
             assert answer == fresh.best_two(box, free, demands, beside), f"answer for {free:b}"
 

@@ -14,27 +14,30 @@ from bench.simulation import Outcome, Place, run, trace
 from bench.systems import our_system
 from bench.worth import GpuSet, ideal_gb_s
 from dracaena.api.config.v1alpha1 import NO_POLICY, TopologyPolicy
+from dracaena.controller.allocation.allocator import RELATIVE_UP_TO_GPUS
 from dracaena.controller.allocation.choices import Engine
 
-LOADS: Final = (0.5, 0.7, 0.85, 0.95)
+LOADS: Final = (0.3, 0.5, 0.7, 0.85, 0.95)
 SEEDS: Final = range(4)
 LARGE: Final = (4, 8)
 """GPUs of a large job: its time is mostly communication."""
 MIN_BANDWIDTH_GB_S: Final = 100
 """What large jobs demand in the runs with minBandwidth: more than any PCIe machine gives."""
 
-ABSOLUTE, RELATIVE = "absolute", "relative"
+ABSOLUTE, RELATIVE, DEFAULT = "absolute", "relative", f"relative up to {RELATIVE_UP_TO_GPUS}"
 
 
 def rankings() -> dict[str, Place]:
     """Return the ways to rank nodes that are compared."""
     absolute, relative = partial(ours.choose, engine=ours.ABSOLUTE), partial(ours.choose, engine=ours.RELATIVE)
+    default = partial(ours.choose, engine=ours.DEFAULT)
     return {
         ABSOLUTE: our_system(ask=absolute),
         RELATIVE: our_system(ask=relative),
-        "relative, slower class first": our_system(_slower_class_first, relative),
+        DEFAULT: our_system(ask=default),
+        f"{DEFAULT}, slower class first": our_system(_slower_class_first, default),
         "absolute, large jobs demand": our_system(ask=partial(_demanding, engine=ours.ABSOLUTE)),
-        "relative, large jobs demand": our_system(ask=partial(_demanding, engine=ours.RELATIVE)),
+        f"{DEFAULT}, large jobs demand": our_system(ask=partial(_demanding, engine=ours.DEFAULT)),
     }
 
 
@@ -55,10 +58,10 @@ def rows(progress: Progress) -> Section:
         title=f"Mixed cluster: {len(machines)} nodes with NVSwitches, an NVLink mesh, bridges and plain PCIe",
         rows=tuple(
             Row(
-                f"8-GPU jobs at load {load}: mean bandwidth",
-                _gb_s(found[load, RELATIVE], 8),
-                _gb_s(found[load, ABSOLUTE], 8),
-                "GB/s",
+                f"jobs of 4 and 8 GPUs at load {load}: B ÷ cluster's best",
+                _large_share(found[load, DEFAULT], best),
+                _large_share(found[load, ABSOLUTE], best),
+                "",
                 more_is_better=True,
                 against="absolute B",
             )
@@ -66,7 +69,8 @@ def rows(progress: Progress) -> Section:
         ),
         tables=(Table("Rankings of nodes", HEADER, tuple(lines)),),
         notes=(
-            "relative, the default: B ÷ the best that the node's class has for this size. absolute: B.",
+            "relative: B ÷ the best that the node's class has for this size. absolute: B.",
+            f"{DEFAULT}, the default: relative for jobs of at most {RELATIVE_UP_TO_GPUS} GPUs, absolute for larger.",
             f"'large jobs demand': jobs of 4 and 8 GPUs say minBandwidth {MIN_BANDWIDTH_GB_S}.",
             "B ÷ cluster's best weighs each job of 4 or 8 GPUs by its GPUs.",
         ),
@@ -89,18 +93,21 @@ HEADER: Final = (
 
 
 def _cells(outcome: Outcome, best: Mapping[int, int]) -> tuple[str, ...]:
-    asked = sum(outcome.placed_by_size[size] * size * best[size] for size in LARGE)
-    got = sum(outcome.gb_s_by_size[size] * size for size in LARGE)
     pairs = outcome.placed_by_size[2]
     return (
         f"{outcome.mean_ratio:.3f}",
-        f"{got / asked:.3f}",
+        f"{_large_share(outcome, best):.3f}",
         *(f"{_gb_s(outcome, size):.0f}" for size in (2, *LARGE)),
         f"{100 * outcome.on_fast_while_slow_idle[2] / pairs:.1f}",
         f"{outcome.mean_wait_s / 60:.2f}",
         f"{outcome.wait_s_by_size[8] / outcome.jobs_by_size[8] / 60:.1f}",
         f"{outcome.never_placed}",
     )
+
+
+def _large_share(outcome: Outcome, best: Mapping[int, int]) -> float:
+    asked = sum(outcome.placed_by_size[size] * size * best[size] for size in LARGE)
+    return sum(outcome.gb_s_by_size[size] * size for size in LARGE) / asked
 
 
 def _gb_s(outcome: Outcome, size: int) -> float:

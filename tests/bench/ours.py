@@ -9,13 +9,15 @@ from typing import Final
 from bench.machines import BenchMachine
 from bench.worth import GpuSet
 from dracaena.api.config.v1alpha1 import NO_POLICY, TopologyPolicy
+from dracaena.controller.allocation.allocator import RELATIVE_UP_TO_GPUS
 from dracaena.controller.allocation.box import mask_of, ordinals_of
 from dracaena.controller.allocation.choices import Demand, Engine
 from dracaena.controller.allocation.order import Score
 
-ABSOLUTE: Final = Engine(relative=False)
-RELATIVE: Final = Engine(relative=True)
-"""The controller's default between nodes: docs/design/0006-mixed-clusters.md."""
+ABSOLUTE: Final = Engine()
+RELATIVE: Final = Engine(relative_up_to_gpus=16)
+DEFAULT: Final = Engine(relative_up_to_gpus=RELATIVE_UP_TO_GPUS)
+"""As the controller ranks nodes: docs/design/0006-mixed-clusters.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class OurChoice:
 
 @cache
 def choose(
-    machine: BenchMachine, free: GpuSet, count: int, engine: Engine = RELATIVE, policy: TopologyPolicy = NO_POLICY
+    machine: BenchMachine, free: GpuSet, count: int, engine: Engine = DEFAULT, policy: TopologyPolicy = NO_POLICY
 ) -> OurChoice | None:
     """Return what the engine takes; None: it does not fit."""
     best = engine.best_two(machine.box, mask_of(free), (Demand(count, policy),)).best

@@ -24,7 +24,8 @@ from dracaena.controller.allocation.search import NOT_SELECTED
 from support.allocation import DRIVER, claim, node, pod, pool_slice, request
 from support.clusters import CLASSES, SWITCHED, RandomCluster, random_claims, random_cluster, random_pod
 
-ENGINES = {relative: Engine(relative=relative) for relative in (False, True)}
+LIMITS = (0, 2, 16)
+ENGINES = {limit: Engine(relative_up_to_gpus=limit) for limit in LIMITS}
 
 
 class SlowVersion:
@@ -97,13 +98,13 @@ def world(seed: int) -> tuple[RandomCluster, Inventory, random.Random]:
     return cluster, inventory, rng
 
 
-@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("first_seed", range(0, 200, 20))
-def test_the_answer_is_that_of_asking_every_node(first_seed: int, relative: bool) -> None:
-    allocator = Allocator(relative=relative)
+def test_the_answer_is_that_of_asking_every_node(first_seed: int, limit: int) -> None:
+    allocator = Allocator(relative_up_to_gpus=limit)
     for seed in range(first_seed, first_seed + 20):
         cluster, inventory, rng = world(seed)
-        slow = SlowVersion(cluster, ENGINES[relative])
+        slow = SlowVersion(cluster, ENGINES[limit])
         for _ in range(4):
             asking, claims = random_pod(rng), random_claims(rng, cluster)
             by_node = slow.by_node(asking, claims)
