@@ -8,7 +8,7 @@ RUN := $(BIN)/python -P
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long unit integration e2e device-test bench conformance check format lint types imports proto lock image clean
+.PHONY: help demo test test-long unit integration e2e device-test bench conformance peer-cases check format lint types imports proto lock image clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ bench: $(VENV)/dev.stamp ## ours beside the systems before us, as tables with ra
 
 conformance: $(VENV)/dev.stamp ## the cases of the folder named by DRACAENA_CONFORMANCE_DIR
 	@PYTHONPATH=tests $(RUN) -m conformance.run
+
+peer-cases: $(VENV)/dev.stamp ## the baselines of the bench on the originals' own cases, in the folder named by DRACAENA_PEER_CASES
+	@[ -d "$$DRACAENA_PEER_CASES" ] || { echo "peer-cases: DRACAENA_PEER_CASES is no folder" >&2; exit 2; }
+	@$(RUN) -m pytest -q tests/bench/on_peer_cases.py
 
 check: format lint types imports ## format, lint, types, import rules; changes nothing
 

@@ -1,6 +1,6 @@
-"""The baselines answer as the originals do, on the originals' own cases: DRACAENA_PEER_CASES=folder runs them.
+"""The baselines answer as the originals do, on the originals' own cases: `DRACAENA_PEER_CASES=folder make peer-cases`.
 
-The cases are other projects' data and not part of this repository; test_baselines.py has ours.
+The cases are other projects' data and not part of this repository; tests/unit/bench/test_baselines.py has ours.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from bench.baselines.answer import Answer, Fault, Links
 from bench.baselines.pair_points import Points, pair_points
 from dracaena.api.links import Link, LinkLevel
 
-FOLDER = os.environ.get("DRACAENA_PEER_CASES")
-pytestmark = pytest.mark.skipif(FOLDER is None, reason="DRACAENA_PEER_CASES names no folder of cases")
+FOLDER = Path(os.environ["DRACAENA_PEER_CASES"])
 
 Document = Mapping[str, Any]
 
 
 def document(name: str) -> Document:
-    loaded: Document = json.loads((Path(FOLDER or "") / name).read_text()) if FOLDER else {}
+    loaded: Document = json.loads((FOLDER / name).read_text())
     return loaded
 
 
