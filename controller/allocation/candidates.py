@@ -7,16 +7,19 @@ little more than their bandwidths; and of those the ones that cannot be best onl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from dracaena.api.config.v1alpha1 import Objective
 from dracaena.controller.allocation.box import mask_of, ordinals_of
-from dracaena.controller.allocation.class_table import ClassTable, whole_gb_s, whole_steps
+from dracaena.controller.allocation.class_table import ClassTable, whole_gb_s
 from dracaena.controller.allocation.link_rates import KB_S_PER_GB_S
 from dracaena.controller.allocation.order import GROUP_SIZES, Order
 
 MAX_SEEDS: Final = 64
 """GPUs from which sets are grown on a box that is too large to compare all: one choice stays below a second."""
+
+Rank = TypeVar("Rank", int, tuple[int, int, int], tuple[int, int, int, int])
+"""One part of a score, or some that are known together, as a key that sorts best first."""
 
 Stage = Callable[[Sequence[int]], Iterator[list[int]]]
 """Splits sets by one part of the score: the best first, equal ones together and in the order in which they came."""
@@ -44,38 +47,58 @@ def _refine(masks: list[int], stages: Sequence[Stage], place: int) -> Iterator[l
 
 def _stages(table: ClassTable, free: int, order: Order, beside: int) -> list[Stage]:
     """Return the parts that can differ among sets of one node, in the order of order.Score."""
-    sizes = [size for size in GROUP_SIZES if free.bit_count() >= size] if table.comparable else []
+    sizes = [size for size in GROUP_SIZES if free.bit_count() >= size]
 
     def worth_left(size: int) -> Stage:
-        return _by(lambda mask: -whole_gb_s(table.free_worth(free & ~mask, size)))
+        return lambda masks: _by_worth_left(table, free, masks, size)
 
     bandwidth: list[Stage] = [lambda masks: _by_bandwidth(table, masks, beside)]
     bound: list[Stage] = [_by(lambda mask: table.bound_level(mask | beside))]
-    damage = [worth_left(size) for size in sizes]
-    levels: list[Stage] = [_by(lambda mask: -sum(whole_steps(table.free_worth(free & ~mask, size)) for size in sizes))]
+    damage: list[Stage] = []
+    levels: list[Stage] = []
+    if table.comparable:
+        damage = [worth_left(size) for size in sizes]
+        if not table.many_unlike:
+            damage = [_by(lambda mask: table.left_rank(free ^ mask))]
+        levels = [_by(lambda mask: -table.left_steps(free ^ mask))]
     pack = order.objective is Objective.PACK
     stages = [*damage, *bandwidth, *levels, *bound] if pack else [*bandwidth, *damage, *bound, *levels]
-    if order.numa_counts:
-        stages.append(_by(lambda mask: table.numa_nodes(mask | beside)))
+    numa = table.numa_nodes if order.numa_counts else _nothing
+    stages.append(_by(lambda mask: (numa(mask | beside), *table.pair_rank(mask | beside))))
     if order.nic_counts:
         stages.append(_by(lambda mask: table.nic_distance(mask | beside)))
-    stages.append(_by(lambda mask: -table.pair_sum_gb_s(mask | beside)))
-    stages.append(_by(lambda mask: -table.worst_pair_gb_s(mask | beside)))
-    stages.append(_by(lambda mask: table.worst_level(mask | beside)))
     return stages
 
 
-def _by(key: Callable[[int], int]) -> Stage:
+def _nothing(_: int) -> int:
+    return 0
+
+
+def _by(key: Callable[[int], Rank]) -> Stage:
     """Return a stage that puts the sets with the least key first."""
 
     def split(masks: Sequence[int]) -> Iterator[list[int]]:
-        groups: dict[int, list[int]] = {}
+        groups: dict[Rank, list[int]] = {}
         for mask in masks:
             groups.setdefault(key(mask), []).append(mask)
         for value in sorted(groups):
             yield groups[value]
 
     return split
+
+
+def _by_worth_left(table: ClassTable, free: int, masks: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Group sets by the whole GB/s that the groups among the other free GPUs can have."""
+    equal: list[int] = []
+    before = 0
+    for worth, lefts in table.free_worths([free ^ mask for mask in masks], size):
+        gb_s = whole_gb_s(worth)
+        if equal and gb_s != before:
+            yield equal
+            equal = []
+        before = gb_s
+        equal += [free ^ left for left in lefts]
+    yield equal
 
 
 def _by_bandwidth(table: ClassTable, masks: Sequence[int], beside: int) -> Iterator[list[int]]:

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
+from functools import reduce
 from heapq import merge
+from itertools import islice
+from operator import or_
 from typing import Final
 
 from dracaena.api.config.v1alpha1 import NO_LINK_BANDWIDTH, NO_POLICY, LinkBandwidth, TopologyPolicy
@@ -23,6 +26,9 @@ from dracaena.controller.allocation.splitting import Share, Splitter, most_serve
 
 MAX_TABLES: Final = 64
 """Node models (times linkBandwidth figures) whose tables are kept: clusters have a handful."""
+
+MAX_ORDERS: Final = 1_000
+"""Orders and figures that are kept by demands, some 500 bytes each."""
 
 MAX_ANSWERS: Final = 50_000
 """Remembered answers by (box, free GPUs, held GPUs, demands): 256 free masks times the usual counts of some boxes. That
@@ -98,6 +104,7 @@ class Engine:
         """For pods of at most so many GPUs compare bandwidth ÷ ideal between nodes (order.Order.relative)."""
         self._relative_up_to_gpus = relative_up_to_gpus
         self._tables: Memo[tuple[Box, LinkBandwidth], ClassTable] = Memo(MAX_TABLES)
+        self._orders: Memo[tuple[Demand, ...], tuple[Order, LinkBandwidth]] = Memo(MAX_ORDERS)
         self._answers: Memo[tuple[Box, int, int, tuple[Demand, ...]], BestTwo] = Memo(MAX_ANSWERS)
 
     def best_two(self, box: Box, free: int, demands: tuple[Demand, ...], beside: int = 0) -> BestTwo:
@@ -115,19 +122,18 @@ class Engine:
         count = sum(demand.count for demand in demands)
         if count == 0:
             return
-        table = self.table(box, demands)
-        order = self.order(demands)
+        order, figures = self._told(tuple(demands))
+        table = self._table(box, figures)
         shares = _shares(table, free, demands)
-        splitter = Splitter(table, shares)
-        within = 0
-        for share in shares:
-            within |= share.rule.eligible
-        kinds = refined(table.twins, sorted({share.rule.eligible for share in shares}))
+        split = Splitter(table, shares).split if len(shares) > 1 else shares[0].whole
+        eligible = sorted({share.rule.eligible for share in shares})
+        within = reduce(or_, eligible)
+        kinds = table.twins if eligible == [free] else refined(table.twins, eligible)
         candidates = _candidates(table, kinds, within, count, shares)
         for group in best_first(table, free, candidates, order, beside):
             score = table.score(free, group[0], beside, order)
             for mask in _members(table, kinds, within, group):
-                parts = splitter.split(mask)
+                parts = split(mask)
                 if parts is not None:
                     yield Choice(mask, parts, score, beside)
 
@@ -142,14 +148,23 @@ class Engine:
 
     def order(self, demands: Sequence[Demand]) -> Order:
         """Return the order in which the parts of a score count for a pod."""
-        count = sum(demand.count for demand in demands)
-        relative = 0 < count <= self._relative_up_to_gpus
-        return order_of((demand.policy for demand in demands), relative=relative)
+        return self._told(tuple(demands))[0]
 
     def table(self, box: Box, demands: Sequence[Demand] = ()) -> ClassTable:
         """Return the table of a box under the figures of the demands' policies."""
-        figures = link_bandwidth_of(demand.policy for demand in demands)
+        return self._table(box, self._told(tuple(demands))[1])
+
+    def _table(self, box: Box, figures: LinkBandwidth) -> ClassTable:
         return self._tables.get((box, figures), lambda: ClassTable(box, figures))
+
+    def _told(self, demands: tuple[Demand, ...]) -> tuple[Order, LinkBandwidth]:
+        """Return what the policies say about all requests together: the same for every state of every box."""
+        return self._orders.get(demands, lambda: self._read_policies(demands))
+
+    def _read_policies(self, demands: tuple[Demand, ...]) -> tuple[Order, LinkBandwidth]:
+        relative = 1 < sum(demand.count for demand in demands) <= self._relative_up_to_gpus
+        policies = [demand.policy for demand in demands]
+        return order_of(policies, relative=relative), link_bandwidth_of(policies)
 
     def check(self) -> None:
         """Raise AssertionError unless every remembered answer is what a fresh engine gives. Slow: for tests."""
@@ -176,6 +191,8 @@ class Engine:
         if free.bit_count() < count:
             text = "without a free GPU" if count == 1 else f"with fewer than {count} free GPUs"
             return Shortfall(ShortfallKind.TOO_FEW_FREE, text)
+        if all(demand.eligible is None for demand in demands):
+            return None
         eligible = [free if demand.eligible is None else free & demand.eligible for demand in demands]
         served = most_served([demand.count for demand in demands], eligible, free)
         if served < count:
@@ -219,5 +236,9 @@ def _members(table: ClassTable, kinds: Sequence[int], within: int, group: Sequen
     """Yield all sets of a group of equal worth by their ordinals, also those that only had a representative."""
     if not table.comparable:
         yield from sorted(group, key=ordinals_of)
-        return
-    yield from map(mask_of, merge(*(equals(kinds, within, representative) for representative in group)))
+    elif len(group) == 1:
+        # It is the first of those that it stands for; the others are mostly not asked for.
+        yield group[0]
+        yield from map(mask_of, islice(equals(kinds, within, group[0]), 1, None))
+    else:
+        yield from map(mask_of, merge(*(equals(kinds, within, representative) for representative in group)))

@@ -6,15 +6,17 @@ in the lower ones what tells levels of equal bandwidth apart (objectives.Collect
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from functools import cached_property
-from itertools import combinations, islice
-from math import comb, gcd, prod
+from itertools import combinations
+from math import gcd, prod
+from operator import add
 from typing import Final
 
 from dracaena.api.config.v1alpha1 import NO_LINK_BANDWIDTH, LinkBandwidth
 from dracaena.api.links import LinkLevel
 from dracaena.controller.allocation.box import Box, mask_of, ordinals_of
+from dracaena.controller.allocation.groups import Groups, SortedGroups
 from dracaena.controller.allocation.interchange import (
     canonical_mask,
     interchangeable,
@@ -24,6 +26,7 @@ from dracaena.controller.allocation.link_rates import KB_S_PER_GB_S
 from dracaena.controller.allocation.objectives import (
     LEVEL_STEP,
     collective,
+    lightest_division,
     make_fabric,
     minimum_cut,
     nic_steps,
@@ -33,9 +36,9 @@ from dracaena.controller.allocation.objectives import (
 from dracaena.controller.allocation.order import DEFAULT_ORDER, GROUP_SIZES, Order, Score
 from dracaena.controller.allocation.subsets import (
     best_pairing_of_subsets,
-    greatest_within_subsets,
     least_degree_of_subsets,
     least_pair_of_subsets,
+    total_of_subsets,
 )
 
 STEP_BITS: Final = 3
@@ -43,6 +46,9 @@ STEP_BITS: Final = 3
 STEP_SUM_BITS: Final = 16
 """Steps of a total over disjoint groups: far above 5 times the GPUs of any box."""
 NVLINK_STEPS: Final = LinkLevel.SYS // LEVEL_STEP
+
+MOST_GB_S: Final = 1 << 32
+"""Above what any set reaches."""
 
 MAX_STATES: Final = 1 << 16
 """Free sets of a box that differ in more than interchangeable GPUs: as many as 16 GPUs can have that are all unlike.
@@ -54,8 +60,11 @@ FEW_STATES: Final = 1 << 12
 MAX_AT_ONCE: Final = 16
 """GPUs whose subsets are looked at all at once: 65,536; each GPU more doubles them."""
 
-FEW_GROUPS: Final = 35
-"""Groups that are looked up one by one instead of being looked for among all groups of the box."""
+MAX_DIVIDED: Final = 8
+"""GPUs of a set of which all ways to divide it are compared for the lightest cut: 127; each GPU more doubles them."""
+
+MAX_COMPARED: Final = 3
+"""GPUs of which all sets are compared for their heaviest links: 560 of 16 GPUs, 1,820 if it were 4."""
 
 MAX_ENTRIES: Final = 1 << 17
 """Entries of one memo of a table; a full one starts afresh. 65,536 sets of 16 GPUs fit, at about 100 bytes each."""
@@ -72,13 +81,18 @@ class ClassTable:
         """Masks of GPUs of which any two can change places and nothing else changes; every GPU is in one."""
         states = prod(twins.bit_count() + 1 for twins in self.twins)
         self.comparable = states <= MAX_STATES
-        self._many_unlike = states > FEW_STATES and box.gpu_count <= MAX_AT_ONCE
+        self.many_unlike = states > FEW_STATES and box.gpu_count <= MAX_AT_ONCE
+        """Whether thousands of sets can be free: figures are then computed for all at once (subsets, groups)."""
         self._slowest_pcie = _slowest_first(self._pcie_rates)
         self._rates: dict[int, int] = {}
         self._worths: dict[int, int] = {}
         self._totals: dict[int, dict[int, int]] = {size: {} for size in GROUP_SIZES}
-        self._groups: dict[int, _Groups] = {}
+        self._groups: dict[int, Groups] = {}
+        self._groups_by_kind: dict[int, SortedGroups] = {}
         self._ideals: dict[int, int] = {}
+        self._heaviest_of: dict[int, int] = {}
+        self._left_known: dict[int, tuple[tuple[int, int, int], int]] = {}
+        self._pair_ranks: dict[int, tuple[int, int, int]] = {}
 
     # Rates: kB/s and steps of one set in one number, so that greater is better.
 
@@ -136,6 +150,13 @@ class ClassTable:
             known = self._ideals[count] = self._best_gb_s(representatives(self.twins, everything, count))
         return known
 
+    def most_worth(self, count: int) -> int:
+        """Return a worth that no `count` GPUs of the box exceed."""
+        if count < 2:
+            return 0
+        most_gb_s = self.ideal_gb_s(count) if self.comparable else MOST_GB_S
+        return most_gb_s << STEP_SUM_BITS | NVLINK_STEPS
+
     def _best_gb_s(self, masks: Iterable[int]) -> int:
         best = 0
         for most, mask in sorted(((self.most_rate(mask), mask) for mask in masks), reverse=True):
@@ -151,18 +172,20 @@ class ClassTable:
         ordinals = ordinals_of(mask)
         if self._is_least_cut(len(ordinals), most >> STEP_BITS):
             return most
-        nvlinks = self.fabric.nvlink_kb_s
-        least = minimum_cut([[nvlinks[a][b] for b in ordinals] for a in ordinals])
+        if self._nvlinks_within is not None and len(ordinals) <= MAX_DIVIDED:
+            least = self._degree_unit * lightest_division(self._nvlinks_within, mask)
+        else:
+            nvlinks = self.fabric.nvlink_kb_s
+            least = minimum_cut([[nvlinks[a][b] for b in ordinals] for a in ordinals])
         return least << STEP_BITS | NVLINK_STEPS if least else 0
 
     def _is_least_cut(self, count: int, least: int) -> bool:
         """Whether the least sum of one GPU's links is the minimum cut of `count` GPUs for sure.
 
         Cutting off t GPUs, at most half of them, cuts their links less twice those among them: at least
-        t·least - t·(t-1)·heaviest, which is no less than `least` when t·heaviest ≤ least.
+        t·least - 2·heaviest(t), where no t GPUs of the box have heavier links among them.
         """
-        half = count // 2
-        return half <= 1 or half * self._heaviest_link <= least
+        return all((t - 1) * least >= 2 * self._heaviest(t) for t in range(2, count // 2 + 1))
 
     def _most_nvlink_rate(self, mask: int) -> int:
         """Return the least total of one GPU's NVLinks to the others, behind switches the narrowest uplink; 0: none."""
@@ -197,13 +220,20 @@ class ClassTable:
         return least_degree_of_subsets([[kb_s // self._degree_unit for kb_s in row] for row in self.fabric.nvlink_kb_s])
 
     @cached_property
+    def _nvlinks_within(self) -> Sequence[int] | None:
+        """Total of the NVLinks inside every set in _degree_unit, where there is _degree_of."""
+        if self._degree_of is None:
+            return None
+        return total_of_subsets([[kb_s // self._degree_unit for kb_s in row] for row in self.fabric.nvlink_kb_s])
+
+    @cached_property
     def _degree_unit(self) -> int:
         return gcd(*(kb_s for row in self.fabric.nvlink_kb_s for kb_s in row)) or 1
 
     @cached_property
     def _pcie_of(self) -> Sequence[int] | None:
         """PCIe rate of every set, on boxes where most sets are asked for; None on others."""
-        return least_pair_of_subsets(self._pcie_rates) if self._many_unlike else None
+        return least_pair_of_subsets(self._pcie_rates) if self.many_unlike else None
 
     @cached_property
     def _pcie_rates(self) -> tuple[tuple[int, ...], ...]:
@@ -216,9 +246,18 @@ class ClassTable:
             for a in ordinals
         )
 
-    @cached_property
-    def _heaviest_link(self) -> int:
-        return max(map(max, self.fabric.nvlink_kb_s), default=0)
+    def _heaviest(self, count: int) -> int:
+        """Return what the NVLinks among `count` GPUs of the box weigh at most."""
+        known = self._heaviest_of.get(count)
+        if known is None:
+            rows = self.fabric.nvlink_kb_s
+            if count <= MAX_COMPARED and self.many_unlike:
+                sets = combinations(range(self.box.gpu_count), count)
+                known = max(sum(rows[a][b] for a, b in combinations(ordinals, 2)) for ordinals in sets)
+            else:
+                known = count * (count - 1) // 2 * max(map(max, rows), default=0)
+            self._heaviest_of[count] = known
+        return known
 
     # What stays free.
 
@@ -235,69 +274,142 @@ class ClassTable:
         count = free.bit_count()
         if count <= size:
             return self.worth(free) if count == size else 0
-        if size == 2 and self._many_unlike:
-            return self._pairing_of[free]
-        totals = self._totals[size]
-        known = totals.get(free)
+        if size == 2 and self.many_unlike:
+            return self._pairing_of(free)
+        known = self._totals[size].get(free)
         if known is None:
-            known = self._best_group(free, size) if count < 2 * size else self._best_total(free, size)
-            if len(totals) >= MAX_ENTRIES:
-                totals.clear()
-            totals[free] = known
+            known = self._best_total(free, size)
+            self._remember_total(free, size, known)
         return known
 
-    def _best_group(self, free: int, size: int) -> int:
-        """Return the worth of the best single group. Groups come in the order of what they are worth at most."""
-        groups = self._groups_of(size)
-        best, taken = 0, ~free
-        for most, group in islice(groups.best_first, groups.start(free), None):
-            if most <= best:
-                break
-            if not group & taken:
-                best = max(best, self.worth(group))
-        return best
+    def _remember_total(self, free: int, size: int, total: int) -> None:
+        totals = self._totals[size]
+        if len(totals) >= MAX_ENTRIES:
+            totals.clear()
+        totals[free] = total
+
+    def free_worths(self, sets: Sequence[int], size: int) -> Iterator[tuple[int, list[int]]]:
+        """Yield (free_worth, sets) for sets of free GPUs, all of one count, greatest worth first; some with no set.
+
+        Lazy. Among many unlike GPUs thousands of sets cost little more than one, and the best are known before the
+        others are looked at.
+        """
+        count = sets[0].bit_count()
+        if self.comparable and self.many_unlike and 2 < size <= count:
+            yield from self._free_worths(sets, size, count // size)
+            return
+        worths: dict[int, list[int]] = {}
+        for each in sets:
+            worths.setdefault(self.free_worth(each, size), []).append(each)
+        for worth in sorted(worths, reverse=True):
+            yield worth, worths[worth]
+
+    def _free_worths(self, sets: Sequence[int], size: int, groups: int) -> Iterator[tuple[int, list[int]]]:
+        stands_for: dict[int, list[int]] = {}
+        for each in sets:
+            stands_for.setdefault(canonical_mask(self._shared_twins, each), []).append(each)
+        for total, found in self._groups_of(size).totals(list(stands_for), groups):
+            for each in found:
+                self._remember_total(each, size, total)
+            yield total, [each for one in found for each in stands_for[one]]
 
     def _best_total(self, free: int, size: int) -> int:
-        """Decide about the lowest free GPU: in each group that has it as lowest, or left out.
-
-        It need not be left out when the groups can use up all GPUs: one group more never makes the total smaller.
-        """
+        """Return the greatest total worth of disjoint groups among more free GPUs than one group has."""
         count = free.bit_count()
+        if count < 2 * size:
+            return self._best_group(free, size)
+        if self.many_unlike and count == 2 * size:
+            return self._best_halves(free, size)
+        if self.many_unlike:
+            return next(total for total, found in self._groups_of(size).totals([free], count // size) if found)
+        # Decide about the lowest free GPU: in each group that has it as lowest, or left out. It need not be left out
+        # when the groups can use up all GPUs: one group more never makes the total smaller.
         lowest = free & -free
         best = self.free_worth(free ^ lowest, size) if count % size else 0
-        groups = self._groups_of(size)
-        most_of_the_others = (count // size - 1) * groups.most(free)
+        groups = self._sorted_groups(size)
+        most_of_the_others = (count // size - 1) * groups.most
         taken = ~free
-        for most, group in self._groups_with(free, lowest, size):
+        for most, group in groups.by_lowest.get(lowest, ()):
             if most + most_of_the_others <= best:
                 break  # groups come in falling order: none of the next can be better
             if not group & taken:
                 best = max(best, self.worth(group) + self.free_worth(free ^ group, size))
         return best
 
-    def _groups_with(self, free: int, lowest: int, size: int) -> Iterable[tuple[int, int]]:
-        """Return (what it is worth at most, mask) of the groups of free GPUs that hold the lowest of them, best first,
-        and maybe of others.
-        """
-        if not self._many_unlike or comb(free.bit_count() - 1, size - 1) > FEW_GROUPS:
-            return self._groups_of(size).by_lowest.get(lowest, ())
-        others = map(sum, combinations([1 << ordinal for ordinal in ordinals_of(free ^ lowest)], size - 1))
-        return sorted([(self.worth(lowest | other), lowest | other) for other in others], reverse=True)
+    def _best_group(self, free: int, size: int) -> int:
+        """Return the worth of the best single group."""
+        if self.many_unlike:
+            return self._groups_of(size).best_inside(free)
+        best, taken = 0, ~free
+        for most, group in self._sorted_groups(size).best_first:
+            if most <= best:
+                break
+            if not group & taken:
+                best = max(best, self.worth(group))
+        return best
 
-    def _groups_of(self, size: int) -> _Groups:
+    def _best_halves(self, free: int, size: int) -> int:
+        """Return the greatest worth of two groups that the free GPUs are divided into."""
+        lowest = free & -free
+        bits = [1 << ordinal for ordinal in ordinals_of(free ^ lowest)]
+        halves = [lowest | other for other in map(sum, combinations(bits, size - 1))]
+        bounds = map(add, self._most_worths(halves), self._most_worths([free ^ half for half in halves]))
+        best = 0
+        for most, half in sorted(zip(bounds, halves, strict=True), reverse=True):
+            if most <= best:
+                break
+            best = max(best, self.worth(half) + self.worth(free ^ half))
+        return best
+
+    def _groups_of(self, size: int) -> Groups:
+        """Return all groups of a size, on boxes of many unlike GPUs."""
         known = self._groups.get(size)
         if known is None:
-            masks = representatives(self.twins, (1 << self.box.gpu_count) - 1, size)
-            count = self.box.gpu_count if self._many_unlike else None
-            known = self._groups[size] = _Groups(((_worth(self.most_rate(mask)), mask) for mask in masks), count)
+            masks = list(map(sum, combinations([1 << ordinal for ordinal in range(self.box.gpu_count)], size)))
+            known = self._groups[size] = Groups(zip(self._most_worths(masks), masks, strict=True), self.worth)
         return known
 
+    def _sorted_groups(self, size: int) -> SortedGroups:
+        """Return a group of each kind, on all other boxes."""
+        known = self._groups_by_kind.get(size)
+        if known is None:
+            masks = list(representatives(self.twins, (1 << self.box.gpu_count) - 1, size))
+            known = self._groups_by_kind[size] = SortedGroups(zip(self._most_worths(masks), masks, strict=True))
+        return known
+
+    def _most_worths(self, masks: Sequence[int]) -> list[int]:
+        """Return for each set of two or more GPUs a worth that it does not exceed (most_rate)."""
+        if self._degree_of is None or self._pcie_of is None:
+            return [_worth(self.most_rate(mask)) for mask in masks]
+        # Asked for 12,870 sets of 8 at once: most_rate without its calls.
+        degrees, over_pcie, unit = self._degree_of, self._pcie_of, self._degree_unit << STEP_BITS
+        islands = self.fabric.nvlink_group
+        rates = [
+            max(over_pcie[mask], degrees[mask] * unit | NVLINK_STEPS)
+            if degrees[mask] and not mask & ~islands[(mask & -mask).bit_length() - 1]
+            else over_pcie[mask]
+            for mask in masks
+        ]
+        worths = {rate: _worth(rate) for rate in set(rates)}
+        return [worths[rate] for rate in rates]
+
+    def _pairing_of(self, free: int) -> int:
+        """Return the greatest total worth of disjoint pairs, on boxes of many unlike GPUs."""
+        gb_s, steps = divmod(self._pairings[free], self._pairing_steps)
+        return gb_s << STEP_SUM_BITS | steps
+
     @cached_property
-    def _pairing_of(self) -> Sequence[int]:
-        """Greatest total worth of disjoint pairs in every set."""
+    def _pairing_steps(self) -> int:
+        """Above the steps that all pairs together can have: worths packed closer are half the work."""
+        return NVLINK_STEPS * (self.box.gpu_count // 2) + 1
+
+    @cached_property
+    def _pairings(self) -> Sequence[int]:
+        """Of every set, the greatest total worth of disjoint pairs: GB/s × _pairing_steps + steps."""
         ordinals = range(self.box.gpu_count)
+        worths = [[self.worth(1 << a | 1 << b) if a != b else 0 for b in ordinals] for a in ordinals]
         return best_pairing_of_subsets(
-            [[self.worth(1 << a | 1 << b) if a != b else 0 for b in ordinals] for a in ordinals]
+            [[whole_gb_s(worth) * self._pairing_steps + whole_steps(worth) for worth in row] for row in worths]
         )
 
     @cached_property
@@ -313,23 +425,57 @@ class ClassTable:
         """
         left = free & ~chosen
         together = chosen | beside
-        before = [self.free_worth(free, size) for size in GROUP_SIZES]
-        after = [self.free_worth(left, size) for size in GROUP_SIZES]
-        damage = [whole_gb_s(was) - whole_gb_s(now) for was, now in zip(before, after, strict=True)]
+        before, steps_before = self._left(free)
+        after, steps_after = self._left(left)
+        pair_sum, worst_pair, worst_level = self.pair_rank(together)
         return Score(
             bandwidth_gb_s=self.gb_s(together),
             ideal_gb_s=self.ideal_gb_s(together.bit_count()) if order.relative else 0,
-            damage_gb_s=(damage[0], damage[1], damage[2]),
+            damage_gb_s=(after[0] - before[0], after[1] - before[1], after[2] - before[2]),
             bound_level=self.bound_level(together),
-            damage_levels=sum(map(whole_steps, before)) - sum(map(whole_steps, after)),
+            damage_levels=steps_before - steps_after,
             numa_nodes=self.numa_nodes(together),
             nic_distance=self.nic_distance(together),
-            pair_sum_gb_s=self.pair_sum_gb_s(together),
-            worst_pair_gb_s=self.worst_pair_gb_s(together),
-            worst_level=self.worst_level(together),
+            pair_sum_gb_s=-pair_sum,
+            worst_pair_gb_s=-worst_pair,
+            worst_level=worst_level,
             free_gpus=free.bit_count(),
             order=order,
         )
+
+    def left_rank(self, free: int) -> tuple[int, int, int]:
+        """Return free_worth in whole GB/s for groups of 8, 4 and 2, all negative: a key that sorts best first."""
+        return self._left(free)[0]
+
+    def left_steps(self, free: int) -> int:
+        """Return the steps of free_worth of groups of 8, 4 and 2 together."""
+        return self._left(free)[1]
+
+    def _left(self, free: int) -> tuple[tuple[int, int, int], int]:
+        known = self._left_known.get(free)
+        if known is None:
+            eights, fours, pairs = (self.free_worth(free, size) for size in GROUP_SIZES)
+            known = (
+                (-whole_gb_s(eights), -whole_gb_s(fours), -whole_gb_s(pairs)),
+                whole_steps(eights) + whole_steps(fours) + whole_steps(pairs),
+            )
+            if len(self._left_known) >= MAX_ENTRIES:
+                self._left_known.clear()
+            self._left_known[free] = known
+        return known
+
+    def pair_rank(self, mask: int) -> tuple[int, int, int]:
+        """Return pair_sum_gb_s and worst_pair_gb_s, both negative, and worst_level: a key that sorts best first.
+
+        Remembered: few sets are ever the best, and many states share them.
+        """
+        known = self._pair_ranks.get(mask)
+        if known is None:
+            if len(self._pair_ranks) >= MAX_ENTRIES:
+                self._pair_ranks.clear()
+            known = -self.pair_sum_gb_s(mask), -self.worst_pair_gb_s(mask), self.worst_level(mask)
+            self._pair_ranks[mask] = known
+        return known
 
     def bound_level(self, mask: int) -> int:
         """Return the LinkLevel that bounds a collective; 0 where NVLinks carry it, and for one GPU."""
@@ -383,8 +529,10 @@ class ClassTable:
 
     def entries(self) -> int:
         """Return how many results the table remembers."""
-        groups = sum(len(found.best_first) for found in self._groups.values())
-        return len(self._rates) + len(self._worths) + sum(map(len, self._totals.values())) + groups + len(self._ideals)
+        memos: tuple[Sized, ...] = (self._rates, self._worths, self._ideals, self._left_known, self._pair_ranks)
+        groups = sum(len(found.best_first) for found in self._groups_by_kind.values())
+        groups += sum(map(len, self._groups.values()))
+        return sum(map(len, (*memos, *self._totals.values()))) + groups
 
     def check(self) -> None:
         """Raise AssertionError unless every remembered result is what a fresh table computes. Slow: for tests."""
@@ -398,33 +546,11 @@ class ClassTable:
             fresh = ClassTable(self.box, self.figures)
             for free, worth in totals.items():
                 assert worth == fresh.free_worth(free, size), f"groups of {size} among {free:b}"
-
-
-class _Groups:
-    """All groups of one size with the worth that each has at most."""
-
-    def __init__(self, groups: Iterable[tuple[int, int]], gpu_count: int | None) -> None:
-        """`groups`: (worth at most, mask). `gpu_count`: None where groups are only representatives."""
-        self.best_first = sorted(groups, reverse=True)
-        self.by_lowest: dict[int, list[tuple[int, int]]] = {}
-        for group in self.best_first:
-            self.by_lowest.setdefault(group[1] & -group[1], []).append(group)
-        self._most_within: Sequence[int] | None = None
-        self._start_of: dict[int, int] = {}
-        if gpu_count is not None:
-            self._most_within = greatest_within_subsets(gpu_count, {mask: worth for worth, mask in self.best_first})
-            for place, (worth, _) in enumerate(self.best_first):
-                self._start_of.setdefault(worth, place)
-
-    def most(self, free: int) -> int:
-        """Return what no group of the free GPUs exceeds."""
-        if self._most_within is not None:
-            return self._most_within[free]
-        return self.best_first[0][0] if self.best_first else 0
-
-    def start(self, free: int) -> int:
-        """Return a place in best_first before which there is no group of the free GPUs."""
-        return 0 if self._most_within is None else self._start_of.get(self._most_within[free], 0)
+        fresh = ClassTable(self.box, self.figures)
+        for free, left in self._left_known.items():
+            assert left == fresh._left(free), f"groups among {free:b}"
+        for mask, rank in self._pair_ranks.items():
+            assert rank == fresh.pair_rank(mask), f"pairs of {mask:b}"
 
 
 def _worth(rate: int) -> int:

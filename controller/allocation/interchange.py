@@ -96,6 +96,10 @@ def _shares(kinds: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
 
 def equals(kinds: Sequence[int], free: int, representative: int) -> Iterator[tuple[int, ...]]:
     """Yield the ordinals of every set that a representative stands for, itself first, in the order of the ordinals."""
+    if not any(kind & free & representative and kind & free & ~representative for kind in kinds):
+        # Of each kind it has all or nothing.
+        yield ordinals_of(representative)
+        return
     kind_of = {ordinal: place for place, kind in enumerate(kinds) for ordinal in ordinals_of(kind & free)}
     wanted = [(kind & representative).bit_count() for kind in kinds]
     left = [(kind & free).bit_count() for kind in kinds]

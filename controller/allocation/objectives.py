@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from operator import add
 from typing import Final
 
 from dracaena.api.config.v1alpha1 import NO_LINK_BANDWIDTH, LinkBandwidth
@@ -146,6 +147,24 @@ def minimum_cut(weights: Sequence[Sequence[int]]) -> int:
             rows[vertex][before] = rows[before][vertex]
     assert lightest is not None
     return lightest
+
+
+def lightest_division(within: Sequence[int], mask: int) -> int:
+    """Return the weight of the lightest cut of a set: what is inside of it less what is inside of its two sides.
+
+    `within`: the weight inside of every set. Cost: O(2ᵏ) look-ups, for 8 GPUs half of what minimum_cut takes.
+    """
+    lowest = mask & -mask
+    sides, left = [0], mask ^ lowest
+    while left:
+        bit = left & -left
+        sides += [side | bit for side in sides]
+        left ^= bit
+    # In this order the side that a side leaves to the lowest GPU stands as far from the other end.
+    here = [within[side] for side in sides]
+    there = [within[side | lowest] for side in reversed(sides)]
+    heaviest: int = max(map(add, here[1:], there[1:]))
+    return within[mask] - heaviest
 
 
 def _last_phase(rows: list[list[int]], vertices: list[int]) -> tuple[int, int, int]:

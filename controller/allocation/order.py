@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Final
 
 from dracaena.api.config.v1alpha1 import NicAlignment, NodeStrategy, NumaAlignment, Objective, TopologyPolicy
@@ -28,12 +29,49 @@ class Order:
     """Compare bandwidth ÷ the best that a set of that size has on the empty node, instead of bandwidth. Inside one node
     it is the same order; between nodes a job then does not take the fastest machine when a slower one serves it as well
     as that machine can."""
+    in_order: itemgetter[tuple[int, ...]] = field(init=False, repr=False, compare=False)
+    """Picks what counts out of one value for each of PARTS, in the order in which it counts. Made once: every choice
+    that is compared is ranked."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "in_order", itemgetter(*map(PARTS.index, self._names())))
+
+    def _names(self) -> tuple[str, ...]:
+        rate = ("bandwidth_percent_of_ideal",) if self.relative else ("bandwidth_gb_s",)
+        damage = tuple(f"damage_{size}_gb_s" for size in GROUP_SIZES)
+        if self.objective is Objective.PACK:
+            names = (*damage, *rate, "damage_levels", "bound_level")
+        else:
+            names = (*rate, *damage, "bound_level", "damage_levels")
+        if self.numa_counts:
+            names += ("numa_nodes",)
+        names += ("pair_sum_gb_s", "worst_pair_gb_s", "worst_level")
+        if self.nic_counts:
+            names += ("nic_levels",)
+        if self.node_strategy is NodeStrategy.SPREAD:
+            place = 0 if self.objective is Objective.PACK else 1
+            names = (*names[:place], "free_gpus", *names[place:])
+        else:
+            names += ("free_gpus",)
+        return (*names, "bandwidth_gb_s") if self.relative else names
+
+
+PARTS: Final = (
+    "bandwidth_percent_of_ideal",
+    "bandwidth_gb_s",
+    *(f"damage_{size}_gb_s" for size in GROUP_SIZES),
+    "bound_level",
+    "damage_levels",
+    "numa_nodes",
+    "pair_sum_gb_s",
+    "worst_pair_gb_s",
+    "worst_level",
+    "nic_levels",
+    "free_gpus",
+)
+"""Names of all parts of a score, each with its unit at the end; which of them count, and when, an Order says."""
 
 DEFAULT_ORDER: Final = Order()
-
-_Section = tuple[tuple[str, int, int], ...]
-"""Parts that stay together: (name, what is shown, rank)."""
 
 
 def order_of(policies: Iterable[TopologyPolicy], *, relative: bool = False) -> Order:
@@ -89,54 +127,50 @@ class Score:
 
     def rank(self) -> tuple[int, ...]:
         """Return a key that sorts best first, among scores of one order."""
-        sections = self._sections()
-        return tuple(value for section in sections for _, _, value in section)
+        values = (
+            -self._of_ideal(SHARE_PARTS),
+            -self.bandwidth_gb_s,
+            *self.damage_gb_s,
+            self.bound_level,
+            self.damage_levels,
+            self.numa_nodes,
+            -self.pair_sum_gb_s,
+            -self.worst_pair_gb_s,
+            self.worst_level,
+            self.nic_distance,
+            -self.free_gpus if self.order.node_strategy is NodeStrategy.SPREAD else self.free_gpus,
+        )
+        rank: tuple[int, ...] = self.order.in_order(values)
+        return rank
 
     def __lt__(self, other: Score) -> bool:
         return self.rank() > other.rank()
 
     def parts(self) -> tuple[tuple[str, int], ...]:
         """Return the named parts that count, in the order in which they do; each name ends with its unit."""
-        return tuple((name, shown) for section in self._sections() for name, shown, _ in section)
+        places = self.order.in_order(tuple(range(len(PARTS))))
+        shown = (
+            self._of_ideal(100),
+            self.bandwidth_gb_s,
+            *self.damage_gb_s,
+            self.bound_level,
+            self.damage_levels,
+            self.numa_nodes,
+            self.pair_sum_gb_s,
+            self.worst_pair_gb_s,
+            self.worst_level,
+            self.nic_distance,
+            self.free_gpus,
+        )
+        return tuple((PARTS[place], shown[place]) for place in places)
 
     def first_difference(self, other: Score) -> str | None:
         """Return the name of the first part in which two scores of one order differ, None when they are equal."""
-        for mine, theirs in zip(self._sections(), other._sections(), strict=True):
-            for (name, _, my_rank), (_, _, their_rank) in zip(mine, theirs, strict=True):
-                if my_rank != their_rank:
-                    return name
+        for (name, _), mine, theirs in zip(self.parts(), self.rank(), other.rank(), strict=True):
+            if mine != theirs:
+                return name
         return None
 
-    def _sections(self) -> tuple[_Section, ...]:
-        """Return (name, what is shown, rank) of each part, in order."""
-        order = self.order
-        bandwidth = (self._bandwidth(),)
-        damage = tuple(
-            (f"damage_{size}_gb_s", lost, lost) for size, lost in zip(GROUP_SIZES, self.damage_gb_s, strict=True)
-        )
-        bound = (("bound_level", self.bound_level, self.bound_level),)
-        damage_levels = (("damage_levels", self.damage_levels, self.damage_levels),)
-        if order.objective is Objective.PACK:
-            sections: list[_Section] = [damage, bandwidth, damage_levels, bound]
-        else:
-            sections = [bandwidth, damage, bound, damage_levels]
-        if order.numa_counts:
-            sections.append((("numa_nodes", self.numa_nodes, self.numa_nodes),))
-        if order.nic_counts:
-            sections.append((("nic_levels", self.nic_distance, self.nic_distance),))
-        sections.append((("pair_sum_gb_s", self.pair_sum_gb_s, -self.pair_sum_gb_s),))
-        sections.append((("worst_pair_gb_s", self.worst_pair_gb_s, -self.worst_pair_gb_s),))
-        sections.append((("worst_level", self.worst_level, self.worst_level),))
-        if order.node_strategy is NodeStrategy.SPREAD:
-            emptier = (("free_gpus", self.free_gpus, -self.free_gpus),)
-            sections.insert(0 if order.objective is Objective.PACK else 1, emptier)
-        else:
-            sections.append((("free_gpus", self.free_gpus, self.free_gpus),))
-        return tuple(sections)
-
-    def _bandwidth(self) -> tuple[str, int, int]:
-        if not self.order.relative:
-            return "bandwidth_gb_s", self.bandwidth_gb_s, -self.bandwidth_gb_s
-        if not self.ideal_gb_s:
-            return "bandwidth_gb_s", self.bandwidth_gb_s, 0
-        return "bandwidth_gb_s", self.bandwidth_gb_s, -(self.bandwidth_gb_s * SHARE_PARTS // self.ideal_gb_s)
+    def _of_ideal(self, whole: int) -> int:
+        """Return bandwidth ÷ ideal, `whole` being all of it; 0 where the ideal is not asked for."""
+        return self.bandwidth_gb_s * whole // self.ideal_gb_s if self.ideal_gb_s else 0

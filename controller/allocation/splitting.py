@@ -20,6 +20,10 @@ MAX_WAYS: Final = 10_000
 """Ways to deal one set out that ways() looks at: 8! / 2 and more sort in milliseconds; who asks for more gets another
 set."""
 
+MAX_PARTS: Final = 30_000
+"""Parts of one set that split() looks at before it takes what it has: some 150 ms. Three requests of 12 unlike GPUs
+together never reach it, four different ones of 16 would take seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Share:
@@ -27,6 +31,10 @@ class Share:
 
     count: int
     rule: Rule
+
+    def whole(self, mask: int) -> tuple[int] | None:
+        """Return the set as the part of a request that is alone, or None when it may not have it (Splitter.split)."""
+        return (mask,) if self.rule.allows(mask) else None
 
 
 class Splitter:
@@ -38,14 +46,20 @@ class Splitter:
         # GPUs that no share tells apart: any of them stands for the others.
         self._kinds = refined(table.twins, sorted({share.rule.eligible for share in shares}))
         self._known: dict[tuple[int, int], tuple[int, tuple[int, ...]] | None] = {}
+        self._looked_at = 0
+        self._most_from = _most_from(table, shares)
 
     def split(self, mask: int) -> tuple[int, ...] | None:
         """Return the part of each share, in order, or None when no way holds to all rules.
 
         The counts of the shares add up to the set. The sum of the parts' worths is the greatest possible; of equal ways
-        the first in the order of ordinals. Cost: grows with the ways to divide the set among unequal shares; equal
-        shares cost one way.
+        the first in the order of ordinals. Equal shares cost one way. After MAX_PARTS parts of the set it is the best
+        that was found by then, the best-linked parts of the earlier shares being looked at first: legal and always the
+        same, but maybe not the greatest sum. Only if none was found by then the search goes on to the first legal way.
         """
+        if self._looked_at > MAX_PARTS:
+            self._known.clear()  # not all of it is the best
+        self._looked_at = 0
         found = self._best(mask, 0)
         return found[1] if found is not None else None
 
@@ -79,20 +93,30 @@ class Splitter:
 
     def _search(self, left: int, place: int) -> tuple[int, tuple[int, ...]] | None:
         best: tuple[int, tuple[int, ...]] | None = None
-        rule = self._shares[place].rule
-        for part in self._parts(left, place):
+        best_ordinals: tuple[int, ...] = ()
+        rule, most_of_others = self._shares[place].rule, self._most_from[place + 1]
+        # The best-linked parts first, so that it ends early; of equal ones, the first by ordinals.
+        for worth, part in sorted(
+            ((self._table.worth(part), part) for part in self._parts(left, place)), key=_greatest
+        ):
+            if best is not None and (worth + most_of_others < best[0] or self._looked_at > MAX_PARTS):
+                break
+            self._looked_at += 1
+            ordinals = ordinals_of(part)
+            if best is not None and worth + most_of_others == best[0] and ordinals > best_ordinals:
+                continue
             if not rule.allows(part):
                 continue
             rest = self._best(left & ~part, place + 1)
             if rest is None:
                 continue
-            total = self._table.worth(part) + rest[0]
-            if best is None or total > best[0]:
-                best = total, (part, *rest[1])
+            total = worth + rest[0]
+            if best is None or total > best[0] or (total == best[0] and ordinals < best_ordinals):
+                best, best_ordinals = (total, (part, *rest[1])), ordinals
         return best
 
     def _parts(self, left: int, place: int) -> Iterator[int]:
-        """Yield the parts that this share may take, in the order of their ordinals.
+        """Yield the parts that this share may take.
 
         The last share takes what is left. When all from here on are equal, some part holds the lowest ordinal: it may
         as well be this one.
@@ -103,9 +127,22 @@ class Splitter:
         elif len(set(self._shares[place:])) == 1:
             lowest = left & -left
             others = representatives(self._kinds, left & ~lowest, share.count - 1)
-            yield from sorted((lowest | other for other in others), key=ordinals_of)
+            yield from (lowest | other for other in others)
         else:
-            yield from sorted(representatives(self._kinds, left & share.rule.eligible, share.count), key=ordinals_of)
+            yield from representatives(self._kinds, left & share.rule.eligible, share.count)
+
+
+def _greatest(part: tuple[int, int]) -> tuple[int, tuple[int, ...]]:
+    """Sort (worth, mask) by falling worth, then by ordinals."""
+    return -part[0], ordinals_of(part[1])
+
+
+def _most_from(table: ClassTable, shares: Sequence[Share]) -> list[int]:
+    """Return for each place what all shares from it on are worth together at most; last, 0 for none."""
+    most = [0]
+    for share in reversed(shares):
+        most.append(most[-1] + table.most_worth(share.count))
+    return most[::-1]
 
 
 def most_served(counts: Sequence[int], eligible: Sequence[int], free: int) -> int:

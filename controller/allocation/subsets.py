@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 _TYPE_CODES: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
@@ -64,18 +64,22 @@ def least_degree_of_subsets(weights: Sequence[Sequence[int]]) -> Sequence[int]:
     return degrees_of
 
 
-def greatest_within_subsets(size: int, worths: Mapping[int, int]) -> Sequence[int]:
-    """Return for each subset of `size` things the greatest worth of a given set inside it; 0 where there is none.
+def total_of_subsets(weights: Sequence[Sequence[int]]) -> Sequence[int]:
+    """Return for each subset the total weight of its pairs, given as a symmetric matrix.
 
-    `worths`: mask → worth, above 0. Cost: O(n·2ⁿ) in few big steps.
+    Cost: O(2ⁿ) in few big steps.
     """
-    distinct = [0, *sorted(set(worths.values()))]
-    rank = {value: place for place, value in enumerate(distinct)}
-    lanes = _Lanes(len(distinct))
-    found = lanes.packed({mask: rank[worth] for mask, worth in worths.items()}, 1 << size)
-    for member in range(size):
-        found = lanes.maximum(found, lanes.with_member(found, member, size), 1 << size)
-    return tuple(map(distinct.__getitem__, lanes.unpacked(found, 1 << size)))
+    size = len(weights)
+    lanes = _Lanes(sum(map(sum, weights)))
+    found, count = 0, 1
+    for highest in range(size):
+        to_highest, width = 0, 1
+        for other in range(highest):
+            to_highest |= lanes.shifted(to_highest + lanes.same(weights[highest][other], width), width)
+            width *= 2
+        found |= lanes.shifted(found + to_highest, count)
+        count *= 2
+    return lanes.unpacked(found, count)
 
 
 def best_pairing_of_subsets(worths: Sequence[Sequence[int]]) -> Sequence[int]:
@@ -84,7 +88,7 @@ def best_pairing_of_subsets(worths: Sequence[Sequence[int]]) -> Sequence[int]:
     Cost: O(n²·2ⁿ) in few big steps.
     """
     size = len(worths)
-    lanes = _Lanes(max((max(row) for row in worths), default=0) * size)
+    lanes = _Lanes(max((max(row) for row in worths), default=0) * (size // 2))
     found, count = 0, 1
     for highest in range(size):
         best = found
@@ -104,7 +108,7 @@ class _Lanes:
         self._bits = 8 * self._bytes
         self._most_of_lane = (1 << self._bits) - 1
         self._ones: dict[int, int] = {}
-        self._alternating: dict[tuple[int, int], int] = {}
+        self._alternating: dict[tuple[int, int], tuple[int, int]] = {}
 
     def same(self, value: int, count: int) -> int:
         """Return `count` lanes of one value."""
@@ -120,37 +124,33 @@ class _Lanes:
 
     def with_member(self, lanes: int, member: int, size: int, more: int = 0) -> int:
         """Return for each subset of `size` with a member what the subset without it has, and `more`; else 0."""
-        without = self._without(member, size)
-        return self.shifted((lanes & without * self._most_of_lane) + without * more, 1 << member)
+        without, whole = self._without(member, size)
+        return self.shifted((lanes & whole) + without * more, 1 << member)
 
-    def _without(self, member: int, size: int) -> int:
-        """Return 1 for each subset of `size` without a member, else 0."""
+    def _without(self, member: int, size: int) -> tuple[int, int]:
+        """Return 1, and all bits set, for each subset of `size` without a member, else 0."""
         key = (member, size)
         if key not in self._alternating:
             found, count = self.same(1, 1 << member), 2 << member
             while count < 1 << size:
                 found |= self.shifted(found, count)
                 count *= 2
-            self._alternating[key] = found
+            self._alternating[key] = found, found * self._most_of_lane
         return self._alternating[key]
 
     def minimum(self, one: int, other: int, count: int) -> int:
         """Return the lesser of each two lanes."""
-        top = self.same(1 << self._bits - 1, count)
-        not_less = ((one | top) - other) & top
-        takes_other = not_less - (not_less >> self._bits - 1)
-        return one ^ (one ^ other) & takes_other
+        return one ^ (one ^ other) & self._not_less(one, other, count)
 
     def maximum(self, one: int, other: int, count: int) -> int:
         """Return the greater of each two lanes."""
-        return one ^ other ^ self.minimum(one, other, count)
+        return other ^ (one ^ other) & self._not_less(one, other, count)
 
-    def packed(self, values: Mapping[int, int], count: int) -> int:
-        """Return lanes with values at some places and 0 elsewhere."""
-        found = bytearray(count * self._bytes)
-        for place, value in values.items():
-            found[place * self._bytes : (place + 1) * self._bytes] = value.to_bytes(self._bytes, "little")
-        return int.from_bytes(found, "little")
+    def _not_less(self, one: int, other: int, count: int) -> int:
+        """Return all bits but the top one set in each lane where `one` is not less than the other, else 0."""
+        top = self.same(1 << self._bits - 1, count)
+        not_less = ((one | top) - other) & top
+        return not_less - (not_less >> self._bits - 1)
 
     def unpacked(self, lanes: int, count: int) -> array[int]:
         """Return the lanes as numbers."""

@@ -185,9 +185,9 @@ class SlowBox:
             names = [*names[1:4], names[0], names[5], names[4]]
         if self.policy.numa_alignment is None or self.policy.numa_alignment.value != "Ignored":
             names.append("numa_nodes")
+        names += ["pair_sum_gb_s", "worst_pair_gb_s", "worst_level"]
         if self.policy.nic_alignment is None or self.policy.nic_alignment.value != "Ignored":
             names.append("nic_levels")
-        names += ["pair_sum_gb_s", "worst_pair_gb_s", "worst_level"]
         return tuple(parts[name] for name in names)
 
     # What is allowed, and all choices.

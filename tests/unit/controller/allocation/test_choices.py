@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from itertools import combinations, islice
 
 import pytest
@@ -263,7 +263,14 @@ def test_what_is_remembered_stays_within_its_bounds_and_changes_no_answer(monkey
     engine.check()
     for name in names:
         table = engine.table(recorded(name))
-        assert all(len(memo) <= 8 for memo in (table._rates, table._worths, *table._totals.values()))
+        memos: tuple[Sized, ...] = (
+            table._rates,
+            table._worths,
+            table._left_known,
+            table._pair_ranks,
+            *table._totals.values(),
+        )
+        assert all(len(memo) <= 8 for memo in memos)
 
 
 def test_too_many_unlike_gpus_get_good_sets_instead_of_none() -> None:

@@ -28,10 +28,10 @@ WORSE = {
     "bound_level": {"bound_level": 20},
     "damage_levels": {"damage_levels": 1},
     "numa_nodes": {"numa_nodes": 2},
-    "nic_levels": {"nic_distance": 3},
     "pair_sum_gb_s": {"pair_sum_gb_s": 99},
     "worst_pair_gb_s": {"worst_pair_gb_s": 49},
     "worst_level": {"worst_level": 20},
+    "nic_levels": {"nic_distance": 3},
     "free_gpus": {"free_gpus": 4},
 }
 """Each part alone one step worse, in the order in which the parts count."""
@@ -98,6 +98,9 @@ def test_between_nodes_the_share_of_the_ideal_may_count_instead_of_bandwidth() -
     assert replace(fast, order=Order()) > replace(slow, order=Order())
     whole = replace(BEST, order=order, bandwidth_gb_s=450, ideal_gb_s=450, damage_gb_s=(0, 0, 450))
     assert slow > whole, "at equal share the damage decides"
+    assert fast.parts()[0] == ("bandwidth_percent_of_ideal", 50)
+    assert fast.parts()[-1] == ("bandwidth_gb_s", 225)
+    assert slow.first_difference(fast) == "bandwidth_percent_of_ideal"
 
 
 def test_inside_one_node_the_share_orders_as_the_bandwidth_does() -> None:

@@ -22,9 +22,9 @@ from dracaena.controller.allocation.interchange import (
 )
 from dracaena.controller.allocation.subsets import (
     best_pairing_of_subsets,
-    greatest_within_subsets,
     least_degree_of_subsets,
     least_pair_of_subsets,
+    total_of_subsets,
 )
 from support.allocation import blocks
 from support.machines import topologies
@@ -76,11 +76,13 @@ def test_the_best_pairing_of_every_subset(rows: Matrix) -> None:
     assert list(best_pairing_of_subsets(rows)) == [best_pairing(rows, mask) for mask in range(1 << len(rows))]
 
 
-@given(st.integers(1, 7), st.data())
-def test_the_greatest_set_inside_every_subset(size: int, data: st.DataObject) -> None:
-    worths = data.draw(st.dictionaries(st.integers(0, (1 << size) - 1), st.integers(1, 2**40), max_size=9))
-    assert list(greatest_within_subsets(size, worths)) == [
-        max((worth for inside, worth in worths.items() if not inside & ~mask), default=0) for mask in range(1 << size)
+@settings(max_examples=40, deadline=None)
+@given(matrices())
+def test_the_total_of_every_subset(rows: Matrix) -> None:
+    size = range(len(rows))
+    assert list(total_of_subsets(rows)) == [
+        sum(rows[a][b] for a, b in combinations([o for o in size if mask >> o & 1], 2))
+        for mask in range(1 << len(rows))
     ]
 
 
