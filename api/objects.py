@@ -145,12 +145,27 @@ class PodResourceClaimStatus(Wire, frozen=True):
     resource_claim_name: str | None = None
 
 
+class ContainerRequestMapping(Wire, frozen=True):
+    """pod.status.extendedResourceClaimStatus.requestMappings[]."""
+
+    container_name: str
+    request_name: str
+
+
+class ExtendedResourceClaimStatus(Wire, frozen=True):
+    """pod.status.extendedResourceClaimStatus: the claim that kube-scheduler made for extended resources (KEP-5004)."""
+
+    resource_claim_name: str = ""
+    request_mappings: list[ContainerRequestMapping] = []
+
+
 class PodStatus(Wire, frozen=True):
     """pod.status."""
 
     phase: str = ""
     conditions: list[PodCondition] = []
     resource_claim_statuses: list[PodResourceClaimStatus] = []
+    extended_resource_claim_status: ExtendedResourceClaimStatus | None = None
     nominated_node_name: str = ""
 
 
@@ -349,10 +364,11 @@ class ConsumerReference(Wire, frozen=True):
 
 
 class ResourceClaimStatus(Wire, frozen=True):
-    """status of a claim."""
+    """status of a claim. `devices` stay raw documents: those of other drivers are written back as they are."""
 
     allocation: AllocationResult | None = None
     reserved_for: list[ConsumerReference] = []
+    devices: list[dict[str, Any]] = []
 
 
 class ResourceClaim(KubeObject, frozen=True):

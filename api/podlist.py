@@ -21,11 +21,13 @@ class PodlistEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     namespace: str
     container: str
     gpu_list: tuple[str, ...]
-    """UUIDs as NVML prints them, in the order of the allocation, each once."""
+    """UUIDs as NVML prints them, in the order of the allocation, each once; or another form that an admin chose."""
     uid: str = ""
     """Of the pod. From here on: keys of our own."""
     claims: tuple[str, ...] = ()
     """UIDs of the ResourceClaims that gave these GPUs, sorted."""
+    mig: dict[str, str] = {}
+    """For each entry of gpu_list that is a MIG device the UUID of its parent, sorted."""
 
     @property
     def order(self) -> tuple[str, str, str]:

@@ -23,6 +23,7 @@ from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.api.podlist import PodlistEntry, decode_podlist, encode_podlist
 from dracaena.kube.reflector import Backoff
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.ports import (
     ClaimGoneError,
@@ -32,11 +33,16 @@ from dracaena.kubelet_plugin.ports import (
     PodAccess,
     PodCache,
 )
+from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
+from dracaena.kubelet_plugin.prepare.job_mapping import is_job_file, job_files
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
 from dracaena.kubelet_plugin.prepare.podlist import (
     annotation_changes,
+    has_claims,
+    may_run,
     pod_annotations,
     podlist_entries,
+    runs_on,
     unknown_users,
     with_users,
 )
@@ -67,8 +73,12 @@ class Assignments:
         lock: NodeLock,
         clock: Clock,
         metrics: PluginMetrics,
+        statuses: DeviceStatuses | None = None,
+        gpu_form: GpuForm = GpuForm.UUID,
+        job_mapping: DocumentStore | None = None,
         rng: random.Random | None = None,
     ) -> None:
+        """`statuses` and `job_mapping`: None where status.devices and files for dcgm-exporter are not wanted."""
         self._driver = driver
         self._node_name = node_name
         self._pods = pods
@@ -78,6 +88,9 @@ class Assignments:
         self._files = files
         self._lock = lock
         self._metrics = metrics
+        self._statuses = statuses
+        self._gpu_form = gpu_form
+        self._job_mapping = job_mapping
         self._backoff = Backoff(rng or random.Random())  # noqa: S311 - jitter, no secret
         self._recover: Callable[[Sequence[Pod]], bool] | None = None
         self._early: dict[PodUid, tuple[Pod, ClaimUid]] = {}  # read for a claim before the watch showed them
@@ -100,7 +113,7 @@ class Assignments:
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         """Take note of a change that the watch told; pods without claims are none of ours."""
-        if any(pod is not None and pod.spec.resource_claims for pod in (old, new)):
+        if any(pod is not None and has_claims(pod) for pod in (old, new)):
             self.changed()
 
     def learn_consumers(self, claim: ResourceClaim) -> None:
@@ -118,6 +131,19 @@ class Assignments:
                 with self._early_lock:
                     self._early[PodUid(consumer.uid)] = (pod, ClaimUid(claim.metadata.uid))
 
+    def in_use(self, prepared: PreparedClaim) -> bool:
+        """Whether a pod uses the claim that neither ended nor is being deleted, as the watch last told."""
+        return any(runs_on(pod) for pod in self._pods_of(prepared))
+
+    def may_be_in_use(self, prepared: PreparedClaim) -> bool:
+        """The same with pods that are being deleted: their containers may still run."""
+        return any(may_run(pod) for pod in self._pods_of(prepared))
+
+    def _pods_of(self, prepared: PreparedClaim) -> Sequence[Pod]:
+        # The set is replaced whole, never changed: a look without the lock sees the one of a moment ago at worst.
+        users = with_users(prepared, self._users or frozenset()).consumers
+        return [pod for pod in self._pods.values() if pod.metadata.uid in users]
+
     def write_podlist(self, *, including: PreparedClaim | None = None, without: ClaimUid | None = None) -> None:
         """Bring podlist.json up to date: all prepared claims, with or without the one that is worked on.
 
@@ -128,7 +154,7 @@ class Assignments:
         if including is not None:
             prepared.append(with_users(including, self._users_so_far()))
         self._metrics.prepared_devices.set(len({device.device for p in prepared for device in p.devices}))
-        entries = podlist_entries(self._known_pods(), prepared)
+        entries = podlist_entries(self._known_pods(), prepared, self._gpu_form)
         if not self._pods.synced:
             # Right after a restart not all pods are known: what the last run wrote about the others still holds.
             ours = {entry.order for entry in entries}
@@ -152,6 +178,12 @@ class Assignments:
         with self._lock.hold():
             self.write_podlist()
             prepared = self._prepared()
+            try:
+                self._write_job_mapping(prepared)
+            except DracaenaError as error:
+                failures.append(error)
+        if self._statuses is not None:
+            failures += self._statuses.reconcile(prepared)
         for pod in self._known_pods():
             changes = annotation_changes(pod, pod_annotations(pod, prepared, self._driver))
             if not changes:
@@ -163,6 +195,19 @@ class Assignments:
                 failures.append(error)
         if failures:
             raise failures[0]
+
+    def _write_job_mapping(self, prepared: Sequence[PreparedClaim]) -> None:
+        """Bring the files for dcgm-exporter up to date. Called with the node's lock held.
+
+        A GPU that nobody has any more keeps an empty file: the exporter lists the folder before it reads, and a file
+        that disappears in between ends the rendering of all its metrics.
+        """
+        if self._job_mapping is None or not self._pods.synced:
+            return  # right after a restart what the last run wrote still holds
+        wanted = job_files(self._known_pods(), prepared)
+        empty = {name: b"" for name in self._job_mapping.names("") if is_job_file(name)}
+        for name, data in {**empty, **wanted}.items():
+            self._job_mapping.write_if_changed(name, data)
 
     def _learn_users(self) -> list[DracaenaError]:
         """Find out about pods that name a prepared claim without being its consumer; return why some stay unknown."""

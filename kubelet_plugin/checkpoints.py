@@ -49,15 +49,21 @@ class Checkpoints:
         Those of an earlier boot are left out: no container of that time runs any more, so they hold nothing. They
         stay on disk until kubelet prepares or unprepares their claim again.
         """
-        good: list[Checkpoint] = []
+        now, _, broken = self.load_by_boot()
+        return now, broken
+
+    def load_by_boot(self) -> tuple[tuple[Checkpoint, ...], tuple[Checkpoint, ...], tuple[Broken, ...]]:
+        """Return the checkpoints of this boot, those of earlier ones, and those that cannot be trusted; each sorted."""
+        now: list[Checkpoint] = []
+        earlier: list[Checkpoint] = []
         broken: list[Broken] = []
         for name in self._files.names(SUFFIX):
             found = self.load(ClaimUid(name.removesuffix(SUFFIX)))
             if isinstance(found, Broken):
                 broken.append(found)
-            elif found is not None and found.boot_id == self.boot_id:
-                good.append(found)
-        return tuple(good), tuple(broken)
+            elif found is not None:
+                (now if found.boot_id == self.boot_id else earlier).append(found)
+        return tuple(now), tuple(earlier), tuple(broken)
 
     def prepared(self) -> tuple[PreparedClaim, ...]:
         """Return the claims that are prepared now, sorted by claim UID."""

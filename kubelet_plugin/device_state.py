@@ -22,7 +22,6 @@ import structlog
 from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.api.names import ClaimUid, GpuUuid, PoolName
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.api.podclaims import pod_claims
 from dracaena.kubelet_plugin.assignments import Assignments
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.ports import (
@@ -45,6 +44,8 @@ from dracaena.kubelet_plugin.prepare.plan import (
     holders,
     plan_claim,
 )
+from dracaena.kubelet_plugin.prepare.podlist import claim_names
+from dracaena.kubelet_plugin.tear_downs import TearDowns
 
 _PLAIN_UID = re.compile("[A-Za-z0-9-]{1,63}")
 """UIDs name our files."""
@@ -58,6 +59,14 @@ class PrepareError(PermanentError):
 
 class DeviceHeldError(TemporaryError):
     """Another claim still holds a device. It passes when kubelet unprepares that claim; kubelet asks again."""
+
+    def __init__(self, text: str, holders: tuple[PreparedClaim, ...]) -> None:
+        super().__init__(text)
+        self.holders = holders
+
+
+class AllocatedAnewError(TemporaryError):
+    """The claim has other devices now than it holds here. Only its pods going away helps, so nothing waits for it."""
 
 
 class DeviceState:
@@ -76,6 +85,7 @@ class DeviceState:
         checkpoints: Checkpoints,
         specs: DocumentStore,
         assignments: Assignments,
+        tear_downs: TearDowns,
         lock: NodeLock,
     ) -> None:
         self._driver = driver
@@ -88,15 +98,31 @@ class DeviceState:
         self._checkpoints = checkpoints
         self._specs = specs
         self._assignments = assignments
+        self._tear_downs = tear_downs
         self._lock = lock
 
-    def prepare(self, reference: ClaimReference) -> PreparedClaim:
+    def prepare(self, reference: ClaimReference, *, within_s: float = 0.0) -> PreparedClaim:
         """Make a claim's devices ready for containers and return them; for a prepared claim the same answer again.
 
-        Raises DracaenaError; then nothing of this call is left behind, unless the disk refuses even removals, which
-        the next call or unprepare repeats. What an earlier call left stays as it is.
+        A device of a claim that is being torn down is waited for, at most within_s and without the node's lock. Raises
+        DracaenaError; then nothing of this call is left behind, unless the disk refuses even removals, which the next
+        call or unprepare repeats. What an earlier call left stays as it is.
         """
         _check_uid(reference)
+        deadline_s = self._tear_downs.deadline_s(within_s)
+        while True:
+            torn_down = self._tear_downs.count()
+            try:
+                return self._prepare_once(reference)
+            except DeviceHeldError as error:
+                # No pod in sight that uses the holder: kubelet is about to unprepare it. Else waiting is of no use.
+                if any(self._assignments.in_use(holder) for holder in error.holders):
+                    raise
+                if not self._tear_downs.wait(torn_down, deadline_s):
+                    raise
+                log.debug("waited for a device that was held", claim=str(reference), held=str(error))
+
+    def _prepare_once(self, reference: ClaimReference) -> PreparedClaim:
         with self._lock.hold():
             prepared = self._already_prepared(reference.uid)
         if prepared is not None:
@@ -119,7 +145,16 @@ class DeviceState:
         _check_uid(reference)
         with self._lock.hold():
             self._take_back(reference.uid)
+        self._tear_downs.note()
         self._assignments.changed()
+
+    def drop_stray_spec(self, uid: ClaimUid) -> bool:
+        """Remove the CDI spec of a claim that has no checkpoint; return whether it had none and a spec was there."""
+        with self._lock.hold():
+            if self._checkpoints.load(uid) is not None or self._spec_is_gone(uid):
+                return False
+            self._specs.remove(spec_file_name(self._driver, uid))
+        return True
 
     def recover(self, pods: Iterable[Pod]) -> bool:
         """Finish or take back what a crash left half done, write lost CDI specs again, rebuild broken checkpoints.
@@ -133,8 +168,7 @@ class DeviceState:
         settled = [self._restore_spec(c.prepared.claim) for c in good if c.state is State.DONE]
         uids = {b.uid for b in broken}
         references = [c.prepared.claim for c in good if c.state is State.STARTED]
-        if uids:
-            references += self._find_claims(uids, pods)
+        references += self.find_claims(uids, pods)
         settled += [self._recover(reference) for reference in references]
         return all(settled)
 
@@ -224,7 +258,7 @@ class DeviceState:
         others += [self._salvage(b) for b in broken if b.uid != plan.claim.uid]
         held = holders(plan, others)
         if held:
-            raise DeviceHeldError("; ".join(_held(device, holder) for device, holder in held))
+            raise DeviceHeldError("; ".join(_held(*entry) for entry in held), tuple(holder for _, _, holder in held))
 
     def _refuse_other_allocation(self, prepared: PreparedClaim, claim: ResourceClaim) -> None:
         """Refuse a prepared claim whose allocation as just read gives it other devices than it holds here."""
@@ -233,7 +267,7 @@ class DeviceState:
         wanted = {(r.request, r.pool, r.device, r.share_id) for r in results if r.driver == self._driver}
         held = {(d.request, d.pool, d.device, d.share_id) for d in prepared.devices}
         if wanted != held:
-            raise DeviceHeldError(
+            raise AllocatedAnewError(
                 f"claim {prepared.claim} was allocated anew while it is prepared here: it holds "
                 f"{_names(d.device for d in prepared.devices)}, its allocation says {_names(w[2] for w in wanted)}. "
                 "Delete the pods of this node that use it: kubelet must unprepare it first"
@@ -251,9 +285,11 @@ class DeviceState:
         )
         return PreparedClaim(ClaimReference("", "", broken.uid), devices)
 
-    def _find_claims(self, uids: set[ClaimUid], pods: Iterable[Pod]) -> Sequence[ClaimReference]:
-        """Return the claims of these UIDs that pods of this node use; the names are nowhere else."""
-        named = {(claim.namespace, claim.name) for pod in pods for claim in pod_claims(pod) if claim.name is not None}
+    def find_claims(self, uids: set[ClaimUid], pods: Iterable[Pod]) -> Sequence[ClaimReference]:
+        """Return the claims of these UIDs that pods of this node use, by the API; the names are nowhere else."""
+        if not uids:
+            return ()
+        named = {(pod.metadata.namespace, name) for pod in pods for name in claim_names(pod)}
         candidates = [ClaimReference(namespace, name, uid) for namespace, name in sorted(named) for uid in sorted(uids)]
         return [reference for reference in candidates if self._exists(reference)]
 
@@ -290,6 +326,7 @@ def _names(devices: Iterable[str]) -> str:
     return ", ".join(sorted(devices)) or "none"
 
 
-def _held(device: PreparedDevice, holder: PreparedClaim) -> str:
+def _held(device: PreparedDevice, theirs: PreparedDevice, holder: PreparedClaim) -> str:
     name = f"claim {holder.claim} (UID {holder.claim.uid})" if holder.claim.name else f"claim UID {holder.claim.uid}"
-    return f"request {device.request}: device {device.device} is still held by {name}, which is not unprepared yet"
+    of = "" if theirs.device == device.device else f" as a part of the same GPU, by device {theirs.device},"
+    return f"request {device.request}: device {device.device} is still held{of} by {name}, which is not unprepared yet"

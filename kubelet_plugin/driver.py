@@ -18,6 +18,12 @@ from dracaena.process.clock import Clock
 
 T = TypeVar("T")
 
+ANSWER_RESERVE_S = 10.0
+"""Left of the call's time when waiting ends: for the API read, the disk and the answer after a late tear-down."""
+
+MAX_WAIT_S = 30.0
+"""Longest wait where a caller gives more time than kubelet does (45 s): no worker is bound for longer."""
+
 log = structlog.get_logger()
 
 
@@ -37,9 +43,19 @@ class ClaimDriver:
         self._metrics = metrics
         self._calls = itertools.count(1)
 
-    def prepare_claims(self, references: Iterable[ClaimReference]) -> Mapping[ClaimUid, PreparedClaim | Failed]:
-        """Prepare each claim; the answer has exactly the UIDs that were asked for."""
-        return self._each("prepare", references, self._state.prepare)
+    def prepare_claims(
+        self, references: Iterable[ClaimReference], *, within_s: float = 0.0
+    ) -> Mapping[ClaimUid, PreparedClaim | Failed]:
+        """Prepare each claim; the answer has exactly the UIDs that were asked for.
+
+        within_s is what is left of the call's time: devices that are about to come free are waited for in it.
+        """
+        deadline_s = self._clock.monotonic() + min(within_s - ANSWER_RESERVE_S, MAX_WAIT_S)
+
+        def prepare(reference: ClaimReference) -> PreparedClaim:
+            return self._state.prepare(reference, within_s=max(0.0, deadline_s - self._clock.monotonic()))
+
+        return self._each("prepare", references, prepare)
 
     def unprepare_claims(self, references: Iterable[ClaimReference]) -> Mapping[ClaimUid, Failed | None]:
         """Unprepare each claim; None: done."""

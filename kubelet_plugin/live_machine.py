@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -32,6 +32,8 @@ INCOMPLETE_S = 15.0
 REREAD_S = 60.0
 """Pause between readings in good times. One costs some hundred calls of microseconds each."""
 
+T = TypeVar("T")
+
 log = structlog.get_logger()
 
 
@@ -54,7 +56,7 @@ class ReadingSource(Protocol):
 class LiveMachine:
     """Tells each machine that differs from the last one to `on_change`, in a thread of its own.
 
-    All methods from any thread; none waits for the driver.
+    All methods from any thread; none but ask() waits for the driver.
     """
 
     def __init__(self, source: ReadingSource, clock: Clock, *, on_change: Callable[[Machine], None]) -> None:
@@ -75,6 +77,10 @@ class LiveMachine:
         """End both threads and let go of the driver. A hanging call is left behind."""
         self._driver.stop()  # first: it lets the worker go
         self._worker.stop()
+
+    def ask(self, what: str, work: Callable[[], T], deadline_s: float) -> T:
+        """Return work(), run in the driver's thread. Raises as DriverThread.call does."""
+        return self._driver.call(what, work, deadline_s)
 
     def ready(self) -> str | None:
         """Return None once there is a machine, before that what is waited for."""

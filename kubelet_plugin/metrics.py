@@ -41,16 +41,32 @@ class PluginMetrics:
             "1 while the GPU driver gives no good reading: devices are those of the last one, or not known yet",
             registry=registry,
         )
+        self.devices_by_health = Gauge(
+            "dracaena_plugin_device_health",
+            "Devices of this node by health (healthy, unhealthy, unknown); none while health is not watched",
+            ["health"],
+            registry=registry,
+        )
+        self.xids = Counter("dracaena_plugin_xids_total", "XIDs that the driver reported", ["xid"], registry=registry)
+        self.health_errors = Counter(
+            "dracaena_plugin_health_errors_total", "Failed looks at the health of the GPUs", registry=registry
+        )
         self.publish_errors = Counter(
             "dracaena_plugin_publish_errors_total", "Failed tries to publish the ResourceSlices", registry=registry
         )
         self.taint_refused = Gauge(
             "dracaena_plugin_taint_refused",
-            "1 while the API server drops device taints, so that this node publishes no device",
+            "1 while the API server drops device taints, so that this node withholds the devices that need one",
             registry=registry,
         )
         self.annotation_errors = Counter(
             "dracaena_plugin_annotation_errors_total", "Failed writes of pod annotations", registry=registry
+        )
+        self.swept = Counter(
+            "dracaena_plugin_swept_total",
+            "What was settled without kubelet: claims taken back, CDI specs removed, checkpoints written again",
+            ["kind"],
+            registry=registry,
         )
         self.registered = Gauge(
             "dracaena_plugin_registered", "1 when kubelet has taken the plugin, 0 when it refused", registry=registry

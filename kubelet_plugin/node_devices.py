@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
 import structlog
 
 from dracaena.api.errors import TemporaryError
 from dracaena.api.machine import Machine
-from dracaena.api.names import PoolName
+from dracaena.api.names import DeviceName, PoolName
+from dracaena.api.objects import Device, Taint
 from dracaena.kubelet_plugin.allocatable import node_pool, preparable_pages
 from dracaena.kubelet_plugin.discovery.allocatable import allocatable
 from dracaena.kubelet_plugin.discovery.pool import Page
@@ -23,7 +26,11 @@ class DevicesUnknownError(TemporaryError):
 
 
 class NodeDevices:
-    """Keeps the pool of the last reading. take() is called from one thread, pool() from any and never waits."""
+    """Keeps the pool of the last reading. From any thread; nothing waits.
+
+    With `watched` nothing is published before the first take_taints(): a device that is known to be broken must not be
+    offered for the second until its health is looked at.
+    """
 
     def __init__(
         self,
@@ -34,6 +41,7 @@ class NodeDevices:
         publish: Callable[[Sequence[Page]], None],
         waiting_for: Callable[[], str | None],
         metrics: PluginMetrics,
+        watched: bool = False,
     ) -> None:
         self._driver = driver
         self._name = name
@@ -41,6 +49,9 @@ class NodeDevices:
         self._publish = publish
         self._waiting_for = waiting_for
         self._metrics = metrics
+        self._lock = threading.Lock()
+        self._pages: Sequence[Page] | None = None
+        self._taints: Mapping[DeviceName, Sequence[Taint]] | None = None if watched else {}
         self._pool: NodePool | None = None  # replaced whole, never changed
 
     def pool(self) -> NodePool:
@@ -58,5 +69,24 @@ class NodeDevices:
         for device, reason in skipped.items():
             log.warning("device not published", device=device, reason=reason)
         self._metrics.skipped_devices.set(len(skipped))
-        self._pool = pool  # before it is published: what is allocated a moment later can be prepared
-        self._publish(kept)
+        with self._lock:
+            self._pool = pool  # before it is published: what is allocated a moment later can be prepared
+            self._pages = kept
+            self._publish_tainted()
+
+    def take_taints(self, taints: Mapping[DeviceName, Sequence[Taint]]) -> None:
+        """Publish these taints from now on, each device's behind the one that all have."""
+        with self._lock:
+            self._taints = taints
+            self._publish_tainted()
+
+    def _publish_tainted(self) -> None:
+        taints = self._taints
+        if self._pages is None or taints is None:
+            return
+        self._publish(tuple(tuple(_tainted(device, taints) for device in page) for page in self._pages))
+
+
+def _tainted(device: Device, taints: Mapping[DeviceName, Sequence[Taint]]) -> Device:
+    more = taints.get(DeviceName(device.name), ())
+    return msgspec.structs.replace(device, taints=[*device.taints, *more]) if more else device

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -22,6 +22,18 @@ class ClaimReader(Protocol):
 
     def read_claim(self, reference: ClaimReference) -> ResourceClaim:
         """Return the claim with this UID. Raises ClaimGoneError, or TemporaryError when the API does not answer."""
+        ...
+
+
+class ClaimStatusWriter(Protocol):
+    """Writes status.devices of claims."""
+
+    def set_devices(self, claim: ResourceClaim, devices: Sequence[Mapping[str, Any]]) -> None:
+        """Set the list of a claim that is as it was read.
+
+        Raises PermanentError when the API server refuses it as such, TemporaryError for all else, also when the claim
+        changed meanwhile.
+        """
         ...
 
 

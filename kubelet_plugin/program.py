@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.errors import DracaenaError, PermanentError
-from dracaena.api.names import ClaimUid, NodeName, PoolName
-from dracaena.api.objects import Node, Pod, ResourceSlice
+from dracaena.api.machine import Machine
+from dracaena.api.names import ClaimUid, DeviceName, NodeName, PoolName
+from dracaena.api.objects import Node, ObjectMeta, Pod, ResourceSlice
 from dracaena.kube.client import KubeClient
-from dracaena.kube.events import EventRecorder
+from dracaena.kube.events import EventRecorder, EventType
 from dracaena.kube.reflector import Reflector
 from dracaena.kube.transport import Transport
 from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.device_nodes import read_control_nodes
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.grpc_server import plugin_server
+from dracaena.kubelet_plugin.adapters.health import HealthStreams
 from dracaena.kubelet_plugin.adapters.kube import KubeClaims, KubePods, KubeSlices
 from dracaena.kubelet_plugin.adapters.lock import CallLock, FileLock
+from dracaena.kubelet_plugin.adapters.recorded_faults import RecordedFaults
 from dracaena.kubelet_plugin.adapters.recorded_machine import RecordedMachine
 from dracaena.kubelet_plugin.adapters.registration import registration_server
 from dracaena.kubelet_plugin.assignments import PODLIST, Assignments
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.device_state import DeviceState
+from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
+from dracaena.kubelet_plugin.discovery.health import MAX_TAINTS, Fault, Rules, taints
 from dracaena.kubelet_plugin.discovery.pool import PoolIdentity
 from dracaena.kubelet_plugin.driver import ClaimDriver
 from dracaena.kubelet_plugin.driver_installation import DriverInstallation
+from dracaena.kubelet_plugin.health_monitor import Ask, DeviceHealth, HealthMonitor, HealthSource, Status
 from dracaena.kubelet_plugin.left_overs import remove_left_overs
 from dracaena.kubelet_plugin.live_machine import LiveMachine, ReadingSource
 from dracaena.kubelet_plugin.metrics import PluginMetrics
@@ -37,8 +45,11 @@ from dracaena.kubelet_plugin.paths import plugin_paths
 from dracaena.kubelet_plugin.ports import ReadDriverEdits
 from dracaena.kubelet_plugin.prepare.cdi import spec_file_name
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
+from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
 from dracaena.kubelet_plugin.publisher import Publisher
-from dracaena.kubelet_plugin.settings import CONTROLLER, PluginSettings
+from dracaena.kubelet_plugin.settings import ALL, CONTROLLER, PluginSettings
+from dracaena.kubelet_plugin.sweeper import Sweeper
+from dracaena.kubelet_plugin.tear_downs import TearDowns
 from dracaena.process.clock import Clock, SystemClock
 from dracaena.process.ending import hold_end_signals, wait_for_end_signal
 from dracaena.process.http import HttpEndpoint
@@ -47,7 +58,17 @@ from dracaena.process.logs import configure_logs
 CDI_SPEC_MODE = 0o644
 CHECKPOINT_MODE = 0o600
 
+_EVENTS: Mapping[Status, tuple[EventType, str]] = {
+    Status.HEALTHY: ("Normal", "GpuHealthy"),
+    Status.UNHEALTHY: ("Warning", "GpuUnhealthy"),
+    Status.UNKNOWN: ("Warning", "GpuHealthUnknown"),
+}
+
 log = structlog.get_logger()
+
+
+class NodeSource(ReadingSource, HealthSource, Protocol):
+    """What tells a node's GPUs and their health."""
 
 
 class Program:
@@ -65,7 +86,7 @@ class Program:
         *,
         clock: Clock | None = None,
         registry: CollectorRegistry = REGISTRY,
-        source: ReadingSource | None = None,
+        source: NodeSource | None = None,
     ) -> None:
         """`source` stands in for NVML; it is not asked when the settings name a recorded machine."""
         clock = clock or SystemClock()
@@ -75,20 +96,27 @@ class Program:
         self._kubelet_root, self._driver = settings.kubelet_root, settings.driver_name
         self._metrics = PluginMetrics(registry)
         recorded = RecordedMachine(settings.machine).read() if settings.machine else None
+        self._watched = settings.watch_health and (recorded is None or bool(settings.faults))
+        self._rules = _health_rules(settings)
+        self._tainted = settings.allocator == CONTROLLER
+        self._node_name = settings.node_name
         client = KubeClient(Transport.from_kubeconfig(settings.kubeconfig or None, user_agent="dracaena-plugin"))
         self._build_slices(settings, client, clock)
         self._devices = NodeDevices(
             driver=settings.driver_name,
             name=PoolName(settings.node_name),
-            tainted=settings.allocator == CONTROLLER,
+            tainted=self._tainted,
             publish=self._publisher.set_pages,
             waiting_for=self._waiting_for,
             metrics=self._metrics,
+            watched=self._watched,
         )
+        self._monitor: HealthMonitor | None = None
+        self._streams = HealthStreams(settings.node_name, self._health if self._watched else None, clock)
         self._build_claims(settings, client, clock)
         self._live = None if recorded else self._follow(source or _nvml(settings), clock)
         if recorded:
-            self._devices.take(recorded)
+            self._play(recorded, settings.faults, clock)
         self._http_address = settings.http_address
         self._registry = registry
         self._http: HttpEndpoint | None = None
@@ -125,11 +153,14 @@ class Program:
         self._dra_server.start()
         if self._live is not None:
             self._live.start()
+        if self._monitor is not None:
+            self._monitor.start()
         self._pods.start()
         self._slices.start()
         self._events.start()
         self._publisher.start()
         self._assignments.start(self._state.recover)
+        self._sweeper.start()
         self._registration.start()
         log.info("serving kubelet", socket=str(self._paths.dra_socket))
 
@@ -138,8 +169,11 @@ class Program:
         self._registration.stop()
         self._dra_server.stop()
         if self._live is not None:
-            self._live.stop()
+            self._live.stop()  # first: it lets the monitor go
+        if self._monitor is not None:
+            self._monitor.stop()
         self._publisher.stop()
+        self._sweeper.stop()
         self._assignments.stop()
         self._slices.stop()
         self._pods.stop()
@@ -161,23 +195,67 @@ class Program:
         """The port of health and metrics, None when they are off."""
         return self._http.port if self._http is not None else None
 
-    def _follow(self, source: ReadingSource, clock: Clock) -> LiveMachine:
-        """Build what reads this node's GPUs again and again."""
-        live = LiveMachine(source, clock, on_change=self._devices.take)
+    def _follow(self, source: NodeSource, clock: Clock) -> LiveMachine:
+        """Build what reads this node's GPUs again and again, and what watches their health."""
+        live = LiveMachine(source, clock, on_change=self._machine_changed)
         self._metrics.reading_stale.set_function(lambda: live.stale() is not None)
+        if self._watched:
+            self._monitor = self._watch(source, live.ask, clock)
         return live
+
+    def _play(self, machine: Machine, faults: str, clock: Clock) -> None:
+        """Take a recorded machine in place of this node's GPUs, and its faults from a file."""
+        if self._watched:
+            source = RecordedFaults(faults, [gpu.uuid for gpu in machine.gpus])
+            self._monitor = self._watch(source, lambda _what, work, _deadline_s: work(), clock)
+        self._machine_changed(machine)
+
+    def _watch(self, source: HealthSource, ask: Ask, clock: Clock) -> HealthMonitor:
+        return HealthMonitor(
+            source,
+            ask,
+            clock,
+            self._rules,
+            self._metrics,
+            on_faults=self._faults_changed,
+            on_status=self._status_changed,
+            on_news=self._streams.changed,
+        )
+
+    def _machine_changed(self, machine: Machine) -> None:
+        self._devices.take(machine)
+        if self._monitor is not None:
+            self._monitor.take(machine)
+
+    def _faults_changed(self, faults: Mapping[DeviceName, Sequence[Fault]]) -> None:
+        room = MAX_TAINTS - self._tainted
+        self._devices.take_taints(
+            {device: taints(found, self._driver, self._rules, room=room) for device, found in faults.items()}
+        )
+
+    def _status_changed(self, health: DeviceHealth) -> None:
+        """Write an Event on the node, its UID the name as kubelet has it: `kubectl describe node` looks for both."""
+        node = Node(metadata=ObjectMeta(name=self._node_name, uid=self._node_name))
+        kind, reason = _EVENTS[health.status]
+        text = f"device {health.device} is {health.status.value}"
+        self._events.record(node, kind, reason, f"{text}: {health.message}" if health.message else text)
+
+    def _health(self) -> Sequence[DeviceHealth]:
+        return self._monitor.devices() if self._monitor is not None else ()
 
     def _build_claims(self, settings: PluginSettings, client: KubeClient, clock: Clock) -> None:
         """Build what answers kubelet."""
         driver = settings.driver_name
         lock = self._call_lock
         checkpoint_files = DocumentFolder(self._paths.checkpoints, mode=CHECKPOINT_MODE)
-        podlist = DocumentFolder(self._paths.podlist)
+        podlist = DocumentFolder(self._paths.podlist, in_place=settings.podlist_in_place)
+        jobs = DocumentFolder(Path(settings.job_mapping_dir)) if settings.job_mapping_dir else None
         specs = DocumentFolder(Path(settings.cdi_root), mode=CDI_SPEC_MODE)
         self._written = (
             (checkpoint_files, ""),
             (podlist, PODLIST),
             (specs, spec_file_name(driver, ClaimUid("")).removesuffix(".json")),  # other vendors write there too
+            *([(jobs, "")] if jobs is not None else []),
         )
         checkpoints = Checkpoints(checkpoint_files, read_boot_id())
         self._pods: Reflector[Pod] = Reflector(
@@ -187,6 +265,7 @@ class Program:
             field_selector=f"spec.nodeName={settings.node_name}",
             on_change=self._pod_changed,
         )
+        statuses = DeviceStatuses(driver=driver, claims=KubeClaims(client), writer=KubeClaims(client))
         self._assignments = Assignments(
             driver=driver,
             node_name=NodeName(settings.node_name),
@@ -198,6 +277,9 @@ class Program:
             lock=lock,
             clock=clock,
             metrics=self._metrics,
+            statuses=statuses if settings.claim_status else None,
+            gpu_form=GpuForm(settings.podlist_gpus),
+            job_mapping=jobs,
         )
         self._state = DeviceState(
             driver=driver,
@@ -210,11 +292,30 @@ class Program:
             checkpoints=checkpoints,
             specs=specs,
             assignments=self._assignments,
+            tear_downs=TearDowns(clock),
             lock=lock,
         )
-        self._dra_server = plugin_server(self._paths.dra_socket, driver, ClaimDriver(self._state, clock, self._metrics))
+        self._sweeper = Sweeper(
+            driver=driver,
+            state=self._state,
+            checkpoints=checkpoints,
+            specs=specs,
+            claims=KubeClaims(client),
+            pods=self._pods,
+            may_be_in_use=self._assignments.may_be_in_use,
+            lock=lock,
+            clock=clock,
+            metrics=self._metrics,
+        )
+        self._dra_server = plugin_server(
+            self._paths.dra_socket, driver, ClaimDriver(self._state, clock, self._metrics), self._streams
+        )
         self._registration = registration_server(
-            self._paths.registration_socket, driver, self._paths.dra_socket, self._note_registration
+            self._paths.registration_socket,
+            driver,
+            self._paths.dra_socket,
+            self._note_registration,
+            health=self._watched,
         )
 
     def _build_slices(self, settings: PluginSettings, client: KubeClient, clock: Clock) -> None:
@@ -256,6 +357,20 @@ class Program:
             log.error("kubelet refused the plugin", error=refusal)
 
 
+def _health_rules(settings: PluginSettings) -> Rules:
+    return Rules(
+        ignored_xids=_xids(settings.ignored_xids),
+        ignore_all=settings.ignored_xids == ALL,
+        fatal_xids=_xids(settings.fatal_xids),
+        all_fatal=settings.fatal_xids == ALL,
+        evict=settings.evict_from_lost,
+    )
+
+
+def _xids(text: str) -> frozenset[int]:
+    return frozenset(int(word) for word in text.split(",")) if text and text != ALL else frozenset()
+
+
 def _driver_edits(settings: PluginSettings) -> ReadDriverEdits:
     """Return where containers get the driver from. A recorded machine has one only when it brings it."""
     if settings.machine and not settings.driver_root:
@@ -265,7 +380,7 @@ def _driver_edits(settings: PluginSettings) -> ReadDriverEdits:
     return DriverInstallation(seen_root, host_root, required=not settings.machine).edits
 
 
-def _nvml(settings: PluginSettings) -> ReadingSource:
+def _nvml(settings: PluginSettings) -> NodeSource:
     from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine  # pynvml is for nodes with a driver
 
     seen_root = settings.driver_root_mount or settings.driver_root or "/"

@@ -127,8 +127,8 @@ class Publisher:
             wrote = self._publish(pages)
         except TaintRefusedError as error:
             self._refuse(str(error))
-            wrote = self._write(plan_pool(self._pool, (), self._access.list_slices()), [])
-            pages = []
+            pages = _without_tainted(pages)
+            wrote = self._write(plan_pool(self._pool, pages, self._access.list_slices()), pages)
         count = sum(map(len, pages))
         if not self._published:
             log.info("published", pool=self._pool.name, devices=count)
@@ -142,7 +142,7 @@ class Publisher:
             return None
         if self._refused_until_s is not None:
             if self._clock.monotonic() < self._refused_until_s:
-                return []
+                return _without_tainted(self._pages or ())
             self._refused_until_s = None
         return self._pages
 
@@ -191,7 +191,7 @@ class Publisher:
             raise TaintRefusedError(
                 f"the API server dropped the taint of {len(bare)} devices (first: {bare[0]}): the feature gate "
                 "DRADeviceTaints is off. Turn it on, or run this node with allocator=kube-scheduler; until then "
-                "this node publishes no device"
+                "this node publishes no device that should have a taint"
             )
         if not same_devices(wanted, stored.spec.devices):
             log.warning("the server keeps other devices than were sent, taken as they are", slice=stored.metadata.name)
@@ -238,6 +238,12 @@ class Publisher:
     def _try_again(self) -> None:
         self._worker.notice()
         self._worker.pause(self._backoff.next_s())
+
+
+def _without_tainted(pages: Sequence[Page]) -> list[Page]:
+    """Return the pages without devices that have a taint; none where nothing is left."""
+    kept = [tuple(device for device in page if not device.taints) for page in pages]
+    return kept if any(kept) else []
 
 
 def _owner(node: Node) -> dict[str, object]:

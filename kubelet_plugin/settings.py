@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dracaena.api.names import DEFAULT_DRIVER_NAME
-from dracaena.process.settings import DRIVER_NAME, NODE_NAME, UID, option
+from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
+from dracaena.process.settings import DRIVER_NAME, NODE_NAME, UID, TextForm, option
 
 CONTROLLER = "controller"
 KUBE_SCHEDULER = "kube-scheduler"
+
+ALL = "all"
+XIDS = TextForm(r"(all|[0-9]{1,6}(,[0-9]{1,6})*)?", "XID numbers with commas between them, `all`, or nothing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +22,10 @@ class PluginSettings:
     node_name: str = option(help="name of this node; its pool of devices has the same name", form=NODE_NAME)
     machine: str = option(
         "", help="name of a recorded machine or path of its JSON file, played in place of this node's GPUs; empty: NVML"
+    )
+    faults: str = option(
+        "",
+        help="JSON file with faults of a recorded machine's GPUs, read again and again; empty: its health is unknown",
     )
     kubeconfig: str = option("", help="kubeconfig file; without it the pod's ServiceAccount or the usual places")
     driver_name: str = option(
@@ -36,6 +44,31 @@ class PluginSettings:
         help="who allocates the devices of this node; with kube-scheduler they are published without our taint",
         choices=(CONTROLLER, KUBE_SCHEDULER),
     )
+    watch_health: bool = option(
+        True,
+        help="watch the health of the GPUs: taint what is broken and tell kubelet",
+    )
+    ignored_xids: str = option(
+        "",
+        help="XIDs that are a program's own fault, beside 13, 31, 43, 45, 68, 109; all: no XID makes a GPU unhealthy",
+        form=XIDS,
+    )
+    fatal_xids: str = option("", help="XIDs that make a GPU unhealthy, whatever is ignored; all: each does", form=XIDS)
+    evict_from_lost: bool = option(
+        False, help="end the pods on a GPU that is lost or reports XID 79, 95 or 119 (taint effect NoExecute)"
+    )
     http_address: str = option("127.0.0.1:0", help="host:port of /healthz, /readyz, /metrics; port 0: any; empty: off")
+    podlist_gpus: str = option(
+        "uuid",
+        help="what names a GPU in podlist.json, for readers that know no UUIDs",
+        choices=tuple(form.value for form in GpuForm),
+    )
+    podlist_in_place: bool = option(
+        False, help="overwrite podlist.json instead of replacing it, for readers that mounted the single file"
+    )
+    job_mapping_dir: str = option(
+        "", help="folder of job mapping files for an unmodified dcgm-exporter (its hpc-job-mapping-dir); empty: none"
+    )
+    claim_status: bool = option(True, help="say in status.devices of each claim which GPUs it has")
     log_level: str = option("info", help="least level of log lines", choices=("debug", "info", "warning", "error"))
     log_format: str = option("json", help="form of log lines", choices=("json", "text"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,10 +48,17 @@ class DocumentFolder:
     All methods raise TemporaryError (it may pass) or PermanentError (somebody must act), both naming the path.
     """
 
-    def __init__(self, folder: Path, *, mode: int = 0o644, steps: FileSteps | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, mode: int = 0o644, steps: FileSteps | None = None, in_place: bool = False
+    ) -> None:
+        """`in_place`: files are overwritten, for readers that mounted a single file: a rename never reaches those.
+
+        A reader can then see half a file unless it takes flock(2) on `.<name>.lock`, shared, while it reads.
+        """
         self.folder = folder
         self._mode = mode
         self._steps = steps or FileSteps()
+        self._put = self._overwrite if in_place else self._replace
 
     def names(self, suffix: str) -> tuple[str, ...]:
         """Return the names of all files that end so, sorted; half-written ones (hidden) are not among them."""
@@ -71,11 +79,14 @@ class DocumentFolder:
                 return None
 
     def write(self, name: str, data: bytes) -> None:
-        """Replace a file: readers see the old content or the new one, also after a crash. Costs two fsyncs."""
+        """Replace a file: readers see the old content or the new one, also after a crash. Costs two fsyncs.
+
+        In place the file is overwritten: after a crash it may hold a part of both.
+        """
         path = self.folder / name
         with _our_errors("write", path):
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._replace(path, data)
+            self._put(path, data)
 
     def write_if_changed(self, name: str, data: bytes) -> bool:
         """Replace a file unless it has this content already; return whether it was written."""
@@ -127,6 +138,29 @@ class DocumentFolder:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
+        self._sync_folder()
+
+    def _overwrite(self, path: Path, data: bytes) -> None:
+        lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode)
+        try:
+            os.fchmod(lock, self._mode)  # readers without root shall be able to lock
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pass  # a reader that hangs with the lock must not hold up prepare: who reads next sees a whole file
+        except BaseException:
+            os.close(lock)
+            raise
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode)
+            try:
+                self._steps.write(descriptor, data)
+                os.ftruncate(descriptor, len(data))
+                os.fchmod(descriptor, self._mode)
+                self._steps.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        finally:
+            os.close(lock)
         self._sync_folder()
 
     def _sync_folder(self) -> None:

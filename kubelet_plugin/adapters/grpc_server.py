@@ -12,7 +12,7 @@ import grpc
 
 from dracaena.api.errors import PermanentError
 from dracaena.api.names import ClaimUid
-from dracaena.kubelet_plugin.adapters.health import SilentStreams, add_health_services
+from dracaena.kubelet_plugin.adapters.health import HealthStreams, add_health_services
 from dracaena.kubelet_plugin.driver import Failed
 from dracaena.kubelet_plugin.prepare.cdi import qualified_name
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim
@@ -32,8 +32,10 @@ STOP_GRACE_S = 10.0
 class NodeDriver(Protocol):
     """What answers the two calls (dracaena.kubelet_plugin.driver)."""
 
-    def prepare_claims(self, references: Iterable[ClaimReference]) -> Mapping[ClaimUid, PreparedClaim | Failed]:
-        """Return one result for each claim."""
+    def prepare_claims(
+        self, references: Iterable[ClaimReference], *, within_s: float
+    ) -> Mapping[ClaimUid, PreparedClaim | Failed]:
+        """Return one result for each claim. within_s is left of the call's time."""
         ...
 
     def unprepare_claims(self, references: Iterable[ClaimReference]) -> Mapping[ClaimUid, Failed | None]:
@@ -80,17 +82,17 @@ class UnixServer:
         self._server.stop(STOP_GRACE_S).wait()
 
 
-def plugin_server(path: Path, driver_name: str, driver: NodeDriver) -> UnixServer:
-    """Return the server of both DRA versions, not started."""
-    streams = SilentStreams()
+def plugin_server(path: Path, driver_name: str, driver: NodeDriver, streams: HealthStreams | None = None) -> UnixServer:
+    """Return the server of both DRA versions, not started; without `streams` health is not told."""
+    health = streams or HealthStreams()
 
     def add_services(server: grpc.Server) -> None:
         # The generated code has no types.
         v1_grpc.add_DRAPluginServicer_to_server(_V1(driver_name, driver), server)  # type: ignore[no-untyped-call]
         v1beta1_grpc.add_DRAPluginServicer_to_server(_V1Beta1(driver_name, driver), server)  # type: ignore[no-untyped-call]
-        add_health_services(streams, server)
+        add_health_services(health, server)
 
-    return UnixServer(path, add_services, "dra", end_streams=streams.stop)
+    return UnixServer(path, add_services, "dra", end_streams=health.stop)
 
 
 class _Calls:
@@ -103,9 +105,11 @@ class _Calls:
         self._driver_name = driver_name
         self._driver = driver
 
-    def NodePrepareResources(self, request: Any, _context: grpc.ServicerContext) -> Any:  # noqa: N802 - the wire's name
+    def NodePrepareResources(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 - the wire's name
         response = self._messages.NodePrepareResourcesResponse()
-        for uid, result in self._driver.prepare_claims(_references(request)).items():
+        # Where the caller set no deadline there is nothing to wait within (documented as None, typed as a number).
+        results = self._driver.prepare_claims(_references(request), within_s=context.time_remaining() or 0.0)
+        for uid, result in results.items():
             if isinstance(result, Failed):
                 response.claims[uid].error = result.error
             else:

@@ -1,52 +1,122 @@
-"""Serves kubelet's health streams. Nothing watches the GPUs' health yet, so nothing is said about it.
+"""Serves kubelet's health streams, both versions: the full list at once, at each change, and again in time.
 
 Kubelet 1.36 opens the stream of every DRA driver, whether it announced one or not, and logs an error every 5 s while
-there is none. A stream that stays open and silent means the same to it as no stream: the health of all devices is
-unknown. So the services are not announced at registration either.
+there is none. Where nothing watches the GPUs the stream stays open and silent: that means the same to kubelet as no
+stream, the health of all devices is unknown.
 """
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import grpc
 
+from dracaena.kubelet_plugin.health_monitor import STALE_S, DeviceHealth, Status
+from dracaena.process.clock import Clock, SystemClock
 from dracaena.proto.health.v1 import api_pb2 as v1
 from dracaena.proto.health.v1 import api_pb2_grpc as v1_grpc
 from dracaena.proto.health.v1alpha1 import api_pb2 as v1alpha1
 from dracaena.proto.health.v1alpha1 import api_pb2_grpc as v1alpha1_grpc
 
+RESEND_S = 10.0
+"""Pause between two full lists without a change: three within kubelet's 30 s, whatever a device's own limit is."""
 
-class SilentStreams:
-    """Keeps one stream a version open: kubelet has one, and each takes a thread of the server as long as it lives."""
+ReadHealth = Callable[[], Sequence[DeviceHealth]]
+
+
+class _Stream:
+    """One open stream."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: dict[str, threading.Event] = {}
+        self.ended = False
+
+
+class HealthStreams:
+    """Keeps one stream a version open: kubelet has one, and each takes a thread of the server as long as it lives.
+
+    `read` returns the health of all devices of the pool; without it nothing is ever sent.
+    """
+
+    def __init__(self, pool: str = "", read: ReadHealth | None = None, clock: Clock | None = None) -> None:
+        self._pool = pool
+        self._read = read
+        self._clock = clock or SystemClock()
+        self._condition = threading.Condition()
+        self._changes = 0
+        self._open: dict[str, _Stream] = {}
         self._stopping = False
 
-    def wait(self, version: str, context: grpc.ServicerContext) -> None:
-        """Return when the caller has gone, a newer stream of the version was opened, or stop() was called."""
-        ended = threading.Event()
-        with self._lock:
-            if self._stopping or not context.add_callback(ended.set):
+    def changed(self) -> None:
+        """Send the list to all streams. From any thread; never blocks."""
+        with self._condition:
+            self._changes += 1
+            self._condition.notify_all()
+
+    def serve(self, messages: Any, version: str, context: grpc.ServicerContext) -> Iterator[Any]:
+        """Yield lists until the caller has gone, a newer stream of the version was opened, or stop() was called."""
+        stream = _Stream()
+
+        def end() -> None:
+            with self._condition:
+                stream.ended = True
+                self._condition.notify_all()
+
+        with self._condition:
+            if self._stopping or not context.add_callback(end):
                 return
-            earlier, self._open[version] = self._open.get(version), ended
-        if earlier is not None:
-            earlier.set()
+            if version in self._open:
+                self._open[version].ended = True
+                self._condition.notify_all()
+            self._open[version] = stream
+            seen = self._changes
         context.send_initial_metadata(())  # tells the caller that the stream is open
-        ended.wait()
+        while not stream.ended:
+            devices = self._read() if self._read is not None else ()
+            if devices:  # before the first look nothing is known: a list without devices would say that there are none
+                yield self._message(messages, devices)
+            seen = self._wait(stream, seen)
 
     def stop(self) -> None:
         """End all streams, and each later one at once: the server waits for them when it stops."""
-        with self._lock:
+        with self._condition:
             self._stopping = True
-            for ended in self._open.values():
-                ended.set()
+            for stream in self._open.values():
+                stream.ended = True
+            self._condition.notify_all()
+
+    def _wait(self, stream: _Stream, seen: int) -> int:
+        """Wait for a change, the end, or the time to send again; return the number of changes by then."""
+        deadline_s = self._clock.monotonic() + (RESEND_S if self._read is not None else math.inf)
+        with self._condition:
+            while not stream.ended and self._changes == seen:
+                left_s = deadline_s - self._clock.monotonic()
+                if left_s <= 0:
+                    break
+                self._clock.wait(self._condition, left_s if left_s < math.inf else None)
+            return self._changes
+
+    def _message(self, messages: Any, devices: Sequence[DeviceHealth]) -> Any:
+        response = messages.NodeWatchResourcesResponse()
+        values = {
+            Status.UNKNOWN: messages.UNKNOWN,
+            Status.HEALTHY: messages.HEALTHY,
+            Status.UNHEALTHY: messages.UNHEALTHY,
+        }
+        for health in devices:
+            response.devices.add(
+                device=messages.DeviceIdentifier(pool_name=self._pool, device_name=health.device),
+                health=values[health.status],
+                last_updated_time=health.updated_s,
+                health_check_timeout_seconds=int(STALE_S),
+                message=health.message,
+            )
+        return response
 
 
-def add_health_services(streams: SilentStreams, server: grpc.Server) -> None:
+def add_health_services(streams: HealthStreams, server: grpc.Server) -> None:
     """Add both versions to a server."""
     # The generated code has no types.
     v1_grpc.add_DRAResourceHealthServicer_to_server(_V1(streams), server)  # type: ignore[no-untyped-call]
@@ -54,22 +124,20 @@ def add_health_services(streams: SilentStreams, server: grpc.Server) -> None:
 
 
 class _V1(v1_grpc.DRAResourceHealthServicer):
-    def __init__(self, streams: SilentStreams) -> None:
+    def __init__(self, streams: HealthStreams) -> None:
         self._streams = streams
 
     def NodeWatchResources(  # noqa: N802 - the wire's name
         self, _request: v1.NodeWatchResourcesRequest, context: grpc.ServicerContext
     ) -> Iterator[v1.NodeWatchResourcesResponse]:
-        self._streams.wait("v1", context)
-        yield from ()
+        return self._streams.serve(v1, "v1", context)
 
 
 class _V1Alpha1(v1alpha1_grpc.DRAResourceHealthServicer):
-    def __init__(self, streams: SilentStreams) -> None:
+    def __init__(self, streams: HealthStreams) -> None:
         self._streams = streams
 
     def NodeWatchResources(  # noqa: N802 - the wire's name
         self, _request: v1alpha1.NodeWatchResourcesRequest, context: grpc.ServicerContext
     ) -> Iterator[v1alpha1.NodeWatchResourcesResponse]:
-        self._streams.wait("v1alpha1", context)
-        yield from ()
+        return self._streams.serve(v1alpha1, "v1alpha1", context)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dracaena.api.errors import PermanentError
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.kube.client import KubeClient
-from dracaena.kube.errors import ConflictError, NotFoundError
+from dracaena.kube.errors import ConflictError, ForbiddenError, InvalidError, NotFoundError
 from dracaena.kubelet_plugin.ports import ClaimGoneError
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference
 
 
 class KubeClaims:
-    """Implements ports.ClaimReader."""
+    """Implements ports.ClaimReader and ports.ClaimStatusWriter."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
@@ -29,6 +30,20 @@ class KubeClaims:
                 f"claim {reference} was replaced: it has UID {claim.metadata.uid}, kubelet asked for {reference.uid}"
             )
         return claim
+
+    def set_devices(self, claim: ResourceClaim, devices: Sequence[Mapping[str, Any]]) -> None:
+        """See ClaimStatusWriter. The version in the patch keeps entries that came since the claim was read."""
+        meta = claim.metadata
+        patch = {
+            "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
+            "status": {"devices": list(devices)},
+        }
+        try:
+            self._client.merge_patch(ResourceClaim, meta.name, patch, namespace=meta.namespace, subresource="status")
+        except NotFoundError as error:
+            raise ClaimGoneError(f"claim {claim.key} (UID {meta.uid}) does not exist") from error
+        except (ForbiddenError, InvalidError) as error:
+            raise PermanentError(str(error)) from error
 
 
 class KubePods:

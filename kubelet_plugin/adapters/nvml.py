@@ -71,6 +71,11 @@ class NvmlReader:
                 self._library.close()
             self.doing = ""
 
+    @property
+    def library(self) -> NvmlLibrary:
+        """The library that is read through."""
+        return self._library
+
     def close(self) -> None:
         """Let go of the driver, so that its kernel module can be unloaded."""
         self._library.close()

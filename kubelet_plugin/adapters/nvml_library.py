@@ -68,6 +68,13 @@ class NvmlLibrary:
     def __init__(self, load: Callable[[], object]) -> None:
         self._load = load
         self._open = False
+        self.session = 0
+        """Number of openings. Handles and event sets hold for one."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls can be made."""
+        return self._open
 
     def open(self) -> None:
         """Load and initialise, unless that is done. Raises DriverNotReadyError."""
@@ -83,6 +90,7 @@ class NvmlLibrary:
                 f"waiting for the NVIDIA driver: {why} (nvmlInit says {error_name(error)})", error.value
             ) from error
         self._open = True
+        self.session += 1
 
     def close(self) -> None:
         """Shut down; also when the driver has gone. All handles are invalid afterwards."""

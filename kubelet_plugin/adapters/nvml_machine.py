@@ -7,9 +7,11 @@ from dataclasses import replace
 from dracaena.api.machine import Machine
 from dracaena.kubelet_plugin.adapters.mig_access import MigAccess
 from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
+from dracaena.kubelet_plugin.adapters.nvml_health import NvmlHealth
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, load_library
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.discovery.build import Reading, read_inventory
+from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, Poll
 from dracaena.kubelet_plugin.discovery.inventory import MigFacts, NodeInventory
 
 SOURCE = "read from the NVIDIA driver of this machine"
@@ -21,6 +23,8 @@ class NvmlMachine:
     def __init__(self, name: str, nvml: NvmlReader, sysfs: Sysfs, mig_access: MigAccess | None = None) -> None:
         self._name = name
         self._nvml = nvml
+        self._health = NvmlHealth(nvml.library)
+        self._bound: frozenset[str] | None = None
         self._sysfs = sysfs
         self._mig_access = mig_access or MigAccess()
 
@@ -30,7 +34,15 @@ class NvmlMachine:
         return cls(name, NvmlReader(NvmlLibrary(lambda: load_library(driver_root))), Sysfs(sys_root))
 
     def read_all(self) -> Reading:
-        """Return the machine with what else was read. Raises NvmlError (temporary) or TopologyError."""
+        """Return the machine with what else was read. Raises NvmlError (temporary) or TopologyError.
+
+        NVML lists the GPUs that were there when it was opened. So it is opened anew when the kernel has bound others to
+        the driver since.
+        """
+        bound = self._sysfs.bound_to_driver()
+        if self._bound is not None and bound != self._bound:
+            self._nvml.close()
+        self._bound = bound
         inventory = self._nvml.read()
         addresses = [gpu.address for gpu in inventory.gpus if gpu.address is not None]
         devices = (self._sysfs.pci_device(address) for address in addresses)
@@ -58,9 +70,17 @@ class NvmlMachine:
             return None
         return self._mig_access.minors(parent_minor, mig.gpu_instance_id, mig.compute_instance_id)
 
+    def events(self) -> tuple[GpuEvent, ...]:
+        """Return what happened to GPUs since the last call. Raises NvmlError."""
+        return self._health.events()
+
+    def poll(self) -> Poll:
+        """Return how the GPUs are. Raises NvmlError."""
+        return self._health.poll()
+
     def doing(self) -> str:
-        """Return which call of the driver runs right now, empty between two readings. From any thread."""
-        return self._nvml.doing
+        """Return which call of the driver runs right now, empty between two of ours. From any thread."""
+        return self._nvml.doing or self._health.doing
 
     def close(self) -> None:
         """Let go of the driver."""

@@ -22,6 +22,14 @@ class Sysfs:
         """Return what sysfs has on a PCI device, None when it has none of that address."""
         return self._facts(self._root / "bus/pci/devices" / str(address))
 
+    def bound_to_driver(self) -> frozenset[str]:
+        """Return the PCI addresses that the kernel has bound to the NVIDIA driver; empty without the driver."""
+        try:
+            names = [entry.name for entry in (self._root / "bus/pci/drivers/nvidia").iterdir()]
+        except OSError:
+            return frozenset()
+        return frozenset(name for name in names if PciAddress.parse(name) is not None)
+
     def nics(self) -> tuple[NicFacts, ...]:
         """Return all physical network cards that can take part in GPU traffic, by PCI address and name.
 

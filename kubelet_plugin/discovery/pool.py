@@ -92,11 +92,15 @@ def plan_pool(
         generation=generation,
         delete=tuple(s for s in sorted(published, key=lambda s: s.metadata.name) if s.metadata.name not in keep),
         update=tuple(
-            Update(index, kept[index], _spec(pool, with_known_times(pages[index], kept[index]), generation, count))
+            Update(index, kept[index], _spec(pool, with_known_times(pages[index], published), generation, count))
             for index in (sorted(kept) if one_state else changed)
         ),
         create=tuple(
-            Creation(index, _generate_name(pool, index), _spec(pool, pages[index], generation, count))
+            Creation(
+                index,
+                _generate_name(pool, index),
+                _spec(pool, with_known_times(pages[index], published), generation, count),
+            )
             for index in created
         ),
     )
@@ -119,11 +123,15 @@ def untainted(wanted: Page, stored: Sequence[Device]) -> tuple[str, ...]:
     )
 
 
-def with_known_times(wanted: Page, published: ResourceSlice) -> Page:
-    """Return the page with the times of those taints that are published already: they were not added just now."""
+def with_known_times(wanted: Page, published: Sequence[ResourceSlice]) -> Page:
+    """Return the page with the times of those taints that are published already: they were not added just now.
+
+    On whatever page: a device moves to another one when those before it become more or fewer.
+    """
     times = {
         (device.name, _taint_key(taint)): taint.time_added
-        for device in published.spec.devices
+        for found in published
+        for device in found.spec.devices
         for taint in device.taints
     }
     return tuple(

@@ -31,6 +31,13 @@ def spec_file_name(driver: str, uid: ClaimUid) -> str:
     return f"{cdi_kind(driver)}_{uid}.json".replace("/", "-", 1)
 
 
+def claim_of_spec_file(driver: str, name: str) -> ClaimUid | None:
+    """Return the claim whose spec has this file name, None when it is no spec of a claim of ours."""
+    head, tail = spec_file_name(driver, ClaimUid("\0")).split("\0")
+    uid = name.removeprefix(head).removesuffix(tail)
+    return ClaimUid(uid) if uid and name == f"{head}{uid}{tail}" else None
+
+
 def qualified_name(driver: str, uid: ClaimUid, device: DeviceName) -> str:
     """Return the id by which the container runtime finds a device: `vendor/class=name`."""
     return f"{cdi_kind(driver)}={cdi_device_name(uid, device)}"

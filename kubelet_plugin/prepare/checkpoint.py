@@ -19,7 +19,10 @@ from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PodUid, PoolName
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim, PreparedDevice
 
 VERSION = 1
-"""Raised only when an older plugin would go wrong on a newer file; a new field alone raises nothing."""
+"""Raised only when an older plugin would go wrong on a newer file; a new field alone raises nothing.
+
+So the release before reads what this one writes: it keeps the fields that it does not know.
+"""
 
 SUFFIX = ".json"
 
@@ -76,6 +79,10 @@ class _Device(msgspec.Struct, omit_defaults=True):
     admin_access: bool = False
     share_id: str | None = None
     access_minors: tuple[int, ...] = ()
+    parent_uuid: str | None = None
+    index: int | None = None
+    gpu_instance_id: int | None = None
+    pci_bus_id: str | None = None
 
 
 class _Body(msgspec.Struct):
@@ -130,10 +137,7 @@ def _document(checkpoint: Checkpoint) -> dict[str, Any]:
         state=checkpoint.state,
         boot_id=checkpoint.boot_id,
         claim=_Claim(prepared.claim.namespace, prepared.claim.name, prepared.claim.uid),
-        devices=[
-            _Device(d.request, d.pool, d.device, d.uuid, d.minor, d.admin_access, d.share_id, d.access_minors)
-            for d in prepared.devices
-        ],
+        devices=[_Device(**{name: getattr(d, name) for name in _Device.__struct_fields__}) for d in prepared.devices],
         consumers=list(prepared.consumers),
     )
     document: dict[str, Any] = msgspec.to_builtins(body)
@@ -155,6 +159,10 @@ def _checkpoint(body: _Body, document: Mapping[str, Any]) -> Checkpoint:
             admin_access=d.admin_access,
             share_id=d.share_id,
             access_minors=d.access_minors,
+            parent_uuid=None if d.parent_uuid is None else GpuUuid(d.parent_uuid),
+            index=d.index,
+            gpu_instance_id=d.gpu_instance_id,
+            pci_bus_id=d.pci_bus_id,
         )
         for d in body.devices
     )

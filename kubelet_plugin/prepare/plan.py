@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +14,9 @@ from dracaena.api.objects import AllocationConfig, AllocationResult, DeviceResul
 
 DecodeConfig = Callable[[Mapping[str, object]], object]
 """Reads the opaque parameters of one config entry; raises BadInputError naming what is wrong."""
+
+_MIG_NAME = re.compile("mig-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-.+")
+"""Device names of MIG devices (dracaena.api.mig): the UUID of the parent stands second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,24 @@ class PreparedDevice:
     share_id: str | None = None
     access_minors: tuple[int, ...] = ()
     """Of a MIG device: numbers of the /dev/nvidia-caps/nvidia-cap<n> that open it."""
+    parent_uuid: GpuUuid | None = None
+    """Of a MIG device: the GPU that it is a part of."""
+    index: int | None = None
+    """NVML index of the GPU, or of the parent, at the time of preparation; None: prepared before it was kept."""
+    gpu_instance_id: int | None = None
+    """Of a MIG device: its GPU instance, the number by which DCGM knows it."""
+    pci_bus_id: str | None = None
+    """Of the GPU or the parent, `dddd:bb:dd.f`; None: not known."""
+
+    @property
+    def physical_gpu(self) -> DeviceName:
+        """Device name of the whole GPU that this is or is a part of.
+
+        Read from the device name alone: so it is known as well of what an older release prepared, and of what a broken
+        checkpoint left.
+        """
+        part = _MIG_NAME.fullmatch(self.device)
+        return self.device if part is None else gpu_device_name(part[1])
 
     @property
     def request_name(self) -> str:
@@ -122,19 +144,31 @@ def plan_claim(claim: ResourceClaim, pool: NodePool, decode_config: DecodeConfig
 
 def holders(
     wanted: PreparedClaim, prepared: Iterable[PreparedClaim]
-) -> tuple[tuple[PreparedDevice, PreparedClaim], ...]:
-    """Return each wanted device that another claim holds, with that claim: it may not be given out again.
+) -> tuple[tuple[PreparedDevice, PreparedDevice, PreparedClaim], ...]:
+    """Return each wanted device that another claim holds, with the device of that claim and the claim.
 
-    Devices for admin access and shares of a device hold nothing and are held by nobody.
+    A MIG device is held by whoever holds its whole GPU, and a whole GPU by whoever holds a part of it. Devices for
+    admin access and shares of a device hold nothing and are held by nobody.
     """
-    held = {
-        device.device: other
-        for other in prepared
-        if other.claim.uid != wanted.claim.uid
-        for device in other.devices
-        if device.exclusive
-    }
-    return tuple((d, held[d.device]) for d in wanted.devices if d.exclusive and d.device in held)
+    held: dict[DeviceName, list[tuple[PreparedDevice, PreparedClaim]]] = {}
+    for other in prepared:
+        if other.claim.uid == wanted.claim.uid:
+            continue
+        for device in other.devices:
+            if device.exclusive:
+                held.setdefault(device.physical_gpu, []).append((device, other))
+    found = []
+    for mine in (device for device in wanted.devices if device.exclusive):
+        on_same_gpu = held.get(mine.physical_gpu, ())
+        overlap = next(((d, c) for d, c in on_same_gpu if _overlap(mine.device, d.device, mine.physical_gpu)), None)
+        if overlap is not None:
+            found.append((mine, *overlap))
+    return tuple(found)
+
+
+def _overlap(one: DeviceName, other: DeviceName, gpu: DeviceName) -> bool:
+    """Whether two devices of one GPU have a part of it in common: two MIG devices that exist at a time have none."""
+    return one == other or gpu in (one, other)
 
 
 def _prepared_device(result: DeviceResult, pool: NodePool) -> PreparedDevice | str:
@@ -160,6 +194,10 @@ def _prepared_device(result: DeviceResult, pool: NodePool) -> PreparedDevice | s
         admin_access=bool(result.admin_access),
         share_id=result.share_id,
         access_minors=() if mig is None else mig.access_minors or (),
+        parent_uuid=None if mig is None else GpuUuid(gpu.uuid),
+        index=gpu.index,
+        gpu_instance_id=None if mig is None else mig.gpu_instance_id,
+        pci_bus_id=gpu.pci_bus_id,
     )
 
 

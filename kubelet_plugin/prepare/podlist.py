@@ -11,6 +11,7 @@ from dracaena.api.names import ClaimUid, PodUid, devices_annotation, uuids_annot
 from dracaena.api.objects import Container, Pod
 from dracaena.api.podclaims import pod_claims
 from dracaena.api.podlist import PodlistEntry
+from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm, gpu_name
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, PreparedDevice
 
 _FINISHED = frozenset({"Succeeded", "Failed"})
@@ -26,18 +27,41 @@ class Grant:
     claim_name: str
 
 
+def may_run(pod: Pod) -> bool:
+    """Whether containers of a pod may run: it has not ended."""
+    return pod.status.phase not in _FINISHED
+
+
+def runs_on(pod: Pod) -> bool:
+    """Whether a pod will go on to use its claims: it has not ended and nobody has deleted it."""
+    return may_run(pod) and pod.metadata.deletion_timestamp is None
+
+
+def has_claims(pod: Pod) -> bool:
+    """Whether a pod uses claims at all, named ones or one for its extended resources."""
+    return bool(pod.spec.resource_claims) or pod.status.extended_resource_claim_status is not None
+
+
+def claim_names(pod: Pod) -> tuple[str, ...]:
+    """Return the names of all ResourceClaims that a pod uses, each in its own namespace."""
+    names = [claim.name for claim in pod_claims(pod) if claim.name is not None]
+    extended = pod.status.extended_resource_claim_status
+    return tuple(dict.fromkeys([*names, *([extended.resource_claim_name] if extended is not None else [])]))
+
+
 def grants_of_pod(pod: Pod, prepared: Sequence[PreparedClaim]) -> Mapping[str, tuple[Grant, ...]]:
     """Return the containers of a pod that have GPUs, init containers too, with what they have; sorted by container.
 
     Devices for admin access are left out: monitoring would count every GPU of the node as its own. A finished pod
     has nothing any more.
     """
-    if pod.status.phase in _FINISHED:
+    if not may_run(pod):
         return {}
     claims = claims_of_pod(pod, prepared)
+    extended = _extended_claim(pod, prepared)
     grants = {}
     for container in sorted((*pod.spec.init_containers, *pod.spec.containers), key=lambda c: c.name):
-        given = _grants_of_container(container, claims)
+        given = _grants_of_container(container, claims) + _extended_grants(pod, container, extended)
         if given:
             grants[container.name] = given
     return grants
@@ -50,16 +74,20 @@ def claims_of_pod(pod: Pod, prepared: Iterable[PreparedClaim]) -> Mapping[str, P
     kubelet, whose name a new claim has taken since. So a pod has the claim that knows it as a consumer; where several
     do, none is guessed.
     """
-    found = {}
-    for wanted in pod_claims(pod):
-        candidates = [
-            p
-            for p in prepared
-            if (p.claim.namespace, p.claim.name) == (wanted.namespace, wanted.name) and pod.metadata.uid in p.consumers
-        ]
-        if len(candidates) == 1:
-            found[wanted.alias] = candidates[0]
-    return found
+    named = {wanted.alias: _claim_named(wanted.name, pod, prepared) for wanted in pod_claims(pod)}
+    return {alias: claim for alias, claim in named.items() if claim is not None}
+
+
+def _claim_named(name: str | None, pod: Pod, prepared: Iterable[PreparedClaim]) -> PreparedClaim | None:
+    place = (pod.metadata.namespace, name)
+    found = [p for p in prepared if (p.claim.namespace, p.claim.name) == place and pod.metadata.uid in p.consumers]
+    return found[0] if len(found) == 1 else None
+
+
+def _extended_claim(pod: Pod, prepared: Iterable[PreparedClaim]) -> PreparedClaim | None:
+    """Return the prepared claim that kube-scheduler made for the extended resources of a pod."""
+    status = pod.status.extended_resource_claim_status
+    return None if status is None else _claim_named(status.resource_claim_name, pod, prepared)
 
 
 def unknown_users(pods: Iterable[Pod], prepared: Sequence[PreparedClaim]) -> Mapping[ClaimUid, tuple[PodUid, ...]]:
@@ -70,7 +98,7 @@ def unknown_users(pods: Iterable[Pod], prepared: Sequence[PreparedClaim]) -> Map
     """
     unknown: dict[ClaimUid, dict[PodUid, None]] = {}
     for pod in pods:
-        if pod.status.phase in _FINISHED:
+        if not may_run(pod):
             continue
         names = {(claim.namespace, claim.name) for claim in pod_claims(pod)}
         named = [p for p in prepared if (p.claim.namespace, p.claim.name) in names]
@@ -87,16 +115,19 @@ def with_users(prepared: PreparedClaim, users: frozenset[tuple[ClaimUid, PodUid]
     return dataclasses.replace(prepared, consumers=tuple(sorted({*prepared.consumers, *more})))
 
 
-def podlist_entries(pods: Iterable[Pod], prepared: Sequence[PreparedClaim]) -> tuple[PodlistEntry, ...]:
+def podlist_entries(
+    pods: Iterable[Pod], prepared: Sequence[PreparedClaim], form: GpuForm = GpuForm.UUID
+) -> tuple[PodlistEntry, ...]:
     """Return one entry for each container that has GPUs, sorted."""
     entries = [
         PodlistEntry(
             name=pod.metadata.name,
             namespace=pod.metadata.namespace,
             container=container,
-            gpu_list=_uuids(grants),
+            gpu_list=tuple(dict.fromkeys(gpu_name(device, form) for device in _devices(grants))),
             uid=pod.metadata.uid,
             claims=tuple(sorted({grant.claim for grant in grants})),
+            mig=dict(sorted((gpu_name(d, form), d.parent_uuid) for d in _devices(grants) if d.parent_uuid is not None)),
         )
         for pod in pods
         for container, grants in grants_of_pod(pod, prepared).items()
@@ -122,17 +153,25 @@ def annotation_changes(pod: Pod, wanted: Mapping[str, str | None]) -> Mapping[st
 
 def _grants_of_container(container: Container, claims: Mapping[str, PreparedClaim]) -> tuple[Grant, ...]:
     """Return what a container has, in the order in which it names its claims."""
-    grants = []
-    for use in container.resources.claims:
-        claim = claims.get(use.name)
-        if claim is None:
-            continue
-        devices = tuple(
-            device for device in claim.devices if not device.admin_access and use.request in ("", device.request_name)
-        )
-        if devices:
-            grants.append(Grant(claim.claim.uid, devices, claim.claim.name))
-    return tuple(grants)
+    uses = ((claims.get(use.name), use.request) for use in container.resources.claims)
+    grants = (_grant(claim, request) for claim, request in uses if claim is not None)
+    return tuple(grant for grant in grants if grant is not None)
+
+
+def _extended_grants(pod: Pod, container: Container, claim: PreparedClaim | None) -> tuple[Grant, ...]:
+    """Return what a container has of the claim for extended resources, in the order of its mappings."""
+    status = pod.status.extended_resource_claim_status
+    if status is None or claim is None:
+        return ()
+    requests = [m.request_name for m in status.request_mappings if m.container_name == container.name]
+    grants = (_grant(claim, request) for request in requests)
+    return tuple(grant for grant in grants if grant is not None)
+
+
+def _grant(claim: PreparedClaim, request: str) -> Grant | None:
+    """Return what one request of a claim gives, all requests where it is empty; None: nothing."""
+    devices = tuple(d for d in claim.devices if not d.admin_access and request in ("", d.request_name))
+    return Grant(claim.claim.uid, devices, claim.claim.name) if devices else None
 
 
 def _by_request(grants: Iterable[Grant]) -> tuple[GrantedDevices, ...]:
@@ -145,4 +184,8 @@ def _by_request(grants: Iterable[Grant]) -> tuple[GrantedDevices, ...]:
 
 
 def _uuids(grants: Iterable[Grant]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(device.uuid for grant in grants for device in grant.devices))
+    return tuple(dict.fromkeys(device.uuid for device in _devices(grants)))
+
+
+def _devices(grants: Iterable[Grant]) -> tuple[PreparedDevice, ...]:
+    return tuple(device for grant in grants for device in grant.devices)

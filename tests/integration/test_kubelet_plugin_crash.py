@@ -1,24 +1,44 @@
-"""The plugin is killed at each step of prepare and unprepare; the next run ends in the same state as an unhurt one."""
+"""The plugin is killed at each step of file work; whatever comes next ends in the same state as without the crash.
+
+The matrix: 8 operations with 16 + 16 + 12 + 15 + 8 + 12 + 7 + 8 = 94 steps (each write, fsync, rename and removal),
+killed in each step and after it: 188 crashes by SIGKILL. After each the plugin starts again four times over copies of
+what was left, 752 starts: kubelet asks to prepare, kubelet asks to unprepare, nobody asks (the start and a sweep
+alone), and nobody asks while the claim is gone.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from support.crashing_plugin import REFERENCE, node_in
+from dracaena.kubelet_plugin.adapters.files import FileSteps
+from support.crashing_plugin import BROKEN, CHECKPOINT, OPERATIONS, REFERENCE, node_in, sweep_orphans
+from support.plugin import PluginNode
 
 TESTS = Path(__file__).parent.parent
 
+STEPS = {
+    "prepare": 16,  # four files, each: write, fsync, rename, fsync of the folder
+    "prepare-over-broken": 16,  # the copy that is set aside is one more, podlist.json stands already
+    "prepare-after-reboot": 12,  # podlist.json stands already
+    "prepare-in-place": 15,  # podlist.json is overwritten: no rename
+    "unprepare": 8,  # podlist.json, two removals with fsync
+    "unprepare-broken": 12,
+    "unprepare-in-place": 7,
+    "sweep": 8,
+}
+EMPTY = {"pod-resources/podlist.json": b"[]\n"}
 
-def crashes(folder: Path, operation: str) -> list[Path]:
+
+def crashes(folder: Path, operation: str, moment: str) -> list[Path]:
     """Run the crashing plugin and return the folder of each crash."""
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "support.crashing_plugin", str(folder), operation],
+        [sys.executable, "-P", "-m", "support.crashing_plugin", str(folder), operation, moment],
         env={**os.environ, "PYTHONPATH": str(TESTS)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -29,64 +49,73 @@ def crashes(folder: Path, operation: str) -> list[Path]:
     return [folder / str(step) for step in range(1, int(done.stderr.split()[-1]) + 1)]
 
 
-def visible(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Without the hidden files that a crash leaves until the next write of the same file."""
-    return {name: data for name, data in files.items() if not Path(name).name.startswith(".")}
+def started_again(folder: Path, name: str, *, gone: bool = False) -> PluginNode:
+    """Start the plugin over a copy of what a crash left, as the program does: half-written files go first."""
+    copy = folder.with_name(f"{folder.name}-{name}")
+    shutil.copytree(folder, copy)
+    node = node_in(copy, gone=gone)
+    for files in (node.checkpoint_files, node.podlist, node.specs):
+        files.remove_half_written()
+    return node
 
 
-def prepared(folder: Path) -> dict[str, bytes]:
-    node = node_in(folder)
-    node.state.prepare(REFERENCE)
-    return node.files()
+def state_of(node: PluginNode) -> dict[str, bytes]:
+    """All files but the copy of a broken checkpoint, which must be whole, and the lock that readers in place take."""
+    files = node.files()
+    assert files.pop("pod-resources/.podlist.json.lock", b"") == b""
+    assert files.pop(f"{CHECKPOINT}.broken", BROKEN) == BROKEN
+    return files
 
 
 @pytest.fixture
 def whole(tmp_path: Path) -> dict[str, bytes]:
-    return prepared(tmp_path / "whole")
+    """What a preparation without a crash leaves."""
+    node = node_in(tmp_path / "whole")
+    node.state.prepare(REFERENCE)
+    return node.files()
 
 
-def test_prepare_again_after_a_crash_at_any_step_ends_the_same(tmp_path: Path, whole: dict[str, bytes]) -> None:
-    folders = crashes(tmp_path / "crashed", "prepare")
-    assert len(folders) == 16  # four files: write, fsync, rename, fsync of the folder
+@pytest.mark.parametrize("moment", ["in", "after"])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_after_a_crash_at_any_step_every_way_on_ends_as_without_it(
+    tmp_path: Path, whole: dict[str, bytes], operation: str, moment: str
+) -> None:
+    folders = crashes(tmp_path / "crashed", operation, moment)
+    assert len(folders) == STEPS[operation]
     for folder in folders:
-        assert prepared(folder) == whole, folder
-
-
-def test_no_crash_of_prepare_leaves_half_a_file(tmp_path: Path, whole: dict[str, bytes]) -> None:
-    for folder in crashes(tmp_path / "crashed", "prepare"):
-        for name, data in visible(node_in(folder).files()).items():
-            assert data == whole[name] or b'"state":"started"' in data, (folder, name)
-
-
-def test_unprepare_after_a_crash_of_prepare_leaves_nothing(tmp_path: Path) -> None:
-    for folder in crashes(tmp_path / "crashed", "prepare"):
-        node = node_in(folder)
-        node.state.unprepare(REFERENCE)
-        node.assignments.reconcile()
-        assert visible(node.files()) == {"pod-resources/podlist.json": b"[]\n"}, folder
-
-
-def test_a_restart_alone_settles_what_a_crash_of_prepare_left(tmp_path: Path, whole: dict[str, bytes]) -> None:
-    for folder in crashes(tmp_path / "crashed", "prepare"):
-        node = node_in(folder)
-        assert node.state.recover(node.pods.values())
-        node.assignments.reconcile()
-        assert visible(node.files()) in (whole, {"pod-resources/podlist.json": b"[]\n"}), folder
-
-
-def test_unprepare_again_after_a_crash_at_any_step_ends_the_same(tmp_path: Path) -> None:
-    folders = crashes(tmp_path / "crashed", "unprepare")
-    assert len(folders) == 8  # podlist: write, fsync, rename, fsync; two removals with fsync
-    for folder in folders:
-        node = node_in(folder)
-        node.state.unprepare(REFERENCE)
-        node.assignments.reconcile()
-        assert visible(node.files()) == {"pod-resources/podlist.json": b"[]\n"}, folder
-
-
-def test_prepare_after_a_crash_of_unprepare_ends_prepared(tmp_path: Path, whole: dict[str, bytes]) -> None:
-    for folder in crashes(tmp_path / "crashed", "unprepare"):
-        node = node_in(folder)
+        node = started_again(folder, "prepare")
         node.state.prepare(REFERENCE)
         node.assignments.reconcile()
-        assert visible(node.files()) == whole, folder
+        assert state_of(node) == whole, folder
+
+        node = started_again(folder, "unprepare")
+        node.state.unprepare(REFERENCE)
+        node.assignments.reconcile()
+        assert state_of(node) == EMPTY, folder
+
+        node = started_again(folder, "alone")
+        assert node.state.recover(node.pods.values())
+        node.sweeper.sweep()
+        node.assignments.reconcile()
+        untouched = [_left_by(folder)] if operation == "prepare-after-reboot" else []
+        assert state_of(node) in (whole, EMPTY, *untouched), folder
+
+        node = started_again(folder, "gone", gone=True)
+        sweep_orphans(node.folder, FileSteps())
+        node.assignments.reconcile()
+        assert state_of(node) == EMPTY, folder
+
+
+def _left_by(folder: Path) -> dict[str, bytes]:
+    """What a checkpoint of an earlier boot leaves in place while nobody asks: nothing is listed for it."""
+    files = node_in(folder).files()
+    kept = {name: data for name, data in files.items() if not Path(name).name.startswith(".")}
+    return {**kept, **EMPTY}
+
+
+@pytest.mark.parametrize("moment", ["in", "after"])
+def test_no_crash_of_prepare_leaves_half_a_file(tmp_path: Path, whole: dict[str, bytes], moment: str) -> None:
+    for folder in crashes(tmp_path / "crashed", "prepare", moment):
+        for name, data in node_in(folder).files().items():
+            if not Path(name).name.startswith("."):
+                assert data == whole[name] or b'"state":"started"' in data, (folder, name)

@@ -1,8 +1,9 @@
-"""A plugin that is killed in the middle: `python -m support.crashing_plugin FOLDER prepare|unprepare`.
+"""A plugin that is killed in the middle: `python -m support.crashing_plugin FOLDER OPERATION MOMENT`.
 
-For each step of file work it forks a child that works below FOLDER/<step> and kills itself there with SIGKILL: no
-handler, no buffer, no clean-up. Prints the number of steps. Forking from one plain process is quick and, as it has
-no threads, safe.
+For each step of file work of the operation it forks a child that works below FOLDER/<step> and kills itself there with
+SIGKILL: no handler, no buffer, no clean-up. MOMENT says when: `in` the step (a write in the middle of it, all else just
+before) or `after` it. Prints the number of steps. Forking from one plain process is quick and, as it has no threads,
+safe.
 """
 
 from __future__ import annotations
@@ -10,63 +11,118 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from dracaena.kubelet_plugin.adapters.files import FileSteps
+from dracaena.kubelet_plugin.sweeper import ORPHAN_GRACE_S
 from support.plugin import FakeClaims, FakePods, PluginNode, make_claim, make_pod, reference_to
 
 CLAIM = make_claim(devices=(0, 1), reserved_for={"pod": "pod-uid"})
 REFERENCE = reference_to(CLAIM)
+CHECKPOINT = "claims/claim-uid.json"
+BROKEN = b"no checkpoint"
 
 
 class KilledAt(FileSteps):
-    """Ends the process before its n-th step, a write in the middle of it."""
+    """Ends the process in its n-th step or after it."""
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, moment: str) -> None:
         self._left = step
+        self._after = moment == "after"
 
     def write(self, descriptor: int, data: bytes) -> None:
-        if self._left == 1:
+        if self._left == 1 and not self._after:
             os.write(descriptor, data[: len(data) // 2])
-        self._step()
-        super().write(descriptor, data)
+        self._step(lambda: super(KilledAt, self).write(descriptor, data))
 
     def fsync(self, descriptor: int) -> None:
-        self._step()
-        super().fsync(descriptor)
+        self._step(lambda: super(KilledAt, self).fsync(descriptor))
 
     def rename(self, source: Path, target: Path) -> None:
-        self._step()
-        super().rename(source, target)
+        self._step(lambda: super(KilledAt, self).rename(source, target))
 
     def remove(self, path: Path) -> None:
-        self._step()
-        super().remove(path)
+        self._step(lambda: super(KilledAt, self).remove(path))
 
-    def _step(self) -> None:
+    def _step(self, work: Callable[[], None]) -> None:
         self._left -= 1
+        if self._left == 0 and not self._after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        work()
         if self._left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def node_in(folder: Path, steps: FileSteps | None = None) -> PluginNode:
-    return PluginNode(folder, FakeClaims(CLAIM), FakePods(make_pod()), steps=steps or FileSteps())
+def node_in(folder: Path, steps: FileSteps | None = None, *, gone: bool = False, **settings: Any) -> PluginNode:
+    """A plugin over the files of a folder. `gone`: claim and pod were deleted meanwhile."""
+    claims, pods = (FakeClaims(), FakePods()) if gone else (FakeClaims(CLAIM), FakePods(make_pod()))
+    return PluginNode(folder, claims, pods, steps=steps or FileSteps(), **settings)
 
 
-def _work(folder: Path, operation: str, step: int) -> None:
-    if operation == "unprepare":
-        node_in(folder).state.prepare(REFERENCE)
-        node_in(folder, KilledAt(step)).state.unprepare(REFERENCE)
-    else:
-        node_in(folder, KilledAt(step)).state.prepare(REFERENCE)
+def _nothing(folder: Path) -> None:
+    """Arranges a node on which nothing was ever prepared."""
 
 
-def _killed(folder: Path, operation: str, step: int) -> bool:
+def _prepared(folder: Path) -> None:
+    node_in(folder).state.prepare(REFERENCE)
+
+
+def _broken(folder: Path) -> None:
+    _prepared(folder)
+    (folder / CHECKPOINT).write_bytes(BROKEN)
+
+
+def _of_earlier_boot(folder: Path) -> None:
+    node_in(folder, boot_id="boot-0").state.prepare(REFERENCE)
+
+
+def _prepare(folder: Path, steps: FileSteps) -> None:
+    node_in(folder, steps).state.prepare(REFERENCE)
+
+
+def _prepare_in_place(folder: Path, steps: FileSteps) -> None:
+    node_in(folder, steps, podlist_in_place=True).state.prepare(REFERENCE)
+
+
+def _unprepare_in_place(folder: Path, steps: FileSteps) -> None:
+    node_in(folder, steps, podlist_in_place=True).state.unprepare(REFERENCE)
+
+
+def _unprepare(folder: Path, steps: FileSteps) -> None:
+    node_in(folder, steps).state.unprepare(REFERENCE)
+
+
+def sweep_orphans(folder: Path, steps: FileSteps) -> None:
+    """Sweep on a node whose claim is gone, until its time is over."""
+    node = node_in(folder, steps, gone=True)
+    node.sweeper.sweep()
+    node.clock.advance(ORPHAN_GRACE_S)
+    node.sweeper.sweep()
+
+
+OPERATIONS: Mapping[str, tuple[Callable[[Path], None], Callable[[Path, FileSteps], None]]] = {
+    "prepare": (_nothing, _prepare),
+    "prepare-over-broken": (_broken, _prepare),
+    "prepare-after-reboot": (_of_earlier_boot, _prepare),
+    "prepare-in-place": (_nothing, _prepare_in_place),
+    "unprepare": (_prepared, _unprepare),
+    "unprepare-broken": (_broken, _unprepare),
+    "unprepare-in-place": (_prepared, _unprepare_in_place),
+    "sweep": (_prepared, sweep_orphans),
+}
+"""What comes before, and what is killed."""
+
+
+def _killed(folder: Path, operation: str, step: int, moment: str) -> bool:
+    arrange, work = OPERATIONS[operation]
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            _work(folder, operation, step)
+            arrange(folder)
+            work(folder, KilledAt(step, moment))
             status = 0
         finally:
             os._exit(status)
@@ -80,6 +136,6 @@ def _killed(folder: Path, operation: str, step: int) -> bool:
 
 if __name__ == "__main__":
     step = 1
-    while _killed(Path(sys.argv[1]) / str(step), sys.argv[2], step):
+    while _killed(Path(sys.argv[1]) / str(step), sys.argv[2], step, sys.argv[3]):
         step += 1
     sys.stderr.write(f"{step - 1}\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import uuid
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,9 @@ OK = pynvml.NVML_SUCCESS
 NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
 INVALID_ARGUMENT = pynvml.NVML_ERROR_INVALID_ARGUMENT
 
-_GPU_HANDLE, _MIG_HANDLE, _INSTANCE_HANDLE = 0x1000, 0x2000, 0x3000
+_GPU_HANDLE, _MIG_HANDLE, _INSTANCE_HANDLE, _EVENT_SET = 0x1000, 0x2000, 0x3000, 0x4000
+
+WHOLE_GPU = 0xFFFFFFFF
 _NVLINK_VERSION = {1: 1, 2: 2, 3: 4, 4: 6, 5: 7, 6: 8}
 _NUMBER_OF_BRAND = {word: number for number, word in BRANDS.items()}
 _NUMBER_OF_ARCHITECTURE = {word: number for number, word in ARCHITECTURES.items()}
@@ -86,6 +89,19 @@ class FakeMig:
     multiprocessors: int = 14
 
 
+@dataclass(slots=True)
+class FakeHealth:
+    """What a GPU tells about its health; None: NOT_SUPPORTED."""
+
+    recovery_action: int | None = 0
+    uncorrected_ecc: int | None = 0
+    remap_pending: bool = False
+    remap_failed: bool = False
+    retirement_pending: bool | None = None
+    clock_reasons: int = 1
+    event_types: int | None = 0xFC0F
+
+
 class FakeNvml:
     """One driver. `refuse()` makes calls fail, `missing` holds symbols that the library does not have."""
 
@@ -96,6 +112,9 @@ class FakeNvml:
         self.calls: list[str] = []
         self.wedged: dict[str, threading.Event] = {}
         """Symbol → event that its calls wait for, as a call into a hanging driver does."""
+        self.health = [FakeHealth() for _ in machine.gpus]
+        self.registered: set[int] = set()
+        self._events: deque[tuple[int, int, int, int]] = deque()
         self.links = [_links(machine, ordinal) for ordinal in range(len(machine.gpus))]
         self._refusals: dict[tuple[str, int | None], int] = {}
 
@@ -106,6 +125,10 @@ class FakeNvml:
     def allow(self) -> None:
         """Take back all refusals."""
         self._refusals.clear()
+
+    def report_xid(self, ordinal: int, xid: int, gpu_instance: int = WHOLE_GPU) -> None:
+        """Queue an event as the driver does, for a GPU whose events were asked for."""
+        self._events.append((_GPU_HANDLE + ordinal, pynvml.nvmlEventTypeXidCriticalError, xid, gpu_instance))
 
     def address(self, ordinal: int) -> PciAddress:
         """Return a GPU's PCI address, one of our own where the machine tells none."""
@@ -285,6 +308,50 @@ class FakeNvml:
         info._obj.placement.start, info._obj.placement.size = mig.start, mig.size
         return int(OK)
 
+    def _nvmlEventSetCreate(self, event_set: Any) -> int:
+        self.registered.clear()
+        return _set_handle(event_set, _EVENT_SET)
+
+    def _nvmlDeviceGetSupportedEventTypes(self, handle: Any, types: Any) -> int:
+        return _set(types, self.health[_ordinal_of(handle)].event_types)
+
+    def _nvmlDeviceRegisterEvents(self, handle: Any, _types: Any, _event_set: Any) -> int:
+        self.registered.add(_ordinal_of(handle))
+        return int(OK)
+
+    def _nvmlEventSetWait_v2(self, _event_set: Any, data: Any, _timeout_ms: Any) -> int:
+        while self._events:
+            device, kind, number, instance = self._events.popleft()
+            if device - _GPU_HANDLE in self.registered:
+                _set_handle_value(data._obj, device)
+                data._obj.eventType, data._obj.eventData = kind, number
+                data._obj.gpuInstanceId, data._obj.computeInstanceId = instance, instance
+                return int(OK)
+        return int(pynvml.NVML_ERROR_TIMEOUT)
+
+    def _nvmlDeviceGetFieldValues(self, handle: Any, _count: Any, values: Any) -> int:
+        action = self.health[_ordinal_of(handle)].recovery_action
+        value = values._obj[0]
+        value.nvmlReturn = NOT_SUPPORTED if action is None else OK
+        value.value.uiVal = action or 0
+        return int(OK)
+
+    def _nvmlDeviceGetTotalEccErrors(self, handle: Any, _kind: Any, _counter: Any, count: Any) -> int:
+        return _set(count, self.health[_ordinal_of(handle)].uncorrected_ecc)
+
+    def _nvmlDeviceGetRemappedRows(self, handle: Any, one: Any, two: Any, pending: Any, failed: Any) -> int:
+        health = self.health[_ordinal_of(handle)]
+        for reference, value in ((one, 0), (two, 0), (pending, health.remap_pending), (failed, health.remap_failed)):
+            _set(reference, int(value))
+        return int(OK)
+
+    def _nvmlDeviceGetRetiredPagesPendingStatus(self, handle: Any, pending: Any) -> int:
+        value = self.health[_ordinal_of(handle)].retirement_pending
+        return _set(pending, None if value is None else int(value))
+
+    def _nvmlDeviceGetCurrentClocksEventReasons(self, handle: Any, reasons: Any) -> int:
+        return _set(reasons, self.health[_ordinal_of(handle)].clock_reasons)
+
     def _gpu(self, handle: Any) -> Gpu:
         return self.machine.gpus[_ordinal_of(handle)]
 
@@ -348,6 +415,10 @@ def _set_address(info: Any, address: PciAddress) -> int:
 def _set_handle(reference: Any, value: int) -> int:
     ctypes.cast(ctypes.pointer(reference._obj), ctypes.POINTER(ctypes.c_void_p)).contents.value = value
     return int(OK)
+
+
+def _set_handle_value(data: Any, value: int) -> None:
+    data.device = ctypes.cast(ctypes.c_void_p(value), pynvml.c_nvmlDevice_t)
 
 
 def _pointer(handle: Any) -> int:

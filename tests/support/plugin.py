@@ -13,7 +13,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.config.v1alpha1 import decode_config
-from dracaena.api.errors import TemporaryError
+from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.machine import Gpu
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, NodeName, PodUid, PoolName, gpu_device_name
 from dracaena.api.objects import Pod, ResourceClaim
@@ -21,11 +21,15 @@ from dracaena.kubelet_plugin.adapters.files import DocumentFolder, FileSteps
 from dracaena.kubelet_plugin.assignments import Assignments
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.device_state import DeviceState
+from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.ports import ClaimGoneError
 from dracaena.kubelet_plugin.prepare.cdi import DeviceNode
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
+from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, NodePool, PreparedClaim, PreparedDevice
+from dracaena.kubelet_plugin.sweeper import Sweeper
+from dracaena.kubelet_plugin.tear_downs import TearDowns
 from support.clock import FakeClock
 
 DRIVER = "gpu.dracaena.dev"
@@ -154,6 +158,9 @@ class FakeClaims:
         self.by_key = {claim.key: claim for claim in claims}
         self.reads = 0
         self.unavailable = False
+        self.status_writes: list[str] = []
+        self.refusals: list[DracaenaError] = []
+        """Raised by the next writes of a status, in this order."""
 
     def put(self, claim: ResourceClaim) -> None:
         self.by_key[claim.key] = claim
@@ -166,6 +173,13 @@ class FakeClaims:
         if claim is None or claim.metadata.uid != reference.uid:
             raise ClaimGoneError(f"claim {reference} is gone")
         return claim
+
+    def set_devices(self, claim: ResourceClaim, devices: Sequence[Mapping[str, Any]]) -> None:
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.status_writes.append(claim.key)
+        status = msgspec.structs.replace(claim.status, devices=[dict(device) for device in devices])
+        self.put(msgspec.structs.replace(claim, status=status))
 
 
 class FakePods:
@@ -244,14 +258,20 @@ class PluginNode:
     steps: FileSteps = field(default_factory=FileSteps)
     control_nodes: Callable[[], tuple[DeviceNode, ...]] = lambda: (DeviceNode("/dev/nvidiactl"),)
     driver_edits: Callable[[], DriverEdits] = DriverEdits
+    gpu_form: GpuForm = GpuForm.UUID
+    claim_status: bool = False
+    job_mapping: bool = False
+    podlist_in_place: bool = False
     clock: FakeClock = field(default_factory=FakeClock)
     metrics: PluginMetrics = field(default_factory=lambda: PluginMetrics(CollectorRegistry()))
 
     def __post_init__(self) -> None:
         lock = ThreadLock()
         self.specs = DocumentFolder(self.folder / "cdi", steps=self.steps)
-        self.podlist = DocumentFolder(self.folder / "pod-resources", steps=self.steps)
+        self.podlist = DocumentFolder(self.folder / "pod-resources", steps=self.steps, in_place=self.podlist_in_place)
         self.checkpoint_files = DocumentFolder(self.folder / "claims", steps=self.steps)
+        self.jobs = DocumentFolder(self.folder / "jobs", steps=self.steps)
+        statuses = DeviceStatuses(driver=DRIVER, claims=self.claims, writer=self.claims)
         self.checkpoints = Checkpoints(self.checkpoint_files, self.boot_id)
         self.assignments = Assignments(
             driver=DRIVER,
@@ -264,6 +284,9 @@ class PluginNode:
             lock=lock,
             clock=self.clock,
             metrics=self.metrics,
+            statuses=statuses if self.claim_status else None,
+            gpu_form=self.gpu_form,
+            job_mapping=self.jobs if self.job_mapping else None,
         )
         self.state = DeviceState(
             driver=DRIVER,
@@ -276,7 +299,20 @@ class PluginNode:
             checkpoints=self.checkpoints,
             specs=self.specs,
             assignments=self.assignments,
+            tear_downs=TearDowns(self.clock),
             lock=lock,
+        )
+        self.sweeper = Sweeper(
+            driver=DRIVER,
+            state=self.state,
+            checkpoints=self.checkpoints,
+            specs=self.specs,
+            claims=self.claims,
+            pods=self.pods,
+            may_be_in_use=self.assignments.may_be_in_use,
+            lock=lock,
+            clock=self.clock,
+            metrics=self.metrics,
         )
 
     def files(self) -> dict[str, bytes]:

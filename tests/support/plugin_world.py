@@ -108,11 +108,18 @@ class World:
 
     def socket(self, pod_uid: str = "") -> Path:
         """Ask the registration socket where the driver serves, as kubelet does."""
+        return Path(self._info(pod_uid).endpoint)
+
+    def versions(self, pod_uid: str = "") -> list[str]:
+        """Ask the registration socket which services there are."""
+        return list(self._info(pod_uid).supported_versions)
+
+    def _info(self, pod_uid: str) -> registration.PluginInfo:
         with grpc.insecure_channel(f"unix:{self._registry_socket(pod_uid)}") as channel:
-            info = registration_grpc.RegistrationStub(channel).GetInfo(  # type: ignore[no-untyped-call]  # generated
+            info: registration.PluginInfo = registration_grpc.RegistrationStub(channel).GetInfo(  # type: ignore[no-untyped-call]  # generated
                 registration.InfoRequest(), timeout=CALL_S, wait_for_ready=True
             )
-        return Path(info.endpoint)
+        return info
 
     def register(self, pod_uid: str = "") -> None:
         """Tell the plugin that kubelet has taken it, as kubelet does after GetInfo."""

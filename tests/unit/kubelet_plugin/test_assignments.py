@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from dracaena.api.errors import TemporaryError
+from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.podlist import PodlistEntry, decode_podlist, encode_podlist
+from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
 from support.kube import wait_for
 from support.plugin import FakeClaims, FakePods, PluginNode, gpu_uuid, make_claim, make_pod, reference_to
 
@@ -208,3 +209,49 @@ def test_metrics_count_prepared_devices(tmp_path: Path) -> None:
     assert node.metrics.prepared_devices._value.get() == 1
     node.state.unprepare(reference_to(CLAIM))
     assert node.metrics.prepared_devices._value.get() == 0
+
+
+def job_node(folder: Path) -> PluginNode:
+    node = PluginNode(folder, FakeClaims(CLAIM), FakePods(make_pod()), job_mapping=True)
+    node.state.prepare(reference_to(CLAIM))
+    return node
+
+
+def job_files_of(node: PluginNode) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((node.folder / "jobs").iterdir())}
+
+
+def test_the_job_mapping_follows_and_a_free_gpu_keeps_an_empty_file(tmp_path: Path) -> None:
+    node = job_node(tmp_path)
+    node.assignments.reconcile()
+    mine = [b"default/pod/main\n"] * len(CLAIM.status.allocation.devices.results)  # type: ignore[union-attr]
+    assert list(job_files_of(node).values()) == mine
+    (tmp_path / "jobs" / "notes").write_bytes(b"not ours")
+    node.state.unprepare(reference_to(CLAIM))
+    node.assignments.reconcile()
+    files = job_files_of(node)
+    assert files.pop("notes") == b"not ours"
+    assert set(files.values()) == {b""}
+
+
+def test_the_job_mapping_of_the_last_run_holds_until_the_pods_are_known(tmp_path: Path) -> None:
+    job_node(tmp_path).assignments.reconcile()
+    again = PluginNode(tmp_path, FakeClaims(CLAIM), FakePods(synced=False), job_mapping=True)
+    before = job_files_of(again)
+    again.assignments.reconcile()
+    assert job_files_of(again) == before
+
+
+def test_a_job_mapping_that_cannot_be_written_hinders_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "jobs").write_bytes(b"in the way")
+    node = job_node(tmp_path)
+    with pytest.raises(DracaenaError, match="/jobs"):
+        node.assignments.reconcile()
+    assert node.pods.annotations("pod")
+
+
+def test_the_list_names_gpus_in_the_form_that_was_set(tmp_path: Path) -> None:
+    node = PluginNode(tmp_path, FakeClaims(CLAIM), FakePods(make_pod()), gpu_form=GpuForm.DEVICE_NAME)
+    node.state.prepare(reference_to(CLAIM))
+    (entry,) = decode_podlist(node.files()["pod-resources/podlist.json"])
+    assert all(name.startswith("nvidia") for name in entry.gpu_list)

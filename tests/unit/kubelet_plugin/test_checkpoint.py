@@ -3,8 +3,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from dracaena.kubelet_plugin.prepare.checkpoint import (
     decode_checkpoint,
     encode_checkpoint,
 )
-from support.plugin import device_name, prepared_claim
+from support.plugin import device_name, gpu_uuid, prepared_claim
 
 UID = ClaimUid("claim-uid")
 
@@ -38,6 +39,59 @@ def with_body(change: dict[str, Any]) -> bytes:
 def test_a_checkpoint_reads_back(state: State, admin: bool, share: str | None, access: tuple[int, ...]) -> None:
     written = checkpoint(state, admin_access=admin, share_id=share, access_minors=access)
     assert decode_checkpoint(UID, encode_checkpoint(written)) == written
+
+
+def test_what_tells_a_mig_device_reads_back() -> None:
+    more: dict[str, Any] = {"parent_uuid": "GPU-1", "index": 0, "gpu_instance_id": 7, "pci_bus_id": "0000:0f:00.0"}
+    written = checkpoint(**more)
+    assert decode_checkpoint(UID, encode_checkpoint(written)) == written
+
+
+class _OldDevice(msgspec.Struct):
+    """What the release before this one reads of a device: all else it keeps without a look."""
+
+    request: str
+    pool: str
+    device: str
+    uuid: str
+    minor: int
+    admin_access: bool = False
+    share_id: str | None = None
+    access_minors: tuple[int, ...] = ()
+
+
+class _OldBody(msgspec.Struct):
+    """The same, of the document."""
+
+    state: Literal["started", "done"]
+    boot_id: str
+    claim: dict[str, str]
+    devices: list[_OldDevice]
+    consumers: list[str]
+
+
+def test_the_release_before_reads_what_this_one_writes() -> None:
+    more: dict[str, Any] = {"parent_uuid": "GPU-1", "index": 0, "gpu_instance_id": 7, "pci_bus_id": "0000:0f:00.0"}
+    data = encode_checkpoint(checkpoint(**more, access_minors=(30, 31)))
+    envelope = json.loads(data)
+    body = data[data.index(b'"checkpoint":') + len(b'"checkpoint":') : -2]
+    assert (envelope["version"], envelope["checksum"]) == (1, "sha256:" + hashlib.sha256(body).hexdigest())
+    old = msgspec.json.decode(body, type=_OldBody)
+    assert [(d.device, d.minor, d.access_minors) for d in old.devices] == [
+        (device_name(0), 0, (30, 31)),
+        (device_name(3), 3, (30, 31)),
+    ]
+
+
+def test_what_the_release_before_wrote_is_read() -> None:
+    body = (
+        '{"state":"done","boot_id":"boot-1","claim":{"namespace":"default","name":"claim","uid":"claim-uid"},'
+        f'"devices":[{{"request":"gpus","pool":"node-1","device":"{device_name(0)}","uuid":"{gpu_uuid(0)}","minor":0}}],'
+        '"consumers":["pod-uid"]}'
+    )
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    data = f'{{"version":1,"checksum":"sha256:{digest}","checkpoint":{body}}}\n'.encode()
+    assert decode_checkpoint(UID, data) == Checkpoint(State.DONE, "boot-1", prepared_claim("claim", (0,)))
 
 
 def test_equal_checkpoints_are_equal_bytes() -> None:

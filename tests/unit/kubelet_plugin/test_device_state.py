@@ -15,7 +15,7 @@ from dracaena.api.names import ClaimUid
 from dracaena.api.objects import ResourceClaim
 from dracaena.api.podlist import decode_podlist
 from dracaena.kubelet_plugin.adapters.files import FileSteps
-from dracaena.kubelet_plugin.device_state import DeviceHeldError, PrepareError
+from dracaena.kubelet_plugin.device_state import AllocatedAnewError, DeviceHeldError, PrepareError
 from dracaena.kubelet_plugin.driver_installation import DriverInstallation
 from dracaena.kubelet_plugin.ports import ClaimGoneError
 from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint, encode_checkpoint
@@ -305,7 +305,7 @@ def test_a_claim_that_was_allocated_anew_while_it_is_prepared_is_refused_where_i
     first = node_in(tmp_path)
     again = make_claim(devices=(4, 5))
     node = PluginNode(tmp_path, Reallocating(again, lambda: first.state.prepare(REFERENCE)), FakePods(make_pod()))
-    with pytest.raises(DeviceHeldError, match="was allocated anew while it is prepared here") as caught:
+    with pytest.raises(AllocatedAnewError, match="was allocated anew while it is prepared here") as caught:
         node.state.prepare(REFERENCE)
     assert f"holds {device_name(0)}, {device_name(1)}, its allocation says {device_name(4)}" in str(caught.value)
     assert state_of(node) == "done"

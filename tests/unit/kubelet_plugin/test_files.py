@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 from pathlib import Path
@@ -126,3 +127,32 @@ def test_half_written_files_of_one_beginning_are_removed_and_all_others_stay(tmp
     assert DocumentFolder(tmp_path).remove_half_written("a-") == names[:2]
     assert {path.name for path in tmp_path.iterdir()} == set(names[2:])
     assert DocumentFolder(tmp_path / "gone").remove_half_written() == ()
+
+
+def test_in_place_a_reader_that_mounted_the_single_file_sees_what_is_written(tmp_path: Path) -> None:
+    files = DocumentFolder(tmp_path / "x", in_place=True)
+    files.write("a", b"first, and long")
+    with (tmp_path / "x" / "a").open("rb") as mounted:
+        for data in (b"second", b"the third is longer", b""):
+            files.write("a", data)
+            mounted.seek(0)
+            assert mounted.read() == data
+    assert stat.S_IMODE((tmp_path / "x" / "a").stat().st_mode) == 0o644
+    assert files.names("") == ("a",)
+
+
+def test_in_place_a_reader_that_keeps_the_lock_does_not_hold_up_the_writer(tmp_path: Path) -> None:
+    files = DocumentFolder(tmp_path, in_place=True)
+    files.write("a", b"old")
+    with (tmp_path / ".a.lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        files.write("a", b"new")
+    assert files.read("a") == b"new"
+
+
+def test_in_place_a_folder_in_the_way_of_a_file_is_named_and_nothing_stays_open(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(PermanentError, match=r"cannot write .*/a: Is a directory"):
+        DocumentFolder(tmp_path, in_place=True).write("a", b"x")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

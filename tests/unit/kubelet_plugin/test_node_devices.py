@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dracaena.api.names import PoolName, gpu_device_name
+from dracaena.api.names import PoolName, gpu_device_name, taint_key
+from dracaena.api.objects import Taint
 from dracaena.api.topology import TopologyError
 from dracaena.kubelet_plugin.discovery.pool import Page
 from dracaena.kubelet_plugin.metrics import PluginMetrics
@@ -22,9 +23,10 @@ MACHINE = divided_machine()
 class Node:
     """A node whose publications are kept, each with the devices that could be prepared at that moment."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, watched: bool = False) -> None:
         self.metrics = PluginMetrics(CollectorRegistry())
         self.published: list[tuple[list[str], set[str]]] = []
+        self.taints: dict[str, list[str]] = {}
         self.devices = NodeDevices(
             driver=DRIVER,
             name=PoolName(NODE),
@@ -32,11 +34,13 @@ class Node:
             publish=self._publish,
             waiting_for=lambda: "waiting for the NVIDIA driver",
             metrics=self.metrics,
+            watched=watched,
         )
 
     def _publish(self, pages: Sequence[Page]) -> None:
         pool = self.devices.pool()
         self.published.append(([d.name for page in pages for d in page], {*pool.gpus, *pool.mig_devices}))
+        self.taints = {d.name: [taint.key for taint in d.taints] for page in pages for d in page}
 
 
 def test_before_the_first_reading_there_is_no_pool_and_the_reason_is_said() -> None:
@@ -69,3 +73,21 @@ def test_a_reading_that_cannot_be_published_leaves_the_last_one() -> None:
         node.devices.take(replace(MACHINE, gpus=(nameless, MACHINE.gpus[1])))
     assert len(node.published) == 1
     assert len(node.devices.pool().mig_devices) == 3
+
+
+def test_what_is_watched_is_published_once_its_health_was_looked_at() -> None:
+    node = Node(watched=True)
+    node.devices.take(MACHINE)
+    assert node.devices.pool().gpus
+    assert node.published == []
+    node.devices.take_taints({})
+    assert len(node.published) == 1
+
+
+def test_taints_of_health_stand_behind_ours_and_follow_the_device_through_readings() -> None:
+    node, name = Node(watched=True), MACHINE.mig_devices[0].device_name
+    node.devices.take_taints({name: [Taint(f"{DRIVER}/xid", "79", "NoSchedule")]})
+    node.devices.take(MACHINE)
+    node.devices.take(replace(MACHINE, driver_version="590.10"))
+    assert node.taints.pop(name) == [taint_key(DRIVER), f"{DRIVER}/xid"]
+    assert set(map(tuple, node.taints.values())) == {(taint_key(DRIVER),)}

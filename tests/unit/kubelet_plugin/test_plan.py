@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.api.config.v1alpha1 import decode_config
-from dracaena.api.names import PoolName, gpu_device_name
+from dracaena.api.names import DeviceName, PoolName, gpu_device_name
 from dracaena.api.objects import ResourceClaim
 from dracaena.kubelet_plugin.allocatable import node_pool
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, Refusal, holders, plan_claim
@@ -111,7 +111,7 @@ def test_good_configs_and_those_of_other_drivers_do_not_hinder() -> None:
 
 def test_a_device_that_another_claim_holds_is_named_with_its_holder() -> None:
     held = holders(prepared_claim("mine", (0, 1)), [prepared_claim("other", (1, 2))])
-    assert [(d.device, h.claim.name) for d, h in held] == [(device_name(1), "other")]
+    assert [(d.device, h.claim.name) for d, _, h in held] == [(device_name(1), "other")]
 
 
 def test_a_claim_does_not_stand_in_its_own_way() -> None:
@@ -128,8 +128,9 @@ def test_admin_access_and_shares_neither_hold_nor_are_held() -> None:
 def test_holders_are_the_overlaps(others: list[set[int]], mine: set[int]) -> None:
     prepared = [prepared_claim(f"other-{n}", sorted(devices)) for n, devices in enumerate(others)]
     held = holders(prepared_claim("mine", sorted(mine)), prepared)
-    assert {d.device for d, _ in held} == {device_name(n) for n in mine if any(n in o for o in others)}
-    for device, holder in held:
+    assert {d.device for d, _, _ in held} == {device_name(n) for n in mine if any(n in o for o in others)}
+    for device, theirs, holder in held:
+        assert device.device == theirs.device
         assert device.device in {d.device for d in holder.devices}
 
 
@@ -156,3 +157,53 @@ def test_a_mig_device_that_is_gone_is_refused() -> None:
     plan = plan_claim(mig_claim(1), replace(MIG_POOL, mig_devices={}), decode_config)
     assert isinstance(plan, Refusal)
     assert f"this node has no device {MIGS[1].device_name} (it has 2 devices)" in str(plan)
+
+
+def test_a_device_keeps_what_tells_it_to_people_and_monitoring() -> None:
+    plan = plan_claim(mig_claim(1), MIG_POOL, decode_config)
+    assert isinstance(plan, PreparedClaim)
+    (device,) = plan.devices
+    parent = next(gpu for gpu in divided_machine().gpus if gpu.uuid == MIGS[1].parent_uuid)
+    told = (device.parent_uuid, device.index, device.gpu_instance_id, device.pci_bus_id)
+    assert told == (parent.uuid, parent.index, MIGS[1].gpu_instance_id, parent.pci_bus_id)
+    whole = planned(make_claim(devices=(5,))).devices[0]
+    assert (whole.parent_uuid, whole.index, whole.gpu_instance_id) == (None, 5, None)
+
+
+PARENT = "00000000-0000-0000-0000-00000000000a"
+
+
+def parts(claim: str, *names: str, **device: Any) -> PreparedClaim:
+    """A prepared claim with devices of these names and nothing else known: as a broken checkpoint leaves it."""
+    one = prepared_claim(claim, (0,), **device)
+    return replace(one, devices=tuple(replace(one.devices[0], device=DeviceName(name)) for name in names))
+
+
+def test_a_whole_gpu_and_its_parts_hold_each_other_and_parts_do_not() -> None:
+    whole, first, second = f"gpu-{PARENT}", f"mig-{PARENT}-1g-5gb-0", f"mig-{PARENT}-1g-5gb-1"
+    for mine, theirs in ((whole, first), (first, whole), (first, first)):
+        ((device, other, holder),) = holders(parts("mine", mine), [parts("other", theirs)])
+        assert (device.device, other.device, holder.claim.name) == (mine, theirs, "other")
+    assert holders(parts("mine", first), [parts("other", second)]) == ()
+    assert holders(parts("mine", first), [parts("other", f"gpu-{PARENT[:-1]}b")]) == ()
+    assert holders(parts("mine", whole, admin_access=True), [parts("other", first)]) == ()
+
+
+NAMES = st.sampled_from(
+    [
+        f"{kind}-{PARENT[:-1]}{gpu}{tail}"
+        for gpu in "abc"
+        for kind, tail in [("gpu", ""), ("mig", "-1g-5gb-0"), ("mig", "-1g-5gb-1")]
+    ]
+)
+
+
+@given(st.lists(st.sets(NAMES, min_size=1, max_size=3), max_size=4), st.sets(NAMES, min_size=1, max_size=3))
+def test_no_two_claims_ever_have_a_slice_of_a_gpu_in_common(others: list[set[str]], mine: set[str]) -> None:
+    def slices(name: str) -> set[str]:
+        gpu = name[4:40]
+        return {f"{gpu}/0", f"{gpu}/1"} if name.startswith("gpu") else {f"{gpu}/{name[-1]}"}
+
+    taken = set().union(*(slices(name) for other in others for name in other))
+    held = holders(parts("mine", *sorted(mine)), [parts(f"o{n}", *sorted(o)) for n, o in enumerate(others)])
+    assert {d.device for d, _, _ in held} == {name for name in mine if slices(name) & taken}

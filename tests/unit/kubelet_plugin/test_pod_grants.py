@@ -6,11 +6,18 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
+import msgspec
+import pytest
+
 from dracaena.api.names import ClaimUid, PodUid
-from dracaena.api.objects import Pod
+from dracaena.api.objects import ContainerRequestMapping, ExtendedResourceClaimStatus, Pod
+from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
+from dracaena.kubelet_plugin.prepare.job_mapping import is_job_file, job_files
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
 from dracaena.kubelet_plugin.prepare.podlist import (
     annotation_changes,
+    claim_names,
+    has_claims,
     pod_annotations,
     podlist_entries,
     unknown_users,
@@ -132,3 +139,83 @@ def test_only_annotations_that_differ_are_changed() -> None:
     assert annotation_changes(pod, wanted) == {}
     assert annotation_changes(pod, {"d/uuids": None}) == {"d/uuids": None}
     assert annotation_changes(make_pod(), wanted) == {"d/uuids": "GPU-1"}
+
+
+def mig_claim(**device: object) -> PreparedClaim:
+    known = {"uuid": "MIG-1", "parent_uuid": "GPU-9", "index": 2, "minor": 5, "gpu_instance_id": 7}
+    return dataclasses.replace(prepared_claim("claim", (0,), **{**known, **device}), consumers=(PodUid("pod-uid"),))
+
+
+def test_a_mig_device_is_listed_with_its_own_uuid_and_its_parent_beside_it() -> None:
+    (entry,) = podlist_entries([make_pod()], [mig_claim()])
+    assert (entry.gpu_list, entry.mig) == (("MIG-1",), {"MIG-1": "GPU-9"})
+
+
+@pytest.mark.parametrize(
+    ("form", "whole", "part"),
+    [
+        (GpuForm.UUID, gpu_uuid(3), "MIG-1"),
+        (GpuForm.INDEX, "1", "2-7"),
+        (GpuForm.MINOR, "3", "5-7"),
+        (GpuForm.DEVICE_NAME, "nvidia3", "nvidia5/gi7"),
+    ],
+)
+def test_gpus_are_named_in_the_form_that_a_reader_needs(form: GpuForm, whole: str, part: str) -> None:
+    (entry,) = podlist_entries([make_pod()], [prepared_claim("claim", (3,), index=1)], form)
+    assert (entry.gpu_list, entry.mig) == ((whole,), {})
+    (entry,) = podlist_entries([make_pod()], [mig_claim()], form)
+    assert (entry.gpu_list, entry.mig) == ((part,), {part: "GPU-9"})
+
+
+def test_a_number_that_was_not_kept_is_not_guessed() -> None:
+    (entry,) = podlist_entries([make_pod()], [prepared_claim("claim", (3,))], GpuForm.INDEX)
+    assert entry.gpu_list == uuids(3)
+    old = mig_claim(parent_uuid=None, index=None, gpu_instance_id=None, access_minors=(30, 31))
+    for form in GpuForm:
+        (entry,) = podlist_entries([make_pod()], [old], form)
+        assert entry.gpu_list == ("MIG-1",)
+
+
+def extended_pod(*mappings: tuple[str, str]) -> Pod:
+    """A pod with GPUs by extended resources: kube-scheduler made the claim and says what it is for."""
+    pod = make_pod(containers={"main": [], "side": []}, claims={}, generated={})
+    mapped = [ContainerRequestMapping(container, request) for container, request in mappings]
+    extended = ExtendedResourceClaimStatus("claim", mapped)
+    spec = msgspec.structs.replace(pod.spec, resource_claims=[])
+    status = msgspec.structs.replace(pod.status, extended_resource_claim_status=extended)
+    return msgspec.structs.replace(pod, spec=spec, status=status)
+
+
+def test_gpus_of_extended_resources_are_listed_for_the_containers_that_the_scheduler_names() -> None:
+    claim = prepared_claim("claim", (0, 1))
+    first, second = (dataclasses.replace(d, request=f"container-{n}-request-0") for n, d in enumerate(claim.devices))
+    claim = dataclasses.replace(claim, devices=(first, second))
+    pod = extended_pod(("side", "container-1-request-0"), ("main", "container-0-request-0"))
+    assert has_claims(pod)
+    assert claim_names(pod) == ("claim",)
+    assert listed([pod], claim) == [("pod", "main", uuids(0)), ("pod", "side", uuids(1))]
+    assert listed([extended_pod(("main", "other"))], claim) == []
+    assert listed([pod], dataclasses.replace(claim, consumers=())) == []
+
+
+def test_a_pod_without_any_claim_has_none() -> None:
+    pod = make_pod(claims={}, generated={"later": "made-later"})
+    assert claim_names(pod) == ("made-later",)
+    bare = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, resource_claims=[]))
+    assert not has_claims(bare)
+    assert claim_names(bare) == ()
+
+
+def test_each_gpu_has_a_file_of_the_containers_that_have_it() -> None:
+    pods = [make_pod("b"), make_pod("a", {"x": [("claim", "")]}, init={"i": [("claim", "")]})]
+    claim = dataclasses.replace(prepared_claim("claim", (4,), index=3), consumers=(PodUid("a-uid"), PodUid("b-uid")))
+    assert job_files(pods, [claim]) == {"3": b"default/a/i\ndefault/a/x\ndefault/b/main\n"}
+    assert job_files([make_pod()], [mig_claim()]) == {"2.7": b"default/pod/main\n"}
+    assert job_files([make_pod()], [prepared_claim("claim", (4,))]) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "is_job"), [("0", True), ("12.7", True), (".0.tmp", False), ("0.", False), ("a", False), ("1.2.3", False)]
+)
+def test_only_names_that_the_exporter_reads_are_job_files(name: str, is_job: bool) -> None:
+    assert is_job_file(name) is is_job

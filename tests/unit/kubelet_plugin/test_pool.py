@@ -96,7 +96,14 @@ def test_one_changed_slice_keeps_the_generation_and_the_times_of_its_taints() ->
     writes = plan_pool(POOL, [changed, page("b")], stored)
     assert (writes.generation, [u.index for u in writes.update], writes.create, writes.delete) == (1, [0], (), ())
     assert writes.update[0].spec["devices"][0]["taints"][0]["timeAdded"] == "2026-01-01T00:00:00Z"
-    assert with_known_times(page("b"), stored[0]) == page("b")
+    assert with_known_times(page("b"), stored) == page("b")
+
+
+def test_a_device_that_moves_to_another_page_keeps_the_times_of_its_taints() -> None:
+    dated = msgspec.structs.replace(TAINT, time_added="2026-01-01T00:00:00Z")
+    stored = published((Device("a", taints=[dated]), Device("b", taints=[dated])))
+    writes = plan_pool(POOL, [page("a"), page("b")], stored)
+    assert writes.create[0].spec["devices"][0]["taints"][0]["timeAdded"] == "2026-01-01T00:00:00Z"
 
 
 def test_two_changed_slices_raise_the_generation_of_all() -> None:

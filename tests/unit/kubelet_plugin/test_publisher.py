@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import count
+
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
@@ -17,6 +19,7 @@ from support.slices import FakeSlices
 POOL = PoolIdentity("gpu.dracaena.dev", PoolName("node-1"), NodeName("node-1"))
 TAINT = Taint("gpu.dracaena.dev/controller-allocated", "true", "NoSchedule")
 TAINTED: tuple[Page, ...] = ((Device("a", taints=[TAINT]), Device("b", taints=[TAINT])),)
+TAINT_FREE: tuple[Page, ...] = ((Device("a"), Device("b")),)
 
 
 class Case:
@@ -267,3 +270,50 @@ def test_the_pause_grows_while_something_else_keeps_changing_our_slices() -> Non
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
     case.clock.advance(120.0)
     assert case.publisher._next_debounce_s(wrote=True) == 1.0
+
+
+def test_without_the_gate_a_device_that_is_to_be_tainted_is_withheld_and_the_others_stay() -> None:
+    sick = Taint("gpu.dracaena.dev/xid", "79", "NoSchedule")
+    case = Case(TAINT_FREE)
+    case.slices.change = drop_taints
+    case.publisher.sync()
+    assert case.devices() == ["a", "b"]
+    case.publisher.set_pages(((Device("a", taints=[sick]), Device("b")),))
+    case.publisher.sync()
+    assert case.devices() == ["b"]
+    assert "dropped the taint of 1 devices (first: a)" in case.told[0]
+    case.publisher.set_pages(TAINT_FREE)
+    case.publisher.sync()
+    assert case.devices() == ["a", "b"]
+
+
+def test_a_taint_that_comes_and_goes_leaves_the_times_of_the_others() -> None:
+    case = Case()
+    stamps = count()
+
+    def stamp(spec: ResourceSliceSpec) -> ResourceSliceSpec:
+        """Set the times that are missing, as the server does, each write another."""
+        now = f"2026-01-01T00:00:{next(stamps):02}Z"
+        devices = [
+            msgspec.structs.replace(
+                device, taints=[msgspec.structs.replace(t, time_added=t.time_added or now) for t in device.taints]
+            )
+            for device in spec.devices
+        ]
+        return msgspec.structs.replace(spec, devices=devices)
+
+    case.slices.change = stamp
+    case.publisher.sync()
+    (before,) = case.slices.list_slices()
+    assert before.spec.devices[0].taints[0].time_added is not None
+    sick = Taint("gpu.dracaena.dev/xid", "79", "NoSchedule")
+    for more in ([sick], []):
+        pages = ((Device("a", taints=[TAINT, *more]), Device("b", taints=[TAINT])),)
+        case.publisher.set_pages(pages)
+        assert case.publisher.sync()
+        (stored,) = case.slices.list_slices()
+        assert len(stored.spec.devices[0].taints) == 1 + len(more)
+        assert [d.taints[0].time_added for d in stored.spec.devices] == [
+            d.taints[0].time_added for d in before.spec.devices
+        ]
+        assert stored.spec.pool.generation == before.spec.pool.generation

@@ -74,3 +74,12 @@ def test_devices_that_are_not_on_pci_are_no_cards(tmp_path: Path) -> None:
     (tmp_path / "class/net/lo").mkdir(parents=True)
     (tmp_path / "class/infiniband/rxe0").mkdir(parents=True)
     assert Sysfs(str(tmp_path)).nics() == ()
+
+
+def test_the_devices_of_the_driver_are_those_that_the_kernel_bound_to_it(tmp_path: Path) -> None:
+    assert Sysfs(str(tmp_path)).bound_to_driver() == frozenset()
+    folder = tmp_path / "bus/pci/drivers/nvidia"
+    folder.mkdir(parents=True)
+    for name in (str(GPU), "bind", "module", "new_id"):
+        (folder / name).touch()
+    assert Sysfs(str(tmp_path)).bound_to_driver() == {"0000:18:00.0"}

@@ -1,0 +1,56 @@
+"""Keeps status.devices of the prepared claims: people and tools see on the claim which GPUs it has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from dracaena.api.errors import DracaenaError, PermanentError
+from dracaena.api.names import ClaimUid
+from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, ClaimStatusWriter
+from dracaena.kubelet_plugin.prepare.device_status import with_our_devices
+from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
+
+log = structlog.get_logger()
+
+
+class DeviceStatuses:
+    """Writes each claim once: it is read, and written where our entries differ. For one thread.
+
+    After a restart each is read again. Entries go with the allocation: the API server drops those of devices that are
+    not allocated any more.
+    """
+
+    def __init__(self, *, driver: str, claims: ClaimReader, writer: ClaimStatusWriter) -> None:
+        self._driver = driver
+        self._claims = claims
+        self._writer = writer
+        self._settled: dict[ClaimUid, PreparedClaim] = {}
+
+    def reconcile(self, prepared: Sequence[PreparedClaim]) -> list[DracaenaError]:
+        """Write what is not written yet; return why some claims are still to do. All are tried."""
+        uids = {p.claim.uid for p in prepared}
+        self._settled = {uid: claim for uid, claim in self._settled.items() if uid in uids}
+        failures: list[DracaenaError] = []
+        for claim in prepared:
+            settled = self._settled.get(claim.claim.uid)
+            if settled is not None and settled.devices == claim.devices:
+                continue  # consumers may come and go: they are not in it
+            try:
+                self._write(claim)
+            except ClaimGoneError:
+                log.debug("claim is gone, its status stays", claim=str(claim.claim))
+            except PermanentError as error:
+                log.warning("status.devices of the claim is not written", claim=str(claim.claim), error=str(error))
+            except DracaenaError as error:
+                failures.append(error)
+                continue
+            self._settled[claim.claim.uid] = claim
+        return failures
+
+    def _write(self, prepared: PreparedClaim) -> None:
+        claim = self._claims.read_claim(prepared.claim)
+        devices = with_our_devices(claim.status.devices, prepared, self._driver)
+        if devices is not None and claim.status.allocation is not None:
+            self._writer.set_devices(claim, devices)

@@ -1,0 +1,63 @@
+"""What the driver tells about the health of GPUs, as it tells it. None always means: not told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class GpuEvent:
+    """One event of the driver."""
+
+    uuid: str | None
+    """The GPU, None where it cannot be told any more: then it may be any."""
+    xid: int | None = None
+    """None: something else happened, which the next poll shows."""
+    gpu_instance: int | None = None
+    """None: the event is about the whole GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuState:
+    """One poll of one GPU."""
+
+    uuid: str
+    lost: str | None = None
+    """Why the GPU is known to be gone."""
+    silent: str | None = None
+    """Why nothing can be said about it."""
+    unwatched: str | None = None
+    """Why the driver does not report events of it."""
+    recovery_action: int | None = None
+    """NVML_GPU_RECOVERY_ACTION_*: 0 is none. Drivers from about release 565 tell it."""
+    uncorrected_ecc: int | None = None
+    """Uncorrectable errors since the last reset."""
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    retirement_pending: bool | None = None
+    """Before Ampere: pages instead of rows."""
+    clock_reasons: int | None = None
+    """nvmlClocksEventReasons bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """One poll of all GPUs that the driver lists."""
+
+    states: tuple[GpuState, ...] = ()
+    """Of those that could be named."""
+    lost: str | None = None
+    """There was a GPU that could not be named because it is lost: the refusal."""
+    refused: str | None = None
+    """There was a GPU that could not be named for another reason: the refusal."""
+
+    def of(self, uuid: str) -> GpuState:
+        """Return the state of a GPU that was there before."""
+        found = next((state for state in self.states if state.uuid == uuid), None)
+        if found is not None:
+            return found
+        if self.lost is not None:
+            return GpuState(uuid, lost=self.lost)
+        if self.refused is not None:
+            return GpuState(uuid, silent=self.refused)
+        return GpuState(uuid, lost="the driver does not list this GPU any more")

@@ -1,0 +1,277 @@
+"""Watches the health of this node's GPUs: asks the driver, keeps what is held against each, tells who needs it.
+
+Every call into the driver runs in its one thread with a deadline, so a driver that hangs holds up this loop alone; then
+nothing is known about any GPU, and that is what is told.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import structlog
+
+from dracaena.api.errors import DracaenaError
+from dracaena.api.machine import Machine
+from dracaena.api.names import DeviceName, gpu_device_name
+from dracaena.kubelet_plugin.discovery.health import (
+    Fault,
+    GpuHealth,
+    HealthClass,
+    Rules,
+    ecc_fault,
+    message,
+    noted,
+    on_device,
+    polled,
+    xid_fault,
+)
+from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState, Poll
+from dracaena.kubelet_plugin.driver_thread import StoppedError
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.worker import Worker
+from dracaena.process.clock import Clock
+
+EVENTS_S = 1.0
+"""Pause between two looks at the driver's events: one call of microseconds."""
+
+POLL_S = 15.0
+"""Pause between two polls: a handful of calls a GPU. Twice within kubelet's default limit of 30 s."""
+
+DEADLINE_S = 30.0
+"""Longest that a look may take, for 16 GPUs: calls that are slow take some 100 ms each."""
+
+STALE_S = 60.0
+"""After this long without news of a device kubelet calls its health unknown: four polls."""
+
+log = structlog.get_logger()
+
+
+class Status(enum.Enum):
+    """Health as kubelet takes it."""
+
+    UNKNOWN = "unknown"
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHealth:
+    """Health of one device."""
+
+    device: DeviceName
+    status: Status
+    updated_s: int
+    """When the driver was last heard about it, in seconds of the time of day; 0: never."""
+    message: str = ""
+
+
+class HealthSource(Protocol):
+    """What is asked. All calls come from the driver's thread; each may hang."""
+
+    def events(self) -> Sequence[GpuEvent]:
+        """Return what happened since the last call, without waiting. Raises DracaenaError."""
+        ...
+
+    def poll(self) -> Poll:
+        """Return how the GPUs are now. Raises DracaenaError."""
+        ...
+
+
+Ask = Callable[[str, Callable[[], object], float], object]
+"""Runs one call in the driver's thread within a number of seconds (LiveMachine.ask): what it is called, the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    name: DeviceName
+    gpu: str
+    gpu_instance: int | None = None
+
+
+class HealthMonitor:
+    """Keeps the health of all devices. A thread of its own asks; take() and devices() are for any thread, never wait.
+
+    `on_faults` is called after each look that changed something, and after the first one whatever came of it, with the
+    faults of each device; `on_status` for each device whose status changed; `on_news` when devices() says something
+    else than before. All from the monitor's thread.
+    """
+
+    def __init__(
+        self,
+        source: HealthSource,
+        ask: Ask,
+        clock: Clock,
+        rules: Rules,
+        metrics: PluginMetrics,
+        *,
+        on_faults: Callable[[Mapping[DeviceName, Sequence[Fault]]], None],
+        on_status: Callable[[DeviceHealth], None],
+        on_news: Callable[[], None],
+    ) -> None:
+        self._source = source
+        self._ask = ask
+        self._clock = clock
+        self._rules = rules
+        self._metrics = metrics
+        self._on_faults = on_faults
+        self._on_status = on_status
+        self._on_news = on_news
+        self._lock = threading.Lock()
+        self._given: Machine | None = None
+        self._told: tuple[DeviceHealth, ...] = ()
+        # All below is for the monitor's thread alone.
+        self._machine: Machine | None = None
+        self._devices: tuple[_Device, ...] = ()
+        self._health: dict[str, GpuHealth] = {}
+        self._states: dict[str, GpuState] = {}
+        self._heard_s: dict[str, int] = {}
+        self._faults: Mapping[DeviceName, tuple[Fault, ...]] | None = None
+        self._due_s = 0.0
+        self._trouble: str | None = None
+        self._worker = Worker("health", self._run, clock)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._worker.start()
+
+    def stop(self) -> None:
+        """End the thread. What it waits for must have been stopped before."""
+        self._worker.stop()
+
+    def take(self, machine: Machine) -> None:
+        """Watch the devices of this machine from now on. A GPU that it does not have any more stays known as gone."""
+        with self._lock:
+            self._given = machine
+        self._worker.notice()
+
+    def devices(self) -> tuple[DeviceHealth, ...]:
+        """Return the health of all devices as last seen, in the order in which they are published."""
+        with self._lock:
+            return self._told
+
+    def _run(self) -> None:
+        while self._worker.wait(within_s=EVENTS_S):
+            try:
+                self.look()
+            except StoppedError:
+                return
+            except Exception:
+                # The thread's outermost loop: an error of ours must not end the watch for the life of the process.
+                log.exception("watching health failed")
+                self._worker.pause(POLL_S)
+
+    def look(self) -> None:
+        """Look once at what happened, and at how all GPUs are when that is due. Raises StoppedError."""
+        with self._lock:
+            machine = self._given
+        if machine is None:
+            return
+        if machine is not self._machine:
+            self._follow(machine)
+        happened = self._note_events()
+        if happened or self._clock.monotonic() >= self._due_s:
+            self._due_s = self._clock.monotonic() + POLL_S
+            self._poll()
+            self._tell()
+
+    def _follow(self, machine: Machine) -> None:
+        present = {gpu.uuid for gpu in machine.gpus}
+        gone = tuple(d for d in self._devices if d.gpu not in present)
+        gpus = tuple(_Device(gpu_device_name(gpu.uuid), gpu.uuid) for gpu in machine.gpus)
+        migs = tuple(_Device(m.device_name, m.parent_uuid, m.gpu_instance_id) for m in machine.mig_devices)
+        self._machine, self._devices = machine, (*gpus, *migs, *gone)
+        self._due_s = 0.0
+
+    def _note_events(self) -> bool:
+        try:
+            events = self._ask("a look at events", self._source.events, DEADLINE_S)
+        except StoppedError:
+            raise
+        except DracaenaError as error:
+            self._note(str(error))
+            return False
+        assert isinstance(events, tuple)
+        for event in events:
+            self._note_event(event)
+        return bool(events)
+
+    def _note_event(self, event: GpuEvent) -> None:
+        divided = {device.gpu for device in self._devices if device.gpu_instance is not None}
+        # Without a name it may be any GPU: all are held back until polls have shown them well.
+        for uuid in [event.uuid] if event.uuid is not None else [d.gpu for d in self._devices]:
+            about = event if uuid in divided else replace(event, gpu_instance=None)
+            fault = xid_fault(about, self._rules)
+            if fault is not None:
+                log.warning("XID", gpu=uuid, xid=event.xid, gpu_instance=event.gpu_instance)
+                self._health[uuid] = noted(self._health.get(uuid, GpuHealth()), fault)
+        if event.xid is not None:
+            self._metrics.xids.labels(str(event.xid)).inc()
+
+    def _poll(self) -> None:
+        try:
+            poll = self._ask("a look at health", self._source.poll, DEADLINE_S)
+            assert isinstance(poll, Poll)
+            self._note(None)
+        except StoppedError:
+            raise
+        except DracaenaError as error:
+            self._note(str(error))
+            poll = Poll(refused=str(error))
+        now_s = int(self._clock.now().timestamp())
+        for uuid in dict.fromkeys(device.gpu for device in self._devices):
+            state, health = poll.of(uuid), self._health.get(uuid, GpuHealth())
+            more_errors = ecc_fault(self._states.get(uuid), state)
+            if more_errors is not None:
+                health = noted(health, more_errors)
+            self._health[uuid] = polled(health, state)
+            self._states[uuid] = state
+            if state.silent is None:
+                self._heard_s[uuid] = now_s
+
+    def _tell(self) -> None:
+        faults = {
+            device.name: on_device(self._health.get(device.gpu, GpuHealth()).faults, device.gpu_instance)
+            for device in self._devices
+        }
+        told = tuple(self._device_health(device, faults[device.name]) for device in self._devices)
+        with self._lock:
+            before, self._told = {health.device: health for health in self._told}, told
+        if faults != self._faults:
+            self._faults = faults
+            self._on_faults(faults)
+        if [_said(health) for health in told] != [_said(health) for health in before.values()]:
+            self._on_news()
+        for health in told:
+            earlier = before.get(health.device)
+            if health.status is not (earlier.status if earlier is not None else Status.HEALTHY):
+                log.warning("health changed", device=health.device, status=health.status.value, reason=health.message)
+                self._on_status(health)
+        for status in Status:
+            count = sum(1 for health in told if health.status is status)
+            self._metrics.devices_by_health.labels(status.value).set(count)
+
+    def _device_health(self, device: _Device, faults: Sequence[Fault]) -> DeviceHealth:
+        heard_s = self._heard_s.get(device.gpu, 0)
+        worst = max((fault.health_class for fault in faults), default=HealthClass.DEGRADED)
+        if worst > HealthClass.SILENT:
+            status = Status.UNHEALTHY
+        elif worst is HealthClass.SILENT or not heard_s:
+            status = Status.UNKNOWN
+        else:
+            status = Status.HEALTHY
+        return DeviceHealth(device.name, status, heard_s, message(faults))
+
+    def _note(self, trouble: str | None) -> None:
+        if trouble is not None:
+            self._metrics.health_errors.inc()
+            if trouble != self._trouble:
+                log.warning("health not read", reason=trouble)
+        self._trouble = trouble
+
+
+def _said(health: DeviceHealth) -> tuple[DeviceName, Status, str]:
+    return (health.device, health.status, health.message)

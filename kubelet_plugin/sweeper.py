@@ -1,0 +1,167 @@
+"""Takes back what no call of kubelet will take back any more: at the start, and every few minutes.
+
+Kubelet unprepares every claim that it prepared, and asks again until that works. It cannot when it has lost its own
+state (a new disk, its folder removed) or when the plugin was given another folder. What stays then:
+
+* half a preparation, a lost CDI spec, a broken checkpoint: DeviceState.recover settles them;
+* a prepared claim that is gone from the API, replaced by another of its name, or deallocated, and that no pod of this
+  node uses: it would hold its devices for ever;
+* a checkpoint of an earlier boot whose claim is gone: it holds nothing and would lie there for ever;
+* a CDI spec without a checkpoint: it would hand out devices that nobody holds. A claim of a pod of this node gets its
+  checkpoint back instead, since its containers may run.
+
+A claim that is gone may still have containers that are about to end: a pod that was deleted by force is gone from the
+API first. So its devices come free only after ORPHAN_GRACE_S without a sign of it, and after any doubt not at all: an
+API that does not answer settles nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from dracaena.api.errors import DracaenaError
+from dracaena.api.names import ClaimUid
+from dracaena.api.objects import Pod
+from dracaena.kubelet_plugin.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.device_state import DeviceState
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, DocumentStore, NodeLock, PodCache
+from dracaena.kubelet_plugin.prepare.cdi import claim_of_spec_file
+from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim
+from dracaena.kubelet_plugin.worker import Worker
+from dracaena.process.clock import Clock
+
+SWEEP_EVERY_S = 300.0
+"""Pause between sweeps. Nothing waits for one, and each reads all checkpoints once."""
+
+ORPHAN_GRACE_S = 600.0
+"""How long a prepared claim must be seen as gone. Kubelet looks after ended pods each minute, and tries again; a pod
+that ends orderly has 30 s by default (terminationGracePeriodSeconds)."""
+
+log = structlog.get_logger()
+
+
+class Sweeper:
+    """Sweeps in a thread of its own. sweep() is for that thread or, in its place, for a test."""
+
+    def __init__(
+        self,
+        *,
+        driver: str,
+        state: DeviceState,
+        checkpoints: Checkpoints,
+        specs: DocumentStore,
+        claims: ClaimReader,
+        pods: PodCache,
+        may_be_in_use: Callable[[PreparedClaim], bool],
+        lock: NodeLock,
+        clock: Clock,
+        metrics: PluginMetrics,
+    ) -> None:
+        self._driver = driver
+        self._state = state
+        self._checkpoints = checkpoints
+        self._specs = specs
+        self._claims = claims
+        self._pods = pods
+        self._may_be_in_use = may_be_in_use
+        self._lock = lock
+        self._clock = clock
+        self._metrics = metrics
+        self._gone_since_s: dict[ClaimUid, float] = {}
+        self._worker = Worker("sweeper", self._run, clock)
+
+    def start(self) -> None:
+        """Begin to sweep, the first time as soon as the pods of this node are known."""
+        self._worker.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._worker.stop()
+
+    def sweep(self) -> None:
+        """Sweep once. Raises DracaenaError where the checkpoints or specs cannot be read; else it logs and goes on."""
+        pods = self._pods.values()
+        self._state.recover(pods)
+        with self._lock.hold():
+            now, earlier, broken = self._checkpoints.load_by_boot()
+            specs = {claim_of_spec_file(self._driver, name) for name in self._specs.names(".json")} - {None}
+        known = {c.prepared.claim.uid for c in (*now, *earlier)} | {b.uid for b in broken}
+        self._drop_stray_specs({uid for uid in specs if uid is not None} - known, pods)
+        for checkpoint in earlier:
+            if self._is_orphan(checkpoint.prepared):
+                self._take_back(checkpoint.prepared.claim, "of an earlier boot")
+        gone = [c.prepared.claim for c in now if self._is_orphan(c.prepared)]
+        gone += self._unclaimed({b.uid for b in broken}, pods)
+        self._take_back_after_grace(gone)
+
+    def _take_back_after_grace(self, gone: Sequence[ClaimReference]) -> None:
+        now_s = self._clock.monotonic()
+        self._gone_since_s = {c.uid: self._gone_since_s.get(c.uid, now_s) for c in gone}
+        for claim in gone:
+            seen_for_s = now_s - self._gone_since_s[claim.uid]
+            if seen_for_s >= ORPHAN_GRACE_S:
+                self._take_back(claim, f"gone for {seen_for_s:.0f} s")
+
+    def _drop_stray_specs(self, uids: set[ClaimUid], pods: Sequence[Pod]) -> None:
+        unclaimed = {claim.uid for claim in self._unclaimed(uids, pods)}
+        for uid in sorted(uids):
+            try:
+                if uid in unclaimed:
+                    if self._state.drop_stray_spec(uid):
+                        self._metrics.swept.labels("spec").inc()
+                        log.warning("CDI spec without a checkpoint removed", claim_uid=uid)
+                    continue
+                for claim in self._state.find_claims({uid}, pods):
+                    self._state.prepare(claim)
+                    self._metrics.swept.labels("checkpoint").inc()
+                    log.warning("lost checkpoint written again", claim=str(claim), claim_uid=uid)
+            except DracaenaError as error:
+                log.warning("CDI spec without a checkpoint stays", claim_uid=uid, error=str(error))
+
+    def _unclaimed(self, uids: set[ClaimUid], pods: Sequence[Pod]) -> list[ClaimReference]:
+        """Return those that no pod of this node uses; none while the API does not answer. Their names are not known."""
+        try:
+            found = {claim.uid for claim in self._state.find_claims(uids, pods)}
+        except DracaenaError as error:
+            log.warning("it is not known whose claims these are", claim_uids=sorted(uids), error=str(error))
+            return []
+        return [ClaimReference("", "", uid) for uid in sorted(uids - found)]
+
+    def _is_orphan(self, prepared: PreparedClaim) -> bool:
+        return not self._may_be_in_use(prepared) and self._is_gone(prepared.claim)
+
+    def _is_gone(self, claim: ClaimReference) -> bool:
+        """Whether the claim holds nothing any more by the API; an API that does not answer says no."""
+        try:
+            return self._claims.read_claim(claim).status.allocation is None
+        except ClaimGoneError:
+            return True
+        except DracaenaError as error:
+            log.warning("it is not known whether the claim is gone", claim=str(claim), error=str(error))
+            return False
+
+    def _take_back(self, claim: ClaimReference, why: str) -> None:
+        try:
+            self._state.unprepare(claim)
+        except DracaenaError as error:
+            log.warning("orphaned claim stays prepared", claim=str(claim), claim_uid=claim.uid, error=str(error))
+            return
+        self._gone_since_s.pop(claim.uid, None)
+        self._metrics.swept.labels("claim").inc()
+        log.warning("orphaned claim taken back", claim=str(claim), claim_uid=claim.uid, why=why)
+
+    def _run(self) -> None:
+        while self._worker.wait(lambda: self._pods.synced, look_every_s=1.0):
+            try:
+                self.sweep()
+            except DracaenaError as error:
+                log.warning("sweep failed, trying again", error=str(error))
+            except Exception:
+                # The thread's outermost loop: an error of ours must not end the sweeping of this node.
+                log.exception("sweep failed")
+            self._worker.notice()
+            if not self._worker.pause(SWEEP_EVERY_S):
+                return

@@ -1,0 +1,57 @@
+"""Waiting for a device whose last claim is being torn down: kubelet may prepare the next pod before it has unprepared
+the one before.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from dracaena.process.clock import Clock
+
+LOOK_EVERY_S = 0.5
+"""Pause between looks at what the other instance of the plugin did during an upgrade; tear-downs of our own wake at
+once."""
+
+MAX_WAITING = 2
+"""Calls that wait at a time. The server has eight workers (adapters.grpc_server): the unprepare that is waited for and
+the calls of all other claims must find one. A call beyond that fails at once, and kubelet asks again."""
+
+
+class TearDowns:
+    """Counts the claims that were unprepared. Safe from many threads."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._condition = threading.Condition()
+        self._count = 0
+        self._waiting = 0
+
+    def note(self) -> None:
+        """Say that a claim was unprepared."""
+        with self._condition:
+            self._count += 1
+            self._condition.notify_all()
+
+    def count(self) -> int:
+        """Return how many there were. To be read before it is looked whether a device is free."""
+        with self._condition:
+            return self._count
+
+    def deadline_s(self, within_s: float) -> float:
+        """Return until when to wait, for wait()."""
+        return self._clock.monotonic() + within_s
+
+    def wait(self, seen: int, deadline_s: float) -> bool:
+        """Wait until there were more than `seen`, or LOOK_EVERY_S; False: the time is over or too many wait already."""
+        with self._condition:
+            now_s = self._clock.monotonic()
+            if now_s >= deadline_s or self._waiting >= MAX_WAITING:
+                return False
+            self._waiting += 1
+            try:
+                look_at_s = min(deadline_s, now_s + LOOK_EVERY_S)
+                while self._count == seen and (left_s := look_at_s - self._clock.monotonic()) > 0:
+                    self._clock.wait(self._condition, left_s)
+            finally:
+                self._waiting -= 1
+            return True

@@ -1,0 +1,187 @@
+"""Health through the real pynvml over a fake library: events, states, and every refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pynvml
+import pytest
+
+from dracaena.api.machine import Gpu, Machine
+from dracaena.api.topology import topology_from_matrix
+from dracaena.kubelet_plugin.adapters.nvml_health import MAX_EVENTS, NvmlHealth
+from dracaena.kubelet_plugin.adapters.nvml_library import ERROR_NAMES, NvmlError, NvmlLibrary
+from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState
+from dracaena.kubelet_plugin.discovery.inventory import LASTING
+from support.fake_nvml import FakeNvml
+
+UUIDS = [f"GPU-00000000-0000-0000-0000-{at:012}" for at in range(2)]
+MACHINE = Machine(
+    name="two",
+    gpus=tuple(Gpu(uuid=uuid, index=at, minor=at) for at, uuid in enumerate(UUIDS)),
+    topology=topology_from_matrix([["X", "PIX"], ["PIX", "X"]]),
+)
+STATE_CALLS = (
+    "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetTotalEccErrors",
+    "nvmlDeviceGetRemappedRows",
+    "nvmlDeviceGetRetiredPagesPendingStatus",
+    "nvmlDeviceGetCurrentClocksEventReasons",
+)
+NAMING_CALLS = ("nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID")
+EVENT_CALLS = ("nvmlEventSetCreate", "nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents")
+LOST = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND}
+CODES = sorted(code for code in ERROR_NAMES if code != 0)
+
+
+class Driver:
+    """A fake driver and what reads its health."""
+
+    def __init__(self) -> None:
+        self.nvml = FakeNvml(MACHINE)
+        self.library = NvmlLibrary(lambda: self.nvml)
+        self.health = NvmlHealth(self.library)
+
+    def state(self, gpu: int) -> GpuState:
+        return self.health.poll().of(UUIDS[gpu])
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    made = Driver()
+    yield made
+    made.library.close()
+
+
+def test_a_well_gpu_tells_all_that_is_asked(driver: Driver) -> None:
+    assert driver.state(0) == GpuState(
+        UUIDS[0], recovery_action=0, uncorrected_ecc=0, remap_pending=False, remap_failed=False, clock_reasons=1
+    )
+
+
+def test_what_a_gpu_shows_is_read(driver: Driver) -> None:
+    health = driver.nvml.health[1]
+    health.recovery_action, health.uncorrected_ecc, health.clock_reasons = 2, 7, 0x40
+    health.remap_pending = health.remap_failed = health.retirement_pending = True
+    assert driver.state(1) == GpuState(
+        UUIDS[1],
+        recovery_action=2,
+        uncorrected_ecc=7,
+        remap_pending=True,
+        remap_failed=True,
+        retirement_pending=True,
+        clock_reasons=0x40,
+    )
+    assert driver.state(0).recovery_action == 0
+
+
+def test_an_xid_is_told_once_with_its_gpu_and_instance(driver: Driver) -> None:
+    assert driver.health.events() == ()
+    driver.health.poll()
+    driver.nvml.report_xid(1, 79)
+    driver.nvml.report_xid(0, 13, gpu_instance=3)
+    assert driver.health.events() == (GpuEvent(UUIDS[1], 79), GpuEvent(UUIDS[0], 13, 3))
+    assert driver.health.events() == ()
+
+
+def test_a_flood_of_events_is_taken_in_parts(driver: Driver) -> None:
+    driver.health.poll()
+    for _ in range(MAX_EVENTS + 1):
+        driver.nvml.report_xid(0, 31)
+    assert len(driver.health.events()) == MAX_EVENTS
+    assert len(driver.health.events()) == 1
+
+
+def test_after_nvml_was_opened_anew_events_are_asked_for_anew(driver: Driver) -> None:
+    driver.health.poll()
+    driver.library.close()
+    driver.nvml.registered.clear()
+    assert driver.health.events() == ()
+    driver.health.poll()
+    assert driver.nvml.registered == {0, 1}
+    driver.nvml.report_xid(0, 48)
+    assert driver.health.events() == (GpuEvent(UUIDS[0], 48),)
+
+
+def test_an_event_of_a_gpu_that_is_not_known_names_none(driver: Driver) -> None:
+    driver.health.poll()
+    driver.nvml.registered.add(5)
+    driver.nvml.report_xid(5, 79)
+    assert driver.health.events() == (GpuEvent(None, 79),)
+
+
+@pytest.mark.parametrize("code", [code for code in CODES if code != pynvml.NVML_ERROR_TIMEOUT])
+def test_events_that_cannot_be_read_are_an_error_and_asked_for_anew(driver: Driver, code: int) -> None:
+    driver.health.poll()
+    driver.nvml.refuse("nvmlEventSetWait_v2", code)
+    with pytest.raises(NvmlError, match=ERROR_NAMES[code]):
+        driver.health.events()
+    driver.nvml.allow()
+    assert driver.health.events() == ()
+    driver.health.poll()
+    driver.nvml.report_xid(0, 48)
+    assert driver.health.events() == (GpuEvent(UUIDS[0], 48),)
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("call", STATE_CALLS)
+def test_a_refusal_means_lost_a_reset_silence_or_a_field_less(driver: Driver, call: str, code: int) -> None:
+    driver.nvml.refuse(call, code, gpu=0)
+    state = driver.state(0)
+    if code in LOST:
+        assert call.removesuffix("_v2") in (state.lost or "")
+    elif code == pynvml.NVML_ERROR_RESET_REQUIRED:
+        assert state.recovery_action == 1
+        assert (state.lost, state.silent) == (None, None)
+    elif ERROR_NAMES[code] in LASTING:
+        assert (state.lost, state.silent) == (None, None)
+    else:
+        assert ERROR_NAMES[code] in (state.silent or "")
+    assert driver.state(1).recovery_action == 0
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("call", NAMING_CALLS)
+def test_a_gpu_that_cannot_be_named_is_lost_or_silent(driver: Driver, call: str, code: int) -> None:
+    driver.nvml.refuse(call, code, gpu=0)
+    state = driver.state(0)
+    assert ERROR_NAMES[code] in ((state.lost if code in LOST else state.silent) or "")
+    assert driver.state(1).recovery_action == 0
+
+
+def test_nobody_holds_a_gpu_that_cannot_be_named_and_it_is_watched_again_when_it_is_back(driver: Driver) -> None:
+    driver.nvml.refuse("nvmlDeviceGetHandleByIndex_v2", pynvml.NVML_ERROR_GPU_IS_LOST, gpu=1)
+    driver.health.poll()
+    held = [driver.library.is_open]
+    assert driver.health.events() == ()
+    driver.nvml.allow()
+    driver.health.poll()
+    held.append(driver.library.is_open)
+    assert held == [False, True]
+    driver.nvml.report_xid(1, 48)
+    assert driver.health.events() == (GpuEvent(UUIDS[1], 48),)
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("call", EVENT_CALLS)
+def test_a_gpu_whose_events_are_refused_is_unwatched_and_no_more(driver: Driver, call: str, code: int) -> None:
+    driver.nvml.refuse(call, code)
+    state = driver.state(0)
+    assert ERROR_NAMES[code] in (state.unwatched or "")
+    assert state.recovery_action == 0
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("call", ["nvmlInitWithFlags", "nvmlDeviceGetCount_v2"])
+def test_without_driver_or_count_there_is_no_poll(driver: Driver, call: str, code: int) -> None:
+    driver.nvml.refuse(call, code)
+    with pytest.raises(NvmlError, match=ERROR_NAMES[code]):
+        driver.health.poll()
+    assert driver.health.doing == ""
+
+
+@pytest.mark.parametrize("symbol", [*STATE_CALLS, *EVENT_CALLS, "nvmlEventSetWait_v2"])
+def test_a_library_without_a_function_leaves_its_field_out(driver: Driver, symbol: str) -> None:
+    driver.nvml.missing.add(symbol)
+    state = driver.state(0)
+    assert (state.lost, state.silent) == (None, None)

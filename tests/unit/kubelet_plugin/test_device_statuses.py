@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
+from dracaena.api.objects import ResourceClaim
+from dracaena.kubelet_plugin.prepare.device_status import with_our_devices
+from support.plugin import (
+    DRIVER,
+    NODE,
+    FakeClaims,
+    FakePods,
+    PluginNode,
+    device_name,
+    gpu_uuid,
+    make_claim,
+    make_pod,
+    prepared_claim,
+    reference_to,
+)
+
+CLAIM = make_claim(devices=(0, 1), reserved_for={"pod": "pod-uid"})
+NIC = {"driver": "nic.example.com", "pool": NODE, "device": "nic-0", "networkData": {"interfaceName": "eth1"}}
+
+
+def ours(number: int, **more: Any) -> dict[str, Any]:
+    return {"driver": DRIVER, "pool": NODE, "device": device_name(number), "data": {"uuid": gpu_uuid(number), **more}}
+
+
+def with_devices(claim: ResourceClaim, *devices: dict[str, Any]) -> ResourceClaim:
+    status = msgspec.structs.replace(claim.status, devices=list(devices))
+    return msgspec.structs.replace(claim, status=status)
+
+
+def node_with(folder: Path, claim: ResourceClaim) -> PluginNode:
+    node = PluginNode(folder, FakeClaims(claim), FakePods(make_pod()), claim_status=True)
+    node.state.prepare(reference_to(claim))
+    return node
+
+
+def test_each_device_has_its_uuid_and_what_else_is_known() -> None:
+    assert with_our_devices([], prepared_claim(), DRIVER) == [ours(0)]
+    whole = prepared_claim(pci_bus_id="0000:0f:00.0")
+    assert with_our_devices([], whole, DRIVER) == [ours(0, pciBusID="0000:0f:00.0")]
+    part = prepared_claim(parent_uuid="GPU-9", share_id="share-1")
+    assert with_our_devices([], part, DRIVER) == [{**ours(0, parentUUID="GPU-9"), "shareID": "share-1"}]
+
+
+def test_a_device_that_answers_two_requests_has_one_entry() -> None:
+    assert with_our_devices([], prepared_claim("claim", (0, 0)), DRIVER) == [ours(0)]
+
+
+def test_entries_that_are_not_ours_stay_as_and_where_they_are() -> None:
+    conditions = [{"type": "Ready", "status": "True"}]
+    elsewhere = {**ours(5), "pool": "node-2"}
+    stale = {**ours(0), "data": {"uuid": "GPU-old"}, "conditions": conditions}
+    merged = with_our_devices([stale, NIC, elsewhere], prepared_claim("claim", (0, 1)), DRIVER)
+    assert merged == [{**ours(0), "conditions": conditions}, NIC, elsewhere, ours(1)]
+    assert with_our_devices(merged, prepared_claim("claim", (0, 1)), DRIVER) is None
+
+
+def test_the_claim_says_which_gpus_it_has_and_is_written_once(tmp_path: Path) -> None:
+    node = node_with(tmp_path, with_devices(CLAIM, NIC))
+    node.assignments.reconcile()
+    assert node.claims.by_key[CLAIM.key].status.devices == [NIC, ours(0), ours(1)]
+    reads = node.claims.reads
+    node.assignments.reconcile()
+    assert (node.claims.status_writes, node.claims.reads) == ([CLAIM.key], reads)
+
+
+def test_a_restart_reads_it_again_and_writes_only_what_differs(tmp_path: Path) -> None:
+    node = node_with(tmp_path, CLAIM)
+    node.assignments.reconcile()
+    again = PluginNode(tmp_path, node.claims, node.pods, claim_status=True)
+    again.assignments.reconcile()
+    assert node.claims.status_writes == [CLAIM.key]
+    node.claims.put(CLAIM)  # without entries
+    PluginNode(tmp_path, node.claims, node.pods, claim_status=True).assignments.reconcile()
+    assert node.claims.status_writes == [CLAIM.key] * 2
+
+
+def test_a_write_that_fails_for_now_is_tried_again_and_hinders_nothing_else(tmp_path: Path) -> None:
+    node = node_with(tmp_path, CLAIM)
+    node.claims.refusals = [TemporaryError("PATCH: the object has been modified")]
+    with pytest.raises(DracaenaError, match="has been modified"):
+        node.assignments.reconcile()
+    assert node.pods.annotations("pod")
+    node.assignments.reconcile()
+    assert node.claims.status_writes == [CLAIM.key]
+
+
+def test_a_write_that_the_server_refuses_as_such_is_not_repeated(tmp_path: Path) -> None:
+    node = node_with(tmp_path, CLAIM)
+    node.claims.refusals = [PermanentError("PATCH: forbidden")]
+    node.assignments.reconcile()
+    node.assignments.reconcile()
+    assert node.claims.status_writes == []
+    assert node.claims.refusals == []
+
+
+def test_a_claim_that_is_gone_or_deallocated_is_left_alone(tmp_path: Path) -> None:
+    node = node_with(tmp_path, CLAIM)
+    status = msgspec.structs.replace(CLAIM.status, allocation=None)
+    node.claims.put(msgspec.structs.replace(CLAIM, status=status))
+    node.assignments.reconcile()
+    again = PluginNode(tmp_path, FakeClaims(), node.pods, claim_status=True)
+    again.assignments.reconcile()
+    assert node.claims.status_writes == again.claims.status_writes == []
+
+
+def test_a_claim_prepared_anew_with_the_same_uid_is_written_anew(tmp_path: Path) -> None:
+    node = node_with(tmp_path, CLAIM)
+    node.assignments.reconcile()
+    node.state.unprepare(reference_to(CLAIM))
+    node.assignments.reconcile()
+    node.claims.put(make_claim(devices=(2,), reserved_for={"pod": "pod-uid"}))
+    node.state.prepare(reference_to(CLAIM))
+    node.assignments.reconcile()
+    assert node.claims.by_key[CLAIM.key].status.devices == [ours(2)]

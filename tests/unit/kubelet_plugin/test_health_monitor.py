@@ -1,0 +1,181 @@
+"""What the monitor makes of what the driver tells, and whom it tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from dracaena.api.errors import TemporaryError
+from dracaena.api.machine import Gpu, Machine
+from dracaena.api.names import DeviceName, gpu_device_name
+from dracaena.api.topology import topology_from_matrix
+from dracaena.kubelet_plugin.discovery.health import CLEAR_POLLS, LASTS_POLLS, Fault, Rules
+from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState, Poll
+from dracaena.kubelet_plugin.driver_thread import StoppedError
+from dracaena.kubelet_plugin.health_monitor import POLL_S, DeviceHealth, HealthMonitor, Status
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from support.clock import FakeClock
+
+UUIDS = [f"GPU-00000000-0000-0000-0000-{at:012}" for at in range(2)]
+NAMES = [gpu_device_name(uuid) for uuid in UUIDS]
+MACHINE = Machine(
+    name="two",
+    gpus=tuple(Gpu(uuid=uuid, index=at, minor=at) for at, uuid in enumerate(UUIDS)),
+    topology=topology_from_matrix([["X", "PIX"], ["PIX", "X"]]),
+)
+ONE = replace(MACHINE, gpus=MACHINE.gpus[:1], topology=topology_from_matrix([["X"]]))
+
+
+class Node:
+    """A monitor whose looks are made by the test, and what it told."""
+
+    def __init__(self) -> None:
+        self.states = {uuid: GpuState(uuid, recovery_action=0) for uuid in UUIDS}
+        self.happened: list[GpuEvent] = []
+        self.error: Exception | None = None
+        self.polls = 0
+        self.faults: list[Mapping[DeviceName, Sequence[Fault]]] = []
+        self.statuses: list[tuple[DeviceName, Status]] = []
+        self.news = 0
+        self.clock = FakeClock()
+        self.metrics = PluginMetrics(CollectorRegistry())
+        self.monitor = HealthMonitor(
+            self,
+            self._ask,
+            self.clock,
+            Rules(),
+            self.metrics,
+            on_faults=self.faults.append,
+            on_status=lambda health: self.statuses.append((health.device, health.status)),
+            on_news=self._count,
+        )
+
+    def events(self) -> tuple[GpuEvent, ...]:
+        happened, self.happened = tuple(self.happened), []
+        return happened
+
+    def poll(self) -> Poll:
+        self.polls += 1
+        return Poll(tuple(self.states.values()))
+
+    def _ask(self, _what: str, work: Callable[[], object], _deadline_s: float) -> object:
+        if self.error is not None:
+            raise self.error
+        return work()
+
+    def _count(self) -> None:
+        self.news += 1
+
+    def look(self, polls: int = 1) -> tuple[DeviceHealth, ...]:
+        for _ in range(polls):
+            self.monitor.look()
+            self.clock.advance(POLL_S)
+        return self.monitor.devices()
+
+    def values(self) -> list[list[str]]:
+        return [[fault.value or fault.key for fault in self.faults[-1][name]] for name in NAMES]
+
+
+@pytest.fixture
+def node() -> Node:
+    made = Node()
+    made.monitor.take(MACHINE)
+    return made
+
+
+def test_before_there_is_a_machine_nothing_is_asked() -> None:
+    node = Node()
+    assert node.look() == ()
+    assert node.polls == 0
+    assert node.faults == []
+
+
+def test_well_devices_are_told_once_and_refreshed_at_each_poll(node: Node) -> None:
+    first, second = node.look(), node.look()
+    assert [(h.device, h.status, h.message) for h in first] == [(name, Status.HEALTHY, "") for name in NAMES]
+    assert second[0].updated_s == first[0].updated_s + POLL_S
+    assert (len(node.faults), node.news, node.statuses) == (1, 1, [])
+
+
+def test_between_polls_only_events_are_looked_at(node: Node) -> None:
+    node.look()
+    node.clock.advance(-1)
+    for _ in range(5):
+        node.monitor.look()
+    assert node.polls == 1
+    node.happened.append(GpuEvent(UUIDS[0], 31))
+    node.monitor.look()
+    assert node.polls == 2
+
+
+def test_an_xid_is_held_and_cleared_and_both_are_told(node: Node) -> None:
+    node.happened.append(GpuEvent(UUIDS[1], 79))
+    assert [h.status for h in node.look()] == [Status.HEALTHY, Status.UNHEALTHY]
+    assert node.values() == [[], ["79"]]
+    assert [h.status for h in node.look(CLEAR_POLLS)] == [Status.HEALTHY] * 2
+    assert node.statuses == [(NAMES[1], Status.UNHEALTHY), (NAMES[1], Status.HEALTHY)]
+    assert node.metrics.xids.labels("79")._value.get() == 1
+
+
+def test_a_programs_own_xid_is_told_on_a_healthy_device(node: Node) -> None:
+    node.happened.append(GpuEvent(UUIDS[0], 13))
+    health = node.look()[0]
+    assert (health.status, health.message) == (Status.HEALTHY, "the driver reported XID 13 (application)")
+    assert node.statuses == []
+
+
+def test_a_fatal_xid_that_names_no_gpu_holds_all_back(node: Node) -> None:
+    node.happened.append(GpuEvent(None, 79))
+    node.look()
+    assert node.values() == [["79"], ["79"]]
+
+
+def test_an_instance_that_is_named_for_an_undivided_gpu_is_not_believed(node: Node) -> None:
+    node.happened.append(GpuEvent(UUIDS[0], 48, gpu_instance=0))
+    assert node.look()[0].message == "the driver reported XID 48 (fatal)"
+
+
+def test_a_driver_that_does_not_answer_makes_health_unknown_and_in_time_holds_pods_back(node: Node) -> None:
+    node.error = TemporaryError("the NVIDIA driver does not answer")
+    assert [h.status for h in node.look()] == [Status.UNKNOWN] * 2
+    assert node.values() == [[], []]  # told all the same: what is published waits for it
+    node.look(LASTS_POLLS - 1)
+    assert node.values() == [["silent"], ["silent"]]
+    assert node.metrics.health_errors._value.get() > 0
+    node.error = None
+    node.look(CLEAR_POLLS)
+    assert node.values() == [[], []]
+    assert [h.status for h in node.monitor.devices()] == [Status.HEALTHY] * 2
+
+
+def test_a_gpu_that_is_gone_for_good_is_told_as_unhealthy(node: Node) -> None:
+    node.look()
+    del node.states[UUIDS[1]]
+    node.monitor.take(ONE)
+    health = node.look()
+    assert [(h.device, h.status) for h in health] == [(NAMES[0], Status.HEALTHY), (NAMES[1], Status.UNHEALTHY)]
+    assert health[1].message == "the driver does not list this GPU any more"
+
+
+def test_errors_that_memory_could_not_mend_are_told(node: Node) -> None:
+    node.states[UUIDS[0]] = replace(node.states[UUIDS[0]], uncorrected_ecc=1)
+    node.look()
+    node.states[UUIDS[0]] = replace(node.states[UUIDS[0]], uncorrected_ecc=4)
+    health = node.look()[0]
+    assert (health.status, health.message) == (Status.HEALTHY, "3 uncorrectable ECC errors")
+
+
+def test_devices_are_counted_by_health(node: Node) -> None:
+    node.happened.append(GpuEvent(UUIDS[1], 79))
+    node.look()
+    counts = {status: node.metrics.devices_by_health.labels(status.value)._value.get() for status in Status}
+    assert counts == {Status.HEALTHY: 1, Status.UNHEALTHY: 1, Status.UNKNOWN: 0}
+
+
+def test_the_end_of_the_driver_thread_ends_the_watch(node: Node) -> None:
+    node.error = StoppedError("the plugin is being stopped")
+    with pytest.raises(StoppedError):
+        node.monitor.look()
