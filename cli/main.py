@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from dracaena.api.errors import DracaenaError, PermanentError
-from dracaena.cli import controller, demo, kubelet_plugin, simulate, topology, validate, version
+from dracaena.cli import controller, demo, explain, kubelet_plugin, simulate, status, topology, validate, version
 
 EXIT_FAILED = 1
 """Something outside failed that may work later."""
@@ -25,6 +25,12 @@ examples:
   See the whole thing work, with no cluster and no GPU:
       dracaena demo
 
+  Ask why a pod waits, or why it got the GPUs that it has:
+      dracaena explain pod train -n research
+
+  See who has which GPU of the cluster:
+      dracaena status
+
   Draw how the GPUs of this machine are linked:
       nvidia-smi topo -m | dracaena topology import -
 
@@ -37,6 +43,9 @@ examples:
 
   Check claims and classes before they are applied:
       dracaena validate deploy/
+
+  Ask what a pod would get, without a cluster:
+      dracaena simulate -f cluster.yaml -f pod.yaml
 
   Run the two programs (see their --help for all settings):
       dracaena controller --kubeconfig ~/.kube/config
@@ -85,7 +94,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for module in (topology, simulate, validate, demo, controller, kubelet_plugin, version):
+    for module in (explain, status, topology, simulate, validate, demo, controller, kubelet_plugin, version):
         module.register(commands)
     return parser
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from dracaena.api.objects import ResourceClaim
 from dracaena.controller.allocation.inventory import Inventory, assumed_holder
 from dracaena.controller.allocation.pool import DeviceId, held_devices
+from dracaena.controller.allocation.structured.books import Holding
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,8 @@ class AssumedAllocation:
     """Clock.monotonic() of the decision."""
     allocation_timestamp: str | None = None
     """That of the allocation as the server stored it; None while it is being written, or when no answer came."""
+    others: frozenset[Holding] = frozenset()
+    """Devices of other drivers, and shares."""
 
     @property
     def holder(self) -> str:
@@ -48,7 +51,7 @@ class AssumedAllocations:
         for entry in entries:
             self.drop(entry.claim_uid)
             self._by_uid[entry.claim_uid] = entry
-            self._inventory.hold(entry.holder, entry.devices)
+            self._inventory.hold(entry.holder, entry.devices, entry.others)
 
     def drop(self, claim_uid: str) -> None:
         """Forget a decision that was not written, or was undone."""

@@ -124,7 +124,7 @@ class ClaimWriter:
         """Return the allocated claim, or why it cannot be."""
         consumer = pod_reference(pod)
         for _ in range(MAX_ATTEMPTS):
-            document = allocation_document(allocation, entry, rfc3339(self._clock.now()))
+            document = allocation_document(entry, rfc3339(self._clock.now()))
             try:
                 return self._claims.allocate(claim, document, consumer)
             except (ConflictError, InvalidError, NotFoundError) as error:
@@ -133,7 +133,7 @@ class ClaimWriter:
                 return fresh
             if fresh.status.allocation is not None:
                 # A write whose answer was lost may have landed: then it is ours after all.
-                return fresh if _carries(fresh, allocation, entry) else _Failed("is allocated by somebody else")
+                return fresh if _carries(fresh, entry) else _Failed("is allocated by somebody else")
             if DELETE_PROTECTION_FINALIZER not in fresh.metadata.finalizers:
                 remarked = self._mark(allocation, entry, fresh)
                 if isinstance(remarked, _Failed):
@@ -187,8 +187,8 @@ def pod_reference(pod: Pod) -> ConsumerReference:
     return ConsumerReference(resource="pods", name=pod.metadata.name, uid=pod.metadata.uid)
 
 
-def _carries(claim: ResourceClaim, allocation: Allocation, entry: ClaimAllocation) -> bool:
+def _carries(claim: ResourceClaim, entry: ClaimAllocation) -> bool:
     assert claim.status.allocation is not None
     found = {(item.request, item.driver, item.pool, item.device) for item in claim.status.allocation.devices.results}
-    wanted = {(item.request, allocation.driver, allocation.pool.pool, item.device) for item in entry.results}
+    wanted = {(item.request, item.driver, item.pool, item.device) for item in entry.results}
     return found == wanted

@@ -5,17 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from uuid import uuid4
 
 import structlog
 
-from dracaena.api.objects import DeviceClass, Node, Pod, ResourceClaim, ResourceSlice
+from dracaena.api.objects import DeviceClass, DeviceTaintRule, Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.demands import Refused
 from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.inventory import Inventory, claim_holder
-from dracaena.controller.allocation.pool import held_devices
+from dracaena.controller.allocation.pool import held_devices, other_holdings
 from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.allocation.structured.search import MAX_STEPS
 from dracaena.controller.assumed import AssumedAllocation, AssumedAllocations
 
 log = structlog.get_logger()
@@ -45,7 +48,11 @@ class Cluster:
         wake: Callable[[str], None],
         waiting: Callable[[], Iterable[str]],
         problems_changed: Callable[[int, int], None] = lambda unusable, updating: None,
+        allowed_drivers: Iterable[str] = (),
+        first_fit: bool = False,
+        max_steps: int = MAX_STEPS,
     ) -> None:
+        """`allowed_drivers`, `first_fit` and `max_steps` are what Inventory and Allocator say of them."""
         self._driver = driver
         self._wake = wake
         self._waiting = waiting
@@ -54,9 +61,10 @@ class Cluster:
         self._pods: dict[str, Pod] = {}
         self._pods_of_claim: dict[str, set[str]] = {}
         self._claims: dict[str, ResourceClaim] = {}
-        self._inventory = Inventory(driver)
+        self._inventory = Inventory(driver, allowed_drivers)
         self._assumed = AssumedAllocations(self._inventory)
-        self._allocator = Allocator()
+        share_ids = (str(uuid4()) for _ in repeat(None))
+        self._allocator = Allocator(first_fit=first_fit, max_steps=max_steps, share_ids=share_ids)
         self._changes = 0
 
     # Deciding
@@ -151,12 +159,13 @@ class Cluster:
             return
         key = subject.key
         held = held_devices(new, self._driver) if new is not None else frozenset()
+        others = other_holdings(new, self._driver) if new is not None else frozenset()
         with self._lock:
             if new is None:
                 self._claims.pop(key, None)
             else:
                 self._claims[key] = new
-            freed = self._inventory.hold(claim_holder(subject), held)
+            freed = self._inventory.hold(claim_holder(subject), held, others)
             self._assumed.observe(old, new)
             pods = sorted(self._pods_of_claim.get(key, ()))
         for pod in pods:
@@ -202,6 +211,18 @@ class Cluster:
                 self._inventory.set_class(new)
         self.wake_waiting()
 
+    def taint_rule_changed(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
+        """Take in a DeviceTaintRule."""
+        subject = new or old
+        if subject is None:
+            return
+        with self._lock:
+            if new is None:
+                self._inventory.remove_taint_rule(subject.key)
+            else:
+                self._inventory.set_taint_rule(new)
+        self.wake_waiting()
+
     def wake_waiting(self) -> None:
         """Wake all pods that fitted nowhere."""
         with self._lock:
@@ -237,6 +258,7 @@ def _assumptions(pod: Pod, allocation: Allocation, now_s: float) -> list[Assumed
             pod_key=pod.key,
             devices=allocation.devices(entry),
             since_s=now_s,
+            others=allocation.others(entry),
         )
         for entry in allocation.claims
     ]

@@ -55,6 +55,12 @@ class ControllerMetrics:
             registry=registry,
         )
 
+        self.leader = Gauge(
+            "dracaena_controller_leader",
+            "1 while this process holds the lease, or runs without an election; 0 while it stands by.",
+            registry=registry,
+        )
+
     def problems_changed(self, unusable: int, updating: int) -> None:
         """Take in how much of what is published cannot be used: for good, and for the moment."""
         self.unusable_devices.set(unusable)

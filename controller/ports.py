@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from dracaena.api.objects import ConsumerReference, KubeObject, Pod, ResourceClaim
+from dracaena.kube.lease import Lease, LeaseSpec
 
 
 class ClaimApi(Protocol):
@@ -42,6 +43,22 @@ class PodReader(Protocol):
 
     def read_pod(self, namespace: str, name: str) -> Pod | None:
         """Read a pod from the server, not from a cache; None when there is none."""
+        ...
+
+
+class LeaseApi(Protocol):
+    """The Lease that decides who leads. All methods raise KubeError; kube/lease.py implements it."""
+
+    def read(self) -> Lease | None:
+        """Read it from the server; None when there is none."""
+        ...
+
+    def create(self, spec: LeaseSpec) -> Lease:
+        """Make it. Raises AlreadyExistsError when somebody was faster."""
+        ...
+
+    def write(self, lease: Lease, spec: LeaseSpec) -> Lease:
+        """Change it. Raises ConflictError when it has changed since it was read, NotFoundError when it is gone."""
         ...
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 import random
+import socket
 import threading
+import uuid
 from collections.abc import Callable
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import structlog
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -15,6 +18,7 @@ from dracaena.api.objects import DeviceClass, Node, Pod, ResourceClaim, Resource
 from dracaena.controller.adapters.kube import KubeClaims
 from dracaena.controller.claim_writer import ClaimWriter
 from dracaena.controller.cluster import Cluster
+from dracaena.controller.leadership import LEASE_TIMEOUT_S, Election, Leadership, NoElection, NotLeadingError
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.reconciler import DOUBT_S, Reconciler
 from dracaena.controller.settings import ControllerSettings
@@ -25,10 +29,11 @@ from dracaena.controller.workqueue import WorkQueue
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import KubeError
 from dracaena.kube.events import EventRecorder
+from dracaena.kube.lease import KubeLease
 from dracaena.kube.reflector import Reflector
 from dracaena.kube.transport import Transport
 from dracaena.process.clock import Clock, SystemClock
-from dracaena.process.ending import hold_end_signals, wait_for_end_signal
+from dracaena.process.ending import end_this_process, hold_end_signals, wait_for_end_signal
 from dracaena.process.http import HttpEndpoint
 from dracaena.process.logs import configure_logs
 
@@ -38,11 +43,21 @@ COMPONENT: Final = "dracaena-controller"
 TICK_S: Final = 1.0
 """How often held-back Events and overdue writes are looked at: fine enough for waits of 10 s and more."""
 
+OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+"""Where kubelet tells a pod its namespace."""
+
+EXIT_LEADERSHIP_LOST: Final = 1
+"""kubelet starts a container again that ends with this; the new process knows nothing and stands by."""
+
 log = structlog.get_logger()
 
 
 class Controller:
-    """All parts of one controller over one API server. start() once, then stop() once."""
+    """All parts of one controller over one API server. start() once, then stop() once.
+
+    Every replica keeps its caches; only the leader decides, and every write of it goes through the leadership.
+    `lease_client` is for the Lease alone. `on_lost` is called with the reason when this process must end.
+    """
 
     def __init__(
         self,
@@ -52,20 +67,31 @@ class Controller:
         clock: Clock,
         registry: CollectorRegistry = REGISTRY,
         rng: random.Random | None = None,
+        lease_client: KubeClient | None = None,
+        on_lost: Callable[[str], None] = lambda why: None,
     ) -> None:
         driver = settings.driver_name
+        allowed_drivers = tuple(name.strip() for name in settings.allowed_drivers.split(",") if name.strip())
+        rng = rng or random.Random()  # noqa: S311 - jitter, no secret
+        self._leadership = _leadership(settings, lease_client or client, clock, rng, on_lost)
+        client = client.guarded(self._leadership.writing)
         self._settings = settings
         self._clock = clock
         self._stopping = threading.Event()
         self._metrics = ControllerMetrics(registry)
-        self._queue = WorkQueue(clock, rng or random.Random())  # noqa: S311 - jitter, no secret
+        self._metrics.leader.set_function(self._leadership.leads)
+        self._queue = WorkQueue(clock, rng)
+        self._working = threading.Event()
         self._events = EventRecorder(client, COMPONENT, clock)
         self._waiting = WaitingPods(self._events, clock, self._metrics)
         self._cluster = Cluster(
             driver,
-            wake=self._queue.add,
+            wake=self._wake,
             waiting=self._waiting.keys,
             problems_changed=self._metrics.problems_changed,
+            allowed_drivers=allowed_drivers,
+            first_fit=settings.selection == "first-fit",
+            max_steps=settings.search_steps,
         )
         claims = KubeClaims(client)
         self._reconciler = Reconciler(
@@ -82,32 +108,42 @@ class Controller:
             clock=clock,
             metrics=self._metrics,
         )
-        self._reflectors = (
-            Reflector(client, Node, clock=clock, on_change=self._cluster.node_changed),
-            Reflector(client, DeviceClass, clock=clock, on_change=self._cluster.class_changed),
+        self._claims = Reflector(client, ResourceClaim, clock=clock, on_change=self._cluster.claim_changed)
+        self._pods = Reflector(client, Pod, clock=clock, on_change=self._cluster.pod_changed)
+        slices = [
             Reflector(
                 client,
                 ResourceSlice,
                 clock=clock,
-                field_selector=f"spec.driver={driver}",
+                field_selector=f"spec.driver={name}",
                 on_change=self._cluster.slice_changed,
                 transform=with_shared_values,
-            ),
-            Reflector(client, ResourceClaim, clock=clock, on_change=self._cluster.claim_changed),
-            Reflector(client, Pod, clock=clock, on_change=self._cluster.pod_changed),
+            )
+            for name in (driver, *allowed_drivers)
+        ]
+        self._reflectors: tuple[Reflector[Any], ...] = (
+            Reflector(client, Node, clock=clock, on_change=self._cluster.node_changed),
+            Reflector(client, DeviceClass, clock=clock, on_change=self._cluster.class_changed),
+            *slices,
+            self._claims,
+            self._pods,
         )
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Begin to watch; decisions begin when everything was seen once. Returns at once."""
+        """Begin to watch; decisions begin when everything was seen once and this process leads. Returns at once."""
         self._events.start()
+        self._leadership.start()
         for reflector in self._reflectors:
             reflector.start()
         self._spawn("ticker", self._tick)
         self._spawn("starter", self._start_workers)
 
     def stop(self) -> None:
-        """End all threads. A write in progress is finished; what was decided and not written is forgotten."""
+        """End all threads. A write in progress is finished; what was decided and not written is forgotten.
+
+        The leadership is given up last, when nothing can be written any more.
+        """
         self._stopping.set()
         self._queue.close()
         for reflector in self._reflectors:
@@ -115,11 +151,21 @@ class Controller:
         for thread in self._threads:
             thread.join()
         self._events.stop()
+        self._leadership.stop()
 
     def not_ready(self) -> str | None:
-        """Return what is still missing before decisions are made, None when nothing is."""
+        """Return what is still missing before this process can lead, None when nothing is: also for a stand-by."""
         synced = all(reflector.synced for reflector in self._reflectors)
-        return None if synced else "the first lists from the API server are not complete"
+        return self._leadership.trouble() if synced else "the first lists from the API server are not complete"
+
+    def state(self) -> str:
+        """Say whether this process leads or stands by."""
+        return f"ok: synced, {self._leadership}"
+
+    def _wake(self, key: str) -> None:
+        """Queue a pod. A stand-by decides nothing: its queue would only grow by every pod that ever was."""
+        if self._working.is_set():
+            self._queue.add(key)
 
     def _spawn(self, name: str, work: Callable[[], None]) -> None:
         thread = threading.Thread(target=work, name=name, daemon=True)
@@ -133,9 +179,30 @@ class Controller:
                 if self._stopping.is_set():
                     return
         freeze_what_stays()
-        log.info("everything seen once, decisions begin", workers=self._settings.workers)
+        log.info("everything seen once", state=str(self._leadership))
+        if self._settings.leader_elect and not self._wait_to_begin():
+            return
+        self._working.set()
+        for pod in self._pods.values():
+            if pod.spec.resource_claims:
+                self._wake(pod.key)
+        log.info("decisions begin", workers=self._settings.workers)
         for number in range(self._settings.workers):
             self._spawn(f"worker-{number}", self._work)
+
+    def _wait_to_begin(self) -> bool:
+        """Wait to lead, then until the cache holds whatever earlier leaders wrote; return False when it is the end.
+
+        The watch may be behind. Of all that is watched only claims tell who has which device.
+        """
+        while not self._leadership.wait_to_begin(TICK_S):
+            if self._stopping.is_set():
+                return False
+        self._claims.begin_list()
+        while not self._claims.wait_listed(TICK_S):
+            if self._stopping.is_set():
+                return False
+        return True
 
     def _work(self) -> None:
         while (key := self._queue.get()) is not None:
@@ -149,6 +216,10 @@ class Controller:
                 self._queue.forget(key)
                 return
             log.info("will decide again", in_s=round(self._queue.retry(key), 2))
+        except NotLeadingError as error:
+            # Nothing is wrong with the pod: no growing wait.
+            self._queue.add_after(key, TICK_S)
+            log.info("not written", error=str(error))
         except KubeError as error:
             log.warning("will try again", in_s=round(self._queue.retry(key), 2), error=str(error))
         except Exception:  # one pod's trouble must not end the worker for all others
@@ -160,6 +231,23 @@ class Controller:
             self._waiting.tell_due()
             for key in sorted(self._cluster.assumed_before(self._clock.monotonic() - DOUBT_S)):
                 self._queue.add(key)
+
+
+def _leadership(
+    settings: ControllerSettings,
+    client: KubeClient,
+    clock: Clock,
+    rng: random.Random,
+    on_lost: Callable[[str], None],
+) -> Leadership:
+    if not settings.leader_elect:
+        return NoElection()
+    namespace = settings.lease_namespace or (OWN_NAMESPACE.read_text() if OWN_NAMESPACE.exists() else "default")
+    lease = KubeLease(client, namespace.strip(), settings.lease_name or f"controller.{settings.driver_name}")
+    # Of one process, never of a host or pod: a process that is started again must not take its predecessor's lease for
+    # its own, whose writes may still be under way.
+    identity = f"{settings.lease_identity or socket.gethostname()}_{uuid.uuid4()}"
+    return Election(lease, clock, rng, identity=identity, duration_s=settings.lease_duration_s, on_lost=on_lost)
 
 
 def freeze_what_stays() -> None:
@@ -177,9 +265,22 @@ def run(settings: ControllerSettings) -> int:
     hold_end_signals()
     configure_logs(settings.log_level, settings.log_format)
     clock = SystemClock()
-    client = KubeClient(Transport.from_kubeconfig(settings.kubeconfig or None, user_agent=COMPONENT))
-    controller = Controller(settings, client, clock=clock)
-    endpoint = HttpEndpoint(settings.http_address, controller.not_ready) if settings.http_address else None
+    kubeconfig = settings.kubeconfig or None
+    client = KubeClient(Transport.from_kubeconfig(kubeconfig, user_agent=COMPONENT))
+    # A connection of its own: a renewal waits behind nothing, and is given up sooner.
+    for_lease = Transport.from_kubeconfig(kubeconfig, user_agent=COMPONENT, read_timeout_s=LEASE_TIMEOUT_S)
+    lost = threading.Event()
+
+    def end(_why: str) -> None:
+        lost.set()
+        end_this_process()
+
+    controller = Controller(settings, client, clock=clock, lease_client=KubeClient(for_lease), on_lost=end)
+    endpoint = (
+        HttpEndpoint(settings.http_address, controller.not_ready, state=controller.state)
+        if settings.http_address
+        else None
+    )
     if endpoint is not None:
         endpoint.start()
     controller.start()
@@ -188,4 +289,4 @@ def run(settings: ControllerSettings) -> int:
     controller.stop()
     if endpoint is not None:
         endpoint.stop()
-    return 0
+    return EXIT_LEADERSHIP_LOST if lost.is_set() else 0

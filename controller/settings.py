@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dracaena.api.names import DEFAULT_DRIVER_NAME
-from dracaena.process.settings import DRIVER_NAME, option
+from dracaena.process.settings import DNS_SUBDOMAIN, DRIVER_NAME, TextForm, option
+
+LEASE_NAME = TextForm(rf"|(?=.{{1,253}}\Z){DNS_SUBDOMAIN}", "the name of an object: a DNS name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,24 @@ class ControllerSettings:
     http_address: str = option(
         "127.0.0.1:0", help="host:port of /healthz, /readyz and /metrics; port 0: any free one; empty: off"
     )
+    leader_elect: bool = option(
+        True, help="whether replicas agree on one that writes, by a Lease; false only where one controller runs"
+    )
+    lease_namespace: str = option(
+        "", help="namespace of the Lease, the same for all replicas; empty: the pod's own, outside of a pod: default"
+    )
+    lease_name: str = option(
+        "", help="name of the Lease, the same for all replicas; empty: controller.<driver name>", form=LEASE_NAME
+    )
+    lease_identity: str = option(
+        "", help="name of this replica in the Lease, a random part is added; empty: the host's name"
+    )
+    # A leader that dies is replaced this long after its last renewal and WRITE_TIMEOUT_S (10 s) later at the latest.
+    # It writes while its last renewal is younger than the duration less 10 s: two tries that hang for 3 s must fit in,
+    # so 14 s is the least, and 20 s ride out an API server that is slow for some seconds.
+    lease_duration_s: int = option(
+        20, help="seconds after its last renewal for which a replica leads, the same for all replicas", least=14
+    )
     # Writes wait for the API server most of the time: four workers keep it busy, decisions are made one at a time.
     workers: int = option(4, help="pods whose claims are written at the same time", least=1)
     # A bind that began before the reservation was dropped has ended after 2 s: with this wait no pod of 40 was
@@ -31,4 +51,16 @@ class ControllerSettings:
         2.0,
         help="seconds between dropping a reservation and clearing its allocation, when devices are taken back",
         least=0.5,
+    )
+    selection: str = option(
+        "best",
+        help="which legal devices a pod gets: the best-linked, or the first in Kubernetes' own order",
+        choices=("best", "first-fit"),
+    )
+    # 100,000 looks at a device take two seconds at worst; an ordinary pod needs a hundred.
+    search_steps: int = option(100_000, help="most steps of the search for one pod and node", least=1_000)
+    allowed_drivers: str = option(
+        "",
+        help="names of other DRA drivers, with commas, whose devices may be allocated in one claim with ours, although "
+        "kube-scheduler may take them at the same moment; empty: none",
     )

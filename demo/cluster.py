@@ -199,7 +199,9 @@ class Cluster:
     def _start_programs(self) -> None:
         log = self.root / "logs"
         connection = ("--kubeconfig", str(self.kubeconfig), "--http-address", "127.0.0.1:0")
-        self.controller = Program("controller", ("controller", *connection), log / "controller.log")
+        self.controller = Program(
+            "controller", ("controller", *connection, "--leader-elect=false"), log / "controller.log"
+        )
         for node in self.nodes:
             folders = self.folders[node.name]
             arguments = ("kubelet-plugin", *connection, "--node-name", node.name, "--machine", node.machine)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
@@ -126,10 +127,20 @@ class Watch(Generic[T]):
 
 
 class KubeClient:
-    """Reads and writes of one API server. Safe from many threads; all methods raise KubeError."""
+    """Reads and writes of one API server. Safe from many threads; all methods raise KubeError.
 
-    def __init__(self, transport: Transport) -> None:
+    Each write is sent inside `writing()`, which may refuse it by raising a KubeError when it is entered.
+    """
+
+    def __init__(
+        self, transport: Transport, *, writing: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
         self._transport = transport
+        self._writing = writing
+
+    def guarded(self, writing: Callable[[], AbstractContextManager[None]]) -> KubeClient:
+        """Return a client over the same connection whose writes are sent inside `writing()`."""
+        return KubeClient(self._transport, writing=writing)
 
     def get(self, kind: type[T], name: str, *, namespace: str = "") -> T:
         """Read one object."""
@@ -224,7 +235,8 @@ class KubeClient:
     ) -> bytes:
         query = {"timeout": f"{WRITE_TIMEOUT_S}s"} if method != "DELETE" else None
         body = encode_as_go(document)
-        return self._transport.request(method, path, query=query, body=body, content_type=content_type)
+        with self._writing():
+            return self._transport.request(method, path, query=query, body=body, content_type=content_type)
 
 
 _ESCAPED_BY_GO = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import structlog
 
-from dracaena.api.objects import KubeObject
+from dracaena.api.objects import KubeObject, Wire
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import AlreadyExistsError, KubeError, NotFoundError
 from dracaena.process.clock import Clock, rfc3339
@@ -34,6 +34,34 @@ class Event(KubeObject, frozen=True):
     KIND: ClassVar[str] = "Event"
 
     count: int = 1
+
+
+class Subject(Wire, frozen=True):
+    """involvedObject of an Event."""
+
+    uid: str = ""
+
+
+class EventSource(Wire, frozen=True):
+    """source of an Event."""
+
+    component: str = ""
+
+
+class EventText(KubeObject, frozen=True):
+    """A core/v1 Event as a user reads it."""
+
+    API_VERSION: ClassVar[str] = "v1"
+    RESOURCE: ClassVar[str] = "events"
+    KIND: ClassVar[str] = "Event"
+
+    involved_object: Subject = Subject()
+    type: str = ""
+    reason: str = ""
+    message: str = ""
+    source: EventSource = EventSource()
+    count: int = 1
+    last_timestamp: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

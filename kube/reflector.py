@@ -83,6 +83,8 @@ class Reflector(Generic[T]):
         self._watch: Watch[T] | None = None
         self._version = ""  # last version seen by the watch; only the reflector's thread touches it
         self._synced = threading.Event()
+        self._list_wanted = False  # under the lock, with the event
+        self._listed = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"reflector-{kind.RESOURCE}", daemon=True)
 
@@ -108,6 +110,22 @@ class Reflector(Generic[T]):
     def wait_synced(self, timeout_s: float) -> bool:
         """Wait for the first list at most timeout_s; return whether it is there."""
         return self._clock.sleep_until_set(self._synced, timeout_s)
+
+    def begin_list(self) -> None:
+        """Have all objects listed anew, as the server has them after this call; wait_listed() tells when it is done.
+
+        A watch may be behind by any time. Who must not miss what is stored by now asks for a list.
+        """
+        with self._lock:
+            self._list_wanted = True
+            self._listed.clear()
+            watch = self._watch
+        if watch is not None:
+            watch.close()
+
+    def wait_listed(self, timeout_s: float) -> bool:
+        """Wait for the list that begin_list() asked for, and all its on_change, at most timeout_s."""
+        return self._clock.sleep_until_set(self._listed, timeout_s)
 
     def get(self, key: str) -> T | None:
         """Return the object with this key (`namespace/name` or `name`), if there is one."""
@@ -137,6 +155,8 @@ class Reflector(Generic[T]):
                 self._pause()
 
     def _list(self) -> str:
+        with self._lock:
+            self._list_wanted = False
         listing = self._client.list(self._kind, field_selector=self._field_selector)
         fresh = {item.key: item for item in listing.items}
         # An object that is there but does not decode keeps its last known state: to take it for deleted would free
@@ -148,11 +168,14 @@ class Reflector(Generic[T]):
         for key in sorted(fresh):
             self._apply(key, fresh[key])
         self._synced.set()
+        with self._lock:
+            if not self._list_wanted:  # else that was asked for after this list began
+                self._listed.set()
         return listing.resource_version
 
     def _watch_from(self, version: str) -> None:
         """Watch until stopped or until a list is needed; a broken watch goes on from its last version."""
-        while not self._stopping.is_set():
+        while not (self._stopping.is_set() or self._list_wanted):
             began_s = self._clock.monotonic()
             try:
                 version = self._follow(version)
@@ -160,9 +183,9 @@ class Reflector(Generic[T]):
                 raise
             except KubeError as error:
                 version = self._version or version
-                if not self._stopping.is_set():
+                if not (self._stopping.is_set() or self._list_wanted):
                     log.info("watch broke, going on", resource=self._kind.RESOURCE, error=str(error))
-            if self._clock.monotonic() - began_s < SHORT_WATCH_S:
+            if self._clock.monotonic() - began_s < SHORT_WATCH_S and not self._list_wanted:
                 self._pause()
 
     def _follow(self, version: str) -> str:
@@ -178,7 +201,7 @@ class Reflector(Generic[T]):
         with self._lock:
             self._watch = watch
         try:
-            if self._stopping.is_set():
+            if self._stopping.is_set() or self._list_wanted:
                 return version
             for event in watch:
                 if isinstance(event, Bookmark):

@@ -31,6 +31,9 @@ POOL_SIZE = 32
 """Connections kept open: reflectors hold one each, writers a few."""
 
 
+_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
 class Stream:
     """A response read line by line while the server keeps it open. One reader; close() may come from any thread."""
 
@@ -69,16 +72,18 @@ class Stream:
 class Transport:
     """Sends one request, returns its body or raises a KubeError. Safe from many threads."""
 
-    def __init__(self, configuration: Any, *, user_agent: str) -> None:
+    def __init__(self, configuration: Any, *, user_agent: str, read_timeout_s: float = READ_TIMEOUT_S) -> None:
+        self._read_timeout_s = read_timeout_s
         configuration.connection_pool_maxsize = POOL_SIZE
         self._client = official.ApiClient(configuration)
         self._client.user_agent = user_agent  # a default header there wins over the request's own
 
     @classmethod
-    def from_kubeconfig(cls, path: str | None, *, user_agent: str) -> Transport:
+    def from_kubeconfig(cls, path: str | None, *, user_agent: str, read_timeout_s: float = READ_TIMEOUT_S) -> Transport:
         """Connect as `path` says; without a path as the pod's ServiceAccount, else as KUBECONFIG or ~/.kube/config.
 
-        Raises BadInputError when none of them can be read.
+        `read_timeout_s` is the longest silence within one answer; streams have their own. Raises BadInputError when
+        none of them can be read.
         """
         configuration = official.Configuration()
         try:
@@ -89,7 +94,7 @@ class Transport:
         except (official_config.ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, TypeError) as error:
             where = path or "in-cluster credentials, KUBECONFIG or ~/.kube/config"
             raise BadInputError(f"no connection to Kubernetes from {where}: {' '.join(str(error).split())}") from error
-        return cls(configuration, user_agent=user_agent)
+        return cls(configuration, user_agent=user_agent, read_timeout_s=read_timeout_s)
 
     def request(
         self,
@@ -102,7 +107,7 @@ class Transport:
     ) -> bytes:
         """Return the body of a successful answer. Nothing is retried here: the caller knows what may be repeated."""
         call = f"{method} {path}"
-        response = self._open(call, method, path, query, body, content_type, READ_TIMEOUT_S, preload=True)
+        response = self._open(call, method, path, query, body, content_type, self._read_timeout_s, preload=True)
         if response.status >= 300:
             raise error_for(call, response.status, response.data)
         return response.data
@@ -164,3 +169,14 @@ def _body(call: str, response: urllib3.BaseHTTPResponse) -> bytes:
         raise ApiUnavailableError(call, response.status, "", f"the answer broke off: {error}") from error
     finally:
         response.close()
+
+
+def context_namespace(path: str | None) -> str:
+    """Return the namespace that kubectl would use with this kubeconfig, `default` when nothing names one."""
+    if path is None and _OWN_NAMESPACE.exists():
+        return _OWN_NAMESPACE.read_text(encoding="utf-8").strip()
+    try:
+        _, active = official_config.list_kube_config_contexts(config_file=path)
+    except (official_config.ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, TypeError):
+        return "default"  # connecting tells what is wrong with it
+    return str(active.get("context", {}).get("namespace") or "default")

@@ -6,6 +6,7 @@ main thread holds the Event's lock, and a signal that comes between the last loo
 
 from __future__ import annotations
 
+import os
 import signal
 
 END_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
@@ -14,6 +15,11 @@ END_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
 def hold_end_signals() -> None:
     """Keep SIGTERM and SIGINT pending from now on. Call it in the main thread before any other thread is started."""
     signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
+
+
+def end_this_process() -> None:
+    """Wake wait_for_end_signal() from any thread: the program itself has found that it must end."""
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def wait_for_end_signal() -> signal.Signals:

@@ -16,15 +16,23 @@ class HttpEndpoint:
     """Serves health and metrics of this process on its own threads.
 
     `address` is `host:port`, port 0 takes a free one. `ready` returns None, or in words what is still missing:
-    /readyz answers 200 or 503 with it. /healthz answers 200 as long as the process can answer at all.
+    /readyz answers 200 or 503 with it; 200 comes with what `state` returns. /healthz answers 200 as long as the process
+    can answer at all.
     """
 
-    def __init__(self, address: str, ready: Callable[[], str | None], registry: CollectorRegistry = REGISTRY) -> None:
+    def __init__(
+        self,
+        address: str,
+        ready: Callable[[], str | None],
+        registry: CollectorRegistry = REGISTRY,
+        *,
+        state: Callable[[], str] = lambda: "ok",
+    ) -> None:
         host, colon, port = address.rpartition(":")
         if not colon or not port.isdigit() or int(port) > 65535:
             raise BadInputError(f"HTTP address {address!r} is not host:port with a port from 0 to 65535")
         try:
-            self._server = _server((host.strip("[]"), int(port)), ready, registry)
+            self._server = _server((host.strip("[]"), int(port)), ready, state, registry)
         except OSError as error:
             raise BadInputError(f"HTTP address {address}: cannot listen: {error.strerror}") from error
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
@@ -47,7 +55,10 @@ class HttpEndpoint:
 
 
 def _server(
-    address: tuple[str, int], ready: Callable[[], str | None], registry: CollectorRegistry
+    address: tuple[str, int],
+    ready: Callable[[], str | None],
+    state: Callable[[], str],
+    registry: CollectorRegistry,
 ) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         timeout = 10  # seconds for a client to send its request: a scraper is on the same network
@@ -59,7 +70,7 @@ def _server(
                 self._answer(200, "text/plain; charset=utf-8", b"ok\n")
             elif path == "/readyz":
                 missing = ready()
-                text = "ok\n" if missing is None else f"not ready: {missing}\n"
+                text = f"{state()}\n" if missing is None else f"not ready: {missing}\n"
                 self._answer(200 if missing is None else 503, "text/plain; charset=utf-8", text.encode())
             elif path == "/metrics":
                 encoder, content_type = choose_encoder(self.headers.get("Accept", ""))

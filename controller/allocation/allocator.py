@@ -7,24 +7,45 @@ ordinals, so that the same input gives the same answer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.allocation.answers import Answers, QuestionAnswers
-from dracaena.controller.allocation.choices import Engine
-from dracaena.controller.allocation.demands import Refused
+from dracaena.controller.allocation.choices import Choice, Engine
+from dracaena.controller.allocation.demands import RefusalKind, Refused
 from dracaena.controller.allocation.explanation import Unsatisfied, unsatisfied
 from dracaena.controller.allocation.inventory import Inventory
+from dracaena.controller.allocation.joint_search import Found, JointSearch, Rules
 from dracaena.controller.allocation.node_filter import PINNED_ELSEWHERE
 from dracaena.controller.allocation.node_fit import node_selector_matches
 from dracaena.controller.allocation.pod_demand import PodDemand, read_pod_demand
-from dracaena.controller.allocation.result import Allocation, Placement, RunnerUp, make_allocation
+from dracaena.controller.allocation.result import (
+    Allocation,
+    Placement,
+    RunnerUp,
+    make_allocation,
+    planned_allocation,
+)
 from dracaena.controller.allocation.search import Search
+from dracaena.controller.allocation.structured.cel_selectors import CelSelectors
+from dracaena.controller.allocation.structured.features import Features
+from dracaena.controller.allocation.structured.outcome import Mistake, NeedsPerson
+from dracaena.controller.allocation.structured.results import allocation_results
+from dracaena.controller.allocation.structured.search import MAX_STEPS
+from dracaena.controller.allocation.ways import MAX_WAYS, Reading, read_way, way_count, ways
 
 RELATIVE_UP_TO_GPUS: Final = 2
-"""Pods of so many GPUs compare nodes by bandwidth ÷ the ideal of their kind, larger ones by bandwidth: a pair does not
-break up a fast machine while slower ones idle, and large jobs find it whole (docs/design/0006-mixed-clusters.md)."""
+"""Pods of at most so many GPUs compare nodes by bandwidth ÷ the ideal of their kind instead of bandwidth (docs/design,
+page 0006)."""
+
+_KIND_OF: Final = {
+    Mistake.SELECTOR: RefusalKind.SELECTOR,
+    Mistake.LIMIT: RefusalKind.LIMIT,
+    Mistake.UNSUPPORTED: RefusalKind.UNSUPPORTED,
+    Mistake.CLASS_MISSING: RefusalKind.CLASS_MISSING,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +58,35 @@ class NoFit:
     """The pod fits on no node now. It may fit later with nobody acting. Allocator.explain() says why."""
 
 
+def numbered_share_ids() -> Iterator[str]:
+    """Yield share ids that are the same at each run: for what is never written."""
+    number = 0
+    while True:
+        yield f"00000000-0000-4000-8000-{number:012x}"
+        number += 1
+
+
 class Allocator:
     """Decides. Holds only what it computed before, so that equal nodes cost one look-up. One thread at a time."""
 
-    def __init__(self, *, relative_up_to_gpus: int = RELATIVE_UP_TO_GPUS) -> None:
-        """`relative_up_to_gpus`: see choices.Engine."""
+    def __init__(
+        self,
+        *,
+        relative_up_to_gpus: int = RELATIVE_UP_TO_GPUS,
+        first_fit: bool = False,
+        max_steps: int = MAX_STEPS,
+        share_ids: Iterator[str] | None = None,
+    ) -> None:
+        """`relative_up_to_gpus`: for pods of at most so many GPUs compare nodes by bandwidth ÷ the ideal of their kind.
+        `first_fit`: take the first legal devices of the first node in Kubernetes' order. `max_steps` bounds the search
+        for a pod and node.
+        `share_ids` gives a new UUID for each share of a device; by default they are numbered.
+        """
         self.engine = Engine(relative_up_to_gpus=relative_up_to_gpus)
-        self._answers = Answers(self.engine)
+        self.selectors = CelSelectors(Features())
+        self._answers = Answers(self.engine, self.selectors)
+        self._rules = Rules(self.engine, self.selectors, max_steps, first_fit)
+        self._share_ids = share_ids or numbered_share_ids()
 
     def allocate(
         self, inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim]
@@ -51,33 +94,121 @@ class Allocator:
         """Decide for all `claims` of a pod, in the order in which the pod names them. Changes nothing.
 
         Claims that are allocated already pin the pod to their nodes, and their GPUs count as part of its set. The
-        answer depends on nothing but the arguments. Cost: one step a bucket, one for each node that is refused before
-        one fits, and the comparison of candidates for each kind and mask of free GPUs that was never asked before.
+        answer depends on nothing but the arguments (share ids aside). Alternatives are gone through in order of
+        preference, and the first way that any node can serve wins. Cost: one step a bucket, one for each node that is
+        refused before one fits, and the comparison of candidates for each kind and mask of free GPUs that was never
+        asked before; more where only a look at each node can tell (joint_search).
         """
-        demand = read_pod_demand(inventory, pod, claims)
+        demand = read_pod_demand(inventory, pod, claims, self.selectors)
         if isinstance(demand, Refused):
             return demand
         if not demand.claims:
             return Settled() if _is_somewhere(inventory, demand) else NoFit()
-        search = Search(inventory, demand, self._answers.to(demand.question))
-        found = search.placements()
-        winner = next(found, None)
-        if winner is None:
-            return NoFit()
-        census = search.census()
-        return make_allocation(inventory.driver, winner, demand.claims, _runner_up(winner, next(found, None)), census)
+        refused: Refused | None = None
+        for reading in self._readings(inventory, demand):
+            answers = self._answers.to(reading.question)
+            if self._is_exact(inventory, reading):
+                search = Search(inventory, demand, answers)
+                found = search.placements()
+                winner = next(found, None)
+                if winner is not None:
+                    runner_up = _runner_up(winner, next(found, None))
+                    return make_allocation(inventory.driver, winner, reading.way, runner_up, search.census())
+            joint = JointSearch(inventory, demand, reading, answers, self._rules)
+            best = joint.best(inventory.mixed if self._is_exact(inventory, reading) else None)
+            if best is not None:
+                made = self._planned(inventory, demand, best)
+                if not isinstance(made, NeedsPerson):
+                    return replace(made, census=joint.census())
+                return _refused(made, demand)
+            if refused is None and joint.mistake is not None:
+                refused = _refused(joint.mistake, demand)
+            if refused is None:
+                refused = _failure(inventory, demand, reading, answers)
+        return NoFit() if refused is None else refused
 
     def explain(self, inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim]) -> Unsatisfied | Refused | None:
-        """Count why the pod fits on no node; None when it fits after all. Cost: one step a node."""
-        demand = read_pod_demand(inventory, pod, claims)
-        if isinstance(demand, Refused):
-            return demand
-        if not demand.claims and _is_somewhere(inventory, demand):
+        """Count why the pod fits on no node; None when it fits after all. Cost: one step a node.
+
+        Of a pod with alternatives the reasons are those of the way that is preferred most.
+        """
+        found = self.allocate(inventory, pod, claims)
+        if isinstance(found, Refused):
+            return found
+        if not isinstance(found, NoFit):
             return None
-        reasons = tuple(_reasons(inventory, demand, self._answers.to(demand.question)))
-        if any(reason is None for _, reason in reasons):
-            return None
-        return unsatisfied((name, reason) for name, reason in reasons if reason is not None)
+        demand = read_pod_demand(inventory, pod, claims, self.selectors)
+        assert isinstance(demand, PodDemand), "it was read a moment ago"
+        if not demand.claims:
+            return unsatisfied((name, PINNED_ELSEWHERE) for name in inventory.nodes.names)
+        reading = next(self._readings(inventory, demand))
+        skipped = way_count(demand.claims) - MAX_WAYS
+        note = f", and {skipped} ways to choose alternatives were not tried" if skipped > 0 else ""
+        return unsatisfied((name, text + note) for name, text in self._reasons(inventory, demand, reading))
+
+    def _readings(self, inventory: Inventory, demand: PodDemand) -> Iterator[Reading]:
+        for way in islice(ways(demand.claims), MAX_WAYS):
+            yield read_way(inventory.driver, way, self.selectors)
+
+    def _is_exact(self, inventory: Inventory, reading: Reading) -> bool:
+        return reading.exact and not self._rules.first_fit and not inventory.allowed_drivers
+
+    def _planned(self, inventory: Inventory, demand: PodDemand, found: Found) -> Allocation | NeedsPerson:
+        chosen = found.chosen
+        allocations = allocation_results(found.problem, chosen.plan, self._share_ids)
+        if isinstance(allocations, NeedsPerson):
+            return allocations
+        choice = chosen.choice
+        if choice is None:
+            # Nothing was chosen by links: the score is that of no GPU at all.
+            place = inventory.place(found.pool.node)
+            assert not isinstance(place, str)
+            choice = Choice(0, (), self.engine.score(place.kind.box, place.free, 0))
+        made = planned_allocation(inventory.driver, found.pool, choice, demand.claims, allocations)
+        return replace(made, cut_off=chosen.cut_off)
+
+    def _reasons(self, inventory: Inventory, demand: PodDemand, reading: Reading) -> Iterator[tuple[str, str]]:
+        """Yield each node with its first reason, in a fixed order of reasons."""
+        answers = self._answers.to(reading.question)
+        joint = JointSearch(inventory, demand, reading, answers, self._rules)
+        exact = self._is_exact(inventory, reading)
+        for name in inventory.nodes.names:
+            unfit = demand.filter.reason(inventory.nodes.get(name))
+            place = inventory.place(name)
+            if unfit == PINNED_ELSEWHERE:
+                yield name, PINNED_ELSEWHERE
+            elif isinstance(place, str):
+                yield name, place
+            elif unfit is not None:
+                yield name, unfit
+            else:
+                text = ""
+                if reading.question.counts and name not in inventory.mixed and not self._rules.first_fit:
+                    kind = answers.of_kind(place.kind)
+                    held = demand.beside.get(name, 0)
+                    text = (kind.beside(place.free, held) if held else kind.of(place.free)).reason
+                if not text and not exact:
+                    given = joint.on_node(name)
+                    text = given if isinstance(given, str) else ""
+                yield name, text or "that were not looked at"
+
+
+def _failure(inventory: Inventory, demand: PodDemand, reading: Reading, answers: QuestionAnswers) -> Refused | None:
+    """Say which selector has no answer for some device, None when all have one."""
+    for kind in inventory.buckets:
+        for failure in answers.of_kind(kind).failures:
+            chosen = reading.way.scored[failure.request]
+            name = chosen.demand.device_class.name
+            subject = f"claim {reading.way.claims[chosen.key[0]].claim.key}, request {chosen.demand.name}"
+            if failure.expression in chosen.demand.device_class.selectors:
+                subject = f"DeviceClass {name}"
+            text = f"{subject}: selector {failure.expression!r} has no answer for a device: {failure.reason}"
+            return Refused(RefusalKind.SELECTOR, text, demand.concerns_us)
+    return None
+
+
+def _refused(found: NeedsPerson, demand: PodDemand) -> Refused:
+    return Refused(_KIND_OF.get(found.mistake, RefusalKind.MISTAKE), str(found), demand.concerns_us)
 
 
 def _is_somewhere(inventory: Inventory, demand: PodDemand) -> bool:
@@ -85,24 +216,6 @@ def _is_somewhere(inventory: Inventory, demand: PodDemand) -> bool:
     names = inventory.nodes.selected(demand.pins)
     nodes = (inventory.nodes.get(name).node for name in (inventory.nodes.names if names is None else names))
     return any(all(node_selector_matches(selector, node) for selector in demand.pins) for node in nodes)
-
-
-def _reasons(inventory: Inventory, demand: PodDemand, answers: QuestionAnswers) -> Iterator[tuple[str, str | None]]:
-    """Yield each node with its first reason, in a fixed order of reasons; None for one that does."""
-    for name in inventory.nodes.names:
-        unfit = demand.filter.reason(inventory.nodes.get(name))
-        place = inventory.place(name)
-        if unfit == PINNED_ELSEWHERE or not demand.claims:
-            yield name, PINNED_ELSEWHERE
-        elif isinstance(place, str):
-            yield name, place
-        elif unfit is not None:
-            yield name, unfit
-        else:
-            kind = answers.of_kind(place.kind)
-            held = demand.beside.get(name, 0)
-            answer = kind.beside(place.free, held) if held else kind.of(place.free)
-            yield name, answer.reason if answer.best is None else None
 
 
 def _runner_up(winner: Placement, other: Placement | None) -> RunnerUp | None:

@@ -7,23 +7,43 @@ decision, the kind once for all its buckets, and then the mask of free devices i
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from heapq import merge
 from typing import Final
 
 from dracaena.api.config.v1alpha1 import TopologyPolicy
+from dracaena.controller.allocation.box import ordinals_of
 from dracaena.controller.allocation.choices import Choice, Demand, Engine
-from dracaena.controller.allocation.eligibility import Eligibility
+from dracaena.controller.allocation.eligibility import Eligibility, Failure
 from dracaena.controller.allocation.pool import NodeKind
+from dracaena.controller.allocation.structured.cel_selectors import CelSelectors
+from dracaena.controller.allocation.structured.features import Features
+from dracaena.controller.allocation.traits import groups
 
 MAX_ANSWERS: Final = 100_000
 """Remembered answers of all questions together, about 40 MB. Five kinds of 8-GPU nodes have 1,280 for a question; the
 questions not asked for longest go first."""
 
 
+MAX_SETS: Final = 20_000
+"""Sets of GPUs that are looked at for one that holds to distinctAttribute: more than any 16 GPUs have of one size."""
+
 _PART_BITS: Final = 48
 """Bits of a part of a rank: even kB/s would fit."""
 _HALF: Final = 1 << (_PART_BITS - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """All devices of some requests have one value of an attribute, or no two devices of all requests have."""
+
+    attribute: str
+    """Fully qualified."""
+    requests: tuple[int, ...]
+    """Places among the requests."""
+    distinct: bool = False
+    """Then it is about all requests, so it does not matter how a set is dealt out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +55,7 @@ class Question:
     policies: tuple[TopologyPolicy, ...]
     """Of each request."""
     eligibility: Eligibility
+    matches: tuple[Match, ...] = ()
 
     @property
     def count(self) -> int:
@@ -58,19 +79,27 @@ class Answer:
 class KindAnswers:
     """Answers of all nodes of one kind to one question."""
 
-    __slots__ = ("_demands", "_engine", "_kind", "_owner", "_present", "known")
+    __slots__ = ("_distinct", "_engine", "_kind", "_options", "_owner", "_question", "failures", "known", "present")
 
     def __init__(self, owner: Answers, engine: Engine, question: Question, kind: NodeKind) -> None:
-        eligible = question.eligibility.of_kind(kind)
+        eligible = question.eligibility.of_kind(kind, owner.selectors)
         self._owner = owner
         self._engine = engine
         self._kind = kind
-        self._present = eligible.present
-        self._demands = tuple(
-            # "All that is there" is said in one way only: the engine's tables are shared by equal demands.
-            Demand(count, policy, None if mask == eligible.present else mask)
-            for count, policy, mask in zip(question.counts, question.policies, eligible.of_request, strict=True)
+        self._question = question
+        self.present = eligible.present
+        """Mask of the devices that count for the pod at all (eligibility.Eligible)."""
+        self._options = tuple(
+            tuple(
+                # "All that is there" is said in one way only: the engine's tables are shared by equal demands.
+                Demand(count, policy, None if mask == eligible.present else mask)
+                for count, policy, mask in zip(question.counts, question.policies, masks, strict=True)
+            )
+            for masks in _agreeing(kind, question, eligible.of_request)
         )
+        self._distinct = tuple(groups(kind.traits, match.attribute) for match in question.matches if match.distinct)
+        self.failures: tuple[Failure, ...] = eligible.failures
+        """Selectors that have no answer for some device of this kind."""
         self.known: dict[int, Answer] = {}
         """Mask of the free devices → answer; what was asked so far."""
 
@@ -84,11 +113,72 @@ class KindAnswers:
 
     def beside(self, free: int, held: int) -> Answer:
         """Return the answer for a pod that holds devices of the node already. Remembered by the engine alone."""
-        found = self._engine.best_two(self._kind.box, free & self._present & ~held, self._demands, held)
-        if found.best is None:
-            assert found.shortfall is not None
-            return Answer(None, reason=found.shortfall.text)
-        return Answer(found.best, found.second, one_number(found.best.score.rank()))
+        usable = free & self.present & ~held
+        if self._distinct:
+            return self._differing(usable, held)
+        found = [self._engine.best_two(self._kind.box, usable, demands, held) for demands in self._options]
+        if len(found) == 1 and found[0].best is not None:
+            return Answer(found[0].best, found[0].second, one_number(found[0].best.score.rank()))
+        if len(found) == 1 and found[0].shortfall is not None:
+            return Answer(None, reason=found[0].shortfall.text)
+        choices = {choice.mask: choice for two in found for choice in (two.second, two.best) if choice is not None}
+        ranked = sorted(choices.values(), key=lambda choice: (choice.score.rank(), ordinals_of(choice.mask)))
+        if not ranked:
+            names = ", ".join(sorted({match.attribute for match in self._question.matches}))
+            return Answer(None, reason=f"without {self._question.count} free GPUs that agree in {names}")
+        second = ranked[1] if len(ranked) > 1 else None
+        return Answer(ranked[0], second, one_number(ranked[0].score.rank()))
+
+    def _differing(self, usable: int, held: int) -> Answer:
+        """Return the answer where devices must differ: sets are gone through best first until two hold to that."""
+        found: list[Choice] = []
+        for number, choice in enumerate(self._choices(usable, held)):
+            if all(self._differ(choice.mask, groups) for groups in self._distinct):
+                found.append(choice)
+                if len(found) == 2:
+                    break
+            if number >= MAX_SETS and not found:
+                return Answer(None, reason=f"where the search was cut off after {MAX_SETS} sets of GPUs")
+        if not found:
+            names = ", ".join(sorted({match.attribute for match in self._question.matches}))
+            return Answer(
+                None, reason=f"without {self._question.count} free GPUs that hold to the constraints on {names}"
+            )
+        second = found[1] if len(found) > 1 else None
+        return Answer(found[0], second, one_number(found[0].score.rank()))
+
+    def _choices(self, usable: int, held: int) -> Iterator[Choice]:
+        each = (self._engine.choices(self._kind.box, usable, demands, held) for demands in self._options)
+        return merge(*each, key=lambda choice: (choice.score.rank(), ordinals_of(choice.mask)))
+
+    @staticmethod
+    def _differ(mask: int, of_values: tuple[int, ...]) -> bool:
+        """Whether no two devices of a set have one value, and each has one."""
+        known = 0
+        for group in of_values:
+            known |= group
+            if (mask & group).bit_count() > 1:
+                return False
+        return not mask & ~known
+
+
+def _agreeing(kind: NodeKind, question: Question, masks: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return the masks of the requests cut to devices that agree, once for each way to choose the common values.
+
+    A set that holds to all constraints lies in just one of them, so the best of all is the best there is.
+    """
+    options = [masks]
+    for match in question.matches:
+        if match.distinct:
+            continue
+        options = [
+            cut
+            for option in options
+            for group in groups(kind.traits, match.attribute)
+            for cut in [tuple(m & group if i in match.requests else m for i, m in enumerate(option))]
+            if all(cut[i].bit_count() >= question.counts[i] for i in match.requests)
+        ]
+    return options
 
 
 def one_number(rank: Iterable[int]) -> int:
@@ -103,7 +193,8 @@ def one_number(rank: Iterable[int]) -> int:
 class Answers:
     """All that is remembered, by question. One thread at a time."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, selectors: CelSelectors | None = None) -> None:
+        self.selectors = selectors or CelSelectors(Features())
         self._engine = engine
         self._by_question: OrderedDict[Question, dict[NodeKind, KindAnswers]] = OrderedDict()
         self._count = 0

@@ -1,9 +1,8 @@
 """What the claims of a pod ask for, or why that cannot be told.
 
-Which claims are ours, without CEL: a class without selectors matches every device, so also every device of ours; a
-request for it is ours to serve. A class with selectors cannot be evaluated yet: its claims wait, whosoever they are.
-Whether users are told that they wait is another question (`concerns_us`): only when the class is named like the driver,
-or class or claim carry an opaque config for it, so that users of other drivers are not bothered.
+Whether users are told that their claims wait is a question of its own (`concerns_us`): only when the class is named
+like the driver or its selectors name it, or class or claim carry an opaque config for it, so that users of other
+drivers are not bothered.
 """
 
 from __future__ import annotations
@@ -15,15 +14,9 @@ from typing import Any
 
 from dracaena.api.config.v1alpha1 import ConfigError, TopologyPolicy, decode_config, merged
 from dracaena.api.objects import DeviceClass, ResourceClaim, Toleration
-from dracaena.api.resourceclaim import (
-    ClaimSpec,
-    ClassSpec,
-    DeviceRequest,
-    OpaqueEntry,
-    Unsupported,
-    read_claim_spec,
-    read_class_spec,
-)
+from dracaena.api.resourceclaim import Unsupported
+from dracaena.controller.allocation.structured import claims as structured
+from dracaena.controller.allocation.structured.claims import MAX_DEVICES, Claim, Config, Request, read_claim, read_class
 
 
 class RefusalKind(Enum):
@@ -32,6 +25,11 @@ class RefusalKind(Enum):
     CLASS_MISSING = "class-missing"
     CONFIG_BROKEN = "config-broken"
     UNSUPPORTED = "unsupported"
+    SELECTOR = "selector"
+    LIMIT = "limit"
+    OTHER_DRIVER = "other-driver"
+    MISTAKE = "mistake"
+    """Another object that a person has to mend, for example a slice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +44,26 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class RequestDemand:
-    """One request of a claim with the policy that holds for it."""
+    """One request of a claim, or one alternative of it, with the class and the policy that hold for it."""
 
-    name: str
-    count: int
-    """GPUs."""
+    request: Request
     policy: TopologyPolicy
-    tolerations: tuple[Toleration, ...]
+    device_class: structured.DeviceClass
+
+    @property
+    def name(self) -> str:
+        """`request`, or `request/subrequest`."""
+        return self.request.name
+
+    @property
+    def count(self) -> int:
+        """Devices; without meaning in mode All."""
+        return self.request.count
+
+    @property
+    def tolerations(self) -> tuple[Toleration, ...]:
+        """What the request tolerates."""
+        return self.request.tolerations
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +71,14 @@ class ClaimDemand:
     """One claim to be served."""
 
     claim: ResourceClaim
-    requests: tuple[RequestDemand, ...]
-    configs: tuple[Mapping[str, Any], ...]
-    """Entries of status.allocation.devices.config: those of the classes, then those of the claim."""
+    spec: Claim
+    requests: tuple[tuple[RequestDemand, ...], ...]
+    """Of each request its alternatives in order of preference; an exact request has one."""
+
+    def configs(self, chosen: Iterable[RequestDemand]) -> tuple[Mapping[str, Any], ...]:
+        """Return status.allocation.devices.config when these alternatives are taken: classes' entries, then its own."""
+        taken = tuple(chosen)
+        return (*_class_configs(taken), *_claim_configs(self.spec, taken))
 
 
 def read_demands(
@@ -86,16 +102,21 @@ def read_demands(
 
 def concerns_us(driver: str, classes: Mapping[str, DeviceClass], claims: Iterable[ResourceClaim]) -> bool:
     """Return whether the author of any of the claims visibly means our driver. Reads leniently, never raises."""
-    for claim in claims:
-        if driver in _config_drivers(_inside(claim.spec, "devices")):
-            return True
-        for name in class_names(claim):
-            known = classes.get(name)
-            if name.startswith(driver) or name.endswith(driver):
-                return True
-            if known is not None and driver in _config_drivers(known.spec):
-                return True
-    return False
+    return any(
+        driver in _config_drivers(_inside(claim.spec, "devices"))
+        or any(class_concerns_us(driver, classes, name) for name in class_names(claim))
+        for claim in claims
+    )
+
+
+def class_concerns_us(driver: str, classes: Mapping[str, DeviceClass], name: str) -> bool:
+    """Return whether a class visibly means our driver, by its name, configs or selectors. Never raises."""
+    known = classes.get(name)
+    return (
+        name.startswith(driver)
+        or name.endswith(driver)
+        or (known is not None and (driver in _config_drivers(known.spec) or _selectors_name(known.spec, driver)))
+    )
 
 
 def class_names(claim: ResourceClaim) -> tuple[str, ...]:
@@ -116,44 +137,49 @@ class _Refusal:
 
 
 def _claim_demand(driver: str, classes: Mapping[str, DeviceClass], claim: ResourceClaim) -> ClaimDemand | _Refusal:
-    spec = read_claim_spec(claim.spec)
+    spec = read_claim(claim)
     if isinstance(spec, Unsupported):
         return _Refusal(RefusalKind.UNSUPPORTED, f"claim {claim.key}: {spec}")
-    known = _class_specs(classes, claim, spec)
+    least = sum(min(0 if one.all_devices else one.count for one in entry.alternatives) for entry in spec.requests)
+    if least > MAX_DEVICES:
+        text = f"spec.devices.requests: {least} devices: one claim can hold at most {MAX_DEVICES}"
+        return _Refusal(RefusalKind.UNSUPPORTED, f"claim {claim.key}: {text}")
+    known = _read_classes(classes, claim, spec)
     if isinstance(known, _Refusal):
         return known
     policies = _Policies(driver)
     try:
-        for name, class_spec in known.items():
-            policies.add_class(name, class_spec)
+        for device_class in known.values():
+            policies.add_class(device_class)
         policies.add_claim(claim, spec)
         requests = tuple(
-            RequestDemand(request.name, request.count, policies.of_request(request), request.tolerations)
-            for request in spec.requests
+            tuple(
+                RequestDemand(request, policies.of_request(request), known[request.class_name])
+                for request in entry.alternatives
+            )
+            for entry in spec.requests
         )
     except _BrokenConfigError as error:
         return _Refusal(RefusalKind.CONFIG_BROKEN, str(error))
-    return ClaimDemand(
-        claim=claim,
-        requests=requests,
-        configs=(*_class_configs(spec, known), *_claim_configs(spec)),
-    )
+    return ClaimDemand(claim, spec, requests)
 
 
-def _class_specs(
-    classes: Mapping[str, DeviceClass], claim: ResourceClaim, spec: ClaimSpec
-) -> dict[str, ClassSpec] | _Refusal:
+def _read_classes(
+    classes: Mapping[str, DeviceClass], claim: ResourceClaim, spec: Claim
+) -> dict[str, structured.DeviceClass] | _Refusal:
     """Return the classes that the claim uses, in request order."""
-    known: dict[str, ClassSpec] = {}
-    for request in spec.requests:
-        found = classes.get(request.device_class)
+    known: dict[str, structured.DeviceClass] = {}
+    for request in (request for entry in spec.requests for request in entry.alternatives):
+        name = request.class_name
+        if name in known:
+            continue
+        found = classes.get(name)
         if found is None:
-            text = f"claim {claim.key}: DeviceClass {request.device_class} does not exist"
-            return _Refusal(RefusalKind.CLASS_MISSING, text)
-        class_spec = read_class_spec(found.spec)
-        if isinstance(class_spec, Unsupported):
-            return _Refusal(RefusalKind.UNSUPPORTED, f"DeviceClass {request.device_class}: {class_spec}")
-        known.setdefault(request.device_class, class_spec)
+            return _Refusal(RefusalKind.CLASS_MISSING, f"claim {claim.key}: DeviceClass {name} does not exist")
+        device_class = read_class(found)
+        if isinstance(device_class, Unsupported):
+            return _Refusal(RefusalKind.UNSUPPORTED, f"DeviceClass {name}: {device_class}")
+        known[name] = device_class
     return known
 
 
@@ -170,54 +196,64 @@ class _Policies:
         self._of_claim: list[tuple[tuple[str, ...], TopologyPolicy]] = []
         self._where = ""
 
-    def add_class(self, name: str, spec: ClassSpec) -> None:
-        where = f"DeviceClass {name}"
-        self._of_class[name] = [policy for _, policy in self._read(spec.configs, where)]
+    def add_class(self, device_class: structured.DeviceClass) -> None:
+        where = f"DeviceClass {device_class.name}: spec"
+        self._of_class[device_class.name] = [policy for _, policy in self._read(device_class.configs, where)]
 
-    def add_claim(self, claim: ResourceClaim, spec: ClaimSpec) -> None:
+    def add_claim(self, claim: ResourceClaim, spec: Claim) -> None:
         self._where = f"claim {claim.key}"
-        self._of_claim = list(self._read(spec.configs, self._where))
+        self._of_claim = list(self._read(spec.configs, f"{self._where}: spec.devices"))
 
-    def of_request(self, request: DeviceRequest) -> TopologyPolicy:
-        of_claim = [policy for requests, policy in self._of_claim if not requests or request.name in requests]
+    def of_request(self, request: Request) -> TopologyPolicy:
+        names = {request.main, request.name}
+        of_claim = [policy for requests, policy in self._of_claim if not requests or names & set(requests)]
         try:
-            return merged(self._of_class[request.device_class], of_claim)
+            return merged(self._of_class[request.class_name], of_claim)
         except ConfigError as error:
             text = f"{self._where}: request {request.name}, the policies of claim and DeviceClass together: {error}"
             raise _BrokenConfigError(text) from error
 
-    def _read(self, entries: Iterable[OpaqueEntry], where: str) -> Iterator[tuple[tuple[str, ...], TopologyPolicy]]:
-        for entry in entries:
+    def _read(self, entries: Iterable[Config], where: str) -> Iterator[tuple[tuple[str, ...], TopologyPolicy]]:
+        for index, entry in enumerate(entries):
             if entry.driver != self._driver:
                 continue
             try:
                 config = decode_config(entry.parameters)
             except ConfigError as error:
-                raise _BrokenConfigError(f"{where}: {entry.path}: {error}") from error
+                raise _BrokenConfigError(f"{where}.config[{index}].opaque.parameters: {error}") from error
             if isinstance(config, TopologyPolicy):
                 yield entry.requests, config
 
 
-def _class_configs(spec: ClaimSpec, known: Mapping[str, ClassSpec]) -> Iterator[Mapping[str, Any]]:
+def _class_configs(chosen: Iterable[RequestDemand]) -> Iterator[Mapping[str, Any]]:
     """Yield the configs of all classes once, each naming the requests that use its class."""
-    for name, class_spec in known.items():
-        users = [request.name for request in spec.requests if request.device_class == name]
-        for entry in class_spec.configs:
-            yield {"source": "FromClass", "requests": users, "opaque": _opaque(entry)}
+    users: dict[str, list[RequestDemand]] = {}
+    for demand in chosen:
+        users.setdefault(demand.device_class.name, []).append(demand)
+    for demands in users.values():
+        for config in demands[0].device_class.configs:
+            yield {"source": "FromClass", "requests": [demand.name for demand in demands], "opaque": _opaque(config)}
 
 
-def _claim_configs(spec: ClaimSpec) -> Iterator[Mapping[str, Any]]:
-    for entry in spec.configs:
-        requests = {"requests": list(entry.requests)} if entry.requests else {}
-        yield {"source": "FromClaim", **requests, "opaque": _opaque(entry)}
+def _claim_configs(spec: Claim, chosen: Iterable[RequestDemand]) -> Iterator[Mapping[str, Any]]:
+    names = {name for demand in chosen for name in (demand.request.main, demand.name)}
+    for config in spec.configs:
+        if not config.requests:
+            yield {"source": "FromClaim", "opaque": _opaque(config)}
+        elif names & set(config.requests):
+            yield {"source": "FromClaim", "requests": list(config.requests), "opaque": _opaque(config)}
 
 
-def _opaque(entry: OpaqueEntry) -> Mapping[str, Any]:
-    return {"driver": entry.driver, "parameters": entry.parameters}
+def _opaque(config: Config) -> Mapping[str, Any]:
+    return {"driver": config.driver, "parameters": config.parameters}
 
 
 def _config_drivers(document: Mapping[str, Any]) -> set[object]:
     return {_inside(entry, "opaque").get("driver") for entry in _items(document, "config")}
+
+
+def _selectors_name(document: Mapping[str, Any], driver: str) -> bool:
+    return any(driver in str(_inside(entry, "cel").get("expression", "")) for entry in _items(document, "selectors"))
 
 
 def _inside(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 from weakref import WeakValueDictionary
 
-from dracaena.api.objects import DeviceClass, Node, ResourceClaim, ResourceSlice
+import msgspec
+
+from dracaena.api.names import taint_key
+from dracaena.api.objects import DeviceClass, DeviceTaintRule, Node, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.box import Box
 from dracaena.controller.allocation.node_index import NodeIndex
 from dracaena.controller.allocation.pool import (
@@ -24,10 +27,16 @@ from dracaena.controller.allocation.pool import (
     PoolReading,
     Problem,
     held_devices,
+    other_holdings,
     read_pool,
     several_pools,
 )
 from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.allocation.structured import slices as structured
+from dracaena.controller.allocation.structured.books import Books, Holding
+from dracaena.controller.allocation.structured.pools import JointSlices, SliceIndex, SliceSource
+from dracaena.controller.allocation.structured.slices import Device, PoolId, read_slice
+from dracaena.controller.allocation.structured.taints import with_taint_rules
 
 _NO_POOL: Final = PoolReading(None)
 
@@ -59,20 +68,28 @@ class Inventory:
     last calls told, whatever their order: check() says so.
     """
 
-    def __init__(self, driver: str) -> None:
+    def __init__(self, driver: str, allowed_drivers: Iterable[str] = ()) -> None:
+        """`allowed_drivers`: other drivers whose devices may be allocated beside ours, in claims that ask for both."""
         self.driver = driver
+        self.allowed_drivers = frozenset(allowed_drivers) - {driver}
         self.nodes = NodeIndex()
         self._classes: dict[str, DeviceClass] = {}
         self._slices: dict[str, dict[str, ResourceSlice]] = {}
         self._readings: dict[str, PoolReading] = {}
         self._pools_of_node: dict[str, set[str]] = {}
-        self._kinds: WeakValueDictionary[tuple[Box, object], NodeKind] = WeakValueDictionary()
+        self._kinds: WeakValueDictionary[tuple[Box, object, object], NodeKind] = WeakValueDictionary()
         self._held_by: dict[str, frozenset[DeviceId]] = {}
         self._holders: dict[str, dict[str, int]] = {}  # pool → device → number of holders
         self._places: dict[str, Place | str] = {}
         self._outside: Counter[str] = Counter()
         self._buckets: dict[NodeKind, dict[int, list[str]]] = {}
         self._problems: Counter[bool] = Counter()  # by Problem.passing
+        self._mixed: set[str] = set()
+        self._rules: dict[str, DeviceTaintRule] = {}
+        self._foreign: dict[str, ResourceSlice] = {}
+        self._foreign_index: SliceIndex | None = None
+        self._others_by: dict[str, frozenset[Holding]] = {}
+        self._others_of: dict[PoolId, dict[Holding, int]] = {}
 
     # Asking
 
@@ -110,6 +127,44 @@ class Inventory:
         pool = self.pool(node)
         return 0 if pool is None else self._free(pool)
 
+    @property
+    def mixed(self) -> Collection[str]:
+        """Nodes where there is more to give than whole GPUs of ours. Do not change it."""
+        return self.nodes.names if self.allowed_drivers else self._mixed
+
+    def kinds_of_devices(self) -> Iterator[Device]:
+        """Yield a device of each kind that is published by our driver, without identity; equal ones may come again."""
+        for kind in self._buckets:
+            yield from (traits.device for traits in kind.traits if traits is not None)
+        for node in sorted(self._mixed):
+            pool = self.pool(node)
+            for item in self._slices[pool.pool].values() if pool is not None else ():
+                devices = {device.id.device: device for device in read_slice(item).devices}
+                yield from (devices[name] for name in pool.others if name in devices) if pool is not None else ()
+
+    def reach(self, node: str) -> tuple[SliceSource, Books]:
+        """Return what a node can reach and who holds it, as the rules of structured read it.
+
+        Our own taint is left out: it keeps others from our devices. Cost: O(devices that the node can reach).
+        """
+        pool = self.pool(node)
+        own = (
+            () if pool is None else tuple(read_slice(self._without_our_taint(item)) for item in self._pages(pool.pool))
+        )
+        if self._foreign_index is None:
+            self._foreign_index = SliceIndex(read_slice(item) for item in self._foreign.values())
+        source = JointSlices(SliceIndex(own), self._foreign_index)
+        holdings: list[Holding] = []
+        ids = {one.pool for one in (*source.on_node(node), *source.of_no_node())}
+        for pool_id in sorted(ids):
+            beside = self._others_of.get(pool_id, {})
+            holdings += beside
+            if pool_id.driver == self.driver:
+                shared = {holding.device.device for holding in beside}
+                held = (name for name in self._holders.get(pool_id.pool, ()) if name not in shared)
+                holdings += (Holding("", structured.DeviceId(*pool_id, name)) for name in held)
+        return source, Books(holdings)
+
     def problems(self) -> tuple[Problem, ...]:
         """Return all that is published and cannot be used, sorted."""
         found = [problem for reading in self._readings.values() for problem in reading.problems]
@@ -144,6 +199,7 @@ class Inventory:
 
     def change_slice(self, old: ResourceSlice | None, new: ResourceSlice | None) -> PoolChange:
         """Take in what became of a slice. Only its pool is read again; slices of other drivers do not count."""
+        foreign = self._change_foreign(old, new)
         ours = [item for item in (old, new) if item is not None and item.spec.driver == self.driver]
         if old is not None and old in ours:
             self._slices.get(old.spec.pool.name, {}).pop(old.key, None)
@@ -151,13 +207,27 @@ class Inventory:
             self._slices.setdefault(new.spec.pool.name, {})[new.key] = new
         changes = [self._read_again(name) for name in sorted({item.spec.pool.name for item in ours})]
         problems = (problem for change in changes for problem in change.new_problems)
-        return PoolChange(any(change.offer_changed for change in changes), tuple(problems))
+        return PoolChange(foreign or any(change.offer_changed for change in changes), tuple(problems))
 
-    def hold(self, holder: str, devices: frozenset[DeviceId]) -> frozenset[DeviceId]:
+    def set_taint_rule(self, rule: DeviceTaintRule) -> None:
+        """Take in a DeviceTaintRule, new or changed. Cost: every pool is read again; people write rules, rarely."""
+        self._rules[rule.metadata.name] = rule
+        self._rules_changed()
+
+    def remove_taint_rule(self, name: str) -> None:
+        """Forget a DeviceTaintRule, if it is there."""
+        if self._rules.pop(name, None) is not None:
+            self._rules_changed()
+
+    def hold(
+        self, holder: str, devices: frozenset[DeviceId], others: frozenset[Holding] = frozenset()
+    ) -> frozenset[DeviceId | Holding]:
         """Let `holder` hold just these devices from now on; return those that it let go.
 
-        Devices need not be known. Cost: O(devices), and for each node of theirs its GPUs.
+        `others` are shares, and devices of other drivers; those of drivers that are not allowed do not count. Devices
+        need not be known. Cost: O(devices), and for each node of theirs its GPUs.
         """
+        let_go = self._hold_others(holder, others)
         before = self._held_by.pop(holder, frozenset())
         if devices:
             self._held_by[holder] = devices
@@ -169,16 +239,17 @@ class Inventory:
             pool = self._readings.get(name, _NO_POOL).pool
             if pool is not None:
                 self._put(pool.node)
-        return before - devices
+        return (before - devices) | let_go
 
-    def release(self, holder: str) -> frozenset[DeviceId]:
+    def release(self, holder: str) -> frozenset[DeviceId | Holding]:
         """Let a holder let go of everything; return what it held."""
         return self.hold(holder, frozenset())
 
     def commit(self, allocation: Allocation) -> None:
         """Take the devices of a decision; undo() is the exact inverse."""
         for entry in allocation.claims:
-            self.hold(assumed_holder(entry.claim.key, entry.claim.metadata.uid), allocation.devices(entry))
+            holder = assumed_holder(entry.claim.key, entry.claim.metadata.uid)
+            self.hold(holder, allocation.devices(entry), allocation.others(entry))
 
     def undo(self, allocation: Allocation) -> None:
         """Give the devices of a decision back that was committed."""
@@ -194,7 +265,7 @@ class Inventory:
         assert set(self._slices) == set(self._readings), "each pool was read"
         pools: dict[str, set[str]] = {}
         for name, reading in self._readings.items():
-            again = read_pool(self.driver, self._slices[name].values())
+            again = read_pool(self.driver, self._pages(name))
             assert again == reading, f"pool {name} was read as its slices are"
             if reading.pool is not None:
                 pools.setdefault(reading.pool.node, set()).add(name)
@@ -217,11 +288,56 @@ class Inventory:
 
     # Inside
 
+    def _change_foreign(self, old: ResourceSlice | None, new: ResourceSlice | None) -> bool:
+        items = [item for item in (old, new) if item is not None and item.spec.driver in self.allowed_drivers]
+        if not items:
+            return False
+        self._foreign.pop(items[0].key, None)
+        if new is not None and new in items:
+            self._foreign[new.key] = self._tainted(new)
+        self._foreign_index = None
+        return True
+
+    def _rules_changed(self) -> None:
+        for name in sorted(self._slices):
+            self._read_again(name)
+        self._foreign_index = None
+
+    def _tainted(self, item: ResourceSlice) -> ResourceSlice:
+        """Return the slice with the taints of the DeviceTaintRules on top."""
+        return with_taint_rules(item, self._rules.values()) if self._rules else item
+
+    def _pages(self, pool: str) -> Iterator[ResourceSlice]:
+        return map(self._tainted, self._slices[pool].values())
+
+    def _without_our_taint(self, item: ResourceSlice) -> ResourceSlice:
+        key = taint_key(self.driver)
+        devices = [
+            msgspec.structs.replace(device, taints=[taint for taint in device.taints if taint.key != key])
+            for device in item.spec.devices
+        ]
+        return msgspec.structs.replace(item, spec=msgspec.structs.replace(item.spec, devices=devices))
+
+    def _hold_others(self, holder: str, others: frozenset[Holding]) -> frozenset[Holding]:
+        known = self.allowed_drivers | {self.driver}
+        others = frozenset(holding for holding in others if holding.device.driver in known)
+        before = self._others_by.pop(holder, frozenset())
+        if others:
+            self._others_by[holder] = others
+        for holding, change in (*((old, -1) for old in before - others), *((new, 1) for new in others - before)):
+            counts = self._others_of.setdefault(holding.device.pool_id, {})
+            counts[holding] = counts.get(holding, 0) + change
+            if not counts[holding]:
+                del counts[holding]
+                if not counts:
+                    del self._others_of[holding.device.pool_id]
+        return before - others
+
     def _read_again(self, name: str) -> PoolChange:
         before = self._readings.pop(name, _NO_POOL)
         after = _NO_POOL
         if self._slices.get(name):
-            after = self._readings[name] = self._shared(read_pool(self.driver, self._slices[name].values()))
+            after = self._readings[name] = self._shared(read_pool(self.driver, self._pages(name)))
         else:
             self._slices.pop(name, None)
         self._problems.subtract(problem.passing for problem in before.problems)
@@ -237,6 +353,8 @@ class Inventory:
             if len(siblings) > 1:
                 new_problems += (several_pools(after.pool.node, name, len(siblings)),)
         for node in sorted({pool.node for pool in (before.pool, after.pool) if pool is not None}):
+            usable = self.pool(node)
+            (self._mixed.add if usable is not None and usable.others else self._mixed.discard)(node)
             self._put(node)
         return PoolChange(before.pool != after.pool, new_problems)
 
@@ -269,7 +387,7 @@ class Inventory:
         pool = self.pool(name)
         if pool is None:
             return f"without usable GPUs of {self.driver}"
-        if not pool.offered:
+        if not pool.offered and not pool.others:
             return "whose GPUs kube-scheduler allocates (no taint of ours)"
         return Place(pool.kind, self._free(pool))
 
@@ -305,9 +423,9 @@ class Inventory:
                 del self._buckets[place.kind]
 
 
-def _key(kind: NodeKind) -> tuple[Box, object]:
+def _key(kind: NodeKind) -> tuple[Box, object, object]:
     """Return what tells kinds apart. Not the kind itself: a table of weak values must not keep its values alive."""
-    return kind.box, kind.foreign_taints
+    return kind.box, kind.foreign_taints, kind.traits
 
 
 def make_inventory(
@@ -317,9 +435,13 @@ def make_inventory(
     slices: Iterable[ResourceSlice],
     claims: Iterable[ResourceClaim] = (),
     classes: Iterable[DeviceClass] = (),
+    taint_rules: Iterable[DeviceTaintRule] = (),
+    allowed_drivers: Iterable[str] = (),
 ) -> Inventory:
     """Build an inventory of a moment; `claims` that are allocated hold their devices."""
-    inventory = Inventory(driver)
+    inventory = Inventory(driver, allowed_drivers)
+    for rule in taint_rules:
+        inventory.set_taint_rule(rule)
     for node in nodes:
         inventory.set_node(node)
     for item in slices:
@@ -327,7 +449,7 @@ def make_inventory(
     for device_class in classes:
         inventory.set_class(device_class)
     for claim in claims:
-        inventory.hold(claim_holder(claim), held_devices(claim, driver))
+        inventory.hold(claim_holder(claim), held_devices(claim, driver), other_holdings(claim, driver))
     return inventory
 
 

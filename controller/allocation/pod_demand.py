@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.controller.allocation.answers import Question
-from dracaena.controller.allocation.demands import ClaimDemand, Refused, read_demands
-from dracaena.controller.allocation.eligibility import Eligibility
+from dracaena.controller.allocation.demands import (
+    ClaimDemand,
+    RefusalKind,
+    Refused,
+    RequestDemand,
+    class_concerns_us,
+    concerns_us,
+    read_demands,
+)
 from dracaena.controller.allocation.inventory import Inventory
 from dracaena.controller.allocation.node_filter import NodeFilter
 from dracaena.controller.allocation.pool import held_devices
+from dracaena.controller.allocation.structured.cel_selectors import CelSelectors
+from dracaena.controller.allocation.structured.selectors import SelectorFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +29,9 @@ class PodDemand:
 
     pod: Pod
     claims: tuple[ClaimDemand, ...]
-    """Those that are not allocated yet and need devices."""
-    question: Question
+    """Those that are not allocated yet, need devices, and are ours to serve."""
+    concerns_us: bool
+    """Whether the pod's user visibly means our driver."""
     pins: tuple[Mapping[str, Any], ...]
     """Raw node selectors of the claims that are allocated already."""
     beside: Mapping[str, int]
@@ -30,22 +39,96 @@ class PodDemand:
     filter: NodeFilter
 
 
-def read_pod_demand(inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim]) -> PodDemand | Refused:
-    """Read all claims of a pod, in the order in which the pod names them."""
+def read_pod_demand(
+    inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], selectors: CelSelectors
+) -> PodDemand | Refused:
+    """Read all claims of a pod, in the order in which the pod names them.
+
+    A claim is ours when the class of some request matches a device of ours, or when it visibly means our driver. Others
+    are left to kube-scheduler, which serves them after ours, on the same node.
+    """
+    waiting = tuple(claim for claim in claims if claim.status.allocation is None)
     driver = inventory.driver
-    demands = read_demands(driver, inventory.classes, (c for c in claims if c.status.allocation is None))
+    demands = read_demands(driver, inventory.classes, waiting)
     if isinstance(demands, Refused):
         return demands
-    requests = [request for claim in demands for request in claim.requests]
+    meant = concerns_us(driver, inventory.classes, waiting)
+    broken = next(_broken_selectors(demands, selectors), None)
+    if broken is not None:
+        return Refused(RefusalKind.SELECTOR, broken, meant)
+    ours = _OursOrNot(inventory, selectors)
+    mine = tuple(demand for demand in demands if ours.is_claim_of_ours(demand))
+    for demand in mine:
+        stranger = ours.stranger(demand)
+        if stranger is not None:
+            return Refused(RefusalKind.OTHER_DRIVER, stranger, meant)
     allocations = [claim.status.allocation for claim in claims if claim.status.allocation is not None]
+    if demands and not mine and not allocations:
+        text = f"claim {demands[0].claim.key}: no DeviceClass of its requests matches a device of {driver}"
+        return Refused(RefusalKind.OTHER_DRIVER, text, meant)
     # No selector means everywhere.
     pins = tuple(allocation.node_selector for allocation in allocations if allocation.node_selector is not None)
-    question = Question(
-        counts=tuple(request.count for request in requests),
-        policies=tuple(request.policy for request in requests),
-        eligibility=Eligibility(tuple(request.tolerations for request in requests)),
-    )
-    return PodDemand(pod, demands, question, pins, _held_by_node(inventory, claims), NodeFilter(pod, pins))
+    return PodDemand(pod, mine, meant, pins, _held_by_node(inventory, claims), NodeFilter(pod, pins))
+
+
+class _OursOrNot:
+    """Tells which claims and requests are about devices of our driver."""
+
+    def __init__(self, inventory: Inventory, selectors: CelSelectors) -> None:
+        self._inventory = inventory
+        self._selectors = selectors
+        self._known: dict[str, bool] = {}
+
+    def is_claim_of_ours(self, demand: ClaimDemand) -> bool:
+        """Return whether we allocate the claim."""
+        inventory = self._inventory
+        return any(self._is_of_ours(one) for entry in demand.requests for one in entry) or concerns_us(
+            inventory.driver, inventory.classes, (demand.claim,)
+        )
+
+    def stranger(self, demand: ClaimDemand) -> str | None:
+        """Say why a claim of ours cannot be served because of a request for devices of a driver that is not allowed."""
+        inventory = self._inventory
+        if inventory.allowed_drivers:
+            return None
+        for entry in demand.requests:
+            names = [one.device_class.name for one in entry]
+            if any(self._is_of_ours(one) for one in entry) or any(
+                class_concerns_us(inventory.driver, inventory.classes, name) for name in names
+            ):
+                continue
+            return (
+                f"claim {demand.claim.key}: request {entry[0].request.main}: DeviceClass {', '.join(names)} matches no "
+                f"device of {inventory.driver}, and kube-scheduler allocates the devices of other drivers: ask for "
+                "them in a claim of their own"
+            )
+        return None
+
+    def _is_of_ours(self, request: RequestDemand) -> bool:
+        """Return whether the request's class can match a device of ours. Where that fails, the failure is ours too."""
+        name = request.device_class.name
+        if name not in self._known:
+            expressions = request.device_class.selectors
+            self._known[name] = not expressions or any(
+                all(self._selectors.evaluate(expression, device) is not False for expression in expressions)
+                for device in self._inventory.kinds_of_devices()
+            )
+        return self._known[name]
+
+
+def _broken_selectors(demands: Sequence[ClaimDemand], selectors: CelSelectors) -> Iterator[str]:
+    """Yield what a person must mend in expressions that do not compile."""
+    for demand in demands:
+        for request in (one for entry in demand.requests for one in entry):
+            where = f"claim {demand.claim.key}, request {request.name}"
+            for subject, expressions in (
+                (f"DeviceClass {request.device_class.name}", request.device_class.selectors),
+                (where, request.request.selectors),
+            ):
+                for expression in expressions:
+                    found = selectors.footprint(expression)
+                    if isinstance(found, SelectorFailure):
+                        yield f"{subject}: selector {expression!r}: {found.reason}"
 
 
 def _held_by_node(inventory: Inventory, claims: Sequence[ResourceClaim]) -> Mapping[str, int]:

@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 import msgspec
 
 from dracaena.api.names import TAINT_EFFECT, taint_key
-from dracaena.api.objects import Device, ResourceClaim, ResourceSlice, Taint
+from dracaena.api.objects import Device, DeviceResult, ResourceClaim, ResourceSlice, Taint
 from dracaena.api.resourceslice import decode_pool
 from dracaena.controller.allocation.box import Box, make_box, mask_of
+from dracaena.controller.allocation.structured import slices as structured
+from dracaena.controller.allocation.structured.books import Holding, holdings_of
+from dracaena.controller.allocation.traits import Traits, make_traits
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -41,17 +44,19 @@ class Problem:
 class NodeKind:
     """All that a choice among the devices of a node depends on, besides which of them are free.
 
-    Nodes of one kind share one answer. Whatever will decide which devices a request may use has to be part of it, or
-    be asked node by node (eligibility.Eligibility).
+    Nodes of one kind share one answer. What decides which devices a request may use is part of it; identities of
+    devices (traits.IDENTITY) are not: who asks for those is answered node by node.
     """
 
     box: Box
     foreign_taints: tuple[tuple[int, tuple[Taint, ...]], ...] = ()
     """Ordinals that have taints besides ours, with these, ascending. Without the times at which they were added."""
+    traits: tuple[Traits | None, ...] = ()
+    """Of each ordinal what selectors and constraints can read of it; None for a GPU that is not published."""
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.box, self.foreign_taints)))
+        object.__setattr__(self, "_hash", hash((self.box, self.foreign_taints, self.traits)))
 
     def __hash__(self) -> int:
         return self._hash
@@ -67,7 +72,10 @@ class NodePool:
     devices: tuple[str | None, ...]
     """Device name of each ordinal; None for a GPU that is not published or does not decode."""
     offered: int
-    """Mask of the devices that carry our taint: ours to allocate. Without it the node has opted out."""
+    """Mask of the whole GPUs that carry our taint: ours to allocate. Without it the node has opted out."""
+    others: tuple[str, ...] = ()
+    """Names of the other devices with our taint: MIG devices, and all that is shared or draws on counters. Only the
+    rules of structured know what may be done with them."""
 
     @property
     def box(self) -> Box:
@@ -99,6 +107,23 @@ def held_devices(claim: ResourceClaim, driver: str) -> frozenset[DeviceId]:
         for result in results
         if result.driver == driver and not result.admin_access
     )
+
+
+def other_holdings(claim: ResourceClaim, driver: str) -> frozenset[Holding]:
+    """Return what else a claim keeps from others: devices of other drivers, and shares of ours."""
+    if claim.status.allocation is None:
+        return frozenset()
+    return holdings_beside(claim.metadata.uid, claim.status.allocation.devices.results, driver)
+
+
+def holdings_beside(holder: str, results: Iterable[DeviceResult], driver: str) -> frozenset[Holding]:
+    """Return what the results hold that is no whole device of ours."""
+    beside = [result for result in results if result.driver != driver or result.share_id is not None]
+    try:
+        return frozenset(holdings_of(holder, beside))
+    except ValueError:  # an amount that the API server would not store: then nobody else gets anything of the device
+        ids = (structured.DeviceId(result.driver, result.pool, result.device) for result in beside)
+        return frozenset(Holding(holder, device) for device in ids)
 
 
 def several_pools(node: str, pool: str, count: int) -> Problem:
@@ -139,19 +164,28 @@ def _decode(driver: str, pool: str, node: str, devices: list[Device]) -> PoolRea
     names: list[str | None] = [None] * decoded.topology.gpu_count
     for gpu in decoded.gpus:
         names[gpu.ordinal] = gpu.name
-    taints = {device.name: device.taints for device in devices}
+    by_name = {device.name: device for device in devices}
     key = taint_key(driver)
-    offered = [gpu.ordinal for gpu in decoded.gpus if any(_keeps_scheduler_off(t, key) for t in taints[gpu.name])]
-    foreign = ((gpu.ordinal, tuple(_timeless(t) for t in taints[gpu.name] if t.key != key)) for gpu in decoded.gpus)
+    ours = frozenset(d.name for d in devices if any(_keeps_scheduler_off(taint, key) for taint in d.taints))
+    taints = {device.name: [_timeless(taint) for taint in device.taints if taint.key != key] for device in devices}
+    foreign = ((gpu.ordinal, tuple(taints[gpu.name])) for gpu in decoded.gpus)
     box = make_box(decoded.topology, {gpu.ordinal: gpu.gpu for gpu in decoded.gpus})
+    traits = make_traits(driver, [by_name[name] if name is not None else None for name in names])
+    whole = {gpu.name: gpu.ordinal for gpu in decoded.gpus if gpu.name in ours and _is_plain(by_name[gpu.name])}
     node_pool = NodePool(
         node=node,
         pool=pool,
-        kind=NodeKind(box, tuple((ordinal, found) for ordinal, found in foreign if found)),
+        kind=NodeKind(box, tuple((ordinal, found) for ordinal, found in foreign if found), traits),
         devices=tuple(names),
-        offered=mask_of(offered),
+        offered=mask_of(whole.values()),
+        others=tuple(sorted(ours - whole.keys() - {problem.device for problem in decoded.problems})),
     )
     return PoolReading(node_pool, problems)
+
+
+def _is_plain(device: Device) -> bool:
+    """Whether a device is given whole or not at all, and nothing but its holder decides that."""
+    return not (device.allow_multiple_allocations or device.consumes_counters or device.binding_conditions)
 
 
 def _timeless(taint: Taint) -> Taint:

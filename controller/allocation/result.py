@@ -11,13 +11,16 @@ import msgspec
 
 from dracaena.api.decision import Decision, part_in_words
 from dracaena.api.decision import RunnerUp as RunnerUpDocument
-from dracaena.api.objects import AllocationResult, ResourceClaim, Toleration
+from dracaena.api.objects import AllocationResult, DeviceResult, ResourceClaim
 from dracaena.controller.allocation.answers import Answer
 from dracaena.controller.allocation.box import ordinals_of
 from dracaena.controller.allocation.choices import Choice
 from dracaena.controller.allocation.demands import ClaimDemand
 from dracaena.controller.allocation.explanation import links_in_words
-from dracaena.controller.allocation.pool import DeviceId, NodePool
+from dracaena.controller.allocation.pool import DeviceId, NodePool, holdings_beside
+from dracaena.controller.allocation.structured.books import Holding
+from dracaena.controller.allocation.structured.nodes import this_node
+from dracaena.controller.allocation.ways import Way
 
 LATER_BY_NAME: Final = "equal, and later by name"
 
@@ -68,22 +71,15 @@ class Census:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceChoice:
-    """One device for one request."""
-
-    request: str
-    device: str
-    tolerations: tuple[Toleration, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ClaimAllocation:
     """What one claim gets."""
 
     claim: ResourceClaim
-    results: tuple[DeviceChoice, ...]
-    """In the order of the spec's requests, within one by ordinal."""
+    results: tuple[DeviceResult, ...]
+    """In the order of the spec's requests, within one by ordinal or in the order in which devices are tried."""
     configs: tuple[Mapping[str, Any], ...]
+    node_selector: Mapping[str, Any] | None
+    """Where the devices can be used; None: everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +92,8 @@ class Allocation:
     claims: tuple[ClaimAllocation, ...]
     runner_up: RunnerUp | None
     census: Census = field(default=Census(), compare=False, repr=False)
+    cut_off: bool = False
+    """Whether the search ended at its limit: a better set may exist."""
 
     @property
     def node(self) -> str:
@@ -105,51 +103,92 @@ class Allocation:
     @property
     def links(self) -> str:
         """How the GPUs of the pod are linked, in words."""
-        return links_in_words(self.pool.box, self.choice.together)
+        words = links_in_words(self.pool.box, self.choice.together) if self.is_scored else "not chosen by links"
+        return f"{words}, the search was cut off" if self.cut_off else words
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether devices were chosen by their links; not where only MIG devices or shares were asked for."""
+        return self.choice.together != 0
 
     def devices(self, claim: ClaimAllocation) -> frozenset[DeviceId]:
         """Return the devices of one of the claims."""
-        return frozenset(DeviceId(self.pool.pool, result.device) for result in claim.results)
+        return frozenset(
+            DeviceId(result.pool, result.device)
+            for result in claim.results
+            if result.driver == self.driver and not result.admin_access
+        )
+
+    def others(self, claim: ClaimAllocation) -> frozenset[Holding]:
+        """Return what one of the claims holds besides: devices of other drivers, and shares."""
+        return holdings_beside(claim.claim.metadata.uid, claim.results, self.driver)
 
 
 def make_allocation(
     driver: str,
     winner: Placement,
-    demands: Sequence[ClaimDemand],
+    way: Way,
     runner_up: RunnerUp | None,
     census: Census,
 ) -> Allocation:
     """Give each request the devices of its part."""
-    parts = iter(winner.best.parts)
+    parts = dict(zip(way.requests, winner.best.parts, strict=True))
     claims = tuple(
         ClaimAllocation(
             claim=demand.claim,
             results=tuple(
-                DeviceChoice(request.name, name, request.tolerations)
-                for request in demand.requests
-                for name in _names(winner.pool, next(parts))
+                DeviceResult(
+                    request=chosen.demand.name,
+                    driver=driver,
+                    pool=winner.pool.pool,
+                    device=name,
+                    # device-taint-eviction reads them later.
+                    tolerations=list(chosen.demand.tolerations),
+                )
+                for chosen in way.of_claim(index)
+                for name in _names(winner.pool, parts[chosen])
             ),
-            configs=demand.configs,
+            configs=demand.configs(chosen.demand for chosen in way.of_claim(index)),
+            node_selector=this_node(winner.pool.node),
         )
-        for demand in demands
+        for index, demand in enumerate(way.claims)
     )
     return Allocation(driver, winner.pool, winner.best, claims, runner_up, census)
 
 
-def allocation_document(allocation: Allocation, claim: ClaimAllocation, timestamp: str) -> dict[str, Any]:
+def planned_allocation(
+    driver: str, pool: NodePool, choice: Choice, claims: Sequence[ClaimDemand], allocations: Sequence[AllocationResult]
+) -> Allocation:
+    """Return the decision for what the rules of structured allocated."""
+    return Allocation(
+        driver,
+        pool,
+        choice,
+        tuple(
+            ClaimAllocation(
+                demand.claim,
+                tuple(allocated.devices.results),
+                tuple(msgspec.to_builtins(config) for config in allocated.devices.config),
+                allocated.node_selector,
+            )
+            for demand, allocated in zip(claims, allocations, strict=True)
+        ),
+        None,
+    )
+
+
+def allocation_document(claim: ClaimAllocation, timestamp: str) -> dict[str, Any]:
     """Return status.allocation of one claim. `timestamp` is RFC 3339 in UTC, whole seconds.
 
     The timestamp is no ornament: without it kube-scheduler cannot reserve the claim for a second pod (1.36).
     """
-    devices: dict[str, Any] = {"results": [_result(allocation, result) for result in claim.results]}
+    devices: dict[str, Any] = {"results": [msgspec.to_builtins(result) for result in claim.results]}
     if claim.configs:
         devices["config"] = [dict(config) for config in claim.configs]
-    rule = {"key": "metadata.name", "operator": "In", "values": [allocation.node]}
-    return {
-        "devices": devices,
-        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [rule]}]},
-        "allocationTimestamp": timestamp,
-    }
+    document: dict[str, Any] = {"devices": devices, "allocationTimestamp": timestamp}
+    if claim.node_selector is not None:
+        document["nodeSelector"] = dict(claim.node_selector)
+    return document
 
 
 def decision_of(allocation: Allocation, claim: ClaimAllocation) -> Decision:
@@ -159,8 +198,10 @@ def decision_of(allocation: Allocation, claim: ClaimAllocation) -> Decision:
         node=allocation.node,
         devices=tuple(result.device for result in claim.results),
         links=allocation.links,
-        score=allocation.choice.score.parts(),
-        pod_devices=allocation.choice.together.bit_count(),
+        score=allocation.choice.score.parts() if allocation.is_scored else (),
+        pod_devices=allocation.choice.together.bit_count()
+        if allocation.is_scored
+        else sum(len(entry.results) for entry in allocation.claims),
         runner_up=_runner_up_document(second) if second is not None else None,
         others=allocation.census.reasons(allocation.choice),
     )
@@ -168,7 +209,7 @@ def decision_of(allocation: Allocation, claim: ClaimAllocation) -> Decision:
 
 def allocated_claim(allocation: Allocation, claim: ClaimAllocation, timestamp: str) -> ResourceClaim:
     """Return the claim as it is once the decision is written."""
-    document = allocation_document(allocation, claim, timestamp)
+    document = allocation_document(claim, timestamp)
     status = msgspec.structs.replace(claim.claim.status, allocation=msgspec.convert(document, AllocationResult))
     return msgspec.structs.replace(claim.claim, status=status)
 
@@ -181,19 +222,6 @@ def _runner_up_document(second: RunnerUp) -> RunnerUpDocument:
         lost_by=second.lost_by,
         score=second.choice.score.parts(),
     )
-
-
-def _result(allocation: Allocation, result: DeviceChoice) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "request": result.request,
-        "driver": allocation.driver,
-        "pool": allocation.pool.pool,
-        "device": result.device,
-    }
-    if result.tolerations:
-        # device-taint-eviction reads them later.
-        document["tolerations"] = msgspec.to_builtins(list(result.tolerations))
-    return document
 
 
 def _names(pool: NodePool, mask: int) -> tuple[str, ...]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from dracaena.api.decision import Decision, describe
 from dracaena.api.objects import (
     DeviceClass,
+    DeviceResult,
     Node,
     ObjectMeta,
+    OwnerReference,
     Pod,
     PodResourceClaimStatus,
     ResourceClaim,
@@ -24,7 +26,7 @@ from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.demands import Refused
 from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.inventory import Inventory, make_inventory
-from dracaena.controller.allocation.result import Allocation, allocated_claim, allocation_document, decision_of
+from dracaena.controller.allocation.result import Allocation, allocated_claim, decision_of
 
 _TIMESTAMP: Final = "1970-01-01T00:00:00Z"
 """Of allocations that are never written."""
@@ -43,8 +45,8 @@ class Outcome:
     """`namespace/name`; None for a claim that no pod names."""
     reason: str
     """Why these devices, or why none, as Events say it."""
-    devices: tuple[Mapping[str, Any], ...] = ()
-    """Results as in status.allocation.devices.results; empty when nothing is allocated."""
+    devices: tuple[DeviceResult, ...] = ()
+    """status.allocation.devices.results; empty when nothing is allocated."""
     decision: Decision | None = None
 
     @property
@@ -75,8 +77,9 @@ class Simulation:
         )
 
     def outcomes(self, pods: Iterable[Pod]) -> Iterator[Outcome]:
-        """Decide for all pods, those of higher priority and then those that are older first, then in the order given;
-        at last for the claims that no pod names, as if a pod without other needs used each.
+        """Decide for all pods in the order in which they reach the controller: those that are older first, those that
+        were never created last, equals as they are given. Then for the claims that no pod names, as if a pod without
+        other needs used each.
 
         Pods that run, have ended or are going, and claims that are allocated, are passed over.
         """
@@ -87,13 +90,21 @@ class Simulation:
         for pod in sorted(filter(_is_pending, every), key=_turn):
             yield from self._of_pod(pod)
         for key in alone:
-            if self._claims[key].status.allocation is None:
-                nobody = Pod(metadata=ObjectMeta(name="", namespace=self._claims[key].metadata.namespace))
-                yield from self._decide(nobody, None, (key,))
+            yield from self._of_nobody(self._claims[key])
+
+    def _of_nobody(self, claim: ResourceClaim) -> Iterator[Outcome]:
+        if claim.status.allocation is not None:
+            return
+        if claim.metadata.deletion_timestamp is not None:
+            yield Outcome(claim.key, None, _being_deleted(claim.key))
+            return
+        nobody = Pod(metadata=ObjectMeta(name="", namespace=claim.metadata.namespace))
+        yield from self._decide(nobody, None, (claim.key,))
 
     def _of_pod(self, pod: Pod) -> Iterator[Outcome]:
         pod = self._with_generated_claims(pod)
-        keys = tuple(claim.key or f"{pod.key}-{claim.alias}" for claim in pod_claims(pod))
+        # Two entries may name one claim: it is still one claim.
+        keys = tuple(dict.fromkeys(claim.key or f"{pod.key}-{claim.alias}" for claim in pod_claims(pod)))
         waiting = tuple(key for key in keys if key not in self._claims or not self._claims[key].status.allocation)
         obstacle = self._obstacle(pod, keys)
         if obstacle is not None:
@@ -108,12 +119,13 @@ class Simulation:
             self.inventory.commit(decision)
             served = {entry.claim.key for entry in decision.claims}
             for entry in decision.claims:
-                self._claims[entry.claim.key] = allocated_claim(decision, entry, _TIMESTAMP)
+                claim = self._claims[entry.claim.key] = allocated_claim(decision, entry, _TIMESTAMP)
                 said = decision_of(decision, entry)
-                results = allocation_document(decision, entry, _TIMESTAMP)["devices"]["results"]
-                yield Outcome(entry.claim.key, pod_key, describe(said), tuple(results), said)
+                assert claim.status.allocation is not None
+                results = tuple(claim.status.allocation.devices.results)
+                yield Outcome(claim.key, pod_key, describe(said), results, said)
             left = [claim.key for claim in claims if claim.key not in served and not claim.status.allocation]
-            yield from (Outcome(key, pod_key, "asks for no device: kube-scheduler serves it") for key in left)
+            yield from (Outcome(key, pod_key, self._left_to_others()) for key in left)
             return
         why = decision.text if isinstance(decision, Refused) else self._why(pod, claims)
         yield from (Outcome(claim.key, pod_key, why) for claim in claims if not claim.status.allocation)
@@ -122,7 +134,10 @@ class Simulation:
         why = self._allocator.explain(self.inventory, pod, claims)
         if isinstance(why, Unsatisfied):
             return str(why)
-        return why.text if isinstance(why, Refused) else "asks for no device: kube-scheduler serves it"
+        return why.text if isinstance(why, Refused) else self._left_to_others()
+
+    def _left_to_others(self) -> str:
+        return f"left to kube-scheduler: asks for no device of {self.inventory.driver}"
 
     def _obstacle(self, pod: Pod, keys: Sequence[str]) -> str | None:
         """Return why the controller does not look at a pod's claims yet."""
@@ -130,13 +145,18 @@ class Simulation:
             return f"the pod waits at its scheduling gate {pod.spec.scheduling_gates[0].name}"
         templates = {entry.name: entry.resource_claim_template_name for entry in pod.spec.resource_claims}
         for claim in pod_claims(pod):
+            if claim.key is None and templates[claim.alias] is None:
+                return f"the pod's entry {claim.alias} names neither a claim nor a template"
             if claim.key is None:
                 return f"ResourceClaimTemplate {claim.namespace}/{templates[claim.alias]} does not exist"
+            known = self._claims.get(claim.key)
+            if known is not None and claim.generated and pod.metadata.uid and not _owned(known, {pod.metadata.uid}):
+                return f"claim {claim.key} was not generated for this pod"
         for key in keys:
             if key not in self._claims:
                 return f"claim {key} does not exist"
             if self._claims[key].metadata.deletion_timestamp is not None:
-                return f"claim {key} is being deleted"
+                return _being_deleted(key)
         return None
 
     def _with_generated_claims(self, pod: Pod) -> Pod:
@@ -166,7 +186,10 @@ class Simulation:
         name = f"{pod.metadata.name}-{entry}"
         while f"{pod.metadata.namespace}/{name}" in self._claims:
             name += "-generated"  # the server draws names until one is free; ours must be the same at each run
-        meta = ObjectMeta(name=name, namespace=pod.metadata.namespace, uid=f"{pod.key}/{entry}")
+        owner = OwnerReference(uid=pod.metadata.uid, kind=Pod.KIND, name=pod.metadata.name, controller=True)
+        meta = ObjectMeta(
+            name=name, namespace=pod.metadata.namespace, uid=f"{pod.key}/{entry}", owner_references=[owner]
+        )
         claim = ResourceClaim(metadata=meta, spec=template.spec.spec)
         self._claims[claim.key] = claim
         return claim
@@ -180,6 +203,11 @@ def _is_pending(pod: Pod) -> bool:
     return pod.status.phase in ("", "Pending") and pod.metadata.deletion_timestamp is None
 
 
-def _turn(pod: Pod) -> tuple[int, str]:
-    """Sort by priority, then age; sorted() keeps the given order of equals. Times of the API sort as texts."""
-    return (-pod.spec.priority, pod.metadata.creation_timestamp or "")
+def _being_deleted(key: str) -> str:
+    return f"claim {key} is being deleted"
+
+
+def _turn(pod: Pod) -> tuple[bool, str]:
+    """Sort by age; sorted() keeps the given order of equals. Times of the API sort as texts."""
+    created = pod.metadata.creation_timestamp
+    return (created is None, created or "")

@@ -1,21 +1,35 @@
 """The cases of the folder `allocator`: one file a case, with what Kubernetes allocates.
 
-support.allocator_cases says what stands in a case.
+Asked in two modes: reference mode must answer as Kubernetes does, scoring mode (the best by links that are drawn) must
+have a legal answer wherever Kubernetes has one. support.allocator_cases says what stands in a case.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from conformance.case import Case, UnreadableCasesError
+from dracaena.controller.allocation.choices import Engine
+from dracaena.controller.allocation.joint import Chosen
+from dracaena.controller.allocation.structured.books import holdings_of
 from dracaena.controller.allocation.structured.cel_selectors import CelSelectors
 from dracaena.controller.allocation.structured.features import Features
-from support.allocator_cases import answer, difference
+from dracaena.controller.allocation.structured.outcome import NeedsPerson, Outcome, Plan
+from dracaena.controller.allocation.structured.problem import Problem
+from dracaena.controller.allocation.structured.results import allocation_results
+from dracaena.controller.allocation.structured.search import RequestKey, Restriction, solve
+from support.allocator_cases import answer, difference, problem_of
+from support.joint import best_of, drawn_gpus
 
 FOLDER = "allocator"
+
+SEED: Final = 1
+"""Of the links that are drawn between the devices of a case."""
 
 
 def cases(folder: Path) -> list[Case]:
@@ -32,6 +46,52 @@ def _read(path: Path) -> Case:
 
 
 def _differences(document: dict[str, Any]) -> list[str]:
-    given = answer(document, CelSelectors(Features.of_gates(document["features"])))
-    found = difference(document, given)
-    return [found] if found else []
+    selectors = CelSelectors(Features.of_gates(document["features"]))
+    found = difference(document, answer(document, selectors))
+    return [*([f"reference mode: {found}"] if found else []), *_scored_differences(document, selectors)]
+
+
+def _scored_differences(document: dict[str, Any], selectors: CelSelectors) -> Iterator[str]:
+    """Yield what is wrong with the answer that topology chose: it must be there where Kubernetes has one, and legal.
+
+    Where Kubernetes has none, ours may have one (docs/design/0007-allocator.md), which must be legal too.
+    """
+    problem = problem_of(document, selectors, strict=False)
+    answered = best_of(problem, drawn_gpus(problem, SEED), Engine()) if isinstance(problem, Problem) else problem
+    if not isinstance(answered, tuple):
+        if document.get("results"):
+            yield f"scoring mode: there is none, Kubernetes has one: {answered}"
+        return
+    assert isinstance(problem, Problem)
+    chosen, answer = answered
+    books = problem.cluster.books
+    before = set(books.check(problem.pools))
+    allocations = allocation_results(problem, answer.plan, (f"new-{number}" for number in count(1)))
+    if isinstance(allocations, NeedsPerson):
+        yield f"scoring mode: {allocations}"
+        return
+    for claim, allocation in zip(answer.plan.claims, allocations, strict=True):
+        books.commit(holdings_of(claim.claim.key, allocation.devices.results))
+    yield from (f"scoring mode: {line}" for line in sorted(set(books.check(problem.pools)) - before))
+    again = _confirmed(document, selectors, chosen, answer)
+    if not isinstance(again, Plan):
+        yield f"scoring mode: the rules do not allow what was chosen: {again}"
+
+
+def _confirmed(
+    document: dict[str, Any], selectors: CelSelectors, chosen: dict[RequestKey, int], answer: Chosen
+) -> Outcome:
+    """Ask the rules, on books that know nothing of the answer, about just its devices, request by request."""
+    problem = problem_of(document, selectors, strict=False)
+    assert isinstance(problem, Problem)
+    pools = frozenset(pool.id for pool in problem.pools)
+    restrictions = [
+        Restriction(
+            pools,
+            frozenset(pick.device.id for pick in plan.picks if pick.request is request),
+            frozenset({(claim, index)}),
+        )
+        for claim, plan in enumerate(answer.plan.claims)
+        for index, request in enumerate(plan.chosen)
+    ]
+    return solve(problem, restrictions=restrictions, chosen=chosen)

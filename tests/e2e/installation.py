@@ -108,6 +108,7 @@ class Installation:
             "controller",
             f"--kubeconfig={self._control_plane.kubeconfig(DRACAENA_CONTROLLER)}",
             f"--http-address=127.0.0.1:{CONTROLLER_PORT}",
+            "--leader-elect=false",  # after a kill the next one would wait for the lease: test_leadership.py does
             "--log-level=debug",
         ]
 

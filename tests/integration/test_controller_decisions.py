@@ -15,7 +15,7 @@ from dracaena.api.objects import DeviceClass, KubeObject, Pod, ResourceClaim
 from dracaena.demo.apiserver import Fault, Faults
 from dracaena.kube.client import KubeClient
 from dracaena.kube.events import Event
-from support.allocation import DRIVER, blocks, device_name, machine, policy, request
+from support.allocation import DRIVER, blocks, device_name, machine, own_config, policy, request
 from support.api_ground import ApiGround
 from support.controller import (
     NAMESPACE,
@@ -101,12 +101,12 @@ def test_pods_that_were_there_before_and_that_come_later_share_the_devices(
     assert len(held) >= len(set(held)) == 9
 
 
-def test_a_claim_of_unknown_shape_is_left_alone_and_its_pod_is_told_why(
+def test_a_claim_that_cannot_be_read_is_left_alone_and_its_pod_is_told_why(
     client: KubeClient, connection: DyingTransport
 ) -> None:
     publish(client, {"n": SEVEN})
-    constraint = {"matchAttribute": "gpu.dracaena.dev/nvlinkGroup"}
-    document: dict[str, Any] = {"devices": {"requests": [request(count=2)], "constraints": [constraint]}}
+    later = {"apiVersion": "gpu.dracaena.dev/v9", "kind": "TopologyPolicy"}
+    document: dict[str, Any] = {"devices": {"requests": [request(count=2)], "config": [own_config(later)]}}
     client.create(ResourceClaim, {"metadata": {"name": "c"}, "spec": document}, namespace=NAMESPACE)
     create_pod(client, "p", "c")
     registry = CollectorRegistry()
@@ -115,7 +115,7 @@ def test_a_claim_of_unknown_shape_is_left_alone_and_its_pod_is_told_why(
     stored = claims_by_name(client)["c"]
     assert stored.status.allocation is None
     assert stored.metadata.finalizers == []
-    labels = {"reason": "unsupported"}
+    labels = {"reason": "config-broken"}
     assert registry.get_sample_value("dracaena_controller_waiting_pods", labels) == 1
 
 

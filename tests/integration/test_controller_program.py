@@ -27,6 +27,7 @@ FOUR = machine("four", blocks(4, inside="PIX", outside="PIX"))
 @contextmanager
 def process(server_url_config: Path, log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-P", "-m", "dracaena.cli.main", "controller", "--kubeconfig", str(server_url_config)]
+    command.append("--leader-elect=false")  # test_controller_leadership.py holds the election
     with log.open("wb") as stream:
         started = subprocess.Popen([*command, *arguments], stdout=stream, stderr=stream)
         try:

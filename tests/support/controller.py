@@ -32,8 +32,8 @@ class DyingTransport(Transport):
 
     writes_left: int = 1_000_000
 
-    def __init__(self, configuration: Any, *, user_agent: str) -> None:
-        super().__init__(configuration, user_agent=user_agent)
+    def __init__(self, configuration: Any, **options: Any) -> None:
+        super().__init__(configuration, **options)
         self.dead = threading.Event()
         self._counting = threading.Lock()
 
@@ -76,7 +76,7 @@ def transport(server: ApiGround, folder: Path, *, writes: int = 1_000_000) -> Dy
 def running_controller(
     connection: Transport, *, registry: CollectorRegistry | None = None, unbound_wait_s: float = 0.05
 ) -> Iterator[Controller]:
-    settings = ControllerSettings(unbound_wait_s=unbound_wait_s)
+    settings = ControllerSettings(unbound_wait_s=unbound_wait_s, leader_elect=False)
     controller = Controller(
         settings, KubeClient(connection), clock=SystemClock(), registry=registry or CollectorRegistry()
     )

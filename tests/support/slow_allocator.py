@@ -184,6 +184,32 @@ class SlowAllocator:
             "here": not spec.get("perDeviceNodeSelection") or self._is_here(device),
         }
 
+    def allows(self, found: list[list[tuple[str, tuple[str, str, str]]]]) -> bool:
+        """Whether a result, of each claim (request, device) in order, breaks no rule."""
+        places = {device["id"]: place for place, device in enumerate(self.devices)}
+        assignment = []
+        for claim, results in zip(self._claims(), found, strict=True):
+            chosen = [self._taken(request, results, places) for request in claim["requests"]]
+            if None in chosen or sum(len(one[2]) for one in chosen if one) != len(results):
+                return False
+            assignment.append([one for one in chosen if one])
+        return self._is_legal(assignment)
+
+    def every_legal(self) -> Iterator[list[list[Choice]]]:
+        """All legal assignments, in the order of allocate()."""
+        options = [list(self._options(request)) for claim in self._claims() for request in claim["requests"]]
+        return (one for one in map(self._by_claim, product(*options)) if self._is_legal(one))
+
+    def _taken(
+        self, request: Document, results: list[tuple[str, tuple[str, str, str]]], places: dict[Any, int]
+    ) -> Choice | None:
+        """What a result gives a request, None when that is none of its options."""
+        for option in self._options(request):
+            given = tuple(sorted(places[device] for name, device in results if name == option[0]))
+            if given == option[2]:
+                return option
+        return None
+
     # what the claims may choose from
 
     def _claims(self) -> list[Document]:

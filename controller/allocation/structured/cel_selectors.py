@@ -37,6 +37,13 @@ class CelSelectors:
         outcome = self._memo.evaluate(selector, self._device(device))
         return SelectorFailure(outcome.reason) if isinstance(outcome, cel.Failed) else outcome is cel.MATCH
 
+    def footprint(self, expression: str) -> cel.Footprint | SelectorFailure:
+        """Return what the expression can read of a device, or why it is no expression. Never raises."""
+        try:
+            return self._memo.compile(expression).footprint
+        except cel.CompileError as error:
+            return SelectorFailure(str(error))
+
     def _device(self, device: Device) -> cel.Device:
         known = self._devices.get(id(device))
         if known is None:

@@ -94,6 +94,27 @@ class SliceIndex:
         return self._of_pool.get(pool, ())
 
 
+class JointSlices:
+    """Two SliceSources as one; no pool is in both."""
+
+    __slots__ = ("_first", "_second")
+
+    def __init__(self, first: SliceSource, second: SliceSource) -> None:
+        self._first, self._second = first, second
+
+    def on_node(self, node: str) -> Sequence[Slice]:
+        """Return the slices that name this node, without those that declare counters."""
+        return (*self._first.on_node(node), *self._second.on_node(node))
+
+    def of_no_node(self) -> Sequence[Slice]:
+        """Return the slices that name no node, and those that declare counters."""
+        return (*self._first.of_no_node(), *self._second.of_no_node())
+
+    def of_pool(self, pool: PoolId) -> Sequence[Slice]:
+        """Return all slices of a pool."""
+        return self._first.of_pool(pool) or self._second.of_pool(pool)
+
+
 @dataclass(frozen=True, slots=True)
 class BadSlice:
     """A slice whose node selector cannot be evaluated: whether the node reaches it is unknown."""

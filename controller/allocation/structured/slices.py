@@ -154,6 +154,14 @@ def read_slice(published: objects.ResourceSlice) -> Slice:
     )
 
 
+def read_device(driver: str, device: objects.Device) -> Device | None:
+    """Read a device apart from its slice; None when a quantity in it cannot be read."""
+    try:
+        return _device(PoolId(driver, ""), device)
+    except _UnreadableError:
+        return None
+
+
 class _UnreadableError(Exception):
     pass
 

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from dracaena.api.objects import DeviceTaintRule, Taint, Toleration
+import msgspec
+
+from dracaena.api.objects import DeviceTaintRule, ResourceSlice, Taint, Toleration
 from dracaena.controller.allocation.structured.slices import Device, DeviceId, Slice
 
 _BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
@@ -20,6 +22,17 @@ def with_rules(slices: Iterable[Slice], rules: Sequence[DeviceTaintRule]) -> tup
     """
     ordered = sorted(rules, key=lambda rule: rule.metadata.name)
     return tuple(_overlaid(one, ordered) for one in slices) if ordered else tuple(slices)
+
+
+def with_taint_rules(published: ResourceSlice, rules: Iterable[DeviceTaintRule]) -> ResourceSlice:
+    """Return a slice as it is published with the taints of the rules on top, rules by name."""
+    ordered = sorted(rules, key=lambda rule: rule.metadata.name)
+    pool = (published.spec.driver, published.spec.pool.name)
+    devices = []
+    for device in published.spec.devices:
+        added = [rule.spec.taint for rule in ordered if _selects(rule, DeviceId(*pool, device.name))]
+        devices.append(msgspec.structs.replace(device, taints=[*device.taints, *added]) if added else device)
+    return msgspec.structs.replace(published, spec=msgspec.structs.replace(published.spec, devices=devices))
 
 
 def blocking_taint(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> Taint | None:

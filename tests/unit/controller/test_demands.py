@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from dracaena.api.config.v1alpha1 import Requirement
 from dracaena.api.objects import DeviceClass, ResourceClaim
-from dracaena.controller.allocation.demands import RefusalKind, Refused, concerns_us, read_demands
+from dracaena.controller.allocation.demands import ClaimDemand, RefusalKind, Refused, concerns_us, read_demands
 from support.allocation import DRIVER, claim, device_class, own_config, policy, request
 
 CLASSES = {DRIVER: device_class(), "linked": device_class("linked", policy("NVLink"))}
@@ -17,7 +18,11 @@ def requirements(
 ) -> list[tuple[str, int, Requirement | None]]:
     demands = read_demands(DRIVER, classes, claims)
     assert not isinstance(demands, Refused), demands
-    return [(r.name, r.count, r.policy.requirement) for demand in demands for r in demand.requests]
+    return [(r.name, r.count, r.policy.requirement) for demand in demands for (r,) in demand.requests]
+
+
+def configs_of(demand: ClaimDemand) -> tuple[Mapping[str, Any], ...]:
+    return demand.configs(preferred for preferred, *_ in demand.requests)
 
 
 def refusal(*claims: ResourceClaim, classes: dict[str, DeviceClass] = CLASSES) -> Refused:
@@ -47,7 +52,7 @@ def test_configs_of_other_drivers_are_carried_and_not_read() -> None:
     foreign = {"opaque": {"driver": "other.example.com", "parameters": {"any": "thing"}}}
     demands = read_demands(DRIVER, CLASSES, [claim("c", request("a"), configs=[foreign])])
     assert not isinstance(demands, Refused)
-    assert demands[0].configs == ({"source": "FromClaim", **foreign},)
+    assert configs_of(demands[0]) == ({"source": "FromClaim", **foreign},)
 
 
 def test_configs_of_classes_come_first_once_a_class_with_the_requests_that_use_it() -> None:
@@ -55,7 +60,7 @@ def test_configs_of_classes_come_first_once_a_class_with_the_requests_that_use_i
     asked = claim("c", request("a", 1, "linked"), request("b"), request("d", 1, "linked"), configs=configs)
     demands = read_demands(DRIVER, CLASSES, [asked])
     assert not isinstance(demands, Refused)
-    assert [(entry["source"], entry.get("requests")) for entry in demands[0].configs] == [
+    assert [(entry["source"], entry.get("requests")) for entry in configs_of(demands[0])] == [
         ("FromClass", ["a", "d"]),
         ("FromClaim", ["b"]),
         ("FromClaim", None),
@@ -102,12 +107,12 @@ def test_a_claim_of_unknown_shape_is_left_alone_with_the_reason() -> None:
 
 
 def test_one_claim_that_cannot_be_read_refuses_all_claims_of_the_pod() -> None:
-    assert refusal(claim("good"), claim("bad", request("a", 1, allocationMode="All"))).text.startswith(
+    assert refusal(claim("good"), claim("bad", request("a", 1, allocationMode="Most"))).text.startswith(
         "claim default/bad"
     )
 
 
-SELECTED = {"selectors": [{"cel": {"expression": "true"}}]}
+UNREADABLE = {"selectors": [{"cel": {"expression": "true"}, "more": 1}]}
 
 
 @pytest.mark.parametrize(
@@ -117,8 +122,8 @@ SELECTED = {"selectors": [{"cel": {"expression": "true"}}]}
         (f"{DRIVER}-big", {}, [], True),
         (f"mig.{DRIVER}", {}, [], True),
         ("nic.example.com", {}, [], False),
-        ("nic.example.com", {"nic.example.com": device_class("nic.example.com", **SELECTED)}, [], False),
-        ("big", {"big": device_class("big", policy("PIX"), **SELECTED)}, [], True),
+        ("nic.example.com", {"nic.example.com": device_class("nic.example.com", **UNREADABLE)}, [], False),
+        ("big", {"big": device_class("big", policy("PIX"), **UNREADABLE)}, [], True),
         ("nic.example.com", {}, [own_config({})], True),
     ],
 )
@@ -133,4 +138,4 @@ def test_users_are_told_only_when_class_or_config_means_our_driver(
 def test_a_class_named_in_an_alternative_concerns_us_too() -> None:
     asked = claim("c", {"name": "a", "firstAvailable": [{"name": "x", "deviceClassName": DRIVER}]})
     assert concerns_us(DRIVER, {}, [asked])
-    assert refusal(asked).concerns_us
+    assert refusal(asked, classes={}).concerns_us

@@ -296,3 +296,50 @@ def test_backoff_doubles_to_its_limit_and_starts_again() -> None:
     assert all(step * 0.5 <= wait <= step * 1.5 for step, wait in zip(steps, waits, strict=True))
     backoff.reset()
     assert backoff.next_s() <= 1.2
+
+
+def test_a_list_that_is_asked_for_is_made_at_once_although_the_watch_tells_nothing(
+    clock: FakeClock, tmp_path: Path
+) -> None:
+    seen: Seen = []
+    lists = [listing(10, pod("a", 5)), listing(20, pod("a", 5), pod("b", 15))]
+    with scripted(lists, [open_watch()]) as server, reflecting(server, tmp_path, clock, seen) as cache:
+        wait_for(server.watches, "the watch")
+        assert cache.wait_listed(0.0)
+        cache.begin_list()
+        wait_for(lambda: cache.wait_listed(0.0), "the list")
+        assert seen == [(None, "a@5"), (None, "b@15")]
+        wait_for(lambda: len(server.watches()) == 2, "the next watch")
+        assert server.watches()[1].query["resourceVersion"] == "20"
+
+
+def test_a_list_that_is_asked_for_is_done_only_when_one_that_began_later_has_come(
+    clock: FakeClock, tmp_path: Path
+) -> None:
+    """The list in progress may be older than the question."""
+    asked, counted = threading.Event(), threading.Event()
+    lists: list[Request] = []
+
+    def answer(request: Request) -> None:
+        if request.watching:
+            open_watch()(request)
+            return
+        lists.append(request)
+        if len(lists) == 1:
+            counted.set()
+            asked.wait(10)
+            request.answer(200, listing(10))
+        elif len(lists) == 2:
+            request.answer(500, {"reason": "Scripted", "message": "scripted"})
+        else:
+            request.answer(200, listing(30, pod("late", 25)))
+
+    seen: Seen = []
+    with ScriptedServer(answer) as server, reflecting(server, tmp_path, clock, seen) as cache:
+        assert counted.wait(10)
+        cache.begin_list()
+        asked.set()
+        wait_for(lambda: len(lists) >= 2, "the second list")
+        assert not cache.wait_listed(0.0)
+        tick_until(clock, lambda: cache.wait_listed(0.0), "the third list")
+        assert (len(lists), seen) == (3, [(None, "late@25")])

@@ -41,3 +41,18 @@ def test_a_signal_during_the_wait_ends_it(sent: signal.Signals) -> None:
         program.send_signal(sent)
         assert program.stdout.read() == f"{sent.name}\n"
     assert program.returncode == 0
+
+
+FROM_WITHIN = """
+import threading
+from dracaena.process.ending import end_this_process, hold_end_signals, wait_for_end_signal
+hold_end_signals()
+threading.Thread(target=end_this_process).start()
+print(wait_for_end_signal().name)
+"""
+
+
+def test_a_program_can_end_itself_from_any_of_its_threads() -> None:
+    command = [sys.executable, "-P", "-c", FROM_WITHIN]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "SIGTERM\n"

@@ -47,6 +47,17 @@ def test_readiness_says_what_is_missing(endpoint: HttpEndpoint, program: Program
     assert get(endpoint, "/readyz") == (200, "ok\n")
 
 
+def test_readiness_says_in_which_state_a_ready_program_is() -> None:
+    states = iter(["ok: standing by", "ok: leading"])
+    served = HttpEndpoint("127.0.0.1:0", lambda: None, CollectorRegistry(), state=lambda: next(states))
+    served.start()
+    try:
+        assert get(served, "/readyz") == (200, "ok: standing by\n")
+        assert get(served, "/readyz") == (200, "ok: leading\n")
+    finally:
+        served.stop()
+
+
 def test_health_does_not_wait_for_readiness(endpoint: HttpEndpoint) -> None:
     assert get(endpoint, "/healthz") == (200, "ok\n")
 

@@ -1,0 +1,403 @@
+"""`dracaena explain`: what a pod or a claim got and why, or why it waits. Reads only."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from dracaena.api.errors import BadInputError
+from dracaena.cli.commands import Commands
+from dracaena.cli.connection import add_connection_options, connect, namespace_of
+
+if TYPE_CHECKING:
+    from dracaena.api.decision import Decision
+    from dracaena.api.objects import Pod, ResourceClaim
+    from dracaena.api.podclaims import PodClaim
+    from dracaena.kube.client import KubeClient
+    from dracaena.kube.events import EventText
+
+CONTROLLER: Final = "dracaena-controller"
+"""Component in the controller's Events."""
+
+_WIDTH: Final = 118
+"""Columns of reasons."""
+
+_DESCRIPTION: Final = """\
+Say which GPUs a pod or a claim got and why these, or why it waits. Nothing is written.
+
+What was chosen stands in an annotation of the claim: the links of the set, its score in parts, the best other choice
+and what it was worse in. Why a pod waits is read from its claims, its scheduling gates and the controller's Events;
+what is missing (a claim, a template, a class) is named.
+"""
+_EXAMPLES: Final = """\
+examples:
+  Why does my pod not start? Why did it get these GPUs?
+      dracaena explain pod train -n research
+
+  The same for a claim, also one that several pods share
+      dracaena explain claim shared-gpus
+
+  For a script: the bandwidth of what was chosen
+      dracaena explain claim shared-gpus -o json | jq .decision.score.bandwidth_gb_s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An Event of the controller."""
+
+    reason: str
+    message: str
+    warning: bool
+    count: int
+    last: str
+    """When it was told last, as the API writes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimAnswer:
+    """What is known about one claim."""
+
+    name: str
+    """`namespace/name`; for one that is not there yet, what the pod calls it."""
+    state: str
+    """`allocated`, `waiting`, `deleting` or `missing`."""
+    devices: tuple[str, ...] = ()
+    """`pool/device` of our driver."""
+    other_devices: tuple[str, ...] = ()
+    """`driver/pool/device` of other drivers."""
+    users: tuple[str, ...] = ()
+    """Names of the pods that it is reserved for."""
+    decision: Decision | None = None
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PodAnswer:
+    """What is known about one pod."""
+
+    name: str
+    state: str
+    """`running`, `ended`, `deleting`, `bound`, `allocated`, `waiting` or `no-claims`."""
+    node: str
+    claims: tuple[ClaimAnswer, ...]
+    reasons: tuple[str, ...]
+    told: Told | None = field(default=None)
+
+
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "explain",
+        help="say what a pod or a claim got and why, or why it waits",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("kind", choices=("pod", "claim"), help="what is asked about")
+    parser.add_argument("name", metavar="NAME", help="its name")
+    parser.add_argument("-n", "--namespace", metavar="NAMESPACE", help="its namespace (default: the kubeconfig's)")
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="form (default: %(default)s)")
+    add_connection_options(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    reader = _Reader(connect(arguments), arguments.driver_name, namespace_of(arguments))
+    if arguments.kind == "pod":
+        pod = reader.pod_answer(arguments.name)
+        print(json.dumps(_pod_document(pod), indent=2) if arguments.output == "json" else "\n".join(_pod_lines(pod)))
+        return 0
+    claim, pods = reader.claim_answer(arguments.name)
+    if arguments.output == "json":
+        print(json.dumps(_claim_document(claim) | {"pods": [_pod_document(pod) for pod in pods]}, indent=2))
+    else:
+        print("\n".join(_claim_lines(claim)))
+        for pod in pods:
+            if pod.state == "waiting":
+                print("\n".join(("", *_pod_lines(pod, claims=False))))
+    return 0
+
+
+class _Reader:
+    """Asks the cluster, object by object: also a user who may read only one namespace gets an answer."""
+
+    def __init__(self, client: KubeClient, driver: str, namespace: str) -> None:
+        self._client = client
+        self._driver = driver
+        self._namespace = namespace
+
+    def pod_answer(self, name: str) -> PodAnswer:
+        """Raises BadInputError when there is no such pod, KubeError when the cluster does not answer."""
+        from dracaena.api.objects import Pod
+        from dracaena.kube.errors import NotFoundError
+
+        try:
+            pod = self._client.get(Pod, name, namespace=self._namespace)
+        except NotFoundError:
+            raise BadInputError(f"pod {self._namespace}/{name} does not exist") from None
+        return self._explain_pod(pod)
+
+    def claim_answer(self, name: str) -> tuple[ClaimAnswer, tuple[PodAnswer, ...]]:
+        """Return the claim, and the pods that name it. Raises as pod_answer does."""
+        from dracaena.api.objects import Pod, ResourceClaim
+        from dracaena.api.podclaims import pod_claims
+        from dracaena.kube.errors import NotFoundError
+
+        try:
+            claim = self._client.get(ResourceClaim, name, namespace=self._namespace)
+        except NotFoundError:
+            raise BadInputError(f"claim {self._namespace}/{name} does not exist") from None
+        pods = [
+            pod
+            for pod in self._client.list(Pod, namespace=self._namespace).items
+            if any(entry.name == name for entry in pod_claims(pod))
+        ]
+        answer = self._explain_claim(claim)
+        if answer.state == "waiting" and not pods:
+            why = "no pod names it: claims get devices when a pod needs them"
+            answer = ClaimAnswer(answer.name, answer.state, reasons=(*answer.reasons, why))
+        return answer, tuple(self._explain_pod(pod) for pod in sorted(pods, key=lambda pod: pod.key))
+
+    def _explain_pod(self, pod: Pod) -> PodAnswer:
+        from dracaena.api.podclaims import pod_claims
+
+        templates = {entry.name: entry.resource_claim_template_name or "" for entry in pod.spec.resource_claims}
+        claims = tuple(self._named_claim(pod, entry, templates[entry.alias]) for entry in pod_claims(pod))
+        state = _pod_state(pod, claims)
+        told = newest(self._events(pod.metadata.uid)) if state == "waiting" else None
+        return PodAnswer(
+            pod.key, state, pod.spec.node_name, claims, tuple(_pod_reasons(pod, state, claims, told)), told
+        )
+
+    def _named_claim(self, pod: Pod, entry: PodClaim, template: str) -> ClaimAnswer:
+        from dracaena.api.objects import ResourceClaim
+        from dracaena.kube.errors import NotFoundError
+
+        if entry.name is None:
+            return ClaimAnswer(entry.alias, "missing", reasons=(self._not_generated(template),))
+        try:
+            claim = self._client.get(ResourceClaim, entry.name, namespace=self._namespace)
+        except NotFoundError:
+            who = "kube-controller-manager makes it anew" if entry.generated else "somebody has to make it"
+            return ClaimAnswer(entry.key or "", "missing", reasons=(f"it does not exist: {who}",))
+        owners = {owner.uid for owner in claim.metadata.owner_references if owner.controller}
+        if entry.generated and pod.metadata.uid not in owners:
+            return ClaimAnswer(claim.key, "missing", reasons=("a claim of this name belongs to something else",))
+        return self._explain_claim(claim)
+
+    def _not_generated(self, template: str) -> str:
+        from dracaena.api.objects import ResourceClaimTemplate
+
+        if not self._exists(ResourceClaimTemplate, template, self._namespace):
+            return f"ResourceClaimTemplate {self._namespace}/{template} does not exist: somebody has to make it"
+        return f"kube-controller-manager has not generated it from ResourceClaimTemplate {template} yet"
+
+    def _explain_claim(self, claim: ResourceClaim) -> ClaimAnswer:
+        from dracaena.api.objects import DeviceClass
+
+        allocation = claim.status.allocation
+        if allocation is None:
+            missing = [name for name in _class_names(claim.spec) if not self._exists(DeviceClass, name, "")]
+            reasons = [f"DeviceClass {name} does not exist: an admin has to make it" for name in missing]
+            state = "waiting" if claim.metadata.deletion_timestamp is None else "deleting"
+            return ClaimAnswer(claim.key, state, reasons=tuple(reasons))
+        results = allocation.devices.results
+        decision, remarks = _decision(claim, self._driver)
+        return ClaimAnswer(
+            claim.key,
+            "allocated" if claim.metadata.deletion_timestamp is None else "deleting",
+            tuple(f"{result.pool}/{result.device}" for result in results if result.driver == self._driver),
+            tuple(
+                f"{result.driver}/{result.pool}/{result.device}" for result in results if result.driver != self._driver
+            ),
+            tuple(sorted(user.name for user in claim.status.reserved_for)),
+            decision,
+            remarks,
+        )
+
+    def _exists(self, kind: Any, name: str, namespace: str) -> bool:
+        """Whether an object is there; what may not be read counts as there."""
+        from dracaena.kube.errors import ForbiddenError, NotFoundError
+
+        try:
+            self._client.get(kind, name, namespace=namespace)
+        except NotFoundError:
+            return False
+        except ForbiddenError:
+            return True
+        return True
+
+    def _events(self, uid: str) -> Sequence[EventText]:
+        from dracaena.kube.events import EventText
+
+        selector = f"involvedObject.uid={uid}"
+        return self._client.list(EventText, namespace=self._namespace, field_selector=selector).items
+
+
+def newest(events: Iterable[EventText]) -> Told | None:
+    """Return what the controller told last; None when it told nothing, or it is forgotten (Events live for an hour)."""
+    ours = [event for event in events if event.source.component == CONTROLLER]
+    if not ours:
+        return None
+    last = max(ours, key=lambda event: (event.last_timestamp or "", event.metadata.name))
+    return Told(last.reason, last.message, last.type == "Warning", last.count, last.last_timestamp or "")
+
+
+def _decision(claim: ResourceClaim, driver: str) -> tuple[Decision | None, tuple[str, ...]]:
+    from dracaena.api.decision import decode_decision
+    from dracaena.api.names import decision_annotation
+
+    text = claim.metadata.annotations.get(decision_annotation(driver))
+    if text is None:
+        return None, ("it was allocated by somebody else: no decision of Dracaena is noted on it",)
+    try:
+        decision = decode_decision(text)
+    except BadInputError as error:
+        return None, (str(error),)
+    assert claim.status.allocation is not None
+    got = sorted(result.device for result in claim.status.allocation.devices.results if result.driver == driver)
+    if decision.devices and sorted(decision.devices) != got:
+        return None, ("it was allocated by somebody else: the decision noted on it names other devices",)
+    return decision, ()
+
+
+def _class_names(spec: Mapping[str, Any]) -> list[str]:
+    """Return the classes that a claim names, each once, whatever else stands in its spec."""
+    devices = spec.get("devices")
+    requests = devices.get("requests") if isinstance(devices, dict) else None
+    parts: list[Any] = []
+    for request in requests if isinstance(requests, list) else ():
+        if isinstance(request, dict):
+            parts += [request.get("exactly"), *(request.get("firstAvailable") or ())]
+    names = [part.get("deviceClassName") for part in parts if isinstance(part, dict)]
+    return list(dict.fromkeys(name for name in names if isinstance(name, str)))
+
+
+def _pod_state(pod: Pod, claims: Sequence[ClaimAnswer]) -> str:
+    if pod.status.phase in ("Succeeded", "Failed"):
+        return "ended"
+    if pod.metadata.deletion_timestamp is not None:
+        return "deleting"
+    if not pod.spec.resource_claims:
+        return "no-claims"
+    if pod.status.phase == "Running":
+        return "running"
+    if all(claim.state == "allocated" for claim in claims):
+        return "bound" if pod.spec.node_name else "allocated"
+    return "waiting"
+
+
+def _pod_reasons(pod: Pod, state: str, claims: Sequence[ClaimAnswer], told: Told | None) -> Iterator[str]:
+    if state == "no-claims":
+        yield "it names no ResourceClaims, so Dracaena has nothing to do with it"
+    if state == "allocated" or (state == "waiting" and pod.spec.scheduling_gates):
+        yield from _scheduling(pod)
+    if state != "waiting":
+        return
+    for claim in claims:
+        yield from (f"claim {claim.name}: {reason}" for reason in claim.reasons if claim.state != "allocated")
+        if claim.state == "deleting":
+            yield f"claim {claim.name}: it is being deleted"
+    if told is not None and told.warning:
+        times = f", {told.count} times" if told.count > 1 else ""
+        yield f"{told.message} ({told.reason}, last told at {told.last}{times})"
+    elif not pod.spec.scheduling_gates and not any(claim.reasons for claim in claims):
+        yield (
+            "the controller has told nothing about it in the last hour: if it has waited for more than some seconds, "
+            "see whether a controller runs and leads (its /readyz says so)"
+        )
+
+
+def _scheduling(pod: Pod) -> Iterator[str]:
+    if pod.spec.scheduling_gates:
+        names = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
+        yield f"scheduling gates hold it back until whoever set them removes them: {names}"
+        return
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "False":
+            yield f"kube-scheduler has not bound it: {condition.message or condition.reason}"
+            return
+    yield "kube-scheduler has yet to bind it"
+
+
+_STATES: Final = {
+    "running": "runs",
+    "ended": "has ended, its claims are free or will be",
+    "deleting": "is being deleted",
+    "bound": "has its GPUs and is starting",
+    "allocated": "has its GPUs and is not bound yet",
+    "waiting": "waits",
+    "no-claims": "needs no GPUs",
+}
+
+
+def _pod_lines(pod: PodAnswer, *, claims: bool = True) -> Iterator[str]:
+    yield f"pod {pod.name} {_STATES[pod.state]}" + (f" on {pod.node}" if pod.node else "")
+    for reason in pod.reasons:
+        yield from _wrapped(reason)
+    if claims:
+        told: dict[tuple[str, ...], str] = {}
+        for claim in pod.claims:
+            yield ""
+            yield from _claim_lines(claim, told)
+
+
+def _claim_lines(claim: ClaimAnswer, told: dict[tuple[str, ...], str] | None = None) -> Iterator[str]:
+    """Yield all about one claim. `told` maps what was said about decisions to the claim that it was said about."""
+    users = f", reserved for {', '.join(claim.users)}" if claim.users else ""
+    count = len(claim.devices) + len(claim.other_devices)
+    words = {
+        "allocated": f"has {count} device{'' if count == 1 else 's'}{users}",
+        "waiting": "has no devices yet",
+        "deleting": "is being deleted",
+        "missing": "is not there",
+    }
+    yield f"claim {claim.name} {words[claim.state]}"
+    yield from (f"  {device}" for device in (*claim.devices, *claim.other_devices))
+    for reason in claim.reasons:
+        yield from _wrapped(reason)
+    if claim.decision is not None:
+        lines = tuple(_decision_lines(claim.decision))
+        first = (told if told is not None else {}).setdefault(lines, claim.name)
+        yield from lines if first == claim.name else [f"  decided together with claim {first}"]
+
+
+def _decision_lines(decision: Decision) -> Iterator[str]:
+    from dracaena.api.decision import describe
+
+    for part in describe(decision).split("; "):
+        yield from _wrapped(part)
+
+
+def _wrapped(text: str) -> Iterator[str]:
+    yield from textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+
+
+def _pod_document(pod: PodAnswer) -> dict[str, Any]:
+    """Return the JSON form; docs/explain.md promises it."""
+    return {
+        "pod": pod.name,
+        "state": pod.state,
+        "node": pod.node or None,
+        "reasons": list(pod.reasons),
+        "claims": [_claim_document(claim) for claim in pod.claims],
+    }
+
+
+def _claim_document(claim: ClaimAnswer) -> dict[str, Any]:
+    from dracaena.api.decision import decision_document
+
+    return {
+        "claim": claim.name,
+        "state": claim.state,
+        "devices": list(claim.devices),
+        "otherDevices": list(claim.other_devices),
+        "reservedFor": list(claim.users),
+        "decision": decision_document(claim.decision) if claim.decision is not None else None,
+        "reasons": list(claim.reasons),
+    }

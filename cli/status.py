@@ -1,0 +1,301 @@
+"""`dracaena status`: the GPUs of a cluster, node by node, and who has them. Reads only."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from dracaena.api.errors import BadInputError
+from dracaena.cli.commands import Commands
+from dracaena.cli.connection import add_connection_options, connect
+
+if TYPE_CHECKING:
+    from dracaena.api.machine import Machine
+    from dracaena.api.objects import Node, ResourceClaim, ResourceSlice
+
+MOST_TREES: Final = 3
+"""Nodes that are drawn as trees without being asked for: three of 8 GPUs fill a tall terminal."""
+
+_DESCRIPTION: Final = """\
+Show the GPUs of a cluster, how they are linked, and which claim and pod has each.
+
+Read are Nodes, ResourceSlices and ResourceClaims; nothing is written. Up to 3 nodes are drawn as trees: GPUs below
+PIX share a PCIe switch, below PXB several switches, below PHB a host bridge, below NODE a NUMA node, and SYS joins
+NUMA nodes. With more nodes there is one line for each; --node draws the trees of the nodes that it names.
+"""
+_EXAMPLES: Final = """\
+examples:
+  Where is room?
+      dracaena status
+
+  Who has which GPU of two nodes?
+      dracaena status --node worker-1 --node worker-2
+
+  Nodes with 4 free GPUs or more, for a script
+      dracaena status -o json | jq -r '.nodes[] | select(.free >= 4) | .name'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A claim that has a device."""
+
+    claim: str
+    """`namespace/name`."""
+    pods: tuple[str, ...]
+    """Names of the pods that it is reserved for, in its namespace."""
+
+    def __str__(self) -> str:
+        return f"{self.claim} for {', '.join(self.pods)}" if self.pods else f"{self.claim}, no pod"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStatus:
+    """A published device."""
+
+    name: str
+    holders: tuple[Holder, ...]
+    profile: str | None = None
+    """Of a MIG device; None for a whole GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """A node that publishes devices of ours."""
+
+    name: str
+    machine: Machine
+    """A GPU that is not published has no UUID here."""
+    gpus: Mapping[int, DeviceStatus]
+    """By ordinal; a GPU that is not published is left out."""
+    migs: tuple[DeviceStatus, ...]
+    remarks: tuple[str, ...]
+    """Why its free GPUs may not be given, in words."""
+
+    @property
+    def devices(self) -> tuple[DeviceStatus, ...]:
+        """GPUs in ordinal order, then MIG devices."""
+        return (*(self.gpus[ordinal] for ordinal in sorted(self.gpus)), *self.migs)
+
+    @property
+    def free(self) -> int:
+        """Devices that no claim has."""
+        return sum(not device.holders for device in self.devices)
+
+    @property
+    def product(self) -> str:
+        """What its GPUs are, each product with its count when there are several."""
+        counts = Counter(gpu.product_name or "unknown product" for gpu in self.machine.gpus if gpu.uuid)
+        if len(counts) < 2:
+            return next(iter(counts), "MIG devices only" if self.migs else "no GPU")
+        return ", ".join(f"{count} × {name}" for name, count in sorted(counts.items()))
+
+
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "status",
+        help="show the nodes of a cluster as trees with who has which GPU",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--node", dest="nodes", metavar="NAME", action="append", default=[], help="show this node; may be repeated"
+    )
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="form (default: %(default)s)")
+    add_connection_options(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from dracaena.api.objects import Node, ResourceClaim, ResourceSlice
+
+    client, driver = connect(arguments), arguments.driver_name
+    nodes = client.list(Node).items
+    slices = client.list(ResourceSlice, field_selector=f"spec.driver={driver}").items
+    claims = client.list(ResourceClaim).items
+    found = node_statuses(driver, nodes, slices, claims)
+    shown = _named(found, arguments.nodes, nodes, driver)
+    if arguments.output == "json":
+        print(json.dumps({"nodes": [_document(node) for node in shown], "summary": _summary(shown)}, indent=2))
+    elif not shown:
+        print(f"no node publishes devices of {driver}: does its kubelet plugin run there?")
+    else:
+        print("\n".join((*_lines(shown, trees=bool(arguments.nodes)), _total(shown))))
+    return 0
+
+
+def node_statuses(
+    driver: str, nodes: Iterable[Node], slices: Iterable[ResourceSlice], claims: Iterable[ResourceClaim]
+) -> tuple[NodeStatus, ...]:
+    """Put the lists together: one entry for each node with slices of the driver, by name. Pure."""
+    pages: dict[str, list[ResourceSlice]] = {}
+    for item in slices:
+        if item.spec.driver == driver and item.spec.node_name:
+            pages.setdefault(item.spec.node_name, []).append(item)
+    by_name = {node.metadata.name: node for node in nodes}
+    held = _holders(driver, claims)
+    return tuple(_node_status(driver, name, pages[name], by_name.get(name), held) for name in sorted(pages))
+
+
+def _holders(driver: str, claims: Iterable[ResourceClaim]) -> dict[tuple[str, str], list[Holder]]:
+    """Return who has which device, by pool and device. Admin access takes nothing from others."""
+    held: dict[tuple[str, str], list[Holder]] = {}
+    for claim in sorted(claims, key=lambda claim: claim.key):
+        pods = tuple(sorted(user.name for user in claim.status.reserved_for if user.resource == "pods"))
+        for result in claim.status.allocation.devices.results if claim.status.allocation is not None else ():
+            if result.driver == driver and not result.admin_access:
+                held.setdefault((result.pool, result.device), []).append(Holder(claim.key, pods))
+    return held
+
+
+def _node_status(
+    driver: str,
+    name: str,
+    pages: Sequence[ResourceSlice],
+    node: Node | None,
+    held: Mapping[tuple[str, str], Sequence[Holder]],
+) -> NodeStatus:
+    from dracaena.api.devicepool import decode_pool
+    from dracaena.api.machine import Gpu, Machine
+
+    newest = max(page.spec.pool.generation for page in pages)
+    current = [page for page in pages if page.spec.pool.generation == newest]
+    pool_name = current[0].spec.pool.name
+    decoded = decode_pool(device for page in current for device in page.spec.devices)
+    published = {item.ordinal: item for item in decoded.gpus}
+    missing = Gpu(uuid="", index=0)
+    gpus = tuple(
+        published[ordinal].gpu if ordinal in published else replace(missing, index=ordinal)
+        for ordinal in range(decoded.topology.gpu_count)
+    )
+    return NodeStatus(
+        name,
+        Machine(name, gpus, decoded.topology),
+        {
+            ordinal: DeviceStatus(item.name, tuple(held.get((pool_name, item.name), ())))
+            for ordinal, item in published.items()
+        },
+        tuple(
+            DeviceStatus(item.name, tuple(held.get((pool_name, item.name), ())), item.profile)
+            for item in decoded.mig_devices
+        ),
+        tuple(_remarks(driver, current, node)) + tuple(problem.text for problem in decoded.problems),
+    )
+
+
+def _remarks(driver: str, current: Sequence[ResourceSlice], node: Node | None) -> Iterator[str]:
+    from dracaena.api.names import taint_key
+
+    if node is None:
+        yield "there is no such Node"
+    elif node.spec.unschedulable:
+        yield "cordoned"
+    wanted = max(page.spec.pool.resource_slice_count for page in current)
+    if len(current) < wanted:
+        yield f"{len(current)} of {wanted} slices of its pool are there"
+    ours = taint_key(driver)
+    devices = [device for page in current for device in page.spec.devices]
+    if devices and not any(taint.key == ours for device in devices for taint in device.taints):
+        yield "kube-scheduler allocates here"
+    others = Counter(taint.key for device in devices for taint in device.taints if taint.key != ours)
+    for key, count in sorted(others.items()):
+        yield f"taint {key} on {count} of its devices"
+
+
+def _named(
+    found: Sequence[NodeStatus], names: Sequence[str], nodes: Iterable[Node], driver: str
+) -> tuple[NodeStatus, ...]:
+    """Return the nodes that were asked for, in that order; all without a name. Raises BadInputError."""
+    if not names:
+        return tuple(found)
+    by_name = {node.name: node for node in found}
+    for name in names:
+        if name not in by_name:
+            there = any(node.metadata.name == name for node in nodes)
+            what = f"publishes no devices of {driver}" if there else "does not exist"
+            raise BadInputError(f"node {name} {what}")
+    return tuple(by_name[name] for name in dict.fromkeys(names))
+
+
+def _lines(shown: Sequence[NodeStatus], *, trees: bool) -> Iterator[str]:
+    if trees or len(shown) <= MOST_TREES:
+        for node in shown:
+            yield from _tree(node)
+            yield ""
+        return
+    from dracaena.cli.columns import aligned
+
+    rows = [("NODE", "GPUS", "FREE", "CLAIMS", "REMARKS")]
+    for node in shown:
+        claims = {holder.claim for device in node.devices for holder in device.holders}
+        free = f"{node.free} of {len(node.devices)}"
+        rows.append((node.name, node.product, free, str(len(claims)), "; ".join(node.remarks)))
+    yield from aligned(rows)
+    yield ""
+
+
+def _tree(node: NodeStatus) -> Iterator[str]:
+    from dracaena.api.tree import render_tree
+
+    yield f"{node.name}: {node.free} of {_counted(len(node.devices), 'device')} free, {node.product}"
+    yield from (f"  {remark}" for remark in node.remarks)
+    labels = {
+        ordinal: _label(node.gpus[ordinal]) if ordinal in node.gpus else "not published"
+        for ordinal in range(len(node.machine.gpus))
+    }
+    if labels:
+        yield from (f"  {line}" for line in render_tree(node.machine, labels))
+    yield from (f"  {mig.name}  {mig.profile}  [{_label(mig)}]" for mig in node.migs)
+
+
+def _label(device: DeviceStatus) -> str:
+    return "; ".join(map(str, device.holders)) or "free"
+
+
+def _total(shown: Sequence[NodeStatus]) -> str:
+    counts = _summary(shown)
+    used = counts["devices"] - counts["free"]
+    return (
+        f"{_counted(counts['nodes'], 'node')}, {_counted(counts['devices'], 'device')}: {counts['free']} free, "
+        f"{used} held by {_counted(counts['claims'], 'claim')}"
+    )
+
+
+def _summary(shown: Sequence[NodeStatus]) -> dict[str, int]:
+    claims = {holder.claim for node in shown for device in node.devices for holder in device.holders}
+    return {
+        "nodes": len(shown),
+        "devices": sum(len(node.devices) for node in shown),
+        "free": sum(node.free for node in shown),
+        "claims": len(claims),
+    }
+
+
+def _document(node: NodeStatus) -> dict[str, Any]:
+    """Return the JSON form; docs/explain.md promises it."""
+    gpus = [
+        {
+            "device": device.name,
+            "index": node.machine.gpus[ordinal].index,
+            "uuid": node.machine.gpus[ordinal].uuid,
+            "product": node.machine.gpus[ordinal].product_name,
+            "heldBy": _held_by(device),
+        }
+        for ordinal, device in sorted(node.gpus.items())
+    ]
+    migs = [{"device": mig.name, "profile": mig.profile, "heldBy": _held_by(mig)} for mig in node.migs]
+    return {"name": node.name, "free": node.free, "gpus": gpus, "migDevices": migs, "remarks": list(node.remarks)}
+
+
+def _held_by(device: DeviceStatus) -> list[dict[str, Any]]:
+    return [{"claim": holder.claim, "pods": list(holder.pods)} for holder in device.holders]
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -1,0 +1,210 @@
+"""The walk over the nodes for what cannot be answered for all nodes of a kind: node by node, by the rules themselves.
+
+The answer of the kind (answers) is a bound: no node gives more. So nodes are come to in the order of their bounds, and
+the walk ends where no bound is better than what was found.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from dracaena.api.resourceclaim import Unsupported
+from dracaena.controller.allocation.answers import QuestionAnswers, one_number
+from dracaena.controller.allocation.choices import Choice, Engine
+from dracaena.controller.allocation.inventory import Inventory, Place
+from dracaena.controller.allocation.joint import Asked, Chosen, NodeGpus, choose
+from dracaena.controller.allocation.pod_demand import PodDemand
+from dracaena.controller.allocation.pool import NodePool
+from dracaena.controller.allocation.result import Census
+from dracaena.controller.allocation.structured import claims as structured
+from dracaena.controller.allocation.structured.cel_selectors import CelSelectors
+from dracaena.controller.allocation.structured.features import Features
+from dracaena.controller.allocation.structured.outcome import DoesNotFit, NeedsPerson
+from dracaena.controller.allocation.structured.problem import Cluster, Problem, pose
+from dracaena.controller.allocation.structured.search import Restriction
+from dracaena.controller.allocation.structured.slices import DeviceId, PoolId
+from dracaena.controller.allocation.ways import Reading
+
+UNSCORED: Final = 1 << 4096
+"""Rank of an allocation in which nothing was chosen by links: after all others."""
+
+FIRST: Final = -1
+"""Rank of what has to be looked at before anything is decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What all nodes have in common."""
+
+    engine: Engine
+    selectors: CelSelectors
+    max_steps: int
+    """Of the search, for a pod and node."""
+    first_fit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a node gives."""
+
+    pool: NodePool
+    problem: Problem
+    chosen: Chosen
+
+
+class JointSearch:
+    """One decision's walk for one way. Reads the inventory, which must not change meanwhile."""
+
+    def __init__(
+        self, inventory: Inventory, demand: PodDemand, reading: Reading, answers: QuestionAnswers, rules: Rules
+    ) -> None:
+        self._inventory, self._demand, self._reading = inventory, demand, reading
+        self._answers, self._rules = answers, rules
+        self._classes = {
+            request.demand.device_class.name: request.demand.device_class for request in reading.way.requests
+        }
+        self._known: dict[tuple[object, int], Chosen | DoesNotFit] = {}
+        self._reasons: Counter[str] = Counter()
+        self.mistake: NeedsPerson | None = None
+        """The first thing that only a person can mend and that kept a node from being used."""
+
+    def best(self, only: Collection[str] | None = None) -> Found | None:
+        """Return what the best node gives, of equal ones the first by name; None when none does.
+
+        `only` narrows the nodes. Cost: a bound a bucket, and the rules asked for each node that is come to; nodes of
+        one kind and with equal free devices are asked once where nothing else matters.
+        """
+        if only is not None and not only:
+            return None
+        heap: list[tuple[int, str, Found | None]] = [(rank, name, None) for rank, name in self._bounds(only)]
+        heapq.heapify(heap)
+        while heap:
+            rank, name, found = heapq.heappop(heap)
+            if found is not None:
+                return found
+            unfit = self._demand.filter.reason(self._inventory.nodes.get(name))
+            if unfit is not None:
+                self._reasons[unfit] += 1
+                continue
+            answer = self.on_node(name)
+            if isinstance(answer, str):
+                self._reasons[answer] += 1
+                continue
+            own = self._rank(answer.chosen.choice)
+            if own <= rank:
+                return answer
+            heapq.heappush(heap, (own, name, answer))
+        return None
+
+    def census(self) -> Census:
+        """Return why nodes were refused until now."""
+        return Census(dict(self._reasons), dict(self._inventory.outside))
+
+    def on_node(self, name: str) -> Found | str:
+        """Return what the node gives, or why nothing, in words that follow a count of nodes."""
+        place = self._inventory.place(name)
+        if isinstance(place, str):
+            return place
+        key = (place.kind, place.free)
+        known = self._known.get(key) if self._is_alike(name) else None
+        if isinstance(known, DoesNotFit):
+            return _where(known)
+        found = self._ask(name, place)
+        if isinstance(found, NeedsPerson):
+            self.mistake = self.mistake or found
+            return f"where {found}"
+        if isinstance(found, DoesNotFit):
+            if self._is_alike(name):
+                self._known[key] = found
+            return _where(found)
+        return found
+
+    def _is_alike(self, name: str) -> bool:
+        """Whether every node of the same kind with the same free devices gives the same."""
+        return not self._reading.identity and name not in self._inventory.mixed and name not in self._demand.beside
+
+    def _rank(self, choice: Choice | None) -> int:
+        if self._rules.first_fit:
+            return 0
+        return UNSCORED if choice is None else one_number(choice.score.rank())
+
+    def _bounds(self, only: Collection[str] | None) -> Iterator[tuple[int, str]]:
+        nodes, mixed = self._inventory.nodes, self._inventory.mixed
+        selected = nodes.narrowed(self._demand.pod, self._demand.pins)
+        for kind, by_free in self._inventory.buckets.items():
+            for free, names in by_free.items():
+                for name in names:
+                    if (selected is None or name in selected) and (only is None or name in only):
+                        rank = self._bound(name, Place(kind, free), mixed)
+                        if rank is not None:
+                            yield rank, name
+
+    def _bound(self, name: str, place: Place, mixed: Collection[str]) -> int | None:
+        if self._rules.first_fit:
+            return 0
+        if self._reading.has_all:
+            return FIRST  # what mode All takes is part of the pod's set, and no bound knows it
+        if not self._reading.question.counts:
+            return UNSCORED
+        answers = self._answers.of_kind(place.kind)
+        held = self._demand.beside.get(name, 0)
+        answer = answers.beside(place.free, held) if held else answers.of(place.free)
+        if answer.best is not None:
+            return answer.rank
+        if name in mixed:
+            return FIRST
+        self._reasons[answer.reason] += 1
+        return None
+
+    def _ask(self, name: str, place: Place) -> Found | DoesNotFit | NeedsPerson:
+        inventory, way = self._inventory, self._reading.way
+        pool = inventory.pool(name)
+        assert pool is not None
+        slices, books = inventory.reach(name)
+        classes: Mapping[str, structured.DeviceClass | Unsupported] = self._every_class()
+        cluster = Cluster(slices, classes, books, self._rules.selectors, Features())
+        node = inventory.nodes.get(name).node
+        problem = pose(cluster, node, [claim.spec for claim in way.claims])
+        if not isinstance(problem, Problem):
+            return problem
+        held = self._demand.beside.get(name, 0)
+        free = place.free & ~held
+        if self._reading.question.counts:
+            free &= self._answers.of_kind(place.kind).present
+        gpus = NodeGpus(place.kind.box, _ids(inventory.driver, pool), free, held)
+        asked = Asked(
+            chosen=way.chosen,
+            policies={request.key: request.demand.policy for request in way.requests},
+            base=(_offered(inventory.driver, pool),),
+            max_steps=self._rules.max_steps,
+            first_fit=self._rules.first_fit,
+        )
+        chosen = choose(problem, gpus, self._rules.engine, asked)
+        return Found(pool, problem, chosen) if isinstance(chosen, Chosen) else chosen
+
+    def _every_class(self) -> Mapping[str, structured.DeviceClass | Unsupported]:
+        """Return all classes that the claims name; posing a question checks every alternative."""
+        for claim in self._reading.way.claims:
+            for entry in claim.requests:
+                for demand in entry:
+                    self._classes.setdefault(demand.device_class.name, demand.device_class)
+        return self._classes
+
+
+def _where(found: DoesNotFit) -> str:
+    return f"where {found}"
+
+
+def _ids(driver: str, pool: NodePool) -> tuple[DeviceId | None, ...]:
+    return tuple(None if name is None else DeviceId(driver, pool.pool, name) for name in pool.devices)
+
+
+def _offered(driver: str, pool: NodePool) -> Restriction:
+    """Return what keeps devices without our taint from being given: kube-scheduler allocates them."""
+    names = [name for ordinal, name in enumerate(pool.devices) if name is not None and pool.offered >> ordinal & 1]
+    devices = frozenset(DeviceId(driver, pool.pool, name) for name in (*names, *pool.others))
+    return Restriction(frozenset({PoolId(driver, pool.pool)}), devices)

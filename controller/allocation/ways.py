@@ -1,0 +1,151 @@
+"""The ways to choose among the alternatives of a pod's requests, in order of preference.
+
+Preference counts before score: the first way that any node can serve wins, and only then the best set of devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Final
+
+from dracaena import cel
+from dracaena.controller.allocation.answers import Match, Question
+from dracaena.controller.allocation.demands import ClaimDemand, RequestDemand
+from dracaena.controller.allocation.eligibility import Eligibility
+from dracaena.controller.allocation.structured.cel_selectors import CelSelectors
+from dracaena.controller.allocation.structured.search import RequestKey
+from dracaena.controller.allocation.traits import is_identity, reads_identity
+
+MAX_WAYS: Final = 64
+"""Ways that are looked at: those of two requests with all eight alternatives that the API allows. What sorts behind
+them is not tried, and explain() says so."""
+
+MAX_MATCHES: Final = 2
+"""Constraints whose values are gone through together for a kind of node: 8 × 8 look-ups for the usual 8 GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenRequest:
+    """One request with the alternative that a way takes."""
+
+    key: RequestKey
+    alternative: int
+    demand: RequestDemand
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether there is anything to choose by links: not where all devices are meant, nor for an onlooker."""
+        return not self.demand.request.all_devices and not self.demand.request.admin_access
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One alternative for each request of all claims of a pod."""
+
+    claims: tuple[ClaimDemand, ...]
+    requests: tuple[ChosenRequest, ...]
+    """In the order of claims and requests."""
+
+    @property
+    def chosen(self) -> Mapping[RequestKey, int]:
+        """The alternatives by their places."""
+        return {chosen.key: chosen.alternative for chosen in self.requests}
+
+    def of_claim(self, claim: int) -> tuple[ChosenRequest, ...]:
+        """Return the requests of one claim, in order."""
+        return tuple(chosen for chosen in self.requests if chosen.key[0] == claim)
+
+    @property
+    def scored(self) -> tuple[ChosenRequest, ...]:
+        """The requests whose devices are chosen by their links."""
+        return tuple(chosen for chosen in self.requests if chosen.is_scored)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A way as far as it can be answered for all nodes of a kind."""
+
+    way: Way
+    question: Question
+    """About the scored requests. Where not `exact`, its answer is at least as good as what a node really gives."""
+    exact: bool
+    """Whether the answer to the question is all there is to know about a node that has nothing but whole GPUs."""
+    identity: bool
+    """Whether equal nodes may give different answers."""
+
+    @property
+    def has_all(self) -> bool:
+        """Whether some request takes all devices that it matches."""
+        return any(
+            chosen.demand.request.all_devices and not chosen.demand.request.admin_access for chosen in self.way.requests
+        )
+
+
+def ways(claims: Sequence[ClaimDemand]) -> Iterator[Way]:
+    """Yield the ways, the most preferred first: earlier claims and requests count before later ones."""
+    every = [
+        [ChosenRequest((claim, index), place, demand) for place, demand in enumerate(alternatives)]
+        for claim, entry in enumerate(claims)
+        for index, alternatives in enumerate(entry.requests)
+    ]
+    for requests in product(*every):
+        yield Way(tuple(claims), requests)
+
+
+def way_count(claims: Sequence[ClaimDemand]) -> int:
+    """Return the number of ways()."""
+    return prod(len(alternatives) for entry in claims for alternatives in entry.requests)
+
+
+def read_way(driver: str, way: Way, selectors: CelSelectors) -> Reading:
+    """Work out what can be asked once for all nodes of a kind."""
+    scored = way.scored
+    places = {chosen: place for place, chosen in enumerate(scored)}
+    matches = []
+    identity = False
+    exact = len(scored) == len(way.requests)
+    for index, claim in enumerate(way.claims):
+        for constraint in claim.spec.constraints:
+            concerned = [chosen for chosen in way.of_claim(index) if constraint.applies_to(chosen.demand.request)]
+            if not concerned:
+                continue
+            if is_identity(driver, constraint.attribute):
+                identity = True
+            elif all(chosen.is_scored for chosen in concerned) and (
+                not constraint.distinct or len(concerned) == len(way.requests)
+            ):
+                concerns = tuple(places[chosen] for chosen in concerned)
+                matches.append(Match(constraint.attribute, concerns, distinct=constraint.distinct))
+                continue
+            exact = False
+    kept = []
+    for chosen in scored:
+        expressions = (*chosen.demand.device_class.selectors, *chosen.demand.request.selectors)
+        readable = tuple(e for e in expressions if not reads_identity(driver, _footprint(selectors, e)))
+        identity = identity or len(readable) < len(expressions)
+        # The amounts that are wanted are rules about one device, which the general path asks.
+        exact = exact and chosen.demand.request.capacity is None
+        kept.append(readable)
+    exact = exact and not identity and len(matches) <= MAX_MATCHES
+    question = Question(
+        counts=tuple(chosen.demand.count for chosen in scored),
+        policies=tuple(chosen.demand.policy for chosen in scored),
+        eligibility=Eligibility(
+            tuple(chosen.demand.tolerations for chosen in scored), tuple(kept) if any(kept) else ()
+        ),
+        matches=tuple(matches[:MAX_MATCHES]),
+    )
+    return Reading(way, question, exact, identity)
+
+
+def _footprint(selectors: CelSelectors, expression: str) -> cel.Footprint:
+    """Return what an expression that compiles can read."""
+    found = selectors.footprint(expression)
+    assert isinstance(found, cel.Footprint), "expressions were compiled when the claims were read"
+    return found

@@ -1,0 +1,295 @@
+"""`dracaena explain` and `dracaena status` on a cluster: what users read there, decided or not."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+import structlog
+import yaml
+
+from dracaena.api.names import DELETE_PROTECTION_FINALIZER
+from dracaena.api.objects import Node, ResourceClaim, ResourceClaimTemplate, ResourceSlice
+from dracaena.cli.main import main
+from dracaena.demo.apiserver import ApiServer
+from dracaena.kube.client import KubeClient
+from dracaena.kube.events import Event
+from support.allocation import DRIVER, blocks, device_name, machine
+from support.api_ground import ApiGround
+from support.controller import NAMESPACE, ask, create_pod, publish, running_controller, transport
+from support.kube import wait_for
+
+SEVEN = machine("seven", blocks(3, 4, inside="PIX", outside="PHB"), product_name="NVIDIA A100")
+TWO = machine("two", blocks(2, inside="NV2", outside="SYS"), product_name="NVIDIA L40S")
+
+Run = Callable[..., SimpleNamespace]
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """The command sends logs to a standard error that is gone after the test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    root.handlers = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def client(server: ApiGround, tmp_path: Path) -> KubeClient:
+    made = KubeClient(transport(server, tmp_path))
+    publish(made, {"a": SEVEN, "b": TWO})
+    return made
+
+
+@pytest.fixture
+def run(tmp_path: Path, client: KubeClient, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command in this process on the cluster; the result has code, out and err."""
+
+    def _run(*arguments: str) -> SimpleNamespace:
+        code = main([*arguments, "--kubeconfig", str(tmp_path / "kubeconfig")])
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=code, out=out, err=err)
+
+    return _run
+
+
+@pytest.fixture
+def decided(client: KubeClient, tmp_path: Path, server: ApiGround) -> None:
+    """A pod that got four GPUs, and one that waits for nine."""
+    ask(client, "train", {"x": 3, "y": 1})
+    ask(client, "huge", {"nine": 9})
+    with running_controller(transport(server, tmp_path)):
+        wait_for(lambda: {"x", "y"} <= allocated_names(client), "the claims of train")
+        wait_for(lambda: any(e.metadata.name.startswith("huge.") for e in events(client)), "an Event on huge")
+
+
+def allocated_names(client: KubeClient) -> set[str]:
+    items = client.list(ResourceClaim, namespace=NAMESPACE).items
+    return {item.metadata.name for item in items if item.status.allocation is not None}
+
+
+def events(client: KubeClient) -> tuple[Event, ...]:
+    return client.list(Event, namespace=NAMESPACE).items
+
+
+def document(answer: SimpleNamespace) -> Any:
+    assert (answer.code, answer.err) == (0, "")
+    return json.loads(answer.out)
+
+
+@pytest.mark.usefixtures("decided")
+def test_a_pod_with_gpus_is_told_which_and_why(run: Run) -> None:
+    answer = run("explain", "pod", "train")
+    assert (answer.code, answer.err) == (0, "")
+    lines = answer.out.splitlines()
+    assert lines[0] == "pod default/train has its GPUs and is not bound yet"
+    assert lines[1] == "  kube-scheduler has yet to bind it"
+    assert "claim default/x has 3 devices, reserved for train" in lines
+    assert f"  a/{device_name(SEVEN, 3)}" in lines
+    assert any(line.startswith("  4 of the GPUs of a: 6 pairs PIX (bandwidth") for line in lines)
+    assert sum(line.startswith("  next best: ") for line in lines) == 1
+    assert lines[-3:] == [
+        "claim default/y has 1 device, reserved for train",
+        f"  a/{device_name(SEVEN, 6)}",
+        "  decided together with claim default/x",
+    ]
+
+
+@pytest.mark.usefixtures("decided")
+def test_the_json_of_a_pod_holds_the_whole_decision(run: Run) -> None:
+    found = document(run("explain", "pod", "train", "-o", "json"))
+    assert (found["pod"], found["state"], found["node"]) == ("default/train", "allocated", None)
+    x, y = found["claims"]
+    assert (x["claim"], x["state"], x["reservedFor"]) == ("default/x", "allocated", ["train"])
+    assert x["devices"] == [f"a/{device_name(SEVEN, ordinal)}" for ordinal in (3, 4, 5)]
+    assert y["devices"] == [f"a/{device_name(SEVEN, 6)}"]
+    assert x["decision"]["links"] == "6 pairs PIX"
+    assert x["decision"]["score"]["bandwidth_gb_s"] > 0
+    assert x["decision"]["podDevices"] == 4
+
+
+@pytest.mark.usefixtures("decided")
+def test_a_pod_that_fits_nowhere_is_told_what_the_controller_told_it(run: Run) -> None:
+    answer = run("explain", "pod", "huge", "-n", "default")
+    assert answer.out.splitlines()[0] == "pod default/huge waits"
+    assert "claim default/nine has no devices yet" in answer.out
+    text = " ".join(answer.out.split())
+    assert "2 nodes" in text
+    assert "(WaitingForGPUs, last told at 20" in text
+
+
+@pytest.mark.usefixtures("decided")
+def test_a_claim_is_explained_by_itself_and_with_the_pods_that_wait_for_it(run: Run) -> None:
+    assert run("explain", "claim", "x").out.startswith("claim default/x has 3 devices, reserved for train\n")
+    waiting = run("explain", "claim", "nine")
+    assert waiting.out.startswith("claim default/nine has no devices yet\n\npod default/huge waits\n  ")
+    found = document(run("explain", "claim", "nine", "-o", "json"))
+    assert (found["state"], found["decision"], [pod["pod"] for pod in found["pods"]]) == (
+        "waiting",
+        None,
+        ["default/huge"],
+    )
+
+
+def test_what_is_missing_is_named_with_who_must_make_it(run: Run, client: KubeClient) -> None:
+    entries = [
+        {"name": "one", "resourceClaimName": "absent"},
+        {"name": "two", "resourceClaimTemplateName": "no-template"},
+        {"name": "three", "resourceClaimTemplateName": "template"},
+        {"name": "four", "resourceClaimName": "no-class"},
+    ]
+    spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "tpyo"}}]}}
+    client.create(ResourceClaim, {"metadata": {"name": "no-class"}, "spec": spec}, namespace=NAMESPACE)
+    template = {"metadata": {"name": "template"}, "spec": {"spec": spec}}
+    client.create(ResourceClaimTemplate, template, namespace=NAMESPACE)
+    create_pod(client, "p", resourceClaims=entries)
+    found = document(run("explain", "pod", "p", "-o", "json"))
+    assert found["state"] == "waiting"
+    assert found["reasons"] == [
+        "claim default/absent: it does not exist: somebody has to make it",
+        "claim two: ResourceClaimTemplate default/no-template does not exist: somebody has to make it",
+        "claim three: kube-controller-manager has not generated it from ResourceClaimTemplate template yet",
+        "claim default/no-class: DeviceClass tpyo does not exist: an admin has to make it",
+    ]
+    assert [claim["state"] for claim in found["claims"]] == ["missing", "missing", "missing", "waiting"]
+
+
+def test_gates_claims_without_pods_and_pods_without_claims_are_told_as_such(run: Run, client: KubeClient) -> None:
+    ask(client, "gated", {"g": 1}, schedulingGates=[{"name": "example.com/later"}])
+    create_pod(client, "plain")
+    spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": DRIVER}}]}}
+    client.create(ResourceClaim, {"metadata": {"name": "lonely"}, "spec": spec}, namespace=NAMESPACE)
+    gated = run("explain", "pod", "gated").out
+    assert "scheduling gates hold it back until whoever set them removes them: example.com/later" in gated
+    plain = run("explain", "pod", "plain").out
+    assert plain.splitlines() == [
+        "pod default/plain needs no GPUs",
+        "  it names no ResourceClaims, so Dracaena has nothing to do with it",
+    ]
+    assert "no pod names it: claims get devices when a pod needs them" in run("explain", "claim", "lonely").out
+
+
+def test_when_nobody_says_anything_it_asks_for_the_controller(run: Run, client: KubeClient) -> None:
+    ask(client, "p", {"c": 1})
+    assert "see whether a controller runs and leads" in " ".join(run("explain", "pod", "p").out.split())
+
+
+def test_an_allocation_of_somebody_else_is_not_taken_for_a_decision(run: Run, client: KubeClient) -> None:
+    ask(client, "p", {"c": 1})
+    client.merge_patch(
+        ResourceClaim, "c", {"metadata": {"finalizers": [DELETE_PROTECTION_FINALIZER]}}, namespace=NAMESPACE
+    )
+    result = {"request": "gpus", "driver": DRIVER, "pool": "b", "device": device_name(TWO, 1)}
+    other = {"request": "gpus", "driver": "nic.example.com", "pool": "b", "device": "nic-0"}
+    status = {"allocation": {"devices": {"results": [result, other]}}}
+    client.merge_patch(ResourceClaim, "c", {"status": status}, namespace=NAMESPACE, subresource="status")
+    found = document(run("explain", "claim", "c", "-o", "json"))
+    assert (found["devices"], found["otherDevices"]) == ([f"b/{device_name(TWO, 1)}"], ["nic.example.com/b/nic-0"])
+    assert found["reasons"] == ["it was allocated by somebody else: no decision of Dracaena is noted on it"]
+
+
+@pytest.mark.parametrize("kind", ["pod", "claim"])
+def test_what_does_not_exist_is_one_line_and_bad_input(run: Run, kind: str) -> None:
+    answer = run("explain", kind, "nobody", "-n", "elsewhere")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == f"dracaena: {kind} elsewhere/nobody does not exist\n"
+
+
+@pytest.mark.embedded_only("it goes away")
+@pytest.mark.parametrize("command", [("status",), ("explain", "pod", "p")])
+def test_a_cluster_that_does_not_answer_is_one_line_and_may_work_later(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    with ApiServer() as server:
+        config = server.kubeconfig()
+    (tmp_path / "gone").write_text(yaml.safe_dump(config))
+    assert main([*command, "--kubeconfig", str(tmp_path / "gone")]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("dracaena: GET /api")
+    assert len(err.splitlines()) == 1
+
+
+def test_the_namespace_of_the_kubeconfig_is_meant_when_none_is_given(
+    server: ApiGround, client: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = yaml.safe_load(yaml.safe_dump(server.kubeconfig()))
+    config["contexts"][0]["context"]["namespace"] = "research"
+    (tmp_path / "other").write_text(yaml.safe_dump(config))
+    assert main(["explain", "pod", "p", "--kubeconfig", str(tmp_path / "other")]) == 2
+    assert capsys.readouterr().err == "dracaena: pod research/p does not exist\n"
+
+
+@pytest.mark.usefixtures("decided")
+def test_status_draws_each_node_with_who_has_what(run: Run) -> None:
+    answer = run("status")
+    assert (answer.code, answer.err) == (0, "")
+    lines = answer.out.splitlines()
+    assert lines[0] == "a: 3 of 7 devices free, NVIDIA A100"
+    assert sum("[free]" in line for line in lines) == 5
+    assert sum("[default/x for train]" in line for line in lines) == 3
+    assert sum("[default/y for train]" in line for line in lines) == 1
+    assert "     ├─ PIX:3" in lines
+    assert lines[-1] == "2 nodes, 9 devices: 5 free, 4 held by 2 claims"
+    assert run("status", "--node", "b").out.splitlines()[0] == "b: 2 of 2 devices free, NVIDIA L40S"
+
+
+@pytest.mark.usefixtures("decided")
+def test_the_json_of_status_names_each_device_and_its_holders(run: Run) -> None:
+    found = document(run("status", "-o", "json"))
+    assert found["summary"] == {"nodes": 2, "devices": 9, "free": 5, "claims": 2}
+    a = found["nodes"][0]
+    assert (a["name"], a["free"], a["remarks"], a["migDevices"]) == ("a", 3, [], [])
+    assert a["gpus"][3]["heldBy"] == [{"claim": "default/x", "pods": ["train"]}]
+    assert a["gpus"][0] | {"uuid": ""} == {
+        "device": device_name(SEVEN, 0),
+        "index": 0,
+        "uuid": "",
+        "product": "NVIDIA A100",
+        "heldBy": [],
+    }
+
+
+def test_many_nodes_are_one_line_each_and_say_what_keeps_them_from_being_used(run: Run, client: KubeClient) -> None:
+    publish_more(client, "c", "d")
+    client.merge_patch(Node, "c", {"spec": {"unschedulable": True}})
+    client.delete(Node, "d")
+    lines = run("status").out.splitlines()
+    assert lines[0].split() == ["NODE", "GPUS", "FREE", "CLAIMS", "REMARKS"]
+    assert lines[1].split() == ["a", "NVIDIA", "A100", "7", "of", "7", "0"]
+    assert lines[3].endswith("cordoned")
+    assert lines[4].endswith("there is no such Node")
+    assert lines[-1] == "4 nodes, 13 devices: 13 free, 0 held by 0 claims"
+    assert "PIX" not in "".join(lines)
+    assert "└─ " in run("status", "--node", "d").out
+
+
+def publish_more(client: KubeClient, *names: str) -> None:
+    for name in names:
+        found = client.list(ResourceSlice, field_selector="spec.nodeName=b").items[0]
+        spec = msgspec.to_builtins(found.spec) | {"nodeName": name}
+        spec["pool"] = spec["pool"] | {"name": name}
+        client.create(Node, {"metadata": {"name": name}})
+        client.create(ResourceSlice, {"metadata": {"name": f"slice-{name}"}, "spec": spec})
+
+
+def test_a_node_that_is_not_there_or_publishes_nothing_is_one_line(run: Run, client: KubeClient) -> None:
+    client.create(Node, {"metadata": {"name": "cpu-only"}})
+    answer = run("status", "--node", "nope")
+    assert (answer.code, answer.err) == (2, "dracaena: node nope does not exist\n")
+    answer = run("status", "--node", "cpu-only")
+    assert (answer.code, answer.err) == (2, f"dracaena: node cpu-only publishes no devices of {DRIVER}\n")
+
+
+def test_a_cluster_without_devices_says_so(run: Run) -> None:
+    answer = run("status", "--driver-name", "other.example.com")
+    assert answer.code == 0
+    assert answer.out == "no node publishes devices of other.example.com: does its kubelet plugin run there?\n"

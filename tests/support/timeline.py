@@ -1,0 +1,142 @@
+"""Several machines on one time line: each runs on a thread of its own, one at a time, in an order that a seed decides.
+
+A thread runs until it waits; then the one whose time is next goes on. So every order of events that times allow can be
+made to happen, and the same times give the same run.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class EndOfTime(BaseException):
+    """Raised in every machine that still waits when the time line ends."""
+
+
+class Timeline:
+    """True time, in seconds from 0."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._order = itertools.count()
+        self._waiting: list[tuple[float, int, threading.Semaphore]] = []
+        self._back = threading.Semaphore(0)
+        self._ended = False
+        self._threads: list[threading.Thread] = []
+        self.failures: list[BaseException] = []
+
+    def spawn(self, work: Callable[[], None]) -> None:
+        """Have a machine do its work from now on."""
+        turn = threading.Semaphore(0)
+        heapq.heappush(self._waiting, (self.now_s, next(self._order), turn))
+
+        def run() -> None:
+            turn.acquire()
+            try:
+                if not self._ended:
+                    work()
+            except EndOfTime:
+                pass
+            except BaseException as error:  # noqa: BLE001 - told by the thread that runs the time line
+                self.failures.append(error)
+            self._back.release()
+
+        thread = threading.Thread(target=run, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def sleep(self, seconds: float) -> None:
+        """Called by a machine: let this much time pass, and others act in it."""
+        turn = threading.Semaphore(0)
+        heapq.heappush(self._waiting, (self.now_s + max(seconds, 0.0), next(self._order), turn))
+        self._back.release()
+        turn.acquire()
+        if self._ended:
+            raise EndOfTime
+
+    def run(self, until_s: float, *, look: Callable[[], None] = lambda: None) -> None:
+        """Let time pass until nobody has anything to do before `until_s`; `look` is called between any two turns."""
+        while self._waiting and self._waiting[0][0] <= until_s and not self.failures:
+            self._turn()
+            look()
+        self._ended = True
+        while self._waiting:
+            self._turn()
+        for thread in self._threads:
+            thread.join()
+        if self.failures:
+            raise self.failures[0]
+
+    def _turn(self) -> None:
+        due_s, _, turn = heapq.heappop(self._waiting)
+        self.now_s = max(self.now_s, due_s)
+        turn.release()
+        self._back.acquire()
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A time of a fault, in true seconds."""
+
+    begin_s: float
+    end_s: float
+
+    def holds(self, moment_s: float) -> bool:
+        return self.begin_s <= moment_s < self.end_s
+
+    def before(self, moment_s: float) -> float:
+        """How much of it lies before a moment."""
+        return max(0.0, min(moment_s, self.end_s) - self.begin_s)
+
+
+class MachineClock:
+    """Implements dracaena.process.clock.Clock on a time line, as one machine sees it.
+
+    Its steady clock starts anywhere, may be a little fast or slow, and stands still while the machine is suspended.
+    Its time of day goes on then, and jumps as the test says: `jumps` are (true time, seconds).
+    """
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        *,
+        rate: float = 1.0,
+        start_s: float = 0.0,
+        suspended: Sequence[Interval] = (),
+        jumps: Sequence[tuple[float, float]] = (),
+    ) -> None:
+        self._timeline = timeline
+        self._rate = rate
+        self._start_s = start_s
+        self._suspended = suspended
+        self._jumps = jumps
+
+    def now(self) -> datetime:
+        jumped_s = sum(by_s for at_s, by_s in self._jumps if at_s <= self._timeline.now_s)
+        return START + timedelta(seconds=self._timeline.now_s + jumped_s)
+
+    def monotonic(self) -> float:
+        awake_s = self._timeline.now_s - sum(pause.before(self._timeline.now_s) for pause in self._suspended)
+        return self._start_s + awake_s * self._rate
+
+    def sleep(self, true_s: float) -> None:
+        """Let true time pass, and all of a suspension that it ends in."""
+        self._timeline.sleep(true_s)
+        for pause in self._suspended:
+            if pause.holds(self._timeline.now_s):
+                self._timeline.sleep(pause.end_s - self._timeline.now_s)
+
+    def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
+        raise NotImplementedError
+
+    def sleep_until_set(self, event: threading.Event, timeout_s: float) -> bool:
+        if not event.is_set():
+            self.sleep(timeout_s / self._rate)
+        return event.is_set()

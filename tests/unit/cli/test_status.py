@@ -1,0 +1,104 @@
+"""What `dracaena status` makes of the lists of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import msgspec
+
+from dracaena.api.mig import MigDevice
+from dracaena.api.objects import Device, Node, ResourceClaim, ResourceSlice, Taint
+from dracaena.cli.status import NodeStatus, node_statuses
+from support.allocation import DRIVER, allocated, blocks, claim, device_name, holding, machine, node, pod, pool_slice
+
+FOUR = machine("four", blocks(2, 2, inside="PIX", outside="SYS"), product_name="NVIDIA T4")
+
+
+def status(
+    slices: Iterable[ResourceSlice], claims: Iterable[ResourceClaim] = (), nodes: Iterable[Node] = (node("n"),)
+) -> NodeStatus:
+    found = node_statuses(DRIVER, nodes, slices, claims)
+    assert len(found) == 1
+    return found[0]
+
+
+def with_devices(item: ResourceSlice, devices: list[Device]) -> ResourceSlice:
+    return msgspec.structs.replace(item, spec=msgspec.structs.replace(item.spec, devices=devices))
+
+
+def test_devices_of_claims_are_held_with_the_pods_that_use_them() -> None:
+    shared = holding(claim("shared"), "n", device_name(FOUR, 1))
+    assert shared.status.allocation is not None
+    document = msgspec.to_builtins(shared.status.allocation)
+    used = allocated(claim("shared"), document, pod("b"), pod("a"))
+    lonely = holding(claim("lonely"), "n", device_name(FOUR, 3))
+    found = status([pool_slice("n", FOUR)], [used, lonely, holding(claim("other-node"), "m", device_name(FOUR, 0))])
+    held = {ordinal: [str(holder) for holder in device.holders] for ordinal, device in found.gpus.items()}
+    assert held == {0: [], 1: ["default/shared for a, b"], 2: [], 3: ["default/lonely, no pod"]}
+    assert (found.free, found.product, found.remarks) == (2, "NVIDIA T4", ())
+
+
+def test_admin_access_and_devices_of_other_drivers_hold_nothing() -> None:
+    base = holding(claim("watcher"), "n", device_name(FOUR, 0))
+    assert base.status.allocation is not None
+    document = msgspec.to_builtins(base.status.allocation)
+    document["devices"]["results"][0]["adminAccess"] = True
+    foreign = holding(claim("nic"), "n", device_name(FOUR, 1), driver="nic.example.com")
+    assert status([pool_slice("n", FOUR)], [allocated(claim("watcher"), document), foreign]).free == 4
+
+
+def test_of_a_pool_only_the_newest_generation_counts() -> None:
+    old = machine("old", blocks(2, inside="PIX", outside="PIX"))
+    found = status([pool_slice("n", old, generation=1), pool_slice("n", FOUR, generation=2)])
+    assert len(found.devices) == 4
+
+
+def test_what_keeps_free_devices_from_being_given_is_said() -> None:
+    sick = Taint(key="sick", value="", effect="NoSchedule")
+    whole = pool_slice("n", FOUR, foreign={0: [sick], 2: [sick]})
+    pool = msgspec.structs.replace(whole.spec.pool, resource_slice_count=2)
+    partial = msgspec.structs.replace(whole, spec=msgspec.structs.replace(whole.spec, pool=pool))
+    assert status([partial], nodes=[node("n", unschedulable=True)]).remarks == (
+        "cordoned",
+        "1 of 2 slices of its pool are there",
+        "taint sick on 2 of its devices",
+    )
+    assert status([pool_slice("n", FOUR, taints=())], nodes=()).remarks == (
+        "there is no such Node",
+        "kube-scheduler allocates here",
+    )
+
+
+def test_a_gpu_that_is_not_published_keeps_its_place_and_is_no_device() -> None:
+    whole = pool_slice("n", FOUR)
+    devices = [device for device in whole.spec.devices if device.name != device_name(FOUR, 1)]
+    found = status([with_devices(whole, devices)])
+    assert sorted(found.gpus) == [0, 2, 3]
+    assert [bool(gpu.uuid) for gpu in found.machine.gpus] == [True, False, True, True]
+    assert found.product == "NVIDIA T4"
+
+
+def test_nodes_are_in_the_order_of_their_names_and_only_those_with_our_devices() -> None:
+    found = node_statuses(DRIVER, [node("z"), node("b")], [pool_slice("b", FOUR), pool_slice("a", FOUR)], ())
+    assert [each.name for each in found] == ["a", "b"]
+    assert node_statuses("other.example.com", (), [pool_slice("a", FOUR)], ()) == ()
+
+
+def test_mig_devices_are_devices_with_a_profile_in_the_place_of_their_gpu() -> None:
+    parent = replace(FOUR.gpus[0], mig_enabled=True)
+    migs = tuple(
+        MigDevice(parent.uuid, f"MIG-{number:08x}-0000-0000-0000-000000000000", number, 0, "1g.10gb", number, 1)
+        for number in (0, 1)
+    )
+    divided = replace(FOUR, gpus=(parent, *FOUR.gpus[1:]), mig_devices=migs)
+    published = [item for item in pool_slice("n", divided).spec.devices if item.name != device_name(FOUR, 0)]
+    found = status(
+        [with_devices(pool_slice("n", divided), published)], [holding(claim("part"), "n", migs[1].device_name)]
+    )
+    assert sorted(found.gpus) == [1, 2, 3]
+    assert [(mig.profile, [holder.claim for holder in mig.holders]) for mig in found.migs] == [
+        ("1g.10gb", []),
+        ("1g.10gb", ["default/part"]),
+    ]
+    assert (found.free, len(found.devices)) == (4, 5)
