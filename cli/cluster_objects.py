@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -18,7 +18,10 @@ from dracaena.api.objects import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
-from dracaena.cli.manifests import Manifest
+from dracaena.cli.manifests import Manifest, ManifestError
+from dracaena.validation import is_checked, reference_to
+from dracaena.validation.field import Field, Report
+from dracaena.validation.nodes import check_node_selector
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -46,24 +49,24 @@ class ClusterObjects:
     templates: tuple[ResourceClaimTemplate, ...] = ()
     pods: tuple[Pod, ...] = ()
     left_out: tuple[str, ...] = ()
-    """What was read and plays no part, one line each."""
+    """What was read and plays no part, one line a kind."""
 
 
 def read_cluster_objects(manifests: Iterable[Manifest]) -> ClusterObjects:
     """Decode what decisions read. Raises BadInputError, with its place, for an object of one of these kinds that has
-    another version than ours, is not of the API's shape, or stands in the input twice.
+    another version than ours, is not of the API's shape, or stands in the input as something else too.
     """
     found: dict[type[KubeObject], dict[str, tuple[KubeObject, Manifest]]] = {kind: {} for kind in _KINDS}
-    left_out = []
+    others: dict[str, list[Manifest]] = {}
     for manifest in manifests:
         kind = _kind_of(manifest)
         if kind is None:
-            left_out.append(f"{manifest.source}: {manifest.object['kind']}: plays no part in decisions")
+            others.setdefault(manifest.object["kind"], []).append(manifest)
             continue
         item = _decode(kind, manifest)
-        earlier = found[kind].setdefault(item.key, (item, manifest))
-        if earlier[1] is not manifest:
-            raise _error(manifest, f"{kind.KIND} {item.key} stands in the input already: {earlier[1].source}")
+        earlier, first = found[kind].setdefault(item.key, (item, manifest))
+        if earlier != item:
+            raise _error(manifest, f"another {kind.KIND} {item.key} stands in the input already: {first.source}")
     return ClusterObjects(
         nodes=_all(found, Node),
         slices=_all(found, ResourceSlice),
@@ -71,8 +74,15 @@ def read_cluster_objects(manifests: Iterable[Manifest]) -> ClusterObjects:
         claims=_all(found, ResourceClaim),
         templates=_all(found, ResourceClaimTemplate),
         pods=_all(found, Pod),
-        left_out=tuple(left_out),
+        left_out=tuple(_left_out(kind, found_there) for kind, found_there in others.items()),
     )
+
+
+def _left_out(kind: str, manifests: Sequence[Manifest]) -> str:
+    count = f"{len(manifests)} of kind {kind}, the first at {manifests[0].source}"
+    if is_checked(manifests[0].object):  # then it makes pods
+        return f"left out: {count}: pods are simulated when they are in the input themselves"
+    return f"left out: {count}: plays no part in decisions"
 
 
 def _kind_of(manifest: Manifest) -> type[KubeObject] | None:
@@ -87,14 +97,52 @@ def _kind_of(manifest: Manifest) -> type[KubeObject] | None:
 
 
 def _decode(kind: type[T], manifest: Manifest) -> T:
-    document: Mapping[str, Any] = manifest.object
+    document = _without_nulls(manifest.object)
     meta = document.get("metadata")
     if kind.NAMESPACED and isinstance(meta, dict) and not meta.get("namespace"):
         document = {**document, "metadata": {**meta, "namespace": DEFAULT_NAMESPACE}}
     try:
-        return msgspec.convert(document, kind)
+        item = msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
         raise _error(manifest, f"{kind.KIND} does not decode: {error}") from error
+    _check_node_selector(manifest)
+    return item
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a document without fields that are null, which the API reads as absent. Opaque parameters are no fields
+    of the API and stay as they are.
+    """
+    if isinstance(value, Mapping):
+        return {
+            key: item if key == "parameters" else _without_nulls(item)
+            for key, item in value.items()
+            if item is not None
+        }
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _check_node_selector(manifest: Manifest) -> None:
+    """Raise for a node selector that the API would refuse: it is the one document that decisions read raw."""
+    for path in _NODE_SELECTORS.get(manifest.object["kind"], ()):
+        report = Report(reference_to(manifest.object))
+        field: Field | None = Field(manifest.object, (), report)
+        for step in path:
+            fields = field and field.some_fields()
+            field = fields[step] if fields else None
+        if field is not None:
+            check_node_selector(field)
+        if report.findings:
+            finding = report.findings[0]
+            place = manifest.source.place.at(finding.path)
+            raise ManifestError(manifest.source.file, place.line, place.column, f"{report.about}: {finding}")
+
+
+_NODE_SELECTORS: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
+    "Pod": (("spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"),),
+    "ResourceClaim": (("status", "allocation", "nodeSelector"),),
+}
+"""Kind → where its objects have node selectors."""
 
 
 def _all(found: Mapping[type[KubeObject], Mapping[str, tuple[Any, Manifest]]], kind: type[T]) -> tuple[T, ...]:

@@ -81,6 +81,8 @@ def load_manifests(paths: Sequence[str]) -> Manifests:
     objects: list[Manifest] = []
     left_out: list[str] = []
     for path in dict.fromkeys(paths):
+        if not path:  # "$VARIABLE" that is not set; Path takes it for the folder we stand in
+            raise ManifestError("''", None, None, "is no path, expected a file or folder")
         if path != STDIN and _is_folder(path):
             found = _read_folder(Path(path))
             objects += found.objects
@@ -102,7 +104,7 @@ def _read_folder(folder: Path) -> Manifests:
     left_out: list[str] = []
     for path in _walk(folder):
         if path.is_dir():
-            left_out.append(f"{path}: a Helm chart; to check it: helm template {path} | dracaena validate -")
+            left_out.append(f"{path}: a Helm chart; what it renders can be read: helm template {path} | dracaena … -")
             continue
         documents = _documents(str(path))
         if any(_is_object(document.value) for document in documents):

@@ -6,7 +6,8 @@ import argparse
 import json
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from dracaena.api.names import DEFAULT_DRIVER_NAME
@@ -15,19 +16,24 @@ from dracaena.cli.commands import Commands
 if TYPE_CHECKING:
     from dracaena.api.objects import Node
     from dracaena.cli.cluster_objects import ClusterObjects
+    from dracaena.cli.manifests import Manifest
     from dracaena.controller.allocation.simulation import Outcome, Simulation
 
 _DESCRIPTION: Final = """\
 Read Kubernetes objects from files and say what the controller would do, pod by pod, without a cluster.
 
 Read are Nodes, ResourceSlices, DeviceClasses, ResourceClaims, ResourceClaimTemplates and Pods, in YAML or JSON, also
-as lists. Claims that are allocated hold their devices. Pods are taken by priority, then age, then as they stand in
-the files; at last come claims that no pod names, as if a pod without other needs used each.
+as lists. Claims that are allocated hold their devices. Pods are taken by age, then as they stand in the files: one
+that was never created comes after those that were. At last come claims that no pod names, as if a pod without other
+needs used each. Priorities do not count, as they do not for the controller.
+
+Exit code: 0 also when something gets no devices, 2 when something cannot be read. Remarks go to standard error.
 """
 _EXAMPLES: Final = """\
 examples:
   What would this pod get in my cluster now?
-      kubectl get nodes,resourceslices,deviceclasses,resourceclaims -A -o yaml > cluster.yaml
+      kubectl get -A -o yaml \\
+          nodes,resourceslices,deviceclasses,resourceclaims,resourceclaimtemplates,pods > cluster.yaml
       dracaena simulate -f cluster.yaml -f pod.yaml
 
   With no cluster at all: a recorded machine as the one node
@@ -36,6 +42,10 @@ examples:
 """
 _WIDTH: Final = 118
 """Columns of the reasons below the table."""
+_WRITTEN_BY_PEOPLE: Final = ("DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "Pod")
+_MISTAKES_SHOWN: Final = 10
+"""Mistakes of the input that are named: a cluster of a later version may have a field that we do not know a
+thousand times."""
 
 
 def register(commands: Commands) -> None:
@@ -69,6 +79,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from dracaena.cli.cluster_objects import read_cluster_objects
     from dracaena.cli.manifests import load_manifests
     from dracaena.controller.allocation.simulation import Simulation
+    from dracaena.validation import printable
 
     manifests = load_manifests(arguments.paths)
     objects = read_cluster_objects(manifests.objects)
@@ -82,12 +93,13 @@ def _run(arguments: argparse.Namespace) -> int:
         templates=objects.templates,
     )
     outcomes = list(simulation.outcomes(objects.pods))
-    for line in (*manifests.left_out, *objects.left_out, *_remarks(objects, assumed, simulation)):
-        print(f"dracaena: {line}", file=sys.stderr)
+    refused = _refused(manifests.objects, arguments.driver_name)
+    for line in (*manifests.left_out, *objects.left_out, *refused, *_remarks(objects, assumed, simulation)):
+        print(f"dracaena: {printable(line)}", file=sys.stderr)
     if arguments.output == "json":
         print(json.dumps([_document(outcome) for outcome in outcomes], indent=2))
     else:
-        print("\n".join(_table(outcomes, simulation)))
+        print("\n".join(map(printable, _table(outcomes, simulation))))
     return 0
 
 
@@ -100,9 +112,35 @@ def _nodes_without_object(objects: ClusterObjects) -> Iterator[Node]:
         yield Node(metadata=ObjectMeta(name=name))
 
 
+def _refused(manifests: Sequence[Manifest], driver: str) -> Iterator[str]:
+    """Yield what the API server would refuse in what people write by hand: it would not come as far as a decision."""
+    mistakes = _mistakes(manifests, driver)
+    yield from islice(mistakes, _MISTAKES_SHOWN)
+    left = sum(1 for _ in mistakes)
+    if left:
+        yield f"{left} more of such mistakes: dracaena validate names them all"
+
+
+def _mistakes(manifests: Sequence[Manifest], driver: str) -> Iterator[str]:
+    from dracaena.validation import Severity, validate_object
+
+    for manifest in manifests:
+        if manifest.object["kind"] not in _WRITTEN_BY_PEOPLE:
+            continue
+        for finding in validate_object(manifest.object, driver):
+            if finding.severity is Severity.ERROR:
+                place = manifest.source.place.at(finding.path)
+                where = f"{manifest.source.file}:{place.line}:{place.column}"
+                yield f"{where}: a mistake in {finding.object}, taken as far as it goes: {finding}"
+
+
 def _remarks(objects: ClusterObjects, assumed: Sequence[Node], simulation: Simulation) -> Iterator[str]:
-    for node in assumed:
-        yield f"node {node.metadata.name} is not in the input: taken as one without labels and taints"
+    from dracaena.controller.allocation.explanation import NAMES_SHOWN
+
+    if assumed:
+        names = ", ".join(node.metadata.name for node in assumed[:NAMES_SHOWN])
+        names += ", …" if len(assumed) > NAMES_SHOWN else ""
+        yield f"not in the input, so taken as without labels and taints: {len(assumed)} of the nodes ({names})"
     if not objects.nodes and not assumed:
         yield "the input holds neither Nodes nor ResourceSlices: nothing can fit"
     for problem in simulation.inventory.problems():
@@ -116,7 +154,7 @@ def _document(outcome: Outcome) -> dict[str, Any]:
         "claim": outcome.claim,
         "pod": outcome.pod,
         "node": outcome.node,
-        "devices": [{key: result[key] for key in keys} for result in outcome.devices],
+        "devices": [{key: getattr(result, key) for key in keys} for result in outcome.devices],
         "score": dict(outcome.decision.score) if outcome.decision is not None else {},
         "reason": outcome.reason,
     }
@@ -136,7 +174,7 @@ def _table(outcomes: Sequence[Outcome], simulation: Simulation) -> Iterator[str]
     yield next(lines)
     for line, outcome in zip(lines, outcomes, strict=True):
         yield line
-        yield textwrap.fill(outcome.reason, _WIDTH, initial_indent="    ", subsequent_indent="    ")
+        yield from textwrap.wrap(outcome.reason, _WIDTH, initial_indent="    ", subsequent_indent="    ")
     served = sum(1 for outcome in outcomes if outcome.node is not None)
     yield f"{served} of {len(outcomes)} claims get their devices"
 
@@ -144,7 +182,9 @@ def _table(outcomes: Sequence[Outcome], simulation: Simulation) -> Iterator[str]
 def _gpus(outcome: Outcome, simulation: Simulation) -> str:
     """Return the ordinals of our GPUs, which is how the tree shows them, and the names of other devices."""
     pool = simulation.inventory.pool(outcome.node) if outcome.node is not None else None
-    if pool is None:
-        return "-"
-    names = [result["device"] for result in outcome.devices]
-    return ",".join(str(pool.devices.index(name)) if name in pool.devices else name for name in names)
+    known: Mapping[tuple[str, str, str | None], int] = {}
+    if pool is not None:
+        driver = simulation.inventory.driver
+        known = {(driver, pool.pool, name): ordinal for ordinal, name in enumerate(pool.devices)}
+    shown = (str(known.get((each.driver, each.pool, each.device), each.device)) for each in outcome.devices)
+    return ",".join(shown) or "-"

@@ -11,7 +11,15 @@ surely does something else than its author wants. docs/validate.md lists both, a
 
 from __future__ import annotations
 
-from dracaena.validation.findings import CelPosition, Finding, ObjectReference, Path, Severity, render_path
+from dracaena.validation.findings import (
+    CelPosition,
+    Finding,
+    ObjectReference,
+    Path,
+    Severity,
+    printable,
+    render_path,
+)
 from dracaena.validation.objects import is_checked, reference_to, validate_all, validate_object
 
 __all__ = [
@@ -21,6 +29,7 @@ __all__ = [
     "Path",
     "Severity",
     "is_checked",
+    "printable",
     "reference_to",
     "render_path",
     "validate_all",

@@ -11,6 +11,7 @@ from dracaena.validation.classes import check_class
 from dracaena.validation.field import Field, Report
 from dracaena.validation.findings import Finding, ObjectReference
 from dracaena.validation.pods import check_pod
+from dracaena.validation.policies import check_policies
 from dracaena.validation.references import Input, check_pod_references, check_repeated
 from dracaena.validation.slices import check_slice
 
@@ -62,7 +63,7 @@ def validate_all(
     references = [reference_to(document) for document in documents]
     inputs = Input(list(zip(references, documents, strict=True)))
     return tuple(
-        (*validate_object(document, driver), *_check_against(inputs, number, references[number], document))
+        (*validate_object(document, driver), *_check_against(inputs, number, references[number], document, driver))
         for number, document in enumerate(documents)
     )
 
@@ -86,12 +87,13 @@ def reference_to(document: Mapping[str, Any]) -> ObjectReference:
 
 
 def _check_against(
-    inputs: Input, number: int, reference: ObjectReference, document: Mapping[str, Any]
+    inputs: Input, number: int, reference: ObjectReference, document: Mapping[str, Any], driver: str
 ) -> tuple[Finding, ...]:
     group, kind = _group_and_kind(document)
     path = _POD_TEMPLATES.get((group, kind))
     references = () if path is None else check_pod_references(reference, document, path, inputs)
-    return (*check_repeated(number, reference, inputs), *references)
+    policies = check_policies(reference, document, inputs.classes, driver) if group == RESOURCE_GROUP else ()
+    return (*check_repeated(number, reference, inputs), *references, *policies)
 
 
 def _check_resource(field: Field, about: ObjectReference, driver: str) -> None:

@@ -19,6 +19,8 @@ class Input:
     def __init__(self, objects: Sequence[tuple[ObjectReference, Mapping[str, Any]]]) -> None:
         self._requests: dict[Key, RequestNames] = {}
         self._repeated: set[int] = set()
+        self.classes: dict[str, Any] = {}
+        """Name → spec of each DeviceClass, as it was written."""
         met: set[tuple[str, Key]] = set()
         for number, (reference, document) in enumerate(objects):
             if not isinstance(_value_at(document, ("metadata", "name")), str):
@@ -27,6 +29,8 @@ class Input:
             if (reference.api_version, key) in met:
                 self._repeated.add(number)
             met.add((reference.api_version, key))
+            if reference.kind == "DeviceClass":
+                self.classes[reference.name] = document.get("spec")
             if steps := _REQUESTS.get(reference.kind):
                 self._requests[key] = request_names(_value_at(document, steps))
 

@@ -105,7 +105,7 @@ def test_a_chart_and_other_files_of_a_folder_are_left_out_and_told(tmp_path: Pat
     loaded = load_manifests([str(tmp_path)])
     assert [each.object["metadata"]["name"] for each in loaded.objects] == ["a"]
     assert loaded.left_out == (
-        f"{tmp_path}/chart: a Helm chart; to check it: helm template {tmp_path}/chart | dracaena validate -",
+        f"{tmp_path}/chart: a Helm chart; what it renders can be read: helm template {tmp_path}/chart | dracaena … -",
         f"{tmp_path}/dashboard.json: holds no Kubernetes object",
         f"{tmp_path}/empty.yaml: holds no Kubernetes object",
     )
@@ -187,3 +187,8 @@ def test_our_own_manifests_are_read() -> None:
     loaded = load_manifests([str(Path(__file__).parents[3] / "deploy")])
     kinds: set[Any] = {manifest.object["kind"] for manifest in loaded.objects}
     assert {"DeviceClass", "Pod", "ResourceClaim", "ResourceClaimTemplate"} <= kinds
+
+
+def test_an_empty_path_is_not_the_folder_we_stand_in() -> None:
+    with pytest.raises(ManifestError, match="'': is no path, expected a file or folder"):
+        load_manifests([""])

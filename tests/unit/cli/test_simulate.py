@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +36,9 @@ def node(run: Run, tmp_path: Path) -> Callable[..., Path]:
     """Write the slices of a node with a recorded machine."""
 
     def _node(name: str, machine: str, *, with_object: bool = True) -> Path:
-        text = run("topology", "show", "--machine", machine, "-o", "resourceslices", "--node", name).out
+        shown = run("topology", "show", "--machine", machine, "-o", "resourceslices", "--node", name)
+        assert shown.code == 0, shown.err
+        text = shown.out
         if with_object:
             text += yaml.safe_dump(
                 {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}, explicit_start=True
@@ -113,14 +116,158 @@ def test_a_pod_gets_the_best_linked_pair_of_its_node(run: Run, node: Callable[..
     assert outcome["score"]["bandwidth_gb_s"] == 50  # two NVLinks of 25 GB/s: the best pair of a DGX-1V
 
 
-def test_pods_are_decided_by_priority_then_as_they_stand(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
-    names = ("first", "second", "urgent")
-    pods = [pod(name, generated("four"), priority=10 if name == "urgent" else 0) for name in names]
+def test_pods_are_decided_by_age_and_those_never_created_last(
+    run: Run, node: Callable[..., Path], tmp_path: Path
+) -> None:
+    ages = {"mine": None, "young": "2026-01-02T00:00:00Z", "mine-too": None, "old": "2026-01-01T00:00:00Z"}
+    pods = [pod(name, generated("four"), priority=len(name)) for name in ages]
+    for each in pods:
+        each["metadata"]["creationTimestamp"] = ages[each["metadata"]["name"]]
     files = written(tmp_path / "pods.yaml", template("four", 4), *pods)
     decided = outcomes(run, node("worker-1", "dgx-1v"), files)
-    assert [outcome["pod"] for outcome in decided] == ["default/urgent", "default/first", "default/second"]
-    assert [outcome["node"] for outcome in decided] == ["worker-1", "worker-1", None]
+    assert [outcome["pod"] for outcome in decided] == [
+        f"default/{name}" for name in ("old", "young", "mine", "mine-too")
+    ]
+    assert [outcome["node"] for outcome in decided] == ["worker-1", "worker-1", None, None]
     assert not devices(decided[0]) & devices(decided[1])
+
+
+def test_two_entries_of_a_pod_may_name_one_claim(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
+    entries = [{"name": name, "resourceClaimName": "both"} for name in ("one", "two")]
+    files = written(tmp_path / "pods.yaml", claim("both", 2), pod("a", *entries))
+    (outcome,) = outcomes(run, node("worker-1", "dgx-1v"), files)
+    assert (outcome["claim"], len(devices(outcome))) == ("default/both", 2)
+    assert outcome["reason"].startswith("2 of the GPUs of worker-1")
+
+
+def test_a_claim_without_requests_is_left_to_kube_scheduler(
+    run: Run, node: Callable[..., Path], tmp_path: Path
+) -> None:
+    empty = claim("empty", 1) | {"spec": {}}
+    entries = [{"name": name, "resourceClaimName": name} for name in ("empty", "two")]
+    for pods, wanted in (([], 1), ([pod("a", *entries)], 2)):
+        decided = outcomes(
+            run, node("worker-1", "dgx-1v"), written(tmp_path / "c.yaml", empty, *pods, *[claim("two", 2)] * len(pods))
+        )
+        assert len(decided) == wanted
+        assert {each["reason"] for each in decided if each["claim"] == "default/empty"} == {
+            "left to kube-scheduler: asks for no device of gpu.dracaena.dev"
+        }
+
+
+def test_a_claim_that_is_being_deleted_gets_nothing(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
+    going = claim("going", 2, deletionTimestamp="2026-01-01T00:00:00Z")
+    named_by_a_pod = claim("named", 2, deletionTimestamp="2026-01-01T00:00:00Z")
+    files = written(tmp_path / "c.yaml", going, named_by_a_pod, pod("a", named("named")))
+    decided = outcomes(run, node("worker-1", "dgx-1v"), files)
+    assert [(outcome["pod"], outcome["node"], outcome["reason"]) for outcome in decided] == [
+        ("default/a", None, "claim default/named is being deleted"),
+        (None, None, "claim default/going is being deleted"),
+    ]
+
+
+def test_a_claim_generated_for_another_pod_is_not_taken(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "u-before", "controller": True}
+    status = {"resourceClaimStatuses": [{"name": "gpus", "resourceClaimName": "a-gpus-1"}]}
+    again = pod("a", generated("two")) | {"metadata": {"name": "a", "uid": "u-now"}, "status": status}
+    files = written(tmp_path / "p.yaml", template("two", 2), claim("a-gpus-1", 2, ownerReferences=[owner]), again)
+    decided = outcomes(run, node("worker-1", "dgx-1v"), files)
+    assert decided[0]["reason"] == "claim default/a-gpus-1 was not generated for this pod"
+    assert decided[0]["node"] is None
+
+
+def test_a_pod_sees_only_claims_of_its_namespace(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
+    there = pod("a", named("both"))
+    there["metadata"]["namespace"] = "team"
+    decided = outcomes(run, node("worker-1", "dgx-1v"), written(tmp_path / "p.yaml", claim("both", 2), there))
+    assert [(outcome["claim"], outcome["pod"], outcome["node"]) for outcome in decided] == [
+        ("team/both", "team/a", None),
+        ("default/both", None, "worker-1"),
+    ]
+
+
+def test_null_is_the_same_as_nothing_but_not_in_opaque_parameters(
+    run: Run, node: Callable[..., Path], tmp_path: Path
+) -> None:
+    bare = pod("a", named("plain"), tolerations=None, affinity=None, priority=None, nodeSelector=None)
+    plain, broken = claim("plain", 2, creationTimestamp=None, labels=None), claim("broken", 2)
+    policy = {"apiVersion": "gpu.dracaena.dev/v1alpha1", "kind": "TopologyPolicy", "requirement": None}
+    broken["spec"]["devices"]["config"] = [{"opaque": {"driver": "gpu.dracaena.dev", "parameters": policy}}]
+    decided = outcomes(run, node("worker-1", "dgx-1v"), written(tmp_path / "p.yaml", bare, plain, broken))
+    assert [(outcome["claim"], outcome["node"]) for outcome in decided] == [
+        ("default/plain", "worker-1"),
+        ("default/broken", None),
+    ]
+    assert "$.requirement: nothing, expected one of 'BestEffort'" in decided[1]["reason"]
+
+
+def test_the_same_object_may_stand_in_two_files(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
+    again = written(tmp_path / "again.yaml", claim("two", 2))
+    decided = outcomes(run, node("worker-1", "dgx-1v"), written(tmp_path / "c.yaml", claim("two", 2)), again)
+    assert [outcome["claim"] for outcome in decided] == ["default/two"]
+
+
+def test_what_the_server_would_refuse_is_told_with_its_place(
+    run: Run, node: Callable[..., Path], tmp_path: Path
+) -> None:
+    wrong = claim("wrong", 4)
+    wrong["spec"]["devices"]["requests"][0]["exactly"]["cuont"] = 2
+    path = written(tmp_path / "c.yaml", wrong)
+    result = run("simulate", "-f", CLASSES, "-f", node("worker-1", "dgx-1v"), "-f", path)
+    assert result.code == 0
+    assert f"dracaena: {path}:" in result.err
+    assert "a mistake in ResourceClaim wrong, taken as far as it goes: spec.devices.requests[0].exactly.cuont" in (
+        result.err
+    )
+    assert result.err.count("\n") == 1
+
+
+def test_names_in_the_table_do_not_command_the_terminal(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
+    path = written(tmp_path / "c.yaml", claim("a\x1b[31mb", 9))
+    result = run("simulate", "-f", CLASSES, "-f", node("worker-1", "dgx-1v"), "-f", path)
+    assert "default/a\\u001b[31mb" in result.out
+    assert "\x1b" not in result.out + result.err
+
+
+def test_of_many_mistakes_ten_are_named(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
+    path = written(tmp_path / "c.yaml", *(claim(f"c{number}", 1) | {"extra": 1} for number in range(13)))
+    result = run("simulate", "-f", CLASSES, "-f", node("worker-1", "dgx-1v"), "-f", path)
+    lines = result.err.splitlines()
+    assert len(lines) == 11
+    assert all("unknown field: 1" in line for line in lines[:10])
+    assert lines[10] == "dracaena: 3 more of such mistakes: dracaena validate names them all"
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        [1],
+        {"nodeSelectorTerms": {"a": "b"}},
+        {"nodeSelectorTerms": [3]},
+        {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "In", "values": 3}]}]},
+        {"nodeSelectorTerms": [{"matchExpressions": [{"key": ["a"], "operator": "In", "values": ["x"]}]}]},
+        {"nodeSelectorTerms": [{"matchFields": ["metadata.name"]}]},
+        {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "in", "values": ["x"]}]}]},
+    ],
+)
+def test_a_broken_node_selector_is_one_line_with_its_place(run: Run, tmp_path: Path, selector: object) -> None:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": selector}
+    for wrong in (
+        pod("a", named("b"), affinity={"nodeAffinity": required}),
+        claim("b", 1) | {"status": {"allocation": {"nodeSelector": selector}}},
+    ):
+        path = written(tmp_path / "bad.yaml", wrong)
+        result = run("simulate", "-f", path)
+        assert (result.code, result.out) == (2, "")
+        assert result.err.startswith(f"dracaena: {path}:")
+        assert result.err.count("\n") == 1
+
+
+def test_node_affinity_of_a_wrong_type_is_one_line(run: Run, tmp_path: Path) -> None:
+    path = written(tmp_path / "bad.yaml", pod("a", named("b"), affinity={"nodeAffinity": [1]}))
+    result = run("simulate", "-f", path)
+    assert (result.code, result.out) == (2, "")
+    assert "spec.affinity.nodeAffinity: wrong type: a list of 1, expected an object" in result.err
 
 
 def test_what_does_not_fit_has_reasons_and_no_devices(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
@@ -149,7 +296,7 @@ def test_pods_share_a_claim_and_only_the_first_is_decided(run: Run, node: Callab
 def test_two_claims_of_a_pod_are_decided_together(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
     entries = [{"name": "one", "resourceClaimName": "one"}, {"name": "two", "resourceClaimName": "two"}]
     files = written(tmp_path / "pods.yaml", claim("one", 2), claim("two", 2), pod("a", *entries))
-    one, two = outcomes(run, node("worker-1", "h100-pcie-bridges"), node("worker-2", "dgx-1v"), files)
+    one, two = outcomes(run, node("worker-1", "h100-pcie-bridged-numa-3-5"), node("worker-2", "dgx-1v"), files)
     assert (one["claim"], two["claim"]) == ("default/one", "default/two")
     assert one["node"] == two["node"]
     assert one["score"] == two["score"]
@@ -181,7 +328,9 @@ def test_the_table_shows_ordinals_and_the_reason_below(run: Run, node: Callable[
     lines = result.out.splitlines()
     assert lines[0].split() == ["POD", "CLAIM", "NODE", "GPUS", "LINKS"]
     assert lines[1].split() == ["default/train", "default/train-gpus", "worker-1", "2,3", "1", "pair", "NV2"]
-    assert lines[2].startswith("    2 of the GPUs of worker-1: 1 pair NV2 (bandwidth: 50 GB/s")
+    assert lines[2].startswith("    2 of the GPUs of worker-1: 1 pair NV2 (share of the ideal bandwidth: 100 %")
+    assert lines[3].startswith("    ")
+    assert max(map(len, lines)) <= 118
     assert "    0/1 nodes fit: 1 with fewer than 9 free GPUs (worker-1)" in lines
     assert lines[-1] == "1 of 2 claims get their devices"
     assert result.err == ""
@@ -191,7 +340,9 @@ def test_slices_without_their_node_are_taken_and_told(run: Run, node: Callable[.
     path = node("worker-1", "dgx-1v", with_object=False)
     result = run("simulate", "-f", CLASSES, "-f", path, "-f", written(tmp_path / "c.yaml", claim("two", 2)))
     assert (result.code, "1 of 1 claims" in result.out) == (0, True)
-    assert "node worker-1 is not in the input: taken as one without labels and taints" in result.err
+    assert result.err == (
+        "dracaena: not in the input, so taken as without labels and taints: 1 of the nodes (worker-1)\n"
+    )
 
 
 def test_a_broken_pool_is_named(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
@@ -208,9 +359,17 @@ def test_nothing_to_decide_is_said(run: Run, node: Callable[..., Path]) -> None:
 
 
 def test_other_kinds_are_left_out_and_named(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
-    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}}
-    result = run("simulate", "-f", node("worker-1", "dgx-1v"), "-f", written(tmp_path / "s.yaml", service))
-    assert (result.code, result.err) == (0, f"dracaena: {tmp_path}/s.yaml:1: Service: plays no part in decisions\n")
+    services = [{"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}} for name in ("web", "db")]
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"}}
+    path = written(tmp_path / "s.yaml", *services, job)
+    result = run("simulate", "-f", node("worker-1", "dgx-1v"), "-f", path)
+    assert result.code == 0
+    services_told, job_told = result.err.splitlines()
+    assert services_told == (
+        f"dracaena: left out: 2 of kind Service, the first at {path}:1: plays no part in decisions"
+    )
+    assert job_told.startswith(f"dracaena: left out: 1 of kind Job, the first at {path}:")
+    assert job_told.endswith("pods are simulated when they are in the input themselves")
 
 
 def test_objects_come_from_standard_input(run: Run, node: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +383,7 @@ def test_objects_come_from_standard_input(run: Run, node: Callable[..., Path], m
     ("objects", "said"),
     [
         ([{"apiVersion": "v1", "kind": "Pod", "metadata": {}}], "Pod does not decode: Object missing required field"),
-        ([claim("a", 1), claim("a", 2)], "ResourceClaim default/a stands in the input already"),
+        ([claim("a", 1), claim("a", 2)], "another ResourceClaim default/a stands in the input already"),
         (
             [claim("a", 1) | {"apiVersion": "resource.k8s.io/v1beta1"}],
             "ResourceClaim has apiVersion resource.k8s.io/v1beta1, expected resource.k8s.io/v1",
@@ -252,7 +411,7 @@ def test_a_path_that_is_not_there_is_named(run: Run, tmp_path: Path) -> None:
 def test_the_same_input_gives_the_same_output(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
     pods = [pod(f"p{number}", generated("two")) for number in range(6)]
     files = written(tmp_path / "pods.yaml", template("two", 2), *pods)
-    nodes = [node("worker-1", "dgx-1v"), node("worker-2", "h100-pcie-bridges")]
+    nodes = [node("worker-1", "dgx-1v"), node("worker-2", "h100-pcie-bridged-numa-3-5")]
     assert outcomes(run, *nodes, files) == outcomes(run, files, *reversed(nodes))
 
 
@@ -268,3 +427,33 @@ def test_a_claim_that_its_template_has_made_is_decided_once_for_its_pod(
     assert [(outcome["pod"], outcome["claim"]) for outcome in decided] == [
         ("default/train", "default/train-gpus-x7k2p")
     ]
+
+
+def test_no_device_is_given_twice_and_what_is_given_can_be_given_back_as_input(
+    run: Run, node: Callable[..., Path], tmp_path: Path
+) -> None:
+    chance = random.Random(7)
+    nodes = [node("worker-1", "dgx-1v"), node("worker-2", "h100-pcie-bridged-numa-3-5"), node("worker-3", "hgx-h100")]
+    wanted = {f"c{number}": claim(f"c{number}", chance.choice((1, 1, 2, 2, 3, 4, 8))) for number in range(14)}
+
+    def decided(*claims: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        path = tmp_path / "claims.json"  # as kubectl writes it
+        path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": claims}))
+        return {each["claim"].removeprefix("default/"): each for each in outcomes(run, *nodes, path)}
+
+    whole = decided(*wanted.values())
+    given = [(each["pool"], each["device"]) for outcome in whole.values() for each in outcome["devices"]]
+    assert len(given) == len(set(given)) > 16
+    assert all(each["pool"] == outcome["node"] for outcome in whole.values() for each in outcome["devices"])
+    assert any(outcome["node"] is None for outcome in whole.values())
+    served = list(whole)[:6]
+    for name in served:
+        rule = {"key": "metadata.name", "operator": "In", "values": [whole[name]["node"]]}
+        selector = {"nodeSelectorTerms": [{"matchFields": [rule]}]}
+        allocation = {"devices": {"results": whole[name]["devices"]}, "nodeSelector": selector}
+        if whole[name]["devices"]:
+            wanted[name]["status"] = {"allocation": allocation}
+    rest = decided(*wanted.values())
+    assert {name: outcome["devices"] for name, outcome in rest.items()} == {
+        name: outcome["devices"] for name, outcome in whole.items() if name not in served or not outcome["devices"]
+    }
