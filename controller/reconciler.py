@@ -140,8 +140,11 @@ class Reconciler:
         return min(waits, default=None)
 
     def _ready_claims(self, pod: Pod) -> tuple[ResourceClaim, ...] | _Missing | _Later:
-        """Return all claims of a pod, in the order of its spec, when all are there and none is going."""
-        claims = []
+        """Return all claims of a pod, in the order of its spec, when all are there and none is going.
+
+        Two entries may name one claim: it comes once.
+        """
+        claims: dict[str, ResourceClaim] = {}
         for reference in pod_claims(pod):
             if reference.key is None:
                 return _Missing(f"the claim for {reference.alias} is not generated from its template yet")
@@ -152,8 +155,8 @@ class Reconciler:
                 return _Later(f"claim {reference.key} was not generated for this pod")
             if claim.metadata.deletion_timestamp is not None:
                 return _Later(f"claim {reference.key} is being deleted")
-            claims.append(claim)
-        return tuple(claims)
+            claims[reference.key] = claim
+        return tuple(claims.values())
 
     def _decide(self, pod: Pod, claims: Sequence[ResourceClaim]) -> Decision | _Later:
         began_s = self._clock.monotonic()

@@ -33,7 +33,7 @@ class CelSelectors:
         try:
             selector = self._memo.compile(expression)
         except cel.CompileError as error:
-            return SelectorFailure(str(error))
+            return _no_selector(error)
         outcome = self._memo.evaluate(selector, self._device(device))
         return SelectorFailure(outcome.reason) if isinstance(outcome, cel.Failed) else outcome is cel.MATCH
 
@@ -42,7 +42,7 @@ class CelSelectors:
         try:
             return self._memo.compile(expression).footprint
         except cel.CompileError as error:
-            return SelectorFailure(str(error))
+            return _no_selector(error)
 
     def _device(self, device: Device) -> cel.Device:
         known = self._devices.get(id(device))
@@ -51,6 +51,11 @@ class CelSelectors:
                 self._devices.clear()
             known = self._devices[id(device)] = (device, cel_device(device))
         return known[1]
+
+
+def _no_selector(error: cel.CompileError) -> SelectorFailure:
+    """Say it in one line: reasons stand in Events, where a caret would point nowhere."""
+    return SelectorFailure(f"{error.message} (line {error.line}, column {error.column})")
 
 
 def cel_device(device: Device) -> cel.Device:

@@ -315,6 +315,14 @@ def test_a_second_pod_on_an_allocated_claim_needs_no_decision() -> None:
     assert bench.told() == []
 
 
+def test_a_claim_that_two_entries_of_a_pod_name_is_allocated_once() -> None:
+    bench = Bench()
+    bench.add(pod("p", "c", "c"), claim("c", request(count=2)))
+    bench.run()
+    assert [verb for verb, _ in bench.api.writes] == ["mark", "allocate"]
+    assert len(bench.held("c") or ()) == 2
+
+
 def test_two_pods_on_one_new_claim_allocate_it_once() -> None:
     bench = Bench()
     bench.add(pod("p", "c"), pod("q", "c"), claim("c"))
