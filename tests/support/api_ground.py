@@ -26,6 +26,7 @@ _COLLECTIONS = (
     "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates",
     "/apis/resource.k8s.io/v1/resourceslices",
     "/apis/resource.k8s.io/v1/deviceclasses",
+    "/apis/coordination.k8s.io/v1/namespaces/default/leases",
     "/api/v1/namespaces/default/events",
     _NODES,
 )
