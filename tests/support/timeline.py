@@ -134,7 +134,7 @@ class MachineClock:
                 self._timeline.sleep(pause.end_s - self._timeline.now_s)
 
     def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
-        raise NotImplementedError
+        raise AssertionError("an election waits for an event, never on a condition")
 
     def sleep_until_set(self, event: threading.Event, timeout_s: float) -> bool:
         if not event.is_set():
