@@ -16,8 +16,10 @@ from dracaena.controller.allocation.answers import Answers, QuestionAnswers
 from dracaena.controller.allocation.choices import Choice, Engine
 from dracaena.controller.allocation.demands import RefusalKind, Refused
 from dracaena.controller.allocation.explanation import Unsatisfied, unsatisfied
+from dracaena.controller.allocation.identities import IdentityMasks
 from dracaena.controller.allocation.inventory import Inventory
 from dracaena.controller.allocation.joint_search import Found, JointSearch, Rules
+from dracaena.controller.allocation.late_ways import late_ways
 from dracaena.controller.allocation.node_filter import PINNED_ELSEWHERE
 from dracaena.controller.allocation.node_fit import node_selector_matches
 from dracaena.controller.allocation.pod_demand import PodDemand, read_pod_demand
@@ -85,7 +87,8 @@ class Allocator:
         self.engine = Engine(relative_up_to_gpus=relative_up_to_gpus)
         self.selectors = CelSelectors(Features())
         self._answers = Answers(self.engine, self.selectors)
-        self._rules = Rules(self.engine, self.selectors, max_steps, first_fit)
+        identities = IdentityMasks(self.selectors)
+        self._rules = Rules(self.engine, self.selectors, identities, max_steps, first_fit)
         self._share_ids = share_ids or numbered_share_ids()
 
     def allocate(
@@ -119,7 +122,8 @@ class Allocator:
             if best is not None:
                 made = self._planned(inventory, demand, best)
                 if not isinstance(made, NeedsPerson):
-                    return replace(made, census=joint.census())
+                    second = None if self._rules.first_fit else joint.second()
+                    return replace(made, runner_up=_next_best(best, second), census=joint.census())
                 return _refused(made, demand)
             if refused is None and joint.mistake is not None:
                 refused = _refused(joint.mistake, demand)
@@ -142,13 +146,14 @@ class Allocator:
         if not demand.claims:
             return unsatisfied((name, PINNED_ELSEWHERE) for name in inventory.nodes.names)
         reading = next(self._readings(inventory, demand))
-        skipped = way_count(demand.claims) - MAX_WAYS
-        note = f", and {skipped} ways to choose alternatives were not tried" if skipped > 0 else ""
-        return unsatisfied((name, text + note) for name, text in self._reasons(inventory, demand, reading))
+        return unsatisfied(self._reasons(inventory, demand, reading))
 
     def _readings(self, inventory: Inventory, demand: PodDemand) -> Iterator[Reading]:
         for way in islice(ways(demand.claims), MAX_WAYS):
             yield read_way(inventory.driver, way, self.selectors)
+        if way_count(demand.claims) > MAX_WAYS:
+            for way in late_ways(inventory, demand, self._rules):
+                yield read_way(inventory.driver, way, self.selectors)
 
     def _is_exact(self, inventory: Inventory, reading: Reading) -> bool:
         return reading.exact and not self._rules.first_fit and not inventory.allowed_drivers
@@ -216,6 +221,14 @@ def _is_somewhere(inventory: Inventory, demand: PodDemand) -> bool:
     names = inventory.nodes.selected(demand.pins)
     nodes = (inventory.nodes.get(name).node for name in (inventory.nodes.names if names is None else names))
     return any(all(node_selector_matches(selector, node) for selector in demand.pins) for node in nodes)
+
+
+def _next_best(winner: Found, other: Found | None) -> RunnerUp | None:
+    """Return what another node would have given, where both were chosen by their links."""
+    if other is None or winner.chosen.choice is None or other.chosen.choice is None:
+        return None
+    part = winner.chosen.choice.score.first_difference(other.chosen.choice.score)
+    return RunnerUp(other.pool, other.chosen.choice, part or "node_name")
 
 
 def _runner_up(winner: Placement, other: Placement | None) -> RunnerUp | None:

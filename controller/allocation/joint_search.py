@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from dracaena.api.resourceclaim import Unsupported
 from dracaena.controller.allocation.answers import QuestionAnswers, one_number
 from dracaena.controller.allocation.choices import Choice, Engine
+from dracaena.controller.allocation.demands import ClaimDemand
+from dracaena.controller.allocation.identities import IdentityMasks
 from dracaena.controller.allocation.inventory import Inventory, Place
 from dracaena.controller.allocation.joint import Asked, Chosen, NodeGpus, choose
 from dracaena.controller.allocation.pod_demand import PodDemand
@@ -36,12 +38,21 @@ FIRST: Final = -1
 """Rank of what has to be looked at before anything is decided."""
 
 
+SECOND_LOOKS: Final = 2
+"""Nodes that are asked for a runner-up: it is told to people and decides nothing, and each look costs as much as a
+small decision."""
+
+LACKS: Final = "without enough free devices that the selectors name by their identity"
+"""Why a node is out before the rules are asked, in words that follow a count of nodes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What all nodes have in common."""
 
     engine: Engine
     selectors: CelSelectors
+    identities: IdentityMasks
     max_steps: int
     """Of the search, for a pod and node."""
     first_fit: bool
@@ -64,11 +75,9 @@ class JointSearch:
     ) -> None:
         self._inventory, self._demand, self._reading = inventory, demand, reading
         self._answers, self._rules = answers, rules
-        self._classes = {
-            request.demand.device_class.name: request.demand.device_class for request in reading.way.requests
-        }
         self._known: dict[tuple[object, int], Chosen | DoesNotFit] = {}
         self._reasons: Counter[str] = Counter()
+        self._heap: list[tuple[int, str, Found | None]] = []
         self.mistake: NeedsPerson | None = None
         """The first thing that only a person can mend and that kept a node from being used."""
 
@@ -78,10 +87,17 @@ class JointSearch:
         `only` narrows the nodes. Cost: a bound a bucket, and the rules asked for each node that is come to; nodes of
         one kind and with equal free devices are asked once where nothing else matters.
         """
-        if only is not None and not only:
-            return None
-        heap: list[tuple[int, str, Found | None]] = [(rank, name, None) for rank, name in self._bounds(only)]
-        heapq.heapify(heap)
+        self._heap = [] if only is not None and not only else [(rank, name, None) for rank, name in self._bounds(only)]
+        heapq.heapify(self._heap)
+        return self._next(None)
+
+    def second(self) -> Found | None:
+        """Return what the next best node gives after best(); None also where a few nodes more do not tell."""
+        return self._next(SECOND_LOOKS)
+
+    def _next(self, looks: int | None) -> Found | None:
+        """Walk on to the next node in order that gives something, and ask at most so many on the way."""
+        heap = self._heap
         while heap:
             rank, name, found = heapq.heappop(heap)
             if found is not None:
@@ -90,6 +106,9 @@ class JointSearch:
             if unfit is not None:
                 self._reasons[unfit] += 1
                 continue
+            if looks == 0:
+                return None
+            looks = None if looks is None else looks - 1
             answer = self.on_node(name)
             if isinstance(answer, str):
                 self._reasons[answer] += 1
@@ -109,6 +128,9 @@ class JointSearch:
         place = self._inventory.place(name)
         if isinstance(place, str):
             return place
+        lack = self._lack(name, place)
+        if lack is not None:
+            return lack
         key = (place.kind, place.free)
         known = self._known.get(key) if self._is_alike(name) else None
         if isinstance(known, DoesNotFit):
@@ -126,6 +148,20 @@ class JointSearch:
     def _is_alike(self, name: str) -> bool:
         """Whether every node of the same kind with the same free devices gives the same."""
         return not self._reading.identity and name not in self._inventory.mixed and name not in self._demand.beside
+
+    def _lack(self, name: str, place: Place) -> str | None:
+        """Say that a node lacks the very devices that some request names; None when it may have them."""
+        if not any(self._reading.apart) or name in self._inventory.mixed:
+            return None
+        pool = self._inventory.pool(name)
+        assert pool is not None
+        for count, expressions in zip(self._reading.question.counts, self._reading.apart, strict=True):
+            mask = place.free
+            for expression in expressions:
+                mask &= self._rules.identities.may_match(self._inventory.driver, expression, pool)
+            if mask.bit_count() < count:
+                return LACKS
+        return None
 
     def _rank(self, choice: Choice | None) -> int:
         if self._rules.first_fit:
@@ -164,11 +200,7 @@ class JointSearch:
         inventory, way = self._inventory, self._reading.way
         pool = inventory.pool(name)
         assert pool is not None
-        slices, books = inventory.reach(name)
-        classes: Mapping[str, structured.DeviceClass | Unsupported] = self._every_class()
-        cluster = Cluster(slices, classes, books, self._rules.selectors, Features())
-        node = inventory.nodes.get(name).node
-        problem = pose(cluster, node, [claim.spec for claim in way.claims])
+        problem = pose_on(inventory, name, way.claims, self._rules.selectors)
         if not isinstance(problem, Problem):
             return problem
         held = self._demand.beside.get(name, 0)
@@ -179,20 +211,25 @@ class JointSearch:
         asked = Asked(
             chosen=way.chosen,
             policies={request.key: request.demand.policy for request in way.requests},
-            base=(_offered(inventory.driver, pool),),
+            base=(offered_only(inventory.driver, pool),),
             max_steps=self._rules.max_steps,
             first_fit=self._rules.first_fit,
         )
         chosen = choose(problem, gpus, self._rules.engine, asked)
         return Found(pool, problem, chosen) if isinstance(chosen, Chosen) else chosen
 
-    def _every_class(self) -> Mapping[str, structured.DeviceClass | Unsupported]:
-        """Return all classes that the claims name; posing a question checks every alternative."""
-        for claim in self._reading.way.claims:
-            for entry in claim.requests:
-                for demand in entry:
-                    self._classes.setdefault(demand.device_class.name, demand.device_class)
-        return self._classes
+
+def pose_on(
+    inventory: Inventory, node: str, claims: Sequence[ClaimDemand], selectors: CelSelectors
+) -> Problem | DoesNotFit | NeedsPerson:
+    """Return the question what the claims may get on a node, with every alternative open; or its answer."""
+    slices, books = inventory.reach(node)
+    # Posing a question checks every alternative, so all their classes are needed.
+    classes: dict[str, structured.DeviceClass | Unsupported] = {
+        one.device_class.name: one.device_class for claim in claims for entry in claim.requests for one in entry
+    }
+    cluster = Cluster(slices, classes, books, selectors, Features())
+    return pose(cluster, inventory.nodes.get(node).node, [claim.spec for claim in claims])
 
 
 def _where(found: DoesNotFit) -> str:
@@ -203,7 +240,7 @@ def _ids(driver: str, pool: NodePool) -> tuple[DeviceId | None, ...]:
     return tuple(None if name is None else DeviceId(driver, pool.pool, name) for name in pool.devices)
 
 
-def _offered(driver: str, pool: NodePool) -> Restriction:
+def offered_only(driver: str, pool: NodePool) -> Restriction:
     """Return what keeps devices without our taint from being given: kube-scheduler allocates them."""
     names = [name for ordinal, name in enumerate(pool.devices) if name is not None and pool.offered >> ordinal & 1]
     devices = frozenset(DeviceId(driver, pool.pool, name) for name in (*names, *pool.others))

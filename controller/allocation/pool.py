@@ -71,6 +71,8 @@ class NodePool:
     kind: NodeKind
     devices: tuple[str | None, ...]
     """Device name of each ordinal; None for a GPU that is not published or does not decode."""
+    published: tuple[Device | None, ...]
+    """What is published of each of these."""
     offered: int
     """Mask of the whole GPUs that carry our taint: ours to allocate. Without it the node has opted out."""
     others: tuple[str, ...] = ()
@@ -170,13 +172,15 @@ def _decode(driver: str, pool: str, node: str, devices: list[Device]) -> PoolRea
     taints = {device.name: [_timeless(taint) for taint in device.taints if taint.key != key] for device in devices}
     foreign = ((gpu.ordinal, tuple(taints[gpu.name])) for gpu in decoded.gpus)
     box = make_box(decoded.topology, {gpu.ordinal: gpu.gpu for gpu in decoded.gpus})
-    traits = make_traits(driver, [by_name[name] if name is not None else None for name in names])
+    published = tuple(None if name is None else by_name[name] for name in names)
+    traits = make_traits(driver, published)
     whole = {gpu.name: gpu.ordinal for gpu in decoded.gpus if gpu.name in ours and _is_plain(by_name[gpu.name])}
     node_pool = NodePool(
         node=node,
         pool=pool,
         kind=NodeKind(box, tuple((ordinal, found) for ordinal, found in foreign if found), traits),
         devices=tuple(names),
+        published=published,
         offered=mask_of(whole.values()),
         others=tuple(sorted(ours - whole.keys() - {problem.device for problem in decoded.problems})),
     )

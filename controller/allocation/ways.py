@@ -20,8 +20,8 @@ from dracaena.controller.allocation.structured.search import RequestKey
 from dracaena.controller.allocation.traits import is_identity, reads_identity
 
 MAX_WAYS: Final = 64
-"""Ways that are looked at: those of two requests with all eight alternatives that the API allows. What sorts behind
-them is not tried, and explain() says so."""
+"""Ways that are gone through: those of two requests with all eight alternatives that the API allows. Behind them only
+those are tried that some node comes to by itself (late_ways)."""
 
 MAX_MATCHES: Final = 2
 """Constraints whose values are gone through together for a kind of node: 8 × 8 look-ups for the usual 8 GPUs."""
@@ -78,6 +78,8 @@ class Reading:
     """Whether the answer to the question is all there is to know about a node that has nothing but whole GPUs."""
     identity: bool
     """Whether equal nodes may give different answers."""
+    apart: tuple[tuple[str, ...], ...] = ()
+    """Of each scored request the selectors that read an identity: they can be asked of a node's devices only."""
 
     @property
     def has_all(self) -> bool:
@@ -124,14 +126,15 @@ def read_way(driver: str, way: Way, selectors: CelSelectors) -> Reading:
                 matches.append(Match(constraint.attribute, concerns, distinct=constraint.distinct))
                 continue
             exact = False
-    kept = []
+    kept, apart = [], []
     for chosen in scored:
         expressions = (*chosen.demand.device_class.selectors, *chosen.demand.request.selectors)
-        readable = tuple(e for e in expressions if not reads_identity(driver, _footprint(selectors, e)))
-        identity = identity or len(readable) < len(expressions)
+        unreadable = tuple(e for e in expressions if reads_identity(driver, _footprint(selectors, e)))
+        identity = identity or bool(unreadable)
+        apart.append(unreadable)
         # The amounts that are wanted are rules about one device, which the general path asks.
         exact = exact and chosen.demand.request.capacity is None
-        kept.append(readable)
+        kept.append(tuple(e for e in expressions if e not in unreadable))
     exact = exact and not identity and len(matches) <= MAX_MATCHES
     question = Question(
         counts=tuple(chosen.demand.count for chosen in scored),
@@ -141,7 +144,22 @@ def read_way(driver: str, way: Way, selectors: CelSelectors) -> Reading:
         ),
         matches=tuple(matches[:MAX_MATCHES]),
     )
-    return Reading(way, question, exact, identity)
+    return Reading(way, question, exact, identity, tuple(apart))
+
+
+def reads_identities(driver: str, claims: Sequence[ClaimDemand], selectors: CelSelectors) -> bool:
+    """Return whether equal nodes may give different answers to some alternative of the claims."""
+    expressions = {
+        expression
+        for claim in claims
+        for entry in claim.requests
+        for demand in entry
+        for expression in (*demand.device_class.selectors, *demand.request.selectors)
+    }
+    constrained = (constraint.attribute for claim in claims for constraint in claim.spec.constraints)
+    return any(is_identity(driver, attribute) for attribute in constrained) or any(
+        reads_identity(driver, _footprint(selectors, expression)) for expression in expressions
+    )
 
 
 def _footprint(selectors: CelSelectors, expression: str) -> cel.Footprint:

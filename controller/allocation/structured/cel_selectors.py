@@ -37,6 +37,14 @@ class CelSelectors:
         outcome = self._memo.evaluate(selector, self._device(device))
         return SelectorFailure(outcome.reason) if isinstance(outcome, cel.Failed) else outcome is cel.MATCH
 
+    def evaluate_once(self, expression: str, device: Device) -> bool | SelectorFailure:
+        """Answer as evaluate() does, and remember nothing: for what will not be asked again. Never raises."""
+        try:
+            outcome = self._memo.compile(expression).evaluate(cel_device(device))
+        except cel.CompileError as error:
+            return _no_selector(error)
+        return SelectorFailure(outcome.reason) if isinstance(outcome, cel.Failed) else outcome is cel.MATCH
+
     def footprint(self, expression: str) -> cel.Footprint | SelectorFailure:
         """Return what the expression can read of a device, or why it is no expression. Never raises."""
         try:

@@ -242,13 +242,59 @@ def test_the_first_alternative_that_any_node_can_serve_wins_over_a_better_linked
     assert msgspec.convert(document, AllocationResult).devices.results[0].request == "r/five"
 
 
-def test_alternatives_that_were_not_tried_are_counted_where_nothing_fits() -> None:
-    entries = [{"name": f"s{number}", "deviceClassName": DRIVER, "count": 8 + number} for number in range(8)]
+def test_of_more_alternatives_than_can_be_gone_through_the_one_that_a_node_can_serve_is_found() -> None:
+    """8 × 8 × 8 ways, of which only the last one is possible on each of two nodes."""
+    entries = [{"name": f"s{number}", "deviceClassName": DRIVER, "count": 9 - number} for number in range(8)]
     requests = [{"name": f"r{number}", "firstAvailable": entries} for number in range(3)]
-    inventory, asked = cluster([pool_slice("n", SEVEN)]), claim("c", *requests)
-    assert isinstance(decide(inventory, asked), NoFit)
-    why = Allocator().explain(inventory, pod("p", "c"), [asked])
-    assert "448 ways to choose alternatives were not tried" in str(why)
+    three = machine("three", blocks(3, inside="PIX", outside="PIX"), pcie_generation=4)
+    six = machine("six", blocks(6, inside="PIX", outside="PIX"), pcie_generation=4)
+    slices = [pool_slice("a", three), pool_slice("b", six)]
+    asked = claim("c", *requests)
+    few = decide(cluster(slices[:1], names=("a",)), asked)
+    assert isinstance(few, NoFit), "two GPUs is the least that an alternative asks for"
+    both = decide(cluster(slices, names=("a", "b")), asked)
+    assert both.node == "b"
+    assert {name for name, _ in given(both)} == {"r0/s7", "r1/s7", "r2/s7"}
+    assert len(given(both)) == 6
+
+
+def test_ways_that_only_nodes_come_to_are_taken_in_the_order_of_preference() -> None:
+    entries = [{"name": f"s{number}", "deviceClassName": DRIVER, "count": 9 - number} for number in range(8)]
+    requests = [{"name": f"r{number}", "firstAvailable": entries} for number in range(3)]
+    seven = cluster([pool_slice("a", PAIR), pool_slice("b", SEVEN)], names=("a", "b"))
+    served = decide(seven, claim("c", *requests))
+    assert [name for name, _ in given(served)] == ["r0/s6", "r0/s6", "r0/s6", "r1/s7", "r1/s7", "r2/s7", "r2/s7"]
+
+
+def test_a_gpu_that_is_named_by_its_uuid_is_given_from_the_node_that_has_it() -> None:
+    slices = [pool_slice(name, machine(name, blocks(4, inside="PIX", outside="PIX"))) for name in ("a", "b", "c")]
+    inventory = cluster(slices, names=("a", "b", "c"))
+    uuid = slices[1].spec.devices[2].attributes["uuid"].string
+    by_uuid = cel(f'device.attributes["{DRIVER}"].uuid == "{uuid}"')
+    allocator = Allocator()
+    found = decide(inventory, claim("c", request(selectors=by_uuid)), allocator=allocator)
+    assert (found.node, [name for _, name in given(found)]) == ("b", [slices[1].spec.devices[2].name])
+    inventory.commit(found)
+    again = pod("q", "d")
+    asked = claim("d", request(selectors=by_uuid))
+    assert isinstance(allocator.allocate(inventory, again, [asked]), NoFit)
+    why = str(allocator.explain(inventory, again, [asked]))
+    assert "3 without enough free devices that the selectors name by their identity" in why
+    inventory.undo(found)
+    assert decide(inventory, asked, allocator=allocator).node == "b"
+
+
+def test_a_gpu_that_comes_back_under_another_uuid_is_asked_anew() -> None:
+    before = pool_slice("a", machine("a", blocks(2, inside="PIX", outside="PIX")))
+    after = pool_slice("a", machine("other", blocks(2, inside="PIX", outside="PIX")), generation=2)
+    uuid = after.spec.devices[0].attributes["uuid"].string
+    assert uuid not in {device.attributes["uuid"].string for device in before.spec.devices}
+    inventory = cluster([before], names=("a",))
+    allocator = Allocator()
+    asked = claim("c", request(selectors=cel(f'device.attributes["{DRIVER}"].uuid == "{uuid}"')))
+    assert isinstance(decide(inventory, asked, allocator=allocator), NoFit)
+    inventory.change_slice(before, after)
+    assert given(decide(inventory, asked, allocator=allocator)) == [("gpus", after.spec.devices[0].name)]
 
 
 def test_first_fit_takes_the_first_devices_of_the_first_node_and_keeps_the_policy() -> None:
@@ -391,3 +437,15 @@ def test_the_cluster_passes_selection_and_drivers_on_and_wakes_for_their_slices_
     watched.forget(asked.metadata.uid)
     assert isinstance(watched.decide(pod("q", "d"), [other], now_s=0.0), Allocation)
     watched.check()
+
+
+def test_a_decision_by_the_rules_names_the_node_that_it_was_preferred_to() -> None:
+    """Selectors on identities are asked node by node."""
+    slices = [pool_slice("a", PAIR), pool_slice("b", SEVEN), pool_slice("c", SEVEN)]
+    inventory = cluster(slices, names=("a", "b", "c"))
+    asked = claim("c", request(count=3, selectors=cel(f'device.attributes["{DRIVER}"].uuid.startsWith("GPU-")')))
+    found = decide(inventory, asked)
+    assert found.node == "b"
+    assert (found.runner_up.pool.node, found.runner_up.lost_by) == ("c", "node_name")
+    alone = decide(cluster(slices[:2], names=("a", "b")), asked)
+    assert alone.runner_up is None, "no other node has three GPUs"
