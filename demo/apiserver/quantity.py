@@ -14,6 +14,7 @@ _FORM: Final = re.compile(
 )
 _NANO: Final = 10**9  # the smallest unit that Kubernetes keeps; finer values are rounded up to it
 _MOST: Final = (2**63 - 1) * _NANO  # a larger amount, of either sign, is stored as this one
+_MOST_DIGITS: Final = len(str(_MOST))
 _DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _DECIMAL_OUT: Final = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
 _BINARY: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
@@ -78,6 +79,12 @@ def parse_quantity(text: str) -> Quantity:
         is_exponential = suffix not in _DECIMAL
         exponent = (int(suffix[1:]) if is_exponential else _DECIMAL[suffix]) - len(part)
         numerator, form = digits * _NANO, "exponential" if is_exponential else "decimal"
-    nano = numerator * 10**exponent if exponent >= 0 else -(-numerator // 10**-exponent)
-    nano = min(nano, _MOST)
+    nano = min(_scaled(numerator, exponent), _MOST)
     return Quantity(-nano if match["sign"] == "-" else nano, form)
+
+
+def _scaled(numerator: int, exponent: int) -> int:
+    """Return numerator × 10^exponent, rounded up; cheap for any exponent, since more than `_MOST` is all the same."""
+    if exponent >= 0:
+        return numerator * 10 ** min(exponent, _MOST_DIGITS)
+    return -(-numerator // 10 ** min(-exponent, numerator.bit_length()))

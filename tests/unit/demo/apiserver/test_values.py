@@ -65,6 +65,19 @@ def test_what_is_no_quantity_is_refused(text):
         parse_quantity(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("1e999999999", "9223372036854775807"),
+        ("1e-999999999", "1n"),
+        ("0e999999999", "0"),
+        ("-2e99999", "-9223372036854775807"),
+    ],
+)
+def test_an_exponent_of_any_size_costs_nothing(text: str, canonical: str) -> None:
+    assert parse_quantity(text).nano == parse_quantity(canonical).nano
+
+
 @given(st.integers(-10_000, 10_000), st.integers(0, 999), st.sampled_from(sorted(SUFFIXES)))
 def test_the_canonical_form_keeps_the_amount(whole, part, suffix):
     text = f"{whole}.{part:03}{suffix}"
