@@ -86,5 +86,5 @@ def parse_quantity(text: str) -> Quantity:
 def _scaled(numerator: int, exponent: int) -> int:
     """Return numerator × 10^exponent, rounded up; cheap for any exponent, since more than `_MOST` is all the same."""
     if exponent >= 0:
-        return numerator * 10 ** min(exponent, _MOST_DIGITS)
-    return -(-numerator // 10 ** min(-exponent, numerator.bit_length()))
+        return numerator * int(10 ** min(exponent, _MOST_DIGITS))
+    return -(-numerator // int(10 ** min(-exponent, numerator.bit_length())))
