@@ -23,6 +23,9 @@ DELETE_PROTECTION_FINALIZER = "resource.kubernetes.io/delete-protection"
 POD_CLAIM_NAME_ANNOTATION = "resource.kubernetes.io/pod-claim-name"
 """On generated claims: the name in pod.spec.resourceClaims."""
 
+EXTENDED_RESOURCE_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
+"""On claims that kube-scheduler makes, allocates and deletes for a pod's extended resources (KEP-5004)."""
+
 
 def taint_key(driver: str) -> str:
     """Key of the NoSchedule taint that keeps kube-scheduler from allocating our devices by itself."""
@@ -56,6 +59,11 @@ def uuids_annotation(driver: str) -> str:
 def decision_annotation(driver: str) -> str:
     """Claim annotation: JSON of at most 2 KiB that says what was chosen and why."""
     return f"{driver}/decision"
+
+
+def settings_label(driver: str) -> str:
+    """Node label: which section of its settings file the plugin of that node takes."""
+    return f"{driver}/settings"
 
 
 def gpu_device_name(uuid: str) -> DeviceName:

@@ -2,7 +2,7 @@
 
 Decoding drops every other field, so these types must never be written back as a whole: writers send patches.
 Where an unknown field would change the meaning (the spec of a claim, opaque configs) the raw document is kept and
-read strictly elsewhere (dracaena.api.resourceclaim). Field names are those of the API in snake case.
+read strictly elsewhere (allocation.structured.claims). Field names are those of the API in snake case.
 """
 
 from __future__ import annotations
@@ -95,10 +95,23 @@ class ContainerClaim(Wire, frozen=True):
     request: str = ""
 
 
+Quantities = dict[str, str | int | float]
+"""Name of a resource → Quantity. The API writes texts; people write numbers too."""
+
+
 class ContainerResources(Wire, frozen=True):
     """containers[].resources."""
 
     claims: list[ContainerClaim] = []
+    requests: Quantities = {}
+
+
+class ContainerPort(Wire, frozen=True):
+    """containers[].ports[]; without a host port it takes nothing of the node."""
+
+    host_port: int = 0
+    protocol: str = "TCP"
+    host_ip: str = msgspec.field(default="", name="hostIP")
 
 
 class Container(Wire, frozen=True):
@@ -106,6 +119,15 @@ class Container(Wire, frozen=True):
 
     name: str
     resources: ContainerResources = ContainerResources()
+    restart_policy: str = ""
+    """`Always` makes a sidecar of an init container."""
+    ports: list[ContainerPort] = []
+
+
+class ResourceRequests(Wire, frozen=True):
+    """spec.resources of a pod, and what its status says of resources in use."""
+
+    requests: Quantities = {}
 
 
 class SchedulingGate(Wire, frozen=True):
@@ -125,6 +147,8 @@ class PodSpec(Wire, frozen=True):
     resource_claims: list[PodResourceClaim] = []
     containers: list[Container] = []
     init_containers: list[Container] = []
+    resources: ResourceRequests | None = None
+    overhead: Quantities = {}
     scheduler_name: str = "default-scheduler"
     priority: int = 0
 
@@ -159,6 +183,14 @@ class ExtendedResourceClaimStatus(Wire, frozen=True):
     request_mappings: list[ContainerRequestMapping] = []
 
 
+class ContainerStatus(Wire, frozen=True):
+    """status.containerStatuses[] and status.initContainerStatuses[]: what a resize has come to."""
+
+    name: str = ""
+    allocated_resources: Quantities = {}
+    resources: ResourceRequests | None = None
+
+
 class PodStatus(Wire, frozen=True):
     """pod.status."""
 
@@ -167,6 +199,10 @@ class PodStatus(Wire, frozen=True):
     resource_claim_statuses: list[PodResourceClaimStatus] = []
     extended_resource_claim_status: ExtendedResourceClaimStatus | None = None
     nominated_node_name: str = ""
+    container_statuses: list[ContainerStatus] = []
+    init_container_statuses: list[ContainerStatus] = []
+    allocated_resources: Quantities = {}
+    resources: ResourceRequests | None = None
 
 
 class Pod(KubeObject, frozen=True):
@@ -187,8 +223,14 @@ class NodeSpec(Wire, frozen=True):
     taints: list[Taint] = []
 
 
+class NodeStatus(Wire, frozen=True):
+    """node.status."""
+
+    allocatable: Quantities = {}
+
+
 class Node(KubeObject, frozen=True):
-    """A node."""
+    """A node. The API serves every node with a status; without one nothing is known of its resources."""
 
     API_VERSION: ClassVar[str] = "v1"
     RESOURCE: ClassVar[str] = "nodes"
@@ -196,6 +238,7 @@ class Node(KubeObject, frozen=True):
     NAMESPACED: ClassVar[bool] = False
 
     spec: NodeSpec = NodeSpec()
+    status: NodeStatus | None = None
 
 
 # resource.k8s.io/v1
@@ -372,7 +415,7 @@ class ResourceClaimStatus(Wire, frozen=True):
 
 
 class ResourceClaim(KubeObject, frozen=True):
-    """A claim. `spec` stays the raw document: dracaena.api.resourceclaim reads it strictly."""
+    """A claim. `spec` stays the raw document: allocation.structured.claims reads it strictly."""
 
     API_VERSION: ClassVar[str] = "resource.k8s.io/v1"
     RESOURCE: ClassVar[str] = "resourceclaims"
@@ -426,11 +469,17 @@ class DeviceTaintRuleSpec(Wire, frozen=True):
 
 
 class DeviceTaintRule(KubeObject, frozen=True):
-    """A taint on devices that an admin puts there, beside the driver's own. v1 from Kubernetes 1.37 on."""
+    """A taint on devices that an admin puts there, beside the driver's own. From Kubernetes 1.37 on."""
 
-    API_VERSION: ClassVar[str] = "resource.k8s.io/v1beta2"
+    API_VERSION: ClassVar[str] = "resource.k8s.io/v1"
     RESOURCE: ClassVar[str] = "devicetaintrules"
     KIND: ClassVar[str] = "DeviceTaintRule"
     NAMESPACED: ClassVar[bool] = False
 
     spec: DeviceTaintRuleSpec
+
+
+class DeviceTaintRuleV1Beta2(DeviceTaintRule, frozen=True):
+    """The same in Kubernetes 1.36, where an admin has to turn on the version and the gate DRADeviceTaintRules."""
+
+    API_VERSION: ClassVar[str] = "resource.k8s.io/v1beta2"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dracaena.api.objects import Pod, ResourceClaim
     from dracaena.api.podclaims import PodClaim
     from dracaena.kube.client import KubeClient
-    from dracaena.kube.events import EventText
+    from dracaena.kube.events import Event
 
 CONTROLLER: Final = "dracaena-controller"
 """Component in the controller's Events."""
@@ -232,14 +232,14 @@ class _Reader:
             return True
         return True
 
-    def _events(self, uid: str) -> Sequence[EventText]:
-        from dracaena.kube.events import EventText
+    def _events(self, uid: str) -> Sequence[Event]:
+        from dracaena.kube.events import Event
 
         selector = f"involvedObject.uid={uid}"
-        return self._client.list(EventText, namespace=self._namespace, field_selector=selector).items
+        return self._client.list(Event, namespace=self._namespace, field_selector=selector).items
 
 
-def newest(events: Iterable[EventText]) -> Told | None:
+def newest(events: Iterable[Event]) -> Told | None:
     """Return what the controller told last; None when it told nothing, or it is forgotten (Events live for an hour)."""
     ours = [event for event in events if event.source.component == CONTROLLER]
     if not ours:

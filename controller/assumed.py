@@ -24,6 +24,8 @@ class AssumedAllocation:
     """Clock.monotonic() of the decision."""
     allocation_timestamp: str | None = None
     """That of the allocation as the server stored it; None while it is being written, or when no answer came."""
+    shown_timestamp: str | None = None
+    """That of an allocation of these devices that the watch showed meanwhile: it may be faster than the answer."""
     others: frozenset[Holding] = frozenset()
     """Devices of other drivers, and shares."""
 
@@ -62,14 +64,18 @@ class AssumedAllocations:
     def stored(self, claim: ResourceClaim) -> None:
         """A write was answered with this claim. Let observe() follow with the cache's: it may have it already."""
         entry = self._by_uid.get(claim.metadata.uid)
-        if entry is not None and claim.status.allocation is not None:
-            timestamp = claim.status.allocation.allocation_timestamp
+        if entry is None or claim.status.allocation is None:
+            return
+        timestamp = claim.status.allocation.allocation_timestamp
+        if timestamp is not None and entry.shown_timestamp == timestamp:
+            self.drop(entry.claim_uid)  # the watch has shown it, and may show already that it was cleared again
+        else:
             self._by_uid[claim.metadata.uid] = replace(entry, allocation_timestamp=timestamp)
 
     def observe(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         """Take note of what the watch showed; call it after the inventory has it."""
-        if new is not None and self._shows(new):
-            self.drop(new.metadata.uid)
+        if new is not None:
+            self._take_note(new)
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
             self.drop(old.metadata.uid)
 
@@ -86,12 +92,12 @@ class AssumedAllocations:
         """Return the pods with an entry from before a time: something about them wants a look."""
         return frozenset(entry.pod_key for entry in self._by_uid.values() if entry.since_s < monotonic_s)
 
-    def _shows(self, claim: ResourceClaim) -> bool:
+    def _take_note(self, claim: ResourceClaim) -> None:
         entry = self.of_claim(claim.metadata.uid)
         allocation = claim.status.allocation
-        return (
-            entry is not None
-            and allocation is not None
-            and entry.allocation_timestamp == allocation.allocation_timestamp
-            and held_devices(claim, self._inventory.driver) == entry.devices
-        )
+        if entry is None or allocation is None or held_devices(claim, self._inventory.driver) != entry.devices:
+            return
+        if entry.allocation_timestamp == allocation.allocation_timestamp:
+            self.drop(entry.claim_uid)
+        elif entry.allocation_timestamp is None:
+            self._by_uid[entry.claim_uid] = replace(entry, shown_timestamp=allocation.allocation_timestamp)

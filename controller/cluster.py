@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from types import MappingProxyType
+from typing import Final
 from uuid import uuid4
 
 import structlog
@@ -14,12 +16,29 @@ from dracaena.api.objects import DeviceClass, DeviceTaintRule, Node, Pod, Resour
 from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.demands import Refused
+from dracaena.controller.allocation.earmarks import Earmark
 from dracaena.controller.allocation.explanation import Unsatisfied
-from dracaena.controller.allocation.inventory import Inventory, claim_holder
+from dracaena.controller.allocation.inventory import Inventory, assumed_holder, claim_holder, claim_of, pod_name
 from dracaena.controller.allocation.pool import held_devices, other_holdings
 from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.allocation.shape import shape
 from dracaena.controller.allocation.structured.search import MAX_STEPS
+from dracaena.controller.allocation.structured.slices import DeviceId
+from dracaena.controller.allocation.turn import turn
 from dracaena.controller.assumed import AssumedAllocation, AssumedAllocations
+from dracaena.controller.collisions import Collision
+from dracaena.controller.earmark_keeper import QUESTIONS, EarmarkKeeper
+from dracaena.controller.pod_places import PodPlaces
+from dracaena.controller.waiting_line import WaitingLines
+
+NO_BARS: Final[Mapping[str, str]] = MappingProxyType({})
+"""Nothing keeps a pod from any node beside what its spec says."""
+
+EXPLANATION_S: Final = 1.0
+"""For so long a reason is told to all pods that ask for the same: each is told once in ten seconds at most."""
+
+MAX_EXPLANATIONS: Final = 1_000
+"""Remembered reasons, at most about 1 MB."""
 
 log = structlog.get_logger()
 
@@ -31,14 +50,24 @@ class InProgress:
     claim_key: str
 
 
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """An equal pod with an earlier turn waits because it fits on no node now, and so this one needs no look."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Explanation:
+    at_s: float
+    text: str | None
+
+
 class Cluster:
     """Takes in changes from the reflectors' threads, and decides. One lock of its own for all of it.
 
     A decision is made while nothing changes, and what it takes is taken before the lock is let go. So decisions have to
     be short: they look at buckets of nodes (allocation.inventory), not at nodes.
-    `wake` is called with the key of each pod that a change may help; `waiting` names the pods that fitted nowhere,
-    which every freed device and every change of nodes, slices and classes may help. `problems_changed` is called with
-    the number of problems that last, and of pools that are just being written.
+    Pods that fitted nowhere stand in lines (waiting_line): a freed device and a change of nodes and slices wakes the
+    first of each, a change of a class all of them, for a person made it and wants to see what it did.
     """
 
     def __init__(
@@ -46,26 +75,38 @@ class Cluster:
         driver: str,
         *,
         wake: Callable[[str], None],
-        waiting: Callable[[], Iterable[str]],
+        barred: Callable[[Pod], Mapping[str, str]] = lambda pod: NO_BARS,
         problems_changed: Callable[[int, int], None] = lambda unusable, updating: None,
+        collided: Callable[[ResourceClaim, Sequence[Collision]], None] = lambda claim, collisions: None,
         allowed_drivers: Iterable[str] = (),
         first_fit: bool = False,
         max_steps: int = MAX_STEPS,
     ) -> None:
-        """`allowed_drivers`, `first_fit` and `max_steps` are what Inventory and Allocator say of them."""
+        """`wake` is called with the key of each pod that a change may help, in the order of their turns; `barred` with
+        a pod for the nodes that it must not use, with reasons that follow a count of nodes. Both are called with the
+        lock held and must not call back. `problems_changed` is called with the number of problems that last, and of
+        pools that are just being written; `collided` with a claim that was shown to have what others have too.
+        `allowed_drivers`, `first_fit` and `max_steps` are what Inventory and Allocator say of them.
+        """
         self._driver = driver
         self._wake = wake
-        self._waiting = waiting
+        self._barred = barred
         self._problems_changed = problems_changed
+        self._collided = collided
         self._lock = threading.Lock()
         self._pods: dict[str, Pod] = {}
         self._pods_of_claim: dict[str, set[str]] = {}
         self._claims: dict[str, ResourceClaim] = {}
+        self._unreserved: set[str] = set()
         self._inventory = Inventory(driver, allowed_drivers)
         self._assumed = AssumedAllocations(self._inventory)
+        self._places = PodPlaces(self._inventory.resources)
         share_ids = (str(uuid4()) for _ in repeat(None))
         self._allocator = Allocator(first_fit=first_fit, max_steps=max_steps, share_ids=share_ids)
-        self._changes = 0
+        self._lines = WaitingLines()
+        self._short: set[str] = set()  # waiting pods that more cpu and the like on some node may help
+        self._keeper = EarmarkKeeper(self._allocator, self._inventory, self._pods_holding)
+        self._explanations: dict[tuple[bytes, tuple[str, ...]], _Explanation] = {}
 
     # Deciding
 
@@ -79,37 +120,87 @@ class Cluster:
         with self._lock:
             return self._claims.get(key)
 
-    @property
-    def changes(self) -> int:
-        """A number that grows with each change that may help a waiting pod.
-
-        Read before a decision and again after the pod was put down as waiting: when it grew, the pod may have missed
-        the change.
-        """
-        with self._lock:
-            return self._changes
-
     def decide(
         self, pod: Pod, claims: Sequence[ResourceClaim], *, now_s: float
-    ) -> Allocation | NoFit | Refused | Settled | InProgress:
+    ) -> Allocation | NoFit | Behind | Refused | Settled | InProgress:
         """Decide for a pod and its claims, as claim() returned them; what it gets is assumed to be taken from now on.
 
-        `now_s` is Clock.monotonic(). A claim can be shared: it is decided for once.
+        A pod that fits nowhere is woken when something changed that may help it. `now_s` is Clock.monotonic(). A claim
+        can be shared: it is decided for once.
         """
         with self._lock:
             for claim in claims:
                 if self._assumed.of_claim(claim.metadata.uid) or self._claims.get(claim.key) is not claim:
+                    self._leave(pod.key)
                     return InProgress(claim.key)
-            decision = self._allocator.allocate(self._inventory, pod, claims)
+            barred = self._barred(pod)
+            asked, place = shape(pod, claims, apart=bool(barred)), turn(pod)
+            kept = self._keeper.bars(place, claims)
+            if self._lines.is_behind(asked, place):
+                self._wake_all(self._lines.put(pod.key, asked, place, ""))
+                return Behind()
+            decision = self._allocator.allocate(self._inventory, pod, claims, barred={**kept, **barred})
+            if isinstance(decision, NoFit):
+                self._consider(pod, claims, asked, barred, now_s)
+            if isinstance(decision, NoFit | Refused):
+                answer = decision.kind.value if isinstance(decision, Refused) else ""
+                self._wake_all(self._lines.put(pod.key, asked, place, answer))
+                may_be_short = isinstance(decision, Refused) or decision.short
+                (self._short.add if may_be_short else self._short.discard)(pod.key)
+            else:
+                self._leave(pod.key)
             if isinstance(decision, Allocation):
                 self._assumed.add(_assumptions(pod, decision, now_s))
+                self._places.decided(pod, [entry.claim.metadata.uid for entry in decision.claims], decision.node)
             return decision
 
-    def explain(self, pod: Pod, claims: Sequence[ResourceClaim]) -> str | None:
-        """Say why a pod fits nowhere now; None when it does not look like that any more. Cost: one step a node."""
+    def leave(self, key: str) -> None:
+        """A pod does not wait for devices now, or something else comes first: no change of the cluster wakes it."""
         with self._lock:
-            found = self._allocator.explain(self._inventory, pod, claims)
-        return str(found) if isinstance(found, Unsatisfied) else None
+            self._leave(key)
+
+    def explain(self, pod: Pod, claims: Sequence[ResourceClaim], *, now_s: float) -> str | None:
+        """Say why a pod fits nowhere now; None when it does not look like that any more. Cost: one step a node, once
+        for all equal pods that ask within EXPLANATION_S. `now_s` is Clock.monotonic().
+        """
+        with self._lock:
+            barred = self._barred(pod)
+            asked = shape(pod, claims, apart=bool(barred))
+            barred = {**self._keeper.bars(turn(pod), claims), **barred}
+            known = self._explanations.get((asked, tuple(barred)))
+            if known is None or now_s - known.at_s >= EXPLANATION_S:
+                found = self._allocator.explain(self._inventory, pod, claims, barred=barred)
+                text = str(found) if isinstance(found, Unsatisfied) else None
+                if len(self._explanations) >= MAX_EXPLANATIONS:
+                    self._explanations.clear()
+                known = self._explanations[asked, tuple(barred)] = _Explanation(now_s, text)
+            mark = self._keeper.earmark
+        if known.text is not None and mark is not None and mark.pod_key == pod.key:
+            return f"{known.text}; node {mark.node} is being kept free for it"
+        return known.text
+
+    def keep_for_starving(self, created_before: str, *, now_s: float) -> None:
+        """Keep a node for the first pod that was created before a time (RFC 3339, UTC; empty: none was) and waits only
+        because devices are taken, until it waits no more. Call it about once a second, and before the first decision.
+        """
+        with self._lock:
+            self._keeper.created_before = created_before
+            mark = self._keeper.earmark
+            if mark is not None and not (created_before and self._still_waits(mark.pod_key)):
+                self._keeper.clear("the pod waits no more")
+                self._may_help()
+            questions = 0
+            for key in self._lines.first_before(created_before):
+                found = self._reconsider(key, now_s)
+                questions += found is False
+                if found or questions == QUESTIONS:
+                    break
+
+    @property
+    def earmark(self) -> Earmark | None:
+        """The node that is kept for a pod now."""
+        with self._lock:
+            return self._keeper.earmark
 
     # What became of decisions
 
@@ -118,11 +209,16 @@ class Cluster:
         with self._lock:
             self._assumed.stored(claim)
             self._assumed.observe(None, self._claims.get(claim.key))
+            self._settle(claim.metadata.uid)
 
     def forget(self, claim_uid: str) -> None:
-        """A decision was not written, or was undone."""
+        """A decision was not written, or was undone: devices are free again that looked taken."""
         with self._lock:
+            if self._assumed.of_claim(claim_uid) is None:
+                return
             self._assumed.drop(claim_uid)
+            self._settle(claim_uid)
+            self._may_help()
 
     def assumed_of(self, pod_key: str) -> tuple[AssumedAllocation, ...]:
         """Return what was decided for a pod and is not shown by the watch, in the order of the claims' keys."""
@@ -134,26 +230,76 @@ class Cluster:
         with self._lock:
             return self._assumed.older_than(monotonic_s)
 
+    @property
+    def node_count(self) -> int:
+        """How many nodes there are."""
+        with self._lock:
+            return len(self._inventory.nodes.names)
+
+    def anybody_waits(self) -> bool:
+        """Return whether some pod fitted nowhere and waits for a change."""
+        with self._lock:
+            return len(self._lines) > 0
+
+    # What is wrong
+
+    def unused(self) -> tuple[ResourceClaim, ...]:
+        """Return the claims that are allocated, reserved for nobody, and named by no pod that is there to stay."""
+        with self._lock:
+            return tuple(
+                self._claims[key]
+                for key in sorted(self._unreserved)
+                if not any(_may_use_claims(self._pods[pod]) for pod in self._pods_of_claim.get(key, ()))
+            )
+
+    def collisions_of(self, claim: ResourceClaim) -> tuple[Collision, ...]:
+        """Return which devices of a claim another claim has too, as the watch shows it. Shares and admins share."""
+        with self._lock:
+            return tuple(self._collisions_of(claim))
+
+    def all_collisions(self) -> tuple[tuple[ResourceClaim, tuple[Collision, ...]], ...]:
+        """Return all claims that collide now. Cost: a look at every claim."""
+        with self._lock:
+            found = ((claim, tuple(self._collisions_of(claim))) for _, claim in sorted(self._claims.items()))
+            return tuple((claim, collisions) for claim, collisions in found if collisions)
+
+    def _collisions_of(self, claim: ResourceClaim) -> Iterator[Collision]:
+        allocation = claim.status.allocation
+        own_names = (claim_holder(claim), assumed_holder(claim.key, claim.metadata.uid))
+        for result in allocation.devices.results if allocation is not None else ():
+            if result.admin_access or result.share_id is not None:
+                continue
+            device = DeviceId(result.driver, result.pool, result.device)
+            for name in self._inventory.holders(device, but=own_names):
+                rival = self._claims.get(name)  # what is only assumed is no collision yet
+                if rival is not None:
+                    yield Collision(result.driver == self._driver, device, rival)
+
     # What the watches tell
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        """Take in a pod. Pods without claims are not kept."""
+        """Take in a pod: it counts on its node. Pods without claims are not kept."""
         subject = new or old
-        if subject is None or not subject.spec.resource_claims:
+        if subject is None:
             return
         key = subject.key
         with self._lock:
+            self._has_room(self._places.pod_changed(old, new))
+            if not subject.spec.resource_claims and key not in self._pods:
+                return
             known = self._pods.pop(key, None)
             self._unlink(known)
-            if new is not None:
+            if new is not None and new.spec.resource_claims:
                 self._pods[key] = new
                 for claim in pod_claims(new):
                     if claim.key is not None:
                         self._pods_of_claim.setdefault(claim.key, set()).add(key)
+            else:
+                self._leave(key)
         self._wake(key)
 
     def claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
-        """Take in a claim: its pods are woken, and all waiting pods when it let go of devices."""
+        """Take in a claim: its pods are woken, and when it let go of devices those whom they may help."""
         subject = new or old
         if subject is None:
             return
@@ -165,39 +311,51 @@ class Cluster:
                 self._claims.pop(key, None)
             else:
                 self._claims[key] = new
+            is_unreserved = new is not None and new.status.allocation is not None and not new.status.reserved_for
+            (self._unreserved.add if is_unreserved else self._unreserved.discard)(key)
             freed = self._inventory.hold(claim_holder(subject), held, others)
+            # A claim can go while a decision for it is being written: what was assumed for it is free again, too.
+            went = old.metadata.uid if old is not None and (new is None or new.metadata.uid != old.metadata.uid) else ""
+            forgotten = self._assumed.of_claim(went) is not None
             self._assumed.observe(old, new)
-            pods = sorted(self._pods_of_claim.get(key, ()))
-        for pod in pods:
-            self._wake(pod)
-        if freed:
-            self.wake_waiting()
+            self._has_room(self._places.claim_changed(old, new))
+            for claim in (old, new):
+                self._settle("" if claim is None else claim.metadata.uid)
+            collisions = tuple(self._collisions_of(new)) if new is not None and _is_newly_allocated(old, new) else ()
+            keys = {key, *(collision.rival.key for collision in collisions)}
+            self._wake_all(sorted(pod for name in keys for pod in self._pods_of_claim.get(name, ())))
+            if freed or forgotten:
+                self._may_help()
+        if new is not None and collisions:
+            self._collided(new, collisions)
 
     def slice_changed(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
         """Take in a slice of our driver; only its pool is read again."""
         with self._lock:
             change = self._inventory.change_slice(old, new)
             lasting, passing = self._inventory.problem_counts()
+            if change.offer_changed:
+                self._may_help()
         for problem in change.new_problems:
             say = log.info if problem.passing else log.warning
             say("left out of the choice", pool=problem.pool, device=problem.device, problem=problem.text)
         self._problems_changed(lasting, passing)
-        if change.offer_changed:
-            self.wake_waiting()
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
-        """Take in a node. Status alone helps nobody, and kubelets write it all the time."""
+        """Take in a node. Kubelets write its status all the time; what is allocatable is the one part that counts."""
         subject = new or old
         if subject is None:
             return
-        if old is not None and new is not None and (old.spec, old.metadata.labels) == (new.spec, new.metadata.labels):
+        is_heartbeat = old is not None and new is not None and _without_status(old) == _without_status(new)
+        if is_heartbeat and old is not None and new is not None and old.status == new.status:
             return
         with self._lock:
             if new is None:
                 self._inventory.remove_node(subject.key)
-            else:
-                self._inventory.set_node(new)
-        self.wake_waiting()
+            elif self._inventory.set_node(new):
+                self._has_room([subject.key])
+            if not is_heartbeat:
+                self._may_help()
 
     def class_changed(self, old: DeviceClass | None, new: DeviceClass | None) -> None:
         """Take in a device class."""
@@ -209,7 +367,7 @@ class Cluster:
                 self._inventory.remove_class(subject.key)
             else:
                 self._inventory.set_class(new)
-        self.wake_waiting()
+            self._wake_all(self._lines.all())
 
     def taint_rule_changed(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
         """Take in a DeviceTaintRule."""
@@ -221,26 +379,71 @@ class Cluster:
                 self._inventory.remove_taint_rule(subject.key)
             else:
                 self._inventory.set_taint_rule(new)
-        self.wake_waiting()
-
-    def wake_waiting(self) -> None:
-        """Wake all pods that fitted nowhere."""
-        with self._lock:
-            self._changes += 1
-        for key in sorted(self._waiting()):
-            self._wake(key)
+            self._may_help()
 
     def wake_pods_of(self, claim_key: str, *, but: str) -> None:
         """Wake the pods that name a claim, all but the one that the caller is at work on."""
         with self._lock:
-            pods = sorted(self._pods_of_claim.get(claim_key, set()) - {but})
-        for pod in pods:
-            self._wake(pod)
+            self._wake_all(sorted(self._pods_of_claim.get(claim_key, set()) - {but}))
 
     def check(self) -> None:
         """State what must always hold. For tests: slow."""
         with self._lock:
             self._inventory.check()
+
+    def _pods_holding(self, holder: str) -> Iterable[str]:
+        """Name the pods that go when a holder of devices lets go of them, as the inventory does."""
+        return [pod_name(self._pods[key]) for key in self._pods_of_claim.get(claim_of(holder), ())]
+
+    def _still_waits(self, key: str) -> bool:
+        """Whether a pod fits nowhere, or what was decided for it is not shown yet, and may still be lost."""
+        return self._lines.fits_nowhere(key) or bool(self._assumed.of_pod(key))
+
+    def _reconsider(self, key: str, now_s: float) -> bool | None:
+        """Look whether a node has to be kept for a pod that waits; then tell it. See EarmarkKeeper.consider()."""
+        pod, standing = self._pods.get(key), self._lines.standing(key)
+        if pod is None or standing is None:
+            return None
+        claims = [self._claims.get(key) for key in dict.fromkeys(claim.key or "" for claim in pod_claims(pod))]
+        there = [claim for claim in claims if claim is not None]
+        if len(there) < len(claims):
+            return None
+        before = self._keeper.earmark
+        found = self._consider(pod, there, standing.shape, self._barred(pod), now_s)
+        if found and self._keeper.earmark != before:
+            self._wake(key)
+        return found
+
+    def _consider(
+        self, pod: Pod, claims: Sequence[ResourceClaim], asked: bytes, barred: Mapping[str, str], now_s: float
+    ) -> bool | None:
+        before = self._keeper.earmark
+        found = self._keeper.consider(pod, claims, turn(pod), asked, barred, now_s)
+        if before is not None and self._keeper.earmark != before:
+            self._may_help()
+        return found
+
+    def _may_help(self) -> None:
+        """Wake whom a change may help. Under the lock of the change, so that nobody is decided for in between."""
+        self._wake_all(self._lines.firsts())
+
+    def _has_room(self, nodes: Iterable[str]) -> None:
+        """Wake whom it may help that nodes have more left of cpu and the like: a cluster has many pods that end."""
+        if self._short and any(map(self._inventory.offers, nodes)):
+            self._wake_all(key for key in self._lines.firsts() if key in self._short)
+
+    def _settle(self, claim_uid: str) -> None:
+        """Let the pod of a decision that is assumed no longer count where the API shows it, if anywhere."""
+        if self._assumed.of_claim(claim_uid) is None:
+            self._has_room(self._places.settled(claim_uid))
+
+    def _leave(self, key: str) -> None:
+        self._short.discard(key)
+        self._wake_all(self._lines.leave(key))
+
+    def _wake_all(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._wake(key)
 
     def _unlink(self, pod: Pod | None) -> None:
         for claim in pod_claims(pod) if pod is not None else ():
@@ -248,6 +451,22 @@ class Cluster:
             pods.discard(pod.key if pod is not None else "")
             if not pods:
                 self._pods_of_claim.pop(claim.key or "", None)
+
+
+def _without_status(node: Node) -> tuple[object, ...]:
+    return node.spec, node.metadata.labels
+
+
+def _may_use_claims(pod: Pod) -> bool:
+    return pod.metadata.deletion_timestamp is None and pod.status.phase not in ("Succeeded", "Failed")
+
+
+def _is_newly_allocated(old: ResourceClaim | None, new: ResourceClaim) -> bool:
+    if new.status.allocation is None:
+        return False
+    if old is None or old.metadata.uid != new.metadata.uid or old.status.allocation is None:
+        return True
+    return old.status.allocation.allocation_timestamp != new.status.allocation.allocation_timestamp
 
 
 def _assumptions(pod: Pod, allocation: Allocation, now_s: float) -> list[AssumedAllocation]:

@@ -11,15 +11,57 @@ class ControllerMetrics:
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self.decisions = Counter(
             "dracaena_controller_decisions",
-            "Decisions about a pod's claims, by result: allocated, unsatisfied, refused, settled.",
+            "Decisions about a pod's claims, by result: allocated, unsatisfied, refused, settled; and without a look "
+            "at the nodes: behind (an equal pod waits before it), in-progress (a claim is just being written).",
             ["result"],
             registry=registry,
         )
         self.decision_seconds = Histogram(
             "dracaena_controller_decision_seconds",
-            "Time of one decision, with the wait for its turn, without any write.",
+            "Seconds of one decision that looked at the nodes, with the wait for the books, without any write.",
             # From a look at the buckets (below 1 ms) to a first look at 16 free GPUs of which no two pairs are alike.
             buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5),
+            registry=registry,
+        )
+        self.queue_length = Gauge(
+            "dracaena_controller_queue_length",
+            "Pods that are to be looked at, now or after a wait. Pods that only a change can help are not among them.",
+            registry=registry,
+        )
+        self.allocations = Counter(
+            "dracaena_controller_allocations",
+            "Pods whose claims were all allocated as decided.",
+            registry=registry,
+        )
+        self.writes = Counter(
+            "dracaena_controller_writes",
+            "Writes to the API server, by verb: mark (finalizer and decision), allocate, reserve, deallocate, "
+            "nominate; and by result: ok, conflict (changed meanwhile), invalid (refused by validation), gone, failed.",
+            ["verb", "result"],
+            registry=registry,
+        )
+        self.oldest_waiting_pod_seconds = Gauge(
+            "dracaena_controller_oldest_waiting_pod_seconds",
+            "Seconds since the creation of the oldest pod whose claims cannot be allocated now; 0 when none waits.",
+            registry=registry,
+        )
+        self.earmarks = Gauge(
+            "dracaena_controller_earmarks",
+            "Nodes that are kept free for a pod that has waited too long: 0 or 1.",
+            registry=registry,
+        )
+        self.events = Counter(
+            "dracaena_controller_events",
+            "Kubernetes Events, by fate: written, failed, dropped (too many waited), limited (too many about one "
+            "object).",
+            ["fate"],
+            registry=registry,
+        )
+        self.watch_silence_seconds = Gauge(
+            "dracaena_controller_watch_silence_seconds",
+            "Seconds since the API server last sent something of a resource: a list, a change, or a bookmark. "
+            "Bookmarks come about once a minute, so more than 90 means that the cache may be behind.",
+            ["resource"],
             registry=registry,
         )
         self.waiting_pods = Gauge(
@@ -40,8 +82,21 @@ class ControllerMetrics:
         )
         self.take_backs = Counter(
             "dracaena_controller_take_backs",
-            "Allocations taken back, by end: cleared, kept (the pod was bound meanwhile), gone.",
-            ["end"],
+            "Allocations taken back, by reason: refused, passed-over, unreserved, collision, half-written, lost-write, "
+            "unused; and by end: cleared, kept (the pod was bound meanwhile), gone.",
+            ["reason", "end"],
+            registry=registry,
+        )
+        self.nominations = Counter(
+            "dracaena_controller_nominations",
+            "Writes of a pod's nominatedNodeName, by result: set, cleared, refused.",
+            ["result"],
+            registry=registry,
+        )
+        self.collisions = Counter(
+            "dracaena_controller_collisions",
+            "Devices seen in the hands of two claims, by kind: own (a device of ours), other (of another driver).",
+            ["kind"],
             registry=registry,
         )
         self.unusable_devices = Gauge(
@@ -60,6 +115,14 @@ class ControllerMetrics:
             "1 while this process holds the lease, or runs without an election; 0 while it stands by.",
             registry=registry,
         )
+
+    def wrote(self, verb: str, result: str) -> None:
+        """Count a write to the API server."""
+        self.writes.labels(verb, result).inc()
+
+    def told(self, fate: str) -> None:
+        """Count a Kubernetes Event."""
+        self.events.labels(fate).inc()
 
     def problems_changed(self, unusable: int, updating: int) -> None:
         """Take in how much of what is published cannot be used: for good, and for the moment."""

@@ -38,11 +38,15 @@ class ClaimApi(Protocol):
         ...
 
 
-class PodReader(Protocol):
-    """Reads pods."""
+class PodApi(Protocol):
+    """Reads of pods, and the one write about them. All methods raise KubeError."""
 
     def read_pod(self, namespace: str, name: str) -> Pod | None:
         """Read a pod from the server, not from a cache; None when there is none."""
+        ...
+
+    def nominate(self, pod: Pod, node: str) -> Pod:
+        """Write status.nominatedNodeName, or clear it with an empty name. Carries the pod's resourceVersion."""
         ...
 
 
@@ -65,6 +69,16 @@ class LeaseApi(Protocol):
 class EventSink(Protocol):
     """Tells users."""
 
-    def record(self, subject: KubeObject, type: Literal["Normal", "Warning"], reason: str, message: str) -> None:  # noqa: A002
-        """Attach an Event to an object. Never blocks, never raises."""
+    def record(
+        self,
+        subject: KubeObject,
+        type: Literal["Normal", "Warning"],  # noqa: A002
+        reason: str,
+        message: str,
+        *,
+        latest: bool = False,
+    ) -> None:
+        """Attach an Event to an object. Never blocks, never raises. With `latest` only the newest message of this
+        reason is of interest: it takes the place of the one before.
+        """
         ...

@@ -2,37 +2,56 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import random
 import socket
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from dracaena.api.objects import DeviceClass, Node, Pod, ResourceClaim, ResourceSlice
+from dracaena.api.objects import (
+    DeviceClass,
+    DeviceTaintRule,
+    DeviceTaintRuleV1Beta2,
+    Node,
+    Pod,
+    ResourceClaim,
+    ResourceSlice,
+)
 from dracaena.controller.adapters.kube import KubeClaims
+from dracaena.controller.allocation.turn import turn
+from dracaena.controller.bind_watch import BindWatch
 from dracaena.controller.claim_writer import ClaimWriter
 from dracaena.controller.cluster import Cluster
+from dracaena.controller.collisions import Collision, Collisions
+from dracaena.controller.exclusions import Exclusions
+from dracaena.controller.kept_pods import kept_pod
 from dracaena.controller.leadership import LEASE_TIMEOUT_S, Election, Leadership, NoElection, NotLeadingError
 from dracaena.controller.metrics import ControllerMetrics
-from dracaena.controller.reconciler import DOUBT_S, Reconciler
+from dracaena.controller.nomination import Nomination
+from dracaena.controller.reconciler import DOUBT_S, Reconciler, Step
 from dracaena.controller.settings import ControllerSettings
 from dracaena.controller.shared_values import with_shared_values
 from dracaena.controller.take_back import TakeBack
+from dracaena.controller.unbound_pods import UnboundPods
+from dracaena.controller.unused_claims import UnusedClaims
 from dracaena.controller.waiting import WaitingPods
-from dracaena.controller.workqueue import WorkQueue
+from dracaena.controller.workqueue import Turn, WorkQueue
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import KubeError
 from dracaena.kube.events import EventRecorder
 from dracaena.kube.lease import KubeLease
 from dracaena.kube.reflector import Reflector
 from dracaena.kube.transport import Transport
-from dracaena.process.clock import Clock, SystemClock
+from dracaena.process.clock import Clock, SystemClock, rfc3339
 from dracaena.process.ending import end_this_process, hold_end_signals, wait_for_end_signal
 from dracaena.process.http import HttpEndpoint
 from dracaena.process.logs import configure_logs
@@ -79,37 +98,74 @@ class Controller:
         self._clock = clock
         self._stopping = threading.Event()
         self._metrics = ControllerMetrics(registry)
-        self._metrics.leader.set_function(self._leadership.leads)
-        self._queue = WorkQueue(clock, rng)
+        self._queue = WorkQueue(clock, rng, self._turn_of)
+        self._turnstile = threading.Lock()
         self._working = threading.Event()
-        self._events = EventRecorder(client, COMPONENT, clock)
+        self._events = EventRecorder(client, COMPONENT, clock, count=self._metrics.told)
         self._waiting = WaitingPods(self._events, clock, self._metrics)
+        exclusions = Exclusions(clock, first_s=settings.exclusion_s, longest_s=settings.longest_exclusion_s)
         self._cluster = Cluster(
             driver,
             wake=self._wake,
-            waiting=self._waiting.keys,
+            barred=exclusions.barred,
             problems_changed=self._metrics.problems_changed,
+            collided=self._collided,
             allowed_drivers=allowed_drivers,
             first_fit=settings.selection == "first-fit",
             max_steps=settings.search_steps,
         )
-        claims = KubeClaims(client)
+        claims = KubeClaims(client, self._metrics.wrote)
+        nomination = Nomination(
+            claims, lambda: self._cluster.node_count, self._metrics, above_nodes=settings.nominate_above_nodes
+        )
+        take_back = TakeBack(
+            driver,
+            claims,
+            claims,
+            nomination,
+            self._cluster.forget,
+            clock,
+            self._metrics,
+            unbound_wait_s=settings.unbound_wait_s,
+        )
+        self._collisions = Collisions(
+            driver,
+            collisions_of=self._cluster.collisions_of,
+            take_back=take_back,
+            events=self._events,
+            metrics=self._metrics,
+        )
+        self._unbound = UnboundPods(
+            driver,
+            watch=BindWatch(clock),
+            exclusions=exclusions,
+            take_back=take_back,
+            others_wait=self._cluster.anybody_waits,
+            events=self._events,
+            clock=clock,
+            refused_wait_s=settings.refused_wait_s,
+            passed_over_wait_s=settings.passed_over_wait_s,
+        )
+        self._unused = UnusedClaims(
+            driver, unused=self._cluster.unused, claims=claims, clock=clock, metrics=self._metrics
+        )
         self._reconciler = Reconciler(
             driver,
             cluster=self._cluster,
             claims=claims,
             writer=ClaimWriter(driver, claims, clock, self._metrics),
-            take_back=TakeBack(
-                claims, claims, self._cluster.forget, clock, self._metrics, unbound_wait_s=settings.unbound_wait_s
-            ),
+            take_back=take_back,
+            unbound=self._unbound,
+            nomination=nomination,
+            collisions=self._collisions,
             waiting=self._waiting,
             queue=self._queue,
             events=self._events,
             clock=clock,
             metrics=self._metrics,
         )
-        self._claims = Reflector(client, ResourceClaim, clock=clock, on_change=self._cluster.claim_changed)
-        self._pods = Reflector(client, Pod, clock=clock, on_change=self._cluster.pod_changed)
+        self._claims = Reflector(client, ResourceClaim, clock=clock, on_change=self._claim_changed)
+        self._pods = Reflector(client, Pod, clock=clock, on_change=self._pod_changed, transform=kept_pod)
         slices = [
             Reflector(
                 client,
@@ -124,11 +180,32 @@ class Controller:
         self._reflectors: tuple[Reflector[Any], ...] = (
             Reflector(client, Node, clock=clock, on_change=self._cluster.node_changed),
             Reflector(client, DeviceClass, clock=clock, on_change=self._cluster.class_changed),
+            Reflector(
+                client,
+                DeviceTaintRule,
+                older=(DeviceTaintRuleV1Beta2,),
+                clock=clock,
+                on_change=self._cluster.taint_rule_changed,
+            ),
             *slices,
             self._claims,
             self._pods,
         )
         self._threads: list[threading.Thread] = []
+        self._measure()
+
+    def _measure(self) -> None:
+        """Let the gauges ask what they show."""
+        self._metrics.leader.set_function(self._leadership.leads)
+        self._metrics.queue_length.set_function(lambda: len(self._queue))
+        self._metrics.oldest_waiting_pod_seconds.set_function(self._waiting.oldest_age_s)
+        self._metrics.earmarks.set_function(lambda: self._cluster.earmark is not None)
+        for resource in sorted({reflector.resource for reflector in self._reflectors}):
+            silence = self._metrics.watch_silence_seconds.labels(resource)
+            silence.set_function(partial(self._longest_silence_s, resource))
+
+    def _longest_silence_s(self, resource: str) -> float:
+        return max(reflector.silence_s for reflector in self._reflectors if reflector.resource == resource)
 
     def start(self) -> None:
         """Begin to watch; decisions begin when everything was seen once and this process leads. Returns at once."""
@@ -162,6 +239,18 @@ class Controller:
         """Say whether this process leads or stands by."""
         return f"ok: synced, {self._leadership}"
 
+    def _claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        """Note what it says about kube-scheduler before somebody is decided for because of it."""
+        self._unbound.claim_changed(old, new)
+        self._cluster.claim_changed(old, new)
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        self._unbound.pod_changed(old, new)
+        self._cluster.pod_changed(old, new)
+
+    def _collided(self, claim: ResourceClaim, collisions: Sequence[Collision]) -> None:
+        self._collisions.seen(claim, collisions)
+
     def _wake(self, key: str) -> None:
         """Queue a pod. A stand-by decides nothing: its queue would only grow by every pod that ever was."""
         if self._working.is_set():
@@ -182,11 +271,15 @@ class Controller:
         log.info("everything seen once", state=str(self._leadership))
         if self._settings.leader_elect and not self._wait_to_begin():
             return
+        self._keep_for_starving()
         self._working.set()
         for pod in self._pods.values():
             if pod.spec.resource_claims:
                 self._wake(pod.key)
+        for claim, found in self._cluster.all_collisions():  # what was seen before was told to nobody
+            self._collisions.tell(claim, found)
         log.info("decisions begin", workers=self._settings.workers)
+        self._spawn("sweeper", self._sweep)
         for number in range(self._settings.workers):
             self._spawn(f"worker-{number}", self._work)
 
@@ -204,15 +297,45 @@ class Controller:
                 return False
         return True
 
+    def _keep_for_starving(self) -> None:
+        wait = timedelta(seconds=self._settings.starvation_wait_s)
+        created_before = rfc3339(self._clock.now() - wait) if wait else ""
+        self._cluster.keep_for_starving(created_before, now_s=self._clock.monotonic())
+
+    def _turn_of(self, key: str) -> Turn:
+        """A pod that is gone comes first: it may have devices to give back."""
+        pod = self._pods.get(key)
+        return () if pod is None else turn(pod)
+
     def _work(self) -> None:
-        while (key := self._queue.get()) is not None:
+        while (taken := self._take()) is not None:
+            key, step = taken
             with structlog.contextvars.bound_contextvars(pod=key):
-                self._reconcile(key)
+                self._carry_out(key, step)
             self._queue.done(key)
 
-    def _reconcile(self, key: str) -> None:
+    def _take(self) -> tuple[str, Step] | None:
+        """Take the next pod and decide for it; None at the end.
+
+        One worker at a time does both, so that decisions are made in the order of the queue, however many workers write
+        what was decided.
+        """
+        while True:
+            with self._turnstile:
+                key = self._queue.get()
+                if key is None:
+                    return None
+                with structlog.contextvars.bound_contextvars(pod=key):
+                    try:
+                        return key, self._reconciler.plan(key)
+                    except Exception:  # one pod's trouble must not end the worker for all others
+                        log.exception("fault in the controller, will try again")
+            self._queue.retry(key)
+            self._queue.done(key)
+
+    def _carry_out(self, key: str, step: Step) -> None:
         try:
-            if self._reconciler.reconcile(key):
+            if self._reconciler.carry_out(key, step):
                 self._queue.forget(key)
                 return
             log.info("will decide again", in_s=round(self._queue.retry(key), 2))
@@ -226,8 +349,18 @@ class Controller:
             log.exception("fault in the controller, will try again")
             self._queue.retry(key)
 
+    def _sweep(self) -> None:
+        while not self._clock.sleep_until_set(self._stopping, TICK_S):
+            try:
+                self._unused.sweep()
+            except KubeError as error:
+                log.info("unused claims not freed, will try again", error=str(error))
+            except Exception:  # the thread's outermost loop: what one claim does must not keep all others allocated
+                log.exception("unused claims not freed, will try again")
+
     def _tick(self) -> None:
         while not self._clock.sleep_until_set(self._stopping, TICK_S):
+            self._keep_for_starving()
             self._waiting.tell_due()
             for key in sorted(self._cluster.assumed_before(self._clock.monotonic() - DOUBT_S)):
                 self._queue.add(key)
@@ -269,6 +402,7 @@ def run(settings: ControllerSettings) -> int:
     client = KubeClient(Transport.from_kubeconfig(kubeconfig, user_agent=COMPONENT))
     # A connection of its own: a renewal waits behind nothing, and is given up sooner.
     for_lease = Transport.from_kubeconfig(kubeconfig, user_agent=COMPONENT, read_timeout_s=LEASE_TIMEOUT_S)
+    log.info("settings", **dataclasses.asdict(settings))
     lost = threading.Event()
 
     def end(_why: str) -> None:

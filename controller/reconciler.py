@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
+from uuid import uuid4
 
 import structlog
 
 from dracaena.api.decision import describe
+from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import NoFit, Settled
@@ -16,10 +18,13 @@ from dracaena.controller.allocation.demands import Refused
 from dracaena.controller.allocation.pool import held_devices
 from dracaena.controller.allocation.result import Allocation, decision_of
 from dracaena.controller.claim_writer import ClaimWriter, Lost
-from dracaena.controller.cluster import Cluster, InProgress
+from dracaena.controller.cluster import Behind, Cluster, InProgress
+from dracaena.controller.collisions import Collisions
 from dracaena.controller.metrics import ControllerMetrics
+from dracaena.controller.nomination import Nomination
 from dracaena.controller.ports import ClaimApi, EventSink
 from dracaena.controller.take_back import TakeBack, was_allocated_by_us
+from dracaena.controller.unbound_pods import UnboundPods
 from dracaena.controller.waiting import WaitingPods
 from dracaena.controller.workqueue import WorkQueue
 from dracaena.kube.client import WRITE_TIMEOUT_S
@@ -35,29 +40,60 @@ missing claim is nothing to tell."""
 
 EVENT_REASON: Final = "GPUsAllocated"
 
+DECISION_ID_LENGTH: Final = 12
+"""Hexadecimal digits: of a million decisions two share one with a chance of 1 in 500."""
+
 log = structlog.get_logger()
 
-Decision = Allocation | NoFit | Refused | Settled
+Decision = Allocation | NoFit | Behind | Refused | Settled | InProgress
 
 
 @dataclass(frozen=True, slots=True)
-class _Missing:
+class Tidy:
+    """Writes of before are in doubt, or are being taken back: that comes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
     """A claim that the pod names does not exist: soon it will, or somebody has to make it."""
 
     why: str
+    pod: Pod | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Later:
-    """Nothing can be decided now; a change of the pod or of a claim will wake the pod."""
+class Held:
+    """Allocations for the pod led nowhere wherever it was: nothing is allocated for a while."""
+
+    pod: Pod
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """There is nothing to decide; a change of the pod or of a claim will wake the pod."""
 
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What was decided for a pod and its claims."""
+
+    decision_id: str
+    """Stands in every log line of this decision, from here to the last write."""
+    pod: Pod
+    claims: tuple[ResourceClaim, ...]
+    decision: Decision
+
+
+Step = Tidy | Missing | Held | Nothing | Decided
 
 
 class Reconciler:
     """Brings pods to their devices. Safe from many workers as long as no two have the same pod.
 
-    Decisions are made one at a time, by the cluster, each knowing all decisions before it; writes run side by side.
+    Decisions are made one at a time, each knowing all decisions before it (plan); writes run side by side (carry_out).
     Which scheduler a pod names does not matter: whoever binds it keeps to the claims' node.
     """
 
@@ -69,6 +105,9 @@ class Reconciler:
         claims: ClaimApi,
         writer: ClaimWriter,
         take_back: TakeBack,
+        unbound: UnboundPods,
+        nomination: Nomination,
+        collisions: Collisions,
         waiting: WaitingPods,
         queue: WorkQueue,
         events: EventSink,
@@ -80,41 +119,101 @@ class Reconciler:
         self._claims = claims
         self._writer = writer
         self._take_back = take_back
+        self._unbound = unbound
+        self._nomination = nomination
+        self._collisions = collisions
         self._waiting = waiting
         self._queue = queue
         self._events = events
         self._clock = clock
         self._metrics = metrics
 
-    def reconcile(self, key: str) -> bool:
-        """Do the next thing for a pod; return whether it went well, else try again after a growing wait.
+    def plan(self, key: str) -> Step:
+        """Find out what is next for a pod, and decide if that is next. Writes nothing and asks no server.
+
+        Call it for one pod at a time, in the order of their turns, and then carry_out(): a device goes to whom it is
+        decided for first.
+        """
+        if self._take_back.has(key) or self._has_doubts(key):
+            self._cluster.leave(key)
+            return Tidy()
+        pod = self._cluster.pod(key)
+        if pod is None or not _wants_devices(pod):
+            self._cluster.leave(key)
+            return Nothing("wants no devices")
+        claims = self._ready_claims(pod)
+        if isinstance(claims, Missing | Nothing):
+            self._cluster.leave(key)
+            return replace(claims, pod=pod) if isinstance(claims, Missing) else claims
+        held_s = self._unbound.held(pod) if any(claim.status.allocation is None for claim in claims) else None
+        if held_s is not None:
+            self._cluster.leave(key)
+            return Held(pod, held_s)
+        decision_id = uuid4().hex[:DECISION_ID_LENGTH]
+        with structlog.contextvars.bound_contextvars(decision=decision_id):
+            return Decided(decision_id, pod, claims, self._decide(pod, claims))
+
+    def carry_out(self, key: str, step: Step) -> bool:
+        """Do what was planned for a pod; return whether it went well, else try again after a growing wait.
 
         Raises KubeError when the server does not answer, with the same meaning.
         """
+        if isinstance(step, Tidy):
+            self._tidy(key)
+            return True
+        if isinstance(step, Missing):
+            assert step.pod is not None
+            self._waiting.report(step.pod, "claim-missing", step.why, tell=True, patience_s=MISSING_CLAIM_S)
+            return True
+        if isinstance(step, Held):
+            self._waiting.report(step.pod, "held", self._unbound.why_held(step.pod), tell=True)
+            self._queue.add_after(key, step.for_s)
+            return True
+        if isinstance(step, Nothing):
+            self._waiting.forget(key)
+            log.debug("nothing to decide", why=step.why)
+            return True
+        with structlog.contextvars.bound_contextvars(decision=step.decision_id):
+            return self._carry_out(step)
+
+    def _carry_out(self, step: Decided) -> bool:
+        decision = step.decision
+        if isinstance(decision, NoFit | Behind | Refused):
+            self._wait(step.pod, step.claims, decision)
+            return True
+        self._waiting.forget(step.pod.key)
+        if isinstance(decision, InProgress):
+            log.debug("nothing to decide yet", why=f"claim {decision.claim_key} is just being allocated")
+        if isinstance(decision, Settled):
+            self._attend(step.pod, step.claims)
+        return self._write(step.pod, decision) if isinstance(decision, Allocation) else True
+
+    def _attend(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
+        """A pod has all that it needs from us: see whether it gets bound."""
+        if self._collisions.resolve(pod, claims):
+            self._queue.add(pod.key)
+            return
+        look_s = self._unbound.attend(pod, claims)
+        if look_s is not None:
+            self._queue.add_after(pod.key, look_s)
+
+    def _tidy(self, key: str) -> None:
+        """Finish what was begun for a pod before; then it is decided for again."""
         wait_s = self._take_back.advance(key)
         if wait_s is None:
             wait_s = self._clear_doubts(key)
         if wait_s is not None:
             self._queue.add_after(key, wait_s)
-            return True
-        pod = self._cluster.pod(key)
-        if pod is None or not _wants_devices(pod):
-            self._waiting.forget(key)
-            return True
-        claims = self._ready_claims(pod)
-        if isinstance(claims, _Missing):
-            self._waiting.report(pod, "claim-missing", claims.why, tell=True, patience_s=MISSING_CLAIM_S)
-            return True
-        changes = self._cluster.changes
-        decision = claims if isinstance(claims, _Later) else self._decide(pod, claims)
-        if isinstance(decision, NoFit | Refused):
-            assert not isinstance(claims, _Later)
-            self._wait(pod, claims, decision, changes)
-            return True
-        self._waiting.forget(key)
-        if isinstance(decision, _Later):
-            log.debug("nothing to decide yet", why=decision.why)
-        return self._write(pod, decision) if isinstance(decision, Allocation) else True
+        elif not self._cluster.assumed_of(key):  # else the watch shows it soon, and that wakes the pod
+            self._queue.add(key)
+
+    def _has_doubts(self, key: str) -> bool:
+        """Whether it is not known what became of some write for a pod, or the watch has not shown it for long."""
+        now_s = self._clock.monotonic()
+        return any(
+            entry.allocation_timestamp is None or entry.since_s + DOUBT_S <= now_s
+            for entry in self._cluster.assumed_of(key)
+        )
 
     def _clear_doubts(self, key: str) -> float | None:
         """Find out what became of writes for a pod that got no answer; return the seconds until that can be known.
@@ -136,10 +235,9 @@ class Reconciler:
                     continue
             self._cluster.forget(entry.claim_uid)
             self._cluster.wake_pods_of(entry.claim_key, but=key)
-            self._cluster.wake_waiting()
         return min(waits, default=None)
 
-    def _ready_claims(self, pod: Pod) -> tuple[ResourceClaim, ...] | _Missing | _Later:
+    def _ready_claims(self, pod: Pod) -> tuple[ResourceClaim, ...] | Missing | Nothing:
         """Return all claims of a pod, in the order of its spec, when all are there and none is going.
 
         Two entries may name one claim: it comes once.
@@ -147,24 +245,28 @@ class Reconciler:
         claims: dict[str, ResourceClaim] = {}
         for reference in pod_claims(pod):
             if reference.key is None:
-                return _Missing(f"the claim for {reference.alias} is not generated from its template yet")
+                return Missing(f"the claim for {reference.alias} is not generated from its template yet")
             claim = self._cluster.claim(reference.key)
             if claim is None:
-                return _Missing(f"claim {reference.key} does not exist")
+                return Missing(f"claim {reference.key} does not exist")
             if reference.generated and not _owned_by(claim, pod):
-                return _Later(f"claim {reference.key} was not generated for this pod")
+                return Nothing(f"claim {reference.key} was not generated for this pod")
+            if EXTENDED_RESOURCE_ANNOTATION in claim.metadata.annotations:
+                return Nothing(f"claim {reference.key} is kube-scheduler's own, for an extended resource")
             if claim.metadata.deletion_timestamp is not None:
-                return _Later(f"claim {reference.key} is being deleted")
+                return Nothing(f"claim {reference.key} is being deleted")
             claims[reference.key] = claim
         return tuple(claims.values())
 
-    def _decide(self, pod: Pod, claims: Sequence[ResourceClaim]) -> Decision | _Later:
+    def _decide(self, pod: Pod, claims: Sequence[ResourceClaim]) -> Decision:
         began_s = self._clock.monotonic()
         decision = self._cluster.decide(pod, claims, now_s=began_s)
-        self._metrics.decision_seconds.observe(self._clock.monotonic() - began_s)
-        if isinstance(decision, InProgress):
-            return _Later(f"claim {decision.claim_key} is just being allocated")
-        self._metrics.decisions.labels(_RESULTS[type(decision)]).inc()
+        took_s = self._clock.monotonic() - began_s
+        result = _RESULTS[type(decision)]
+        if not isinstance(decision, Behind | InProgress):
+            self._metrics.decision_seconds.observe(took_s)
+        self._metrics.decisions.labels(result).inc()
+        log.debug("decided", result=result, took_ms=round(took_s * 1e3, 3))
         return decision
 
     def _write(self, pod: Pod, allocation: Allocation) -> bool:
@@ -173,13 +275,19 @@ class Reconciler:
         except KubeError:
             self._not_written(pod, allocation)  # no allocation was tried, so none can land later
             raise
-        outcome = marked if isinstance(marked, Lost) else self._writer.allocate(allocation, marked, pod)
+        if isinstance(marked, Lost):
+            self._lost(pod, allocation, marked)
+            return False
+        nominated = self._nomination.set(pod, allocation.node)
+        outcome = self._writer.allocate(allocation, marked, pod)
         if isinstance(outcome, Lost):
+            self._nomination.clear(nominated, allocation.node)
             self._lost(pod, allocation, outcome)
             # The watch has to show what changed before a new decision can be a better one.
             return False
         for claim in outcome.claims:
             self._cluster.stored(claim)
+        self._metrics.allocations.inc()
         text = describe(decision_of(allocation, allocation.claims[0]))
         log.info(
             "allocated",
@@ -198,7 +306,7 @@ class Reconciler:
         """Forget what was not written, take back what was, and decide again."""
         log.warning("decision could not be written whole", claim=outcome.claim_key, why=outcome.why)
         self._not_written(pod, allocation, frozenset(claim.metadata.uid for claim in outcome.written))
-        self._take_back.begin(pod, outcome.written)
+        self._take_back.begin(pod, outcome.written, "lost-write")
         if outcome.refused:
             self._waiting.report(pod, "refused-write", f"claim {outcome.claim_key} {outcome.why}", tell=True)
 
@@ -208,21 +316,24 @@ class Reconciler:
             if entry.claim.metadata.uid not in written:
                 self._cluster.forget(entry.claim.metadata.uid)
                 self._cluster.wake_pods_of(entry.claim.key, but=pod.key)
-        self._cluster.wake_waiting()  # devices are free again that looked taken
 
-    def _wait(self, pod: Pod, claims: Sequence[ResourceClaim], decision: NoFit | Refused, changes: int) -> None:
+    def _wait(self, pod: Pod, claims: Sequence[ResourceClaim], decision: NoFit | Behind | Refused) -> None:
         half_written = [claim for claim in claims if self._is_half_written(pod, claim)]
-        if half_written:
+        if half_written and self._take_back.begin(pod, half_written, "half-written"):
             # A write that was cut off, and what is left does not fit beside it any more: begin anew.
             log.warning("half-written decision is taken back", claims=[c.key for c in half_written])
-            self._take_back.begin(pod, half_written)
             self._queue.add(pod.key)
         if isinstance(decision, Refused):
             self._waiting.report(pod, decision.kind.value, decision.text, tell=decision.concerns_us)
         else:
-            self._waiting.report(pod, "no-node", lambda: self._cluster.explain(pod, claims), tell=True)
-        if self._cluster.changes != changes:
-            self._queue.add(pod.key)  # something changed between the decision and now
+            self._waiting.report(pod, "no-node", lambda: self._explain(pod, claims), tell=True)
+        again_s = self._unbound.next_try_s(pod)
+        if again_s is not None:
+            self._queue.add_after(pod.key, again_s)
+
+    def _explain(self, pod: Pod, claims: Sequence[ResourceClaim]) -> str | None:
+        text = self._cluster.explain(pod, claims, now_s=self._clock.monotonic())
+        return text and text + self._unbound.when_again(pod)
 
     def _is_half_written(self, pod: Pod, claim: ResourceClaim) -> bool:
         users = {consumer.uid for consumer in claim.status.reserved_for}
@@ -234,6 +345,8 @@ _RESULTS: Final = {
     NoFit: "unsatisfied",
     Refused: "refused",
     Settled: "settled",
+    Behind: "behind",
+    InProgress: "in-progress",
 }
 
 

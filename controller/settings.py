@@ -52,6 +52,44 @@ class ControllerSettings:
         help="seconds between dropping a reservation and clearing its allocation, when devices are taken back",
         least=0.5,
     )
+    # One refusal can be a race: the pod's node had not let go of somebody else's cpu. kube-scheduler tries again within
+    # its longest back-off, 10 s.
+    refused_wait_s: float = option(
+        10.0,
+        help="seconds for which kube-scheduler has to refuse a pod that has its devices, before they are taken back "
+        "and another node is tried",
+        least=1,
+    )
+    # Nothing is known to be wrong then, so it may be long: 2,000 pods at 30 a second wait for up to 67 s. So the time
+    # alone never suffices (docs/design/0011-take-back.md).
+    passed_over_wait_s: float = option(
+        60.0,
+        help="seconds after which devices of a pod are taken back about which kube-scheduler says nothing new, if it "
+        "has overtaken it or nothing is bound at all while others wait",
+        least=1,
+    )
+    exclusion_s: float = option(
+        60.0,
+        help="seconds for which a node is not tried again for a pod whose devices there led nowhere; doubles each time",
+        least=1,
+    )
+    longest_exclusion_s: float = option(1800.0, help="the longest of these times, in seconds", least=1)
+    # The hint saves kube-scheduler the search for the node, which grows with their number, for one write of ours. From
+    # 1.35 on it leaves out the same write of its own for that.
+    nominate_above_nodes: int = option(
+        500,
+        help="above so many nodes kube-scheduler is told by the pod's nominatedNodeName on which node the devices are; "
+        "0: always, -1: never",
+        least=-1,
+    )
+    # Long against the seconds in which devices are freed and given in the ordinary course, short against the hours
+    # that large jobs run. While a node is kept, its free GPUs are idle: one node at most, as long as others hold it.
+    starvation_wait_s: float = option(
+        300.0,
+        help="seconds after its creation from which one node is kept free for a pod that waits only because GPUs are "
+        "taken; 0: never",
+        least=0,
+    )
     selection: str = option(
         "best",
         help="which legal devices a pod gets: the best-linked, or the first in Kubernetes' own order",

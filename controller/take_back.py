@@ -11,18 +11,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 import structlog
 
-from dracaena.api.decision import decode_decision
+from dracaena.api.decision import Decision, decode_decision
 from dracaena.api.errors import BadInputError
 from dracaena.api.names import decision_annotation
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.claim_writer import pod_reference
 from dracaena.controller.metrics import ControllerMetrics
-from dracaena.controller.ports import ClaimApi, PodReader
+from dracaena.controller.nomination import Nomination
+from dracaena.controller.ports import ClaimApi, PodApi
 from dracaena.kube.errors import ConflictError, InvalidError, NotFoundError
 from dracaena.process.clock import Clock
+
+MAX_ENDED: Final = 1_000
+"""Ends that are remembered, 0.2 MB: of a few seconds at the highest rate."""
 
 log = structlog.get_logger()
 
@@ -34,7 +39,11 @@ class _Task:
     namespace: str
     name: str
     uid: str
+    version: str
+    """resourceVersion of the claim that was to be taken back."""
     pod_uid: str
+    reason: str
+    """Label of the metric."""
     dropped: ResourceClaim | None = None
     """The claim as the first write left it."""
     since_s: float = field(default=0.0)
@@ -54,14 +63,18 @@ class TakeBack:
 
     def __init__(
         self,
+        driver: str,
         claims: ClaimApi,
-        pods: PodReader,
+        pods: PodApi,
+        nomination: Nomination,
         forget: Callable[[str], None],
         clock: Clock,
         metrics: ControllerMetrics,
         *,
         unbound_wait_s: float,
     ) -> None:
+        self._driver = driver
+        self._nomination = nomination
         self._claims = claims
         self._pods = pods
         self._forget = forget
@@ -70,16 +83,31 @@ class TakeBack:
         self._unbound_wait_s = unbound_wait_s
         self._lock = threading.Lock()
         self._tasks: dict[str, list[_Task]] = {}
+        self._ended: dict[str, str] = {}
 
-    def begin(self, pod: Pod, claims: Iterable[ResourceClaim]) -> None:
-        """Take back what a pod got; advance() does the work."""
-        tasks = [
-            _Task(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid, pod.metadata.uid)
-            for claim in claims
-        ]
+    def begin(self, pod: Pod, claims: Iterable[ResourceClaim], reason: str) -> bool:
+        """Take back what a pod got; advance() does the work. `reason` is a short word for the metric.
+
+        Return whether there is anything to do: not for a state of a claim that was dealt with, which the watch shows
+        for a while longer.
+        """
+        metas = [claim.metadata for claim in claims]
         with self._lock:
-            known = self._tasks.setdefault(pod.key, [])
-            known.extend(task for task in tasks if task.uid not in {other.uid for other in known})
+            known = self._tasks.get(pod.key, [])
+            uids = {task.uid for task in known}
+            new = [
+                _Task(meta.namespace, meta.name, meta.uid, meta.resource_version, pod.metadata.uid, reason)
+                for meta in metas
+                if meta.uid not in uids and self._ended.get(meta.uid) != meta.resource_version
+            ]
+            if new:
+                self._tasks[pod.key] = [*known, *new]
+            return bool(new)
+
+    def has(self, pod_key: str) -> bool:
+        """Return whether something is being taken back from a pod."""
+        with self._lock:
+            return pod_key in self._tasks
 
     def advance(self, pod_key: str) -> float | None:
         """Do what can be done now for a pod; return the seconds until there is more to do, None when all is done.
@@ -98,13 +126,17 @@ class TakeBack:
         return min(waits, default=None)
 
     def _finish(self, pod_key: str, task: _Task, ended: _Ended) -> None:
-        self._metrics.take_backs.labels(ended.how).inc()
-        log.info("taken back", claim=f"{task.namespace}/{task.name}", claim_uid=task.uid, end=ended.how)
+        self._metrics.take_backs.labels(task.reason, ended.how).inc()
+        claim_key = f"{task.namespace}/{task.name}"
+        log.info("taken back", claim=claim_key, claim_uid=task.uid, reason=task.reason, end=ended.how)
         self._forget(task.uid)
         with self._lock:
             self._tasks[pod_key].remove(task)
             if not self._tasks[pod_key]:
                 del self._tasks[pod_key]
+            if len(self._ended) >= MAX_ENDED:
+                self._ended.clear()
+            self._ended[task.uid] = task.version
 
     def _step(self, pod_key: str, task: _Task) -> float | _Ended:
         claim = self._claims.read_claim(task.namespace, task.name)
@@ -116,7 +148,7 @@ class TakeBack:
         if pod is not None and pod.metadata.uid == task.pod_uid and pod.spec.node_name:
             return self._keep(task, claim, pod)
         try:
-            return self._drop_or_clear(task, claim)
+            return self._drop_or_clear(task, claim, pod)
         except (ConflictError, InvalidError, NotFoundError) as error:
             log.info("take-back refused, reading again", claim=claim.key, error=str(error))
             task.dropped = None
@@ -131,7 +163,7 @@ class TakeBack:
                 return 0.0
         return _Ended("kept")
 
-    def _drop_or_clear(self, task: _Task, claim: ResourceClaim) -> float | _Ended:
+    def _drop_or_clear(self, task: _Task, claim: ResourceClaim, pod: Pod | None) -> float | _Ended:
         now_s = self._clock.monotonic()
         if task.dropped is None or task.dropped.metadata.resource_version != claim.metadata.resource_version:
             # Without a reservation (a first write of somebody who was killed) the wait begins here.
@@ -143,23 +175,37 @@ class TakeBack:
         if left_s > 0:
             return left_s
         self._claims.deallocate(task.dropped)
+        decision = our_decision(claim, self._driver)
+        if pod is not None and decision is not None:
+            self._nomination.clear(pod, decision.node)
         return _Ended("cleared")
 
 
-def was_allocated_by_us(claim: ResourceClaim, driver: str) -> bool:
-    """Return whether the allocation of a claim is the one that its decision annotation tells of.
+def our_decision(claim: ResourceClaim, driver: str) -> Decision | None:
+    """Return the decision that the allocation of a claim stands for, None when it is not ours or there is none.
 
-    A decision that had to be cut so far that it names no devices tells of any allocation of our driver.
+    It is ours when its decision annotation tells of these devices. A decision that had to be cut so far that it names
+    none tells of any allocation with devices of our driver. Devices of other drivers may be among them.
     """
     if claim.status.allocation is None:
-        return False
+        return None
     try:
         decision = decode_decision(claim.metadata.annotations.get(decision_annotation(driver), ""))
     except BadInputError:
-        return False
+        return None
     results = claim.status.allocation.devices.results
-    if any(result.driver != driver for result in results):
-        return False
+    if not any(result.driver == driver for result in results):
+        return None
     if decision.cut and not decision.devices:
-        return True
-    return sorted(decision.devices) == sorted(result.device for result in results)
+        return decision
+    return decision if sorted(decision.devices) == sorted(result.device for result in results) else None
+
+
+def is_used_by_only(claim: ResourceClaim, pod: Pod) -> bool:
+    """Return whether nobody but this pod uses a claim."""
+    return {user.uid for user in claim.status.reserved_for} <= {pod.metadata.uid}
+
+
+def was_allocated_by_us(claim: ResourceClaim, driver: str) -> bool:
+    """Return whether the allocation of a claim is ours."""
+    return our_decision(claim, driver) is not None

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 import structlog
@@ -22,9 +23,11 @@ Events are for people."""
 REPEAT_S: Final = 300.0
 """An unchanged reason is told again after this: `kubectl describe` shows that it still holds."""
 
-MAX_ASKED: Final = 50
-"""Reasons that one tell_due() works out: at 5,000 nodes each takes some milliseconds, in which no decision is made.
-Those that have waited longest come first, so the rest is late by a second."""
+MAX_TOLD: Final = 10
+"""Pods whose reason is worked out and told between two tell_due(), so in a second: half of the Events that are written
+(kube.events), and where each reason has to be worked out (at 5,000 nodes some milliseconds, in which no decision is
+made; equal pods share one) most of the time is left for decisions. Those that were told longest ago come first: of
+1,000 waiting pods the last is told after 100 s."""
 
 EVENT_REASON: Final = "WaitingForGPUs"
 
@@ -60,12 +63,14 @@ class WaitingPods:
         self._lock = threading.Lock()
         self._by_key: dict[str, _Waiting] = {}
         self._counts: Counter[str] = Counter()
+        self._may_tell = MAX_TOLD
 
     def report(self, pod: Pod, reason: str, why: Why, *, tell: bool, patience_s: float = 0.0) -> None:
         """A pod waits. `reason` is short, for metrics; `why` is for people, and only told when `tell` is set.
 
-        `patience_s`: told only when this reason still holds after that time; tell_due() does it. A `why` that has to be
-        worked out is called here or in tell_due(), without any lock held.
+        `patience_s`: told only when this reason still holds after that time; tell_due() does it, as it does what more
+        than MAX_TOLD pods have to be told in a second. A `why` that has to be worked out is called here or in
+        tell_due(), without any lock held.
         """
         with self._lock:
             known = self._by_key.get(pod.key)
@@ -80,7 +85,8 @@ class WaitingPods:
                 known.asked_s = None
             known.pod, known.reason, known.why, known.tell, known.stale = pod, reason, why, tell, True
             self._count(reason, 1)
-            due = self._is_due(known)
+            due = self._is_due(known) and self._may_tell > 0
+            self._may_tell -= due
         if due:
             self._tell(known)
 
@@ -91,17 +97,22 @@ class WaitingPods:
             if known is not None:
                 self._count(known.reason, -1)
 
-    def keys(self) -> frozenset[str]:
-        """Return the keys of all waiting pods."""
+    def oldest_age_s(self) -> float:
+        """Return the seconds since the creation of the oldest pod that waits, 0 when none does."""
         with self._lock:
-            return frozenset(self._by_key)
+            created = (waiting.pod.metadata.creation_timestamp for waiting in self._by_key.values())
+            oldest = min((text for text in created if text is not None), default=None)
+        if oldest is None:
+            return 0.0
+        return max((self._clock.now() - datetime.fromisoformat(oldest)).total_seconds(), 0.0)
 
     def tell_due(self) -> None:
         """Tell what had to be held back; call it about once a second."""
         with self._lock:
-            due = [self._by_key[key] for key in sorted(self._by_key) if self._is_due(self._by_key[key])]
-        due.sort(key=lambda waiting: -1.0 if waiting.asked_s is None else waiting.asked_s)
-        for waiting in due[:MAX_ASKED]:
+            due = [waiting for waiting in self._by_key.values() if self._is_due(waiting)]
+            due.sort(key=lambda waiting: (-1.0 if waiting.asked_s is None else waiting.asked_s, waiting.pod.key))
+            self._may_tell = MAX_TOLD - len(due[:MAX_TOLD])
+        for waiting in due[:MAX_TOLD]:
             self._tell(waiting)
 
     def _is_due(self, waiting: _Waiting) -> bool:
@@ -129,7 +140,7 @@ class WaitingPods:
             waiting.told_text, waiting.told_s = text, now_s
             if waiting.tell:
                 log.info("pod waits", pod=waiting.pod.key, reason=waiting.reason, why=text)
-                self._events.record(waiting.pod, "Warning", EVENT_REASON, text)
+                self._events.record(waiting.pod, "Warning", EVENT_REASON, text, latest=True)
             else:
                 log.debug("pod waits for a claim that may not be ours", pod=waiting.pod.key, why=text)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import heapq
 import random
 import threading
-from collections import OrderedDict
-from typing import Final
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Final
 
 from dracaena.process.clock import Clock
 
@@ -16,38 +17,49 @@ FIRST_RETRY_S: Final = 0.05
 LONGEST_RETRY_S: Final = 30.0
 """An API server that is away is asked twice a minute for each key, not more."""
 
+Turn = tuple[Any, ...]
+"""Sorts keys, the smallest first."""
+
 
 class WorkQueue:
-    """Hands out keys in the order of their arrival. Safe from many threads.
+    """Hands out keys by their turn, equal ones in the order of their arrival. Safe from many threads.
 
-    A key that is added while a worker has it is handed out again after done(), so no change is lost. One lock guards
-    everything; it is never held while work is done.
+    A key that is added while a worker has it is handed out again after done(), so no change is lost. A key that waits
+    for its time after a failure keeps nobody else back. One lock guards everything; it is never held while work is
+    done. Cost: O(log keys) for each call.
     """
 
-    def __init__(self, clock: Clock, rng: random.Random) -> None:
+    def __init__(self, clock: Clock, rng: random.Random, turn_of: Callable[[str], Turn] = lambda key: ()) -> None:
+        """`turn_of` is called when a key is added, without the queue's lock."""
         self._clock = clock
         self._rng = rng
+        self._turn_of = turn_of
         self._condition = threading.Condition()
-        self._ready: OrderedDict[str, None] = OrderedDict()
+        self._ready: dict[str, Turn] = {}
+        self._by_turn: list[tuple[Turn, int, str]] = []
+        """A heap. An entry that is not what _ready says of its key is passed over."""
+        self._arrivals = count()
         self._working: set[str] = set()
-        self._again: set[str] = set()
+        self._again: dict[str, Turn] = {}
         self._later: list[tuple[float, str]] = []
-        self._due_s: dict[str, float] = {}
+        self._due: dict[str, tuple[float, Turn]] = {}
         self._failures: dict[str, int] = {}
         self._closed = False
 
     def add(self, key: str) -> None:
-        """Have a key worked on soon. A key that already waits stays where it is."""
+        """Have a key worked on soon. A key that already waits stays where it is, unless its turn has changed."""
+        turn = self._turn_of(key)
         with self._condition:
-            self._add(key)
+            self._add(key, turn)
 
     def add_after(self, key: str, delay_s: float) -> None:
         """Have a key worked on after a time; of several times the earliest holds."""
+        turn = self._turn_of(key)
         with self._condition:
             due_s = self._clock.monotonic() + delay_s
-            if self._due_s.get(key, float("inf")) <= due_s:
+            if key in self._due and self._due[key][0] <= due_s:
                 return
-            self._due_s[key] = due_s
+            self._due[key] = due_s, turn
             heapq.heappush(self._later, (due_s, key))
             self._condition.notify_all()  # who sleeps may have to wake earlier now
 
@@ -72,8 +84,8 @@ class WorkQueue:
         with self._condition:
             while not self._closed:
                 self._promote()
-                if self._ready:
-                    key, _ = self._ready.popitem(last=False)
+                key = self._take_first()
+                if key is not None:
                     self._working.add(key)
                     return key
                 next_due_s = self._later[0][0] - self._clock.monotonic() if self._later else None
@@ -84,9 +96,9 @@ class WorkQueue:
         """Give a key back."""
         with self._condition:
             self._working.discard(key)
-            if key in self._again:
-                self._again.discard(key)
-                self._add(key)
+            turn = self._again.pop(key, None)
+            if turn is not None:
+                self._add(key, turn)
 
     def close(self) -> None:
         """Wake all workers; get() returns None from now on."""
@@ -97,20 +109,28 @@ class WorkQueue:
     def __len__(self) -> int:
         """Keys that are ready or wait for their time."""
         with self._condition:
-            return len(self._ready) + len(self._again) + len(self._due_s)
+            return len(self._ready) + len(self._again) + len(self._due)
 
-    def _add(self, key: str) -> None:
+    def _add(self, key: str, turn: Turn) -> None:
         if key in self._working:
-            self._again.add(key)
-        elif key not in self._ready:
-            self._ready[key] = None
+            self._again[key] = turn
+        elif self._ready.get(key) != turn:
+            self._ready[key] = turn
+            heapq.heappush(self._by_turn, (turn, next(self._arrivals), key))
             self._condition.notify()
+
+    def _take_first(self) -> str | None:
+        while self._by_turn:
+            turn, _, key = heapq.heappop(self._by_turn)
+            if self._ready.get(key) == turn:
+                del self._ready[key]
+                return key
+        return None
 
     def _promote(self) -> None:
         """Make ready what is due. An entry that add_after replaced by an earlier one is passed over."""
         now_s = self._clock.monotonic()
         while self._later and self._later[0][0] <= now_s:
             due_s, key = heapq.heappop(self._later)
-            if self._due_s.get(key) == due_s:
-                del self._due_s[key]
-                self._add(key)
+            if key in self._due and self._due[key][0] == due_s:
+                self._add(key, self._due.pop(key)[1])

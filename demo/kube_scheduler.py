@@ -4,14 +4,15 @@ What it does, as the real one does it:
 * leaves a pod alone until all its claims exist and are its own;
 * keeps to the node selector of claims that are allocated, and does not look again at classes or taints of devices;
 * honours spec.unschedulable, node taints, nodeSelector and required node affinity;
+* counts what pods request against what nodes have (cpu, memory, any other resource, number of pods);
 * says PodScheduled=False, Unschedulable while a claim is not allocated ("cannot allocate all claims");
 * before it binds, adds the pod to status.reservedFor where it is missing. That fails for an allocation without
   allocationTimestamp, because the real one then compares an immutable field with a different value.
 
 What it does not: it never allocates a claim (all devices here carry our taint, which is what stops the real one), also
-not one without requests, which the real one allocates with an empty result: its pod waits and is told. It
-counts no cpu, memory or pods, has no scores (fewest pods, then name), no preemption, no pod affinity (such a pod is
-refused by name), no profiles. It never clears an allocation that fits nowhere (PostFilter): that is for a later issue.
+not one without requests, which the real one allocates with an empty result: its pod waits and is told. It has no host
+ports, no scores (fewest pods, then name), no preemption, no pod affinity (such a pod is refused by name), no profiles.
+It never clears an allocation that fits nowhere (PostFilter): that is for a later issue.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 
 from dracaena.api.objects import Node, Pod, ResourceClaim
 from dracaena.demo.node_fit import misfit, selects, unserved
+from dracaena.demo.node_room import ENDED, shortages
 from dracaena.demo.objects import PodDocument
 from dracaena.demo.pod_claims import claim_name, consumer_of, is_owned_by, is_reserved_for, needed_entries
 from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
@@ -49,7 +51,7 @@ class KubeScheduler:
         self._pods = self._loop.cache(Pod)
         self._claims = self._loop.cache(ResourceClaim)
         self._nodes = self._loop.cache(Node)
-        self._assumed: dict[str, str] = {}  # pod UID → node: bound by us, not yet seen in the cache
+        self._assumed: dict[str, tuple[str, Pod]] = {}  # pod UID → node and pod: bound by us, not yet in the cache
 
     @property
     def failure(self) -> Exception | None:
@@ -67,7 +69,7 @@ class KubeScheduler:
     def _reconcile(self) -> float | None:
         pods = self._pods.values()
         seen = {pod.metadata.uid for pod in pods if not pod.spec.node_name}
-        self._assumed = {uid: node for uid, node in self._assumed.items() if uid in seen}
+        self._assumed = {uid: bound for uid, bound in self._assumed.items() if uid in seen}
         return None if settle([pod for pod in pods if self._is_queued(pod)], self._schedule, "pod") else RETRY_S
 
     def _is_queued(self, pod: Pod) -> bool:
@@ -115,9 +117,13 @@ class KubeScheduler:
             self._reserve(pod, claim)
         self._bind(pod, choice)
 
-    def _pods_on_nodes(self) -> Counter[str]:
-        bound = Counter(pod.spec.node_name for pod in self._pods.values() if pod.spec.node_name)
-        bound.update(self._assumed.values())
+    def _pods_on_nodes(self) -> dict[str, list[Pod]]:
+        bound: dict[str, list[Pod]] = {}
+        for pod in self._pods.values():
+            if pod.spec.node_name and pod.status.phase not in ENDED:
+                bound.setdefault(pod.spec.node_name, []).append(pod)
+        for node, pod in self._assumed.values():
+            bound.setdefault(node, []).append(pod)
         return bound
 
     def _reserve(self, pod: Pod, claim: ResourceClaim) -> None:
@@ -137,7 +143,7 @@ class KubeScheduler:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         self._client.create_subresource(Pod, meta.name, "binding", binding, namespace=meta.namespace)
-        self._assumed[meta.uid] = node
+        self._assumed[meta.uid] = node, pod
         self._events.record(pod, "Normal", "Scheduled", f"Successfully assigned {pod.key} to {node}")
 
     def _report(self, pod: Pod, reason: str, message: str) -> None:
@@ -165,7 +171,7 @@ class KubeScheduler:
 
 
 def choose_node(
-    pod: Pod, claims: Sequence[ResourceClaim], nodes: Sequence[Node], pods_on_nodes: Mapping[str, int]
+    pod: Pod, claims: Sequence[ResourceClaim], nodes: Sequence[Node], pods_on_nodes: Mapping[str, Sequence[Pod]]
 ) -> str | Unschedulable:
     """Return the node to bind to, or why there is none. Pure: same input, same answer."""
     deleting = next((claim for claim in claims if claim.metadata.deletion_timestamp is not None), None)
@@ -174,13 +180,25 @@ def choose_node(
     name = unserved(pod) or _unserved_claim(claims)
     if name is not None:
         return Unschedulable(f"the embedded scheduler does not implement {name}")
-    reasons = {node.metadata.name: misfit(pod, node) or _claims_misfit(claims, node) for node in nodes}
-    fitting = [name for name in sorted(reasons) if reasons[name] is None]
+    reasons = {node.metadata.name: _reasons(pod, claims, node, pods_on_nodes) for node in nodes}
+    fitting = [name for name in sorted(reasons) if not reasons[name]]
     if fitting:
-        return min(fitting, key=lambda name: (pods_on_nodes.get(name, 0), name))
-    counted = Counter(reason for reason in reasons.values() if reason is not None)
+        return min(fitting, key=lambda name: (len(pods_on_nodes.get(name, ())), name))
+    counted = Counter(reason for found in reasons.values() for reason in found)
     listed = ", ".join(f"{counted[reason]} {reason}" for reason in sorted(counted))
     return Unschedulable(f"0/{len(nodes)} nodes are available: {listed or 'no nodes'}.")
+
+
+def _reasons(
+    pod: Pod, claims: Sequence[ResourceClaim], node: Node, pods_on_nodes: Mapping[str, Sequence[Pod]]
+) -> tuple[str, ...]:
+    """Return why the pod cannot run on the node: all that it lacks where that is all, as kube-scheduler says it."""
+    first = misfit(pod, node)
+    if first is not None:
+        return (first,)
+    short = shortages(pod, node, pods_on_nodes.get(node.metadata.name, ()))
+    last = None if short else _claims_misfit(claims, node)
+    return short if last is None else (last,)
 
 
 def _unserved_claim(claims: Sequence[ResourceClaim]) -> str | None:

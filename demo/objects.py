@@ -10,16 +10,16 @@ from dracaena.api.objects import (
     DeviceClass,
     KubeObject,
     Node,
+    NodeStatus,
     Pod,
     PodCondition,
     ResourceClaim,
     ResourceClaimTemplate,
     ResourceSlice,
-    Wire,
 )
 
 
-class NodeStatus(Wire, frozen=True):
+class ReportedStatus(NodeStatus, frozen=True):
     """status of a node; its conditions have the fields of a pod's."""
 
     conditions: list[PodCondition] = msgspec.field(default_factory=list)
@@ -28,7 +28,7 @@ class NodeStatus(Wire, frozen=True):
 class NodeWithStatus(Node, frozen=True):
     """A node with what its kubelet reports."""
 
-    status: NodeStatus = NodeStatus()
+    status: ReportedStatus = ReportedStatus()
 
 
 class PodDocument(KubeObject, frozen=True):
@@ -40,37 +40,6 @@ class PodDocument(KubeObject, frozen=True):
 
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
     status: dict[str, Any] = msgspec.field(default_factory=dict)
-
-
-class ObjectReference(Wire, frozen=True):
-    """involvedObject of an Event."""
-
-    kind: str = ""
-    namespace: str = ""
-    name: str = ""
-    uid: str = ""
-
-
-class EventSource(Wire, frozen=True):
-    """source of an Event."""
-
-    component: str = ""
-
-
-class EventRecord(KubeObject, frozen=True):
-    """An Event as a user reads it."""
-
-    API_VERSION: ClassVar[str] = "v1"
-    RESOURCE: ClassVar[str] = "events"
-    KIND: ClassVar[str] = "Event"
-
-    involved_object: ObjectReference = ObjectReference()
-    type: str = ""
-    reason: str = ""
-    message: str = ""
-    source: EventSource = EventSource()
-    count: int = 1
-    last_timestamp: str | None = None
 
 
 KINDS: dict[tuple[str, str], type[KubeObject]] = {

@@ -6,17 +6,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 from dracaena.api.devicepool import decode_pool
 from dracaena.api.links import Link
 from dracaena.api.machine import Machine
 from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.api.objects import Pod, ResourceClaim, ResourceSlice
-from dracaena.api.resourceclaim import Unsupported, read_claim_spec
 from dracaena.api.topology import Topology
-from dracaena.demo.objects import EventRecord
 from dracaena.demo.pod_claims import claim_name, is_reserved_for
 from dracaena.kube.client import KubeClient
+from dracaena.kube.events import Event
 
 STAND_INS = frozenset({"default-scheduler", "kubelet", "resource_claim"})
 """Components whose Events are those of any cluster; all others speak for Dracaena."""
@@ -65,12 +65,11 @@ class ObservedPod:
 
     @property
     def wanted(self) -> int | None:
-        """GPUs that its claims ask for; None while a claim is missing or its spec is not understood."""
-        specs = [read_claim_spec(claim.spec) for claim in self.claims]
-        if len(specs) < len(self.pod.spec.resource_claims):
+        """GPUs that its claims ask for; None while a claim is missing, and for mode All and lists of alternatives."""
+        if len(self.claims) < len(self.pod.spec.resource_claims):
             return None
-        counts = [request.count for spec in specs if not isinstance(spec, Unsupported) for request in spec.requests]
-        return None if any(isinstance(spec, Unsupported) for spec in specs) else sum(counts)
+        counts = [_count(request) for claim in self.claims for request in _requests(claim)]
+        return None if None in counts else sum(count for count in counts if count is not None)
 
     @property
     def state(self) -> str:
@@ -89,7 +88,7 @@ class Observation:
     nodes: tuple[ObservedNode, ...]
     pods: tuple[ObservedPod, ...]
     claims: tuple[ResourceClaim, ...]
-    events: tuple[EventRecord, ...]
+    events: tuple[Event, ...]
 
     def node(self, name: str) -> ObservedNode | None:
         """Return a node by name."""
@@ -99,7 +98,7 @@ class Observation:
         """Return a pod by name."""
         return next((pod for pod in self.pods if pod.name == name), None)
 
-    def events_of(self, pod: ObservedPod) -> tuple[EventRecord, ...]:
+    def events_of(self, pod: ObservedPod) -> tuple[Event, ...]:
         """Return the Events about a pod and its claims, oldest first."""
         uids = {pod.pod.metadata.uid, *(claim.metadata.uid for claim in pod.claims)}
         return tuple(event for event in self.events if event.involved_object.uid in uids)
@@ -110,7 +109,7 @@ def observe(client: KubeClient) -> Observation:
     slices = client.list(ResourceSlice).items
     pods = client.list(Pod).items  # before claims: a pod that runs is then never seen without its allocation
     claims = client.list(ResourceClaim).items
-    events = client.list(EventRecord).items
+    events = client.list(Event).items
     return read_observation(slices, claims, pods, events)
 
 
@@ -118,7 +117,7 @@ def read_observation(
     slices: Iterable[ResourceSlice],
     claims: Sequence[ResourceClaim],
     pods: Iterable[Pod],
-    events: Iterable[EventRecord],
+    events: Iterable[Event],
 ) -> Observation:
     """Put lists of objects together. Pure; everything is sorted by name, Events by time."""
     ordered_events = tuple(sorted(events, key=lambda event: (event.last_timestamp or "", event.metadata.name)))
@@ -134,6 +133,17 @@ def links_in_words(topology: Topology, ordinals: Iterable[int]) -> str:
     """Return how a set of GPUs is linked, best first: `6 × NV12`, `1 × PIX, 2 × PHB`, empty below two GPUs."""
     links = sorted((topology.link(a, b) for a, b in combinations(sorted(ordinals), 2)), key=_best_first)
     return ", ".join(f"{count} × {token}" for token, count in Counter(link.token for link in links).items())
+
+
+def _requests(claim: ResourceClaim) -> Sequence[Mapping[str, Any]]:
+    requests: Sequence[Mapping[str, Any]] = (claim.spec.get("devices") or {}).get("requests") or ()
+    return requests
+
+
+def _count(request: Mapping[str, Any]) -> int | None:
+    """Return how many devices a request is for, as the API server stored it; None when it names no number."""
+    count: int | None = (request.get("exactly") or {}).get("count")
+    return count
 
 
 def _best_first(link: Link) -> tuple[int, int]:
@@ -177,7 +187,7 @@ def _pod(
     pod: Pod,
     claims: Mapping[str, ResourceClaim],
     nodes: Mapping[str, ObservedNode],
-    events: Iterable[EventRecord],
+    events: Iterable[Event],
 ) -> ObservedPod:
     names = [claim_name(pod, entry) for entry in pod.spec.resource_claims]
     own = tuple(claims[key] for name in names if (key := f"{pod.metadata.namespace}/{name}") in claims)
@@ -206,7 +216,7 @@ def _pod(
     )
 
 
-def _why_waiting(pod: Pod, claims: Iterable[ResourceClaim], events: Iterable[EventRecord]) -> str:
+def _why_waiting(pod: Pod, claims: Iterable[ResourceClaim], events: Iterable[Event]) -> str:
     """Return the newest warning of who has the next step, else the scheduler's condition.
 
     That is kubelet for a pod with a node, and without one Dracaena before the scheduler.

@@ -64,9 +64,15 @@ class _Status(msgspec.Struct):
     code: int = 500
 
 
+def _kinds(base: type[KubeObject]) -> Iterator[type[KubeObject]]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _kinds(kind)
+
+
 # msgspec looks into a type when it is first decoded, and two threads that do so at once crash the process (0.22.0).
 # Several caches begin in the same moment, so all types are looked into here, by the one thread that imports.
-for _shape in (*KubeObject.__subclasses__(), _Raws, _Named, _RawEvent, _Versioned, _Status):
+for _shape in (*_kinds(KubeObject), _Raws, _Named, _RawEvent, _Versioned, _Status):
     msgspec.json.Decoder(_shape)
 
 
@@ -233,7 +239,7 @@ class KubeClient:
     def _send(
         self, method: str, path: str, document: Mapping[str, Any], content_type: str = "application/json"
     ) -> bytes:
-        query = {"timeout": f"{WRITE_TIMEOUT_S}s"} if method != "DELETE" else None
+        query = {"timeout": f"{WRITE_TIMEOUT_S}s"}
         body = encode_as_go(document)
         with self._writing():
             return self._transport.request(method, path, query=query, body=body, content_type=content_type)

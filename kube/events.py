@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import queue
 import threading
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import structlog
 
@@ -15,30 +17,42 @@ from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import AlreadyExistsError, KubeError, NotFoundError
 from dracaena.process.clock import Clock, rfc3339
 
-QUEUE_LENGTH = 1_000
-"""Events that may wait to be written; more are dropped with a log line, so that a slow server costs no memory."""
+WRITES_PER_S: Final = 20.0
+WRITE_BURST: Final = 100
+"""Events are written at this rate at most, after so many at once: 1,000 pods that are allocated together make 2,000
+Events in 95 s. One costs kube-apiserver about 3 ms of CPU, so they take 6 % of a core from what binds pods."""
 
-MESSAGE_BYTES = 1_024
+OBJECT_REFILL_S: Final = 60.0
+OBJECT_BURST: Final = 25
+"""About one object an Event a minute is taken, after so many at once: whatever goes wrong with one pod in a circle, its
+Events do not push out those of others."""
+
+QUEUE_LENGTH: Final = 2_000
+"""Events that may wait to be written, about 3 MB; more are dropped, so that a slow server costs no more memory."""
+
+REMEMBERED: Final = 4_096
+"""Events and objects of late that are remembered, each with some 200 bytes."""
+
+COMPLAINT_GAP_S: Final = 10.0
+"""Between two log lines about Events that were dropped."""
+
+MESSAGE_BYTES: Final = 1_024
 """Longest message that the API takes (core/v1 Event validation)."""
 
 EventType = Literal["Normal", "Warning"]
 
+Fate = Literal["written", "failed", "dropped", "limited"]
+"""What became of an Event: dropped because too many waited, limited because its object had too many."""
+
 log = structlog.get_logger()
-
-
-class Event(KubeObject, frozen=True):
-    """A core/v1 Event, as far as we read our own ones back."""
-
-    API_VERSION: ClassVar[str] = "v1"
-    RESOURCE: ClassVar[str] = "events"
-    KIND: ClassVar[str] = "Event"
-
-    count: int = 1
 
 
 class Subject(Wire, frozen=True):
     """involvedObject of an Event."""
 
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
     uid: str = ""
 
 
@@ -48,7 +62,7 @@ class EventSource(Wire, frozen=True):
     component: str = ""
 
 
-class EventText(KubeObject, frozen=True):
+class Event(KubeObject, frozen=True):
     """A core/v1 Event as a user reads it."""
 
     API_VERSION: ClassVar[str] = "v1"
@@ -64,6 +78,25 @@ class EventText(KubeObject, frozen=True):
     last_timestamp: str | None = None
 
 
+class TokenBucket:
+    """Lets `burst` through at once and `per_s` each second from then on. No lock of its own."""
+
+    def __init__(self, per_s: float, burst: int, now_s: float) -> None:
+        self._per_s = per_s
+        self._burst = burst
+        self._tokens = float(burst)
+        self._at_s = now_s
+
+    def take(self, now_s: float) -> float:
+        """Take a token and return 0, or take none and return the seconds until there is one."""
+        self._tokens = min(self._tokens + (now_s - self._at_s) * self._per_s, self._burst)
+        self._at_s = now_s
+        if self._tokens >= 1:
+            self._tokens -= 1
+            return 0.0
+        return (1 - self._tokens) / self._per_s
+
+
 @dataclass(frozen=True, slots=True)
 class _Entry:
     namespace: str
@@ -73,15 +106,31 @@ class _Entry:
 class EventRecorder:
     """Writes Events from a thread of its own. The same event again raises the count of the first one.
 
-    The name of an Event is made from its subject, reason and message, so that counting also works across restarts
-    and without any memory here.
+    The name of an Event is made from its subject, reason and message, so that counting also works across restarts. It
+    takes the rights to create and to patch Events, and none to read them. `count` is called with the fate of each.
     """
 
-    def __init__(self, client: KubeClient, component: str, clock: Clock, *, queue_length: int = QUEUE_LENGTH) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        component: str,
+        clock: Clock,
+        *,
+        queue_length: int = QUEUE_LENGTH,
+        count: Callable[[Fate], None] = lambda fate: None,
+    ) -> None:
         self._client = client
         self._component = component
         self._clock = clock
+        self._count = count
         self._queue: queue.Queue[_Entry | None] = queue.Queue(queue_length)
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._of_object: OrderedDict[str, TokenBucket] = OrderedDict()  # under the lock, with the two below
+        self._dropped = 0
+        self._complained_s: float | None = None
+        self._seen: OrderedDict[str, int] = OrderedDict()
+        """Name → count of Events that were written lately; only the writing thread touches it."""
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
 
     def start(self) -> None:
@@ -89,7 +138,8 @@ class EventRecorder:
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Write what waits, for at most timeout_s, and end."""
+        """Write what waits as far as the rate lets it through at once, for at most timeout_s, and end."""
+        self._stopping.set()
         try:
             self._queue.put(None, timeout=timeout_s)
         except queue.Full:
@@ -97,17 +147,52 @@ class EventRecorder:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
-    def record(self, subject: KubeObject, type: EventType, reason: str, message: str) -> None:  # noqa: A002
-        """Queue one event about an object. Never blocks, never raises; a full queue drops it with a log line."""
-        entry = self._entry(subject, type, reason, cut_bytes(message, MESSAGE_BYTES))
+    def record(
+        self,
+        subject: KubeObject,
+        type: EventType,  # noqa: A002
+        reason: str,
+        message: str,
+        *,
+        latest: bool = False,
+    ) -> None:
+        """Queue one event about an object. Never blocks, never raises; what is too much is dropped and counted.
+
+        With `latest` only the newest message of this reason is of interest: there is one Event of it for the object,
+        and its message is replaced.
+        """
+        if not self._is_within_limit(subject):
+            self._count("limited")
+            return
+        entry = self._entry(subject, type, reason, cut_bytes(message, MESSAGE_BYTES), latest=latest)
         try:
             self._queue.put_nowait(entry)
         except queue.Full:
-            log.warning("event dropped, too many wait", subject=subject.key, reason=reason)
+            self._count("dropped")
+            self._complain(subject, reason)
 
-    def _entry(self, subject: KubeObject, event_type: EventType, reason: str, message: str) -> _Entry:
+    def _is_within_limit(self, subject: KubeObject) -> bool:
+        who, now_s = subject.metadata.uid or subject.key, self._clock.monotonic()
+        with self._lock:
+            bucket = self._of_object.pop(who, None) or TokenBucket(1 / OBJECT_REFILL_S, OBJECT_BURST, now_s)
+            self._of_object[who] = bucket
+            if len(self._of_object) > REMEMBERED:
+                self._of_object.popitem(last=False)
+            return bucket.take(now_s) == 0.0
+
+    def _complain(self, subject: KubeObject, reason: str) -> None:
+        with self._lock:
+            self._dropped += 1
+            now_s = self._clock.monotonic()
+            if self._complained_s is not None and now_s - self._complained_s < COMPLAINT_GAP_S:
+                return
+            dropped, self._dropped, self._complained_s = self._dropped, 0, now_s
+        log.warning("events dropped, too many wait", dropped=dropped, last_subject=subject.key, last_reason=reason)
+
+    def _entry(self, subject: KubeObject, event_type: EventType, reason: str, message: str, *, latest: bool) -> _Entry:
         meta = subject.metadata
-        identity = "\0".join((meta.uid, subject.KIND, subject.key, self._component, event_type, reason, message))
+        told = () if latest else (message,)
+        identity = "\0".join((meta.uid, subject.KIND, subject.key, self._component, event_type, reason, *told))
         digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
         now = rfc3339(self._clock.now())
         namespace = meta.namespace or "default"  # Events of cluster-scoped objects live there by convention
@@ -133,26 +218,57 @@ class EventRecorder:
         return _Entry(namespace, document)
 
     def _run(self) -> None:
+        bucket = TokenBucket(WRITES_PER_S, WRITE_BURST, self._clock.monotonic())
         while (entry := self._queue.get()) is not None:
+            if not self._let_through(bucket):
+                self._count("dropped")
+                continue
             try:
                 self._write(entry)
             except KubeError as error:
+                self._count("failed")
                 log.info("event not written", reason=entry.document["reason"], error=str(error))
             except Exception:
                 # The thread's outermost loop: one event that cannot be written must not end all others.
+                self._count("failed")
                 log.exception("event not written", reason=entry.document["reason"])
+            else:
+                self._count("written")
+
+    def _let_through(self, bucket: TokenBucket) -> bool:
+        """Wait until an Event may be written; return False when it is the end before."""
+        while wait_s := bucket.take(self._clock.monotonic()):
+            if self._clock.sleep_until_set(self._stopping, wait_s):
+                return False
+        return True
 
     def _write(self, entry: _Entry) -> None:
         name = entry.document["metadata"]["name"]
+        count = self._seen.pop(name, None)
         try:
-            self._client.create(Event, entry.document, namespace=entry.namespace)
+            count = self._create(entry) if count is None else self._raise(entry, count + 1)
         except AlreadyExistsError:
-            try:
-                seen = self._client.get(Event, name, namespace=entry.namespace)
-            except NotFoundError:
-                return  # it ran out just now: the next one starts afresh
-            again = {"count": seen.count + 1, "lastTimestamp": entry.document["lastTimestamp"]}
-            self._client.merge_patch(Event, name, again, namespace=entry.namespace)
+            # A process before this one wrote it, and how often is in the answer to the first patch.
+            count = self._raise(entry, self._raise(entry, None) + 1)
+        except NotFoundError:
+            if count is None:
+                raise
+            count = self._create(entry)  # it ran out: this one starts afresh
+        self._seen[name] = count
+        if len(self._seen) > REMEMBERED:
+            self._seen.popitem(last=False)
+
+    def _create(self, entry: _Entry) -> int:
+        self._client.create(Event, entry.document, namespace=entry.namespace)
+        return 1
+
+    def _raise(self, entry: _Entry, count: int | None) -> int:
+        """Write that an Event happened again, with the count if it is known; return the count that is stored."""
+        again = {key: entry.document[key] for key in ("message", "lastTimestamp")}
+        if count is not None:
+            again["count"] = count
+        name = entry.document["metadata"]["name"]
+        return self._client.merge_patch(Event, name, again, namespace=entry.namespace).count
 
 
 def cut_bytes(text: str, limit_bytes: int) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import structlog
 
 from dracaena.api.objects import KubeObject
-from dracaena.kube.client import Bookmark, KubeClient, Watch
-from dracaena.kube.errors import GoneError, KubeError
+from dracaena.kube.client import Bookmark, KubeClient, Listing, Watch
+from dracaena.kube.errors import GoneError, KubeError, NotFoundError
 from dracaena.process.clock import Clock
 
 T = TypeVar("T", bound=KubeObject)
@@ -28,6 +28,9 @@ SHORT_WATCH_S = 10.0
 FIRST_BACKOFF_S = 0.8
 LONGEST_BACKOFF_S = 30.0
 """Waits after failures double from the first to the longest (client-go's reflector has the same figures)."""
+
+UNSERVED_S = 300.0
+"""How often a kind is looked for that the server does not serve; to turn it on an admin restarts the server."""
 
 log = structlog.get_logger()
 
@@ -56,6 +59,8 @@ class Reflector(Generic[T]):
     None for a new object, new is None for a deleted one. After a broken watch a fresh list is compared with the
     cache, so that nothing is missed; several changes of one object may then arrive as one.
     `transform` makes what is kept of each object that came, under the same key and version.
+    A kind with `older` versions, which decode to the same, is read by the first that the server serves; where it serves
+    none there are no objects, and it is asked again every UNSERVED_S. Of any other kind that is an error.
     Reads are safe from any thread and cost a lock and a lookup.
     """
 
@@ -65,13 +70,15 @@ class Reflector(Generic[T]):
         kind: type[T],
         *,
         clock: Clock,
+        older: Sequence[type[T]] = (),
         field_selector: str = "",
         on_change: Callable[[T | None, T | None], None] | None = None,
         transform: Callable[[T], T] = lambda item: item,
         rng: random.Random | None = None,
     ) -> None:
         self._client = client
-        self._kind = kind
+        self._kind = kind  # the version that is served; only the reflector's thread changes it
+        self._versions = (kind, *older)
         self._clock = clock
         self._field_selector = field_selector
         self._on_change = on_change
@@ -82,6 +89,7 @@ class Reflector(Generic[T]):
         self._objects: dict[str, T] = {}
         self._watch: Watch[T] | None = None
         self._version = ""  # last version seen by the watch; only the reflector's thread touches it
+        self._heard_s = clock.monotonic()
         self._synced = threading.Event()
         self._list_wanted = False  # under the lock, with the event
         self._listed = threading.Event()
@@ -106,6 +114,16 @@ class Reflector(Generic[T]):
     def synced(self) -> bool:
         """Whether the first list is in the cache, and on_change was called for all of it."""
         return self._synced.is_set()
+
+    @property
+    def resource(self) -> str:
+        """The path of the kind below the API root, `resourceclaims` for example."""
+        return self._kind.RESOURCE
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds since the server last sent something: a list, a change or a bookmark (these come once a minute)."""
+        return self._clock.monotonic() - self._heard_s
 
     def wait_synced(self, timeout_s: float) -> bool:
         """Wait for the first list at most timeout_s; return whether it is there."""
@@ -141,7 +159,10 @@ class Reflector(Generic[T]):
         while not self._stopping.is_set():
             try:
                 version = self._list()
-                self._watch_from(version)
+                if version is None:
+                    self._clock.sleep_until_set(self._stopping, UNSERVED_S * self._rng.uniform(0.8, 1.2))
+                else:
+                    self._watch_from(version)
             except GoneError:
                 log.info("watch too far behind, listing again", resource=self._kind.RESOURCE)
                 self._pause()
@@ -154,10 +175,12 @@ class Reflector(Generic[T]):
                 log.exception("cache failed, listing again", resource=self._kind.RESOURCE)
                 self._pause()
 
-    def _list(self) -> str:
+    def _list(self) -> str | None:
+        """Take in all objects; return the version to watch from, None when the kind is not served."""
         with self._lock:
             self._list_wanted = False
-        listing = self._client.list(self._kind, field_selector=self._field_selector)
+        listing = self._list_served()
+        self._heard_s = self._clock.monotonic()
         fresh = {item.key: item for item in listing.items}
         # An object that is there but does not decode keeps its last known state: to take it for deleted would free
         # what it holds.
@@ -171,7 +194,22 @@ class Reflector(Generic[T]):
         with self._lock:
             if not self._list_wanted:  # else that was asked for after this list began
                 self._listed.set()
-        return listing.resource_version
+        return listing.resource_version or None
+
+    def _list_served(self) -> Listing[T]:
+        """List the first version that is served; nothing, at no version, when none is."""
+        for kind in self._versions:
+            try:
+                listing = self._client.list(kind, field_selector=self._field_selector)
+            except NotFoundError:
+                if len(self._versions) == 1:
+                    raise
+                continue
+            self._kind = kind
+            return listing
+        if not self._synced.is_set():
+            log.info("not served by this server", resource=self._kind.RESOURCE, looked_for_every_s=UNSERVED_S)
+        return Listing((), "")
 
     def _watch_from(self, version: str) -> None:
         """Watch until stopped or until a list is needed; a broken watch goes on from its last version."""
@@ -182,6 +220,8 @@ class Reflector(Generic[T]):
             except GoneError:
                 raise
             except KubeError as error:
+                if isinstance(error, NotFoundError) and len(self._versions) > 1:
+                    raise  # another version may be served, or none any more
                 version = self._version or version
                 if not (self._stopping.is_set() or self._list_wanted):
                     log.info("watch broke, going on", resource=self._kind.RESOURCE, error=str(error))
@@ -204,6 +244,7 @@ class Reflector(Generic[T]):
             if self._stopping.is_set() or self._list_wanted:
                 return version
             for event in watch:
+                self._heard_s = self._clock.monotonic()
                 if isinstance(event, Bookmark):
                     self._version = event.resource_version
                 else:

@@ -1,8 +1,9 @@
-"""ports.ClaimApi and ports.PodReader over the Kubernetes API."""
+"""ports.ClaimApi and ports.PodApi over the Kubernetes API."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER
 from dracaena.api.objects import ConsumerReference, KubeObject, Pod, ResourceClaim
 from dracaena.kube.client import KubeClient
-from dracaena.kube.errors import NotFoundError
+from dracaena.kube.errors import ConflictError, InvalidError, KubeError, NotFoundError
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -18,22 +19,33 @@ T = TypeVar("T", bound=KubeObject)
 class KubeClaims:
     """Writes are merge patches with the resourceVersion that was read, so nothing is overwritten unseen."""
 
-    def __init__(self, client: KubeClient) -> None:
+    def __init__(self, client: KubeClient, count: Callable[[str, str], None] = lambda verb, result: None) -> None:
+        """`count` is called after each write with its verb (a method's name) and ok, conflict, invalid, gone or failed,
+        as metrics.ControllerMetrics.writes has them.
+        """
         self._client = client
+        self._count = count
 
     def read_claim(self, namespace: str, name: str) -> ResourceClaim | None:
         """See ports.ClaimApi."""
         return self._read(ResourceClaim, namespace, name)
 
     def read_pod(self, namespace: str, name: str) -> Pod | None:
-        """See ports.PodReader."""
+        """See ports.PodApi."""
         return self._read(Pod, namespace, name)
+
+    def nominate(self, pod: Pod, node: str) -> Pod:
+        """See ports.PodApi."""
+        meta = pod.metadata
+        patch = {"metadata": {"resourceVersion": meta.resource_version}, "status": {"nominatedNodeName": node or None}}
+        with self._counted("nominate"):
+            return self._client.merge_patch(Pod, meta.name, patch, namespace=meta.namespace, subresource="status")
 
     def mark(self, claim: ResourceClaim, *, annotation: str, value: str) -> ResourceClaim:
         """See ports.ClaimApi. A merge patch replaces lists whole: the guard keeps other finalizers."""
         others = [name for name in claim.metadata.finalizers if name != DELETE_PROTECTION_FINALIZER]
         metadata = {"finalizers": [*others, DELETE_PROTECTION_FINALIZER], "annotations": {annotation: value}}
-        return self._patch(claim, {"metadata": metadata})
+        return self._patch("mark", claim, {"metadata": metadata})
 
     def allocate(
         self, claim: ResourceClaim, allocation: Mapping[str, Any], reserved_for: ConsumerReference
@@ -41,16 +53,17 @@ class KubeClaims:
         """See ports.ClaimApi."""
         reservation = _references([reserved_for])
         status = {"allocation": allocation, "reservedFor": reservation}
-        return self._patch(claim, {"status": status}, subresource="status")
+        return self._patch("allocate", claim, {"status": status}, subresource="status")
 
     def reserve(self, claim: ResourceClaim, consumers: Sequence[ConsumerReference]) -> ResourceClaim:
         """See ports.ClaimApi."""
-        return self._patch(claim, {"status": {"reservedFor": _references(consumers) or None}}, subresource="status")
+        status = {"reservedFor": _references(consumers) or None}
+        return self._patch("reserve", claim, {"status": status}, subresource="status")
 
     def deallocate(self, claim: ResourceClaim) -> ResourceClaim:
         """See ports.ClaimApi. The API wants allocation, reservations and device status to go together."""
         status = {"allocation": None, "reservedFor": None, "devices": None}
-        return self._patch(claim, {"status": status}, subresource="status")
+        return self._patch("deallocate", claim, {"status": status}, subresource="status")
 
     def _read(self, kind: type[T], namespace: str, name: str) -> T | None:
         try:
@@ -58,12 +71,25 @@ class KubeClaims:
         except NotFoundError:
             return None
 
-    def _patch(self, claim: ResourceClaim, patch: Mapping[str, Any], subresource: str = "") -> ResourceClaim:
+    @contextmanager
+    def _counted(self, verb: str) -> Iterator[None]:
+        try:
+            yield
+        except KubeError as error:
+            self._count(verb, next((word for kind, word in _RESULTS if isinstance(error, kind)), "failed"))
+            raise
+        self._count(verb, "ok")
+
+    def _patch(self, verb: str, claim: ResourceClaim, patch: Mapping[str, Any], subresource: str = "") -> ResourceClaim:
         meta = claim.metadata
         guarded = {**patch, "metadata": {**patch.get("metadata", {}), "resourceVersion": meta.resource_version}}
-        return self._client.merge_patch(
-            ResourceClaim, meta.name, guarded, namespace=meta.namespace, subresource=subresource
-        )
+        with self._counted(verb):
+            return self._client.merge_patch(
+                ResourceClaim, meta.name, guarded, namespace=meta.namespace, subresource=subresource
+            )
+
+
+_RESULTS = ((ConflictError, "conflict"), (InvalidError, "invalid"), (NotFoundError, "gone"))
 
 
 def _references(consumers: Sequence[ConsumerReference]) -> list[dict[str, Any]]:

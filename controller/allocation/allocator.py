@@ -6,9 +6,10 @@ ordinals, so that the same input gives the same answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from types import MappingProxyType
 from typing import Final
 
 from dracaena.api.objects import Pod, ResourceClaim
@@ -21,8 +22,9 @@ from dracaena.controller.allocation.inventory import Inventory
 from dracaena.controller.allocation.joint_search import Found, JointSearch, Rules
 from dracaena.controller.allocation.late_ways import late_ways
 from dracaena.controller.allocation.node_filter import PINNED_ELSEWHERE
-from dracaena.controller.allocation.node_fit import node_selector_matches
+from dracaena.controller.allocation.node_selector import read_node_selector
 from dracaena.controller.allocation.pod_demand import PodDemand, read_pod_demand
+from dracaena.controller.allocation.probe import Probe, Tried
 from dracaena.controller.allocation.result import (
     Allocation,
     Placement,
@@ -59,6 +61,9 @@ class Settled:
 class NoFit:
     """The pod fits on no node now. It may fit later with nobody acting. Allocator.explain() says why."""
 
+    short: bool = field(default=False, compare=False)
+    """Whether more cpu, memory and the like on some node may be all that it needs."""
+
 
 def numbered_share_ids() -> Iterator[str]:
     """Yield share ids that are the same at each run: for what is never written."""
@@ -92,7 +97,12 @@ class Allocator:
         self._share_ids = share_ids or numbered_share_ids()
 
     def allocate(
-        self, inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim]
+        self,
+        inventory: Inventory,
+        pod: Pod,
+        claims: Sequence[ResourceClaim],
+        *,
+        barred: Mapping[str, str] = MappingProxyType({}),
     ) -> Allocation | NoFit | Refused | Settled:
         """Decide for all `claims` of a pod, in the order in which the pod names them. Changes nothing.
 
@@ -100,9 +110,10 @@ class Allocator:
         answer depends on nothing but the arguments (share ids aside). Alternatives are gone through in order of
         preference, and the first way that any node can serve wins. Cost: one step a bucket, one for each node that is
         refused before one fits, and the comparison of candidates for each kind and mask of free GPUs that was never
-        asked before; more where only a look at each node can tell (joint_search).
+        asked before; more where only a look at each node can tell (joint_search). On `barred` nodes nothing is given,
+        for the reasons that stand there.
         """
-        demand = read_pod_demand(inventory, pod, claims, self.selectors)
+        demand = read_pod_demand(inventory, pod, claims, self.selectors, barred)
         if isinstance(demand, Refused):
             return demand
         if not demand.claims:
@@ -129,24 +140,45 @@ class Allocator:
                 refused = _refused(joint.mistake, demand)
             if refused is None:
                 refused = _failure(inventory, demand, reading, answers)
-        return NoFit() if refused is None else refused
+        return NoFit(demand.filter.is_short) if refused is None else refused
 
-    def explain(self, inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim]) -> Unsatisfied | Refused | None:
+    def explain(
+        self,
+        inventory: Inventory,
+        pod: Pod,
+        claims: Sequence[ResourceClaim],
+        *,
+        barred: Mapping[str, str] = MappingProxyType({}),
+    ) -> Unsatisfied | Refused | None:
         """Count why the pod fits on no node; None when it fits after all. Cost: one step a node.
 
         Of a pod with alternatives the reasons are those of the way that is preferred most.
         """
-        found = self.allocate(inventory, pod, claims)
+        found = self.allocate(inventory, pod, claims, barred=barred)
         if isinstance(found, Refused):
             return found
         if not isinstance(found, NoFit):
             return None
-        demand = read_pod_demand(inventory, pod, claims, self.selectors)
+        demand = read_pod_demand(inventory, pod, claims, self.selectors, barred)
         assert isinstance(demand, PodDemand), "it was read a moment ago"
         if not demand.claims:
             return unsatisfied((name, PINNED_ELSEWHERE) for name in inventory.nodes.names)
         reading = next(self._readings(inventory, demand))
         return unsatisfied(self._reasons(inventory, demand, reading))
+
+    def probe(
+        self, inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], *, barred: Mapping[str, str]
+    ) -> Probe | None:
+        """Return what tells whether the pod fits on a node; None when no node could serve it, or nothing is left."""
+        demand = read_pod_demand(inventory, pod, claims, self.selectors, barred)
+        if isinstance(demand, Refused) or not demand.claims:
+            return None
+        ways = []
+        for reading in self._readings(inventory, demand):
+            answers = self._answers.to(reading.question)
+            joint = JointSearch(inventory, demand, reading, answers, self._rules)
+            ways.append(Tried(reading, answers, joint, self._is_exact(inventory, reading)))
+        return Probe(inventory, demand, ways)
 
     def _readings(self, inventory: Inventory, demand: PodDemand) -> Iterator[Reading]:
         for way in islice(ways(demand.claims), MAX_WAYS):
@@ -178,7 +210,8 @@ class Allocator:
         joint = JointSearch(inventory, demand, reading, answers, self._rules)
         exact = self._is_exact(inventory, reading)
         for name in inventory.nodes.names:
-            unfit = demand.filter.reason(inventory.nodes.get(name))
+            indexed = inventory.nodes.get(name)
+            unfit = demand.filter.unfit(indexed)
             place = inventory.place(name)
             if unfit == PINNED_ELSEWHERE:
                 yield name, PINNED_ELSEWHERE
@@ -195,7 +228,8 @@ class Allocator:
                 if not text and not exact:
                     given = joint.on_node(name)
                     text = given if isinstance(given, str) else ""
-                yield name, text or "that were not looked at"
+                # Too little cpu beside too few GPUs helps nobody: the last reason is the one that can be acted on.
+                yield name, text or demand.filter.shortage(indexed) or "that were not looked at"
 
 
 def _failure(inventory: Inventory, demand: PodDemand, reading: Reading, answers: QuestionAnswers) -> Refused | None:
@@ -218,9 +252,10 @@ def _refused(found: NeedsPerson, demand: PodDemand) -> Refused:
 
 def _is_somewhere(inventory: Inventory, demand: PodDemand) -> bool:
     """Whether there is a node on which all allocated claims can be used; none needs to give anything."""
-    names = inventory.nodes.selected(demand.pins)
+    selectors = tuple(map(read_node_selector, demand.pins))
+    names = inventory.nodes.selected(selectors)
     nodes = (inventory.nodes.get(name).node for name in (inventory.nodes.names if names is None else names))
-    return any(all(node_selector_matches(selector, node) for selector in demand.pins) for node in nodes)
+    return any(all(selector.matches(node) for selector in selectors) for node in nodes)
 
 
 def _next_best(winner: Found, other: Found | None) -> RunnerUp | None:

@@ -14,9 +14,9 @@ from typing import Any
 
 from dracaena.api.config.v1alpha1 import ConfigError, TopologyPolicy, decode_config, merged
 from dracaena.api.objects import DeviceClass, ResourceClaim, Toleration
-from dracaena.api.resourceclaim import Unsupported
 from dracaena.controller.allocation.structured import claims as structured
 from dracaena.controller.allocation.structured.claims import MAX_DEVICES, Claim, Config, Request, read_claim, read_class
+from dracaena.controller.allocation.structured.documents import Unsupported
 
 
 class RefusalKind(Enum):

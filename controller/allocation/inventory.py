@@ -17,9 +17,11 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from dracaena.api.names import taint_key
-from dracaena.api.objects import DeviceClass, DeviceTaintRule, Node, ResourceClaim, ResourceSlice
+from dracaena.api.objects import DeviceClass, DeviceTaintRule, Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.box import Box
 from dracaena.controller.allocation.node_index import NodeIndex
+from dracaena.controller.allocation.node_resources import NodeResources, ResourceDemand
+from dracaena.controller.allocation.pod_resources import node_allocatable, pod_resources
 from dracaena.controller.allocation.pool import (
     DeviceId,
     NodeKind,
@@ -39,6 +41,9 @@ from dracaena.controller.allocation.structured.slices import Device, PoolId, rea
 from dracaena.controller.allocation.structured.taints import with_taint_rules
 
 _NO_POOL: Final = PoolReading(None)
+
+CLASS_RESOURCE: Final = "deviceclass.resource.kubernetes.io/"
+"""Before the name of a DeviceClass: the extended resource that each class stands for (KEP-5004)."""
 
 Buckets = Mapping[NodeKind, Mapping[int, Sequence[str]]]
 """Kind → mask of the free devices → names of the nodes, ascending."""
@@ -73,6 +78,7 @@ class Inventory:
         self.driver = driver
         self.allowed_drivers = frozenset(allowed_drivers) - {driver}
         self.nodes = NodeIndex()
+        self.resources = NodeResources()
         self._classes: dict[str, DeviceClass] = {}
         self._slices: dict[str, dict[str, ResourceSlice]] = {}
         self._readings: dict[str, PoolReading] = {}
@@ -111,6 +117,10 @@ class Inventory:
     def place(self, node: str) -> Place | str:
         """Return the bucket of a node that is there, or why it is in none, in words that follow a count of nodes."""
         return self._places[node]
+
+    def offers(self, node: str) -> bool:
+        """Return whether a node is there and offers devices of ours."""
+        return isinstance(self._places.get(node), Place)
 
     def pool(self, node: str) -> NodePool | None:
         """Return the usable pool of a node."""
@@ -165,6 +175,54 @@ class Inventory:
                 holdings += (Holding("", structured.DeviceId(*pool_id, name)) for name in held)
         return source, Books(holdings)
 
+    def holders(self, device: structured.DeviceId, *, but: Collection[str]) -> tuple[str, ...]:
+        """Return who holds a device besides `but`, sorted: whole or a share of it.
+
+        Cost: a look-up when nobody else does, else O(holders).
+        """
+        if device.driver == self.driver:
+            ours = DeviceId(device.pool, device.device)
+            count = self._holders.get(device.pool, {}).get(device.device, 0)
+            if count <= sum(ours in self._held_by.get(name, ()) for name in but):
+                return ()
+            return tuple(sorted(name for name, held in self._held_by.items() if ours in held and name not in but))
+        beside = self._others_of.get(device.pool_id, {})
+        mine = [self._others_by.get(name, frozenset()) for name in but]
+        if not any(held.device == device and not any(held in one for one in mine) for held in beside):
+            return ()
+        found = (name for name, held in self._others_by.items() if any(one.device == device for one in held))
+        return tuple(sorted(name for name in found if name not in but))
+
+    def held_count(self, node: str) -> int:
+        """Return how many devices of ours on a node are held, 0 when it has no usable pool."""
+        pool = self.pool(node)
+        return 0 if pool is None else len(self._holders.get(pool.pool, ()))
+
+    def held_by(self, holder: str) -> tuple[frozenset[DeviceId], frozenset[Holding]]:
+        """Return what a holder holds: devices of ours, and shares and devices of other drivers."""
+        return self._held_by.get(holder, frozenset()), self._others_by.get(holder, frozenset())
+
+    def holders_by_pool(self) -> Mapping[str, Sequence[str]]:
+        """Return who holds something of each of our pools, sorted. Cost: O(all that is held)."""
+        found: dict[str, set[str]] = {}
+        for holder, devices in self._held_by.items():
+            for device in devices:
+                found.setdefault(device.pool, set()).add(holder)
+        for holder, others in self._others_by.items():
+            for holding in others:
+                if holding.device.driver == self.driver:
+                    found.setdefault(holding.device.pool, set()).add(holder)
+        return {pool: sorted(holders) for pool, holders in found.items()}
+
+    def resource_demand(self, pod: Pod) -> ResourceDemand:
+        """Return what a pod needs of nodes besides devices. Raises UnreadableQuantityError."""
+        wanted = pod_resources(pod)
+        extended = {name for name, _ in wanted.amounts if "/" in name}
+        if extended:
+            mapped = {str(item.spec.get("extendedResourceName")) for item in self._classes.values()}
+            extended &= mapped | {f"{CLASS_RESOURCE}{name}" for name in self._classes}
+        return ResourceDemand(self.resources, wanted, pod=pod_name(pod), by_class=extended)
+
     def problems(self) -> tuple[Problem, ...]:
         """Return all that is published and cannot be used, sorted."""
         found = [problem for reading in self._readings.values() for problem in reading.problems]
@@ -187,14 +245,16 @@ class Inventory:
         """Forget a device class, if it is there."""
         self._classes.pop(name, None)
 
-    def set_node(self, node: Node) -> None:
-        """Take in a node, new or changed."""
+    def set_node(self, node: Node) -> bool:
+        """Take in a node, new or changed; return whether it has more of some resource than before."""
         self.nodes.put(node)
         self._put(node.metadata.name)
+        return self.resources.set_node(node.metadata.name, node_allocatable(node))
 
     def remove_node(self, name: str) -> None:
         """Forget a node, if it is there; its pool may stay and is then of no use."""
         self.nodes.remove(name)
+        self.resources.remove_node(name)
         self._put(name)
 
     def change_slice(self, old: ResourceSlice | None, new: ResourceSlice | None) -> PoolChange:
@@ -259,6 +319,7 @@ class Inventory:
     def check(self) -> None:
         """State what must always hold, by working everything out again from what was told. For tests: slow."""
         self.nodes.check()
+        self.resources.check({name: node_allocatable(self.nodes.get(name).node) for name in self.nodes.names})
         counts: Counter[DeviceId] = Counter(device for devices in self._held_by.values() for device in devices)
         known = {DeviceId(p, d): count for p, devices in self._holders.items() for d, count in devices.items()}
         assert known == dict(counts), "holders are counted"
@@ -453,6 +514,11 @@ def make_inventory(
     return inventory
 
 
+def pod_name(pod: Pod) -> str:
+    """Return the name under which a pod counts on its node: another pod of the same name is another pod."""
+    return pod.metadata.uid or pod.key
+
+
 def claim_holder(claim: ResourceClaim) -> str:
     """Return the name under which a claim holds what the API shows that it holds."""
     return claim.key
@@ -461,3 +527,8 @@ def claim_holder(claim: ResourceClaim) -> str:
 def assumed_holder(claim_key: str, claim_uid: str) -> str:
     """Return the name under which a claim holds what was decided for it and the API may not show yet."""
     return f"{claim_key} {claim_uid}"
+
+
+def claim_of(holder: str) -> str:
+    """Return the key of the claim that holds something under one of these names."""
+    return holder.partition(" ")[0]

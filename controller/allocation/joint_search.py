@@ -12,18 +12,19 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dracaena.api.resourceclaim import Unsupported
 from dracaena.controller.allocation.answers import QuestionAnswers, one_number
 from dracaena.controller.allocation.choices import Choice, Engine
 from dracaena.controller.allocation.demands import ClaimDemand
 from dracaena.controller.allocation.identities import IdentityMasks
 from dracaena.controller.allocation.inventory import Inventory, Place
 from dracaena.controller.allocation.joint import Asked, Chosen, NodeGpus, choose
+from dracaena.controller.allocation.node_index import in_all
 from dracaena.controller.allocation.pod_demand import PodDemand
 from dracaena.controller.allocation.pool import NodePool
 from dracaena.controller.allocation.result import Census
 from dracaena.controller.allocation.structured import claims as structured
 from dracaena.controller.allocation.structured.cel_selectors import CelSelectors
+from dracaena.controller.allocation.structured.documents import Unsupported
 from dracaena.controller.allocation.structured.features import Features
 from dracaena.controller.allocation.structured.outcome import DoesNotFit, NeedsPerson
 from dracaena.controller.allocation.structured.problem import Cluster, Problem, pose
@@ -170,7 +171,7 @@ class JointSearch:
 
     def _bounds(self, only: Collection[str] | None) -> Iterator[tuple[int, str]]:
         nodes, mixed = self._inventory.nodes, self._inventory.mixed
-        selected = nodes.narrowed(self._demand.pod, self._demand.pins)
+        selected = in_all([self._demand.filter.narrowed(nodes), self._demand.filter.with_room()])
         for kind, by_free in self._inventory.buckets.items():
             for free, names in by_free.items():
                 for name in names:

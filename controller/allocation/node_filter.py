@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from dracaena.api.objects import Pod
-from dracaena.controller.allocation.node_fit import node_selector_matches, required_affinity, unfit_reason
-from dracaena.controller.allocation.node_index import IndexedNode
+from dracaena.controller.allocation.node_fit import required_affinity, unfit_for
+from dracaena.controller.allocation.node_index import IndexedNode, Names, NodeIndex, in_all
+from dracaena.controller.allocation.node_resources import ResourceDemand
+from dracaena.controller.allocation.node_selector import read_node_selector
 
 PINNED_ELSEWHERE: Final = "other than the node of a claim that is already allocated"
 
@@ -15,46 +18,84 @@ PINNED_ELSEWHERE: Final = "other than the node of a claim that is already alloca
 class NodeFilter:
     """Answers for one pod. Of equal labels (those that the pod asks for), taints and cordon the answer is the same.
 
-    `pins` are the raw node selectors of claims that the pod has and that are allocated.
+    `pins` are the raw node selectors of claims that the pod has and that are allocated; `barred` are the nodes that it
+    must not use for other reasons, with these; `resources` is what it needs of a node besides devices.
     """
 
-    def __init__(self, pod: Pod, pins: Sequence[Mapping[str, Any]]) -> None:
-        affinity = required_affinity(pod)
-        selectors = (*pins, *(() if affinity is None else (affinity,)))
+    def __init__(
+        self,
+        pod: Pod,
+        pins: Sequence[Mapping[str, Any]],
+        barred: Mapping[str, str] = MappingProxyType({}),
+        resources: ResourceDemand | None = None,
+    ) -> None:
         self._pod = pod
-        self._pins = pins
-        self._keys = tuple(sorted({*pod.spec.node_selector, *_label_keys(selectors)}))
-        self._by_name = bool(pod.spec.node_name) or any(
-            term.get("matchFields") for term in _terms(selectors)
-        )  # then a node is like no other
+        self._pins = tuple(map(read_node_selector, pins))
+        self._affinity = required_affinity(pod)
+        self._selectors = (*self._pins, *(() if self._affinity is None else (self._affinity,)))
+        self._barred = barred
+        # Who names its node has passed the scheduler by: kubelet alone looks at what is left there.
+        self._resources = None if pod.spec.node_name else resources
+        terms = [term for selector in self._selectors for term in selector.terms]
+        self._keys = tuple(sorted({*pod.spec.node_selector, *(rule.key for term in terms for rule in term.labels)}))
+        self._by_name = bool(pod.spec.node_name) or any(term.fields for term in terms)  # then a node is like no other
         self._known: dict[Hashable, str | None] = {}
+        self.is_short = False
+        """Whether some node lacked something until now, or was left out because it may."""
 
     def reason(self, indexed: IndexedNode) -> str | None:
         """Return why the pod cannot run on the node, in words that follow a count of nodes; None when it can.
 
-        Cost: one look-up, and node_fit's cost for the first node of its kind.
+        Cost: one look-up, a step for each resource, and node_fit's cost for the first node of its kind.
         """
+        return self.unfit(indexed) or self.shortage(indexed)
+
+    def unfit(self, indexed: IndexedNode) -> str | None:
+        """Return why the node is none for the pod, whatever is left of it."""
+        if self._barred:
+            barred = self._barred.get(indexed.node.metadata.name)
+            if barred is not None:
+                return barred
         key: Hashable = (indexed.barriers, *map(indexed.labels.get, self._keys))
         if self._by_name:
             key = indexed.node.metadata.name
         try:
             return self._known[key]
         except KeyError:
-            reason = self._known[key] = self._reason(indexed)
+            reason = self._known[key] = self._unfit(indexed)
             return reason
 
-    def _reason(self, indexed: IndexedNode) -> str | None:
-        if not all(node_selector_matches(selector, indexed.node) for selector in self._pins):
+    def shortage(self, indexed: IndexedNode) -> str | None:
+        """Return what the node lacks now."""
+        if self._resources is None:
+            return None
+        reason = self._resources.shortage(indexed.node.metadata.name)
+        self.is_short = self.is_short or reason is not None
+        return reason
+
+    def narrowed(self, nodes: NodeIndex) -> Names | None:
+        """Return a set that holds all nodes which unfit() does not refuse, and maybe others; None when nothing narrows
+        them down.
+        """
+        named = self._pod.spec.node_name
+        labels = () if named else self._pod.spec.node_selector.items()
+        return in_all(
+            [
+                nodes.selected(self._pins if named else self._selectors),
+                nodes.named(named) if named else None,
+                *(nodes.with_label(key, (value,)) for key, value in labels),
+            ]
+        )
+
+    def with_room(self) -> Names | None:
+        """Return a set that holds all nodes which shortage() does not refuse, and maybe others; None when that would
+        leave out few.
+        """
+        names = None if self._resources is None else in_all(self._resources.with_room())
+        self.is_short = self.is_short or names is not None
+        return names
+
+    def _unfit(self, indexed: IndexedNode) -> str | None:
+        if not all(selector.matches(indexed.node) for selector in self._pins):
             return PINNED_ELSEWHERE
-        return unfit_reason(self._pod, indexed.node)
-
-
-def _label_keys(selectors: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    for term in _terms(selectors):
-        for rule in term.get("matchExpressions") or ():
-            yield str(rule.get("key"))
-
-
-def _terms(selectors: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    for selector in selectors:
-        yield from selector.get("nodeSelectorTerms") or ()
+        return unfit_for(self._pod, self._affinity, indexed.node)

@@ -1,7 +1,8 @@
 """Whether a pod may run on a node, as far as the node itself says: name, selector, affinity, cordon, taints.
 
-Kubernetes' own rules (core/v1, NodeSelector and Taint). kube-scheduler decides in the end; this keeps us from pinning
-a pod to a node that it will refuse. Not here yet: cpu, memory, pod count, pod affinity and spread.
+Kubernetes' own rules (core/v1, NodeSelector and Taint, as kube-scheduler 1.36 reads them). kube-scheduler decides in
+the end; this keeps us from pinning a pod to a node that it will refuse. How much of a node is left: node_resources. Not
+here: pod affinity, spread and volumes.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dracaena.api.objects import Node, Pod, Taint, Toleration
+from dracaena.controller.allocation.node_selector import NodeSelector, read_node_selector
 
 UNSCHEDULABLE_TAINT: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 """What `kubectl cordon` adds; a pod that tolerates it may still go there."""
 
 _BLOCKING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
+"""PreferNoSchedule only lowers kube-scheduler's score. Other effects of devices, None among them, keep nobody away."""
 
 
 def unfit_reason(pod: Pod, node: Node) -> str | None:
@@ -22,13 +25,19 @@ def unfit_reason(pod: Pod, node: Node) -> str | None:
 
     A pod that names its node (spec.nodeName) has passed the scheduler by: only the name counts then.
     """
+    return unfit_for(pod, required_affinity(pod), node)
+
+
+def unfit_for(pod: Pod, required: NodeSelector | None, node: Node) -> str | None:
+    """Answer as unfit_reason() does, with the pod's required_affinity() at hand."""
     if pod.spec.node_name:
         return None if pod.spec.node_name == node.metadata.name else "not named by the pod"
     labels = node.metadata.labels
     if any(labels.get(key) != value for key, value in pod.spec.node_selector.items()):
         return "not matching the pod's nodeSelector"
-    required = required_affinity(pod)
-    if required is not None and not node_selector_matches(required, node):
+    if required is not None and not required.matches(node):
+        if required.problems:
+            return f"not matching the pod's node affinity, which cannot be read whole: {required.problems[0]}"
         return "not matching the pod's node affinity"
     if node.spec.unschedulable and not tolerates(pod.spec.tolerations, UNSCHEDULABLE_TAINT):
         return "cordoned"
@@ -37,8 +46,19 @@ def unfit_reason(pod: Pod, node: Node) -> str | None:
 
 
 def node_selector_matches(selector: Mapping[str, Any], node: Node) -> bool:
-    """Evaluate a raw core/v1 NodeSelector: any of its terms. An empty term, and no term at all, match nothing."""
-    return any(_term_matches(term, node) for term in selector.get("nodeSelectorTerms") or ())
+    """Evaluate a raw core/v1 NodeSelector."""
+    return read_node_selector(selector).matches(node)
+
+
+def required_affinity(pod: Pod) -> NodeSelector | None:
+    """Return what a node has to match for the pod, None when the pod says nothing. What cannot be read matches none."""
+    node_affinity = pod.spec.affinity.get("nodeAffinity")
+    if node_affinity is None:
+        return None
+    if not isinstance(node_affinity, Mapping):
+        return NodeSelector((), ("nodeAffinity is no object",))
+    required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    return None if required is None else read_node_selector(required)
 
 
 def first_untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> Taint | None:
@@ -56,57 +76,7 @@ def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
 
 
 def _covers(toleration: Toleration, taint: Taint) -> bool:
+    # No key stands for every key, with Equal too. Lt and Gt are for nodes, behind a gate that is off in 1.36.
     if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
         return False
-    if toleration.operator == "Exists":
-        return True
-    # An empty key stands for all keys only with Exists.
-    return toleration.operator in ("", "Equal") and toleration.key != "" and toleration.value == taint.value
-
-
-def required_affinity(pod: Pod) -> Mapping[str, Any] | None:
-    """Return the raw NodeSelector that a node has to match for the pod, None when it has none."""
-    node_affinity = pod.spec.affinity.get("nodeAffinity") or {}
-    required: Mapping[str, Any] | None = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
-    return required
-
-
-def _term_matches(term: Mapping[str, Any], node: Node) -> bool:
-    expressions = term.get("matchExpressions") or ()
-    fields = term.get("matchFields") or ()
-    if not expressions and not fields:
-        return False
-    # metadata.name is the only field that the API takes here.
-    names = {"metadata.name": node.metadata.name}
-    return all(_matches(rule, node.metadata.labels) for rule in expressions) and all(
-        _matches(rule, names) for rule in fields
-    )
-
-
-def _matches(rule: Mapping[str, Any], values: Mapping[str, str]) -> bool:
-    """Evaluate one requirement; an operator that we do not know matches nothing, so no pod lands where it must not."""
-    operator = rule.get("operator")
-    wanted = rule.get("values") or ()
-    seen = values.get(rule.get("key", ""))
-    if operator == "In":
-        return seen is not None and seen in wanted
-    if operator == "NotIn":
-        return seen is None or seen not in wanted
-    if operator == "Exists":
-        return seen is not None
-    if operator == "DoesNotExist":
-        return seen is None
-    if operator in ("Gt", "Lt"):
-        return _compares(str(operator), seen, wanted)
-    return False
-
-
-def _compares(operator: str, seen: str | None, wanted: Iterable[str]) -> bool:
-    limits = tuple(wanted)
-    if seen is None or len(limits) != 1:
-        return False
-    try:
-        value, limit = int(seen), int(limits[0])
-    except ValueError:
-        return False
-    return value > limit if operator == "Gt" else value < limit
+    return toleration.operator == "Exists" or (toleration.operator in ("", "Equal") and toleration.value == taint.value)

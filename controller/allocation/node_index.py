@@ -6,13 +6,13 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from weakref import WeakValueDictionary
 
 import msgspec
 
-from dracaena.api.objects import Node, Pod, Taint
-from dracaena.controller.allocation.node_fit import required_affinity
+from dracaena.api.objects import Node, Taint
+from dracaena.controller.allocation.node_selector import NAME_FIELD, NodeSelector, Term
 
 MAX_LABEL_KEYS: Final = 32
 """Label keys whose values are indexed: those that pods ask for lately. Selectors of one cluster use a handful; each
@@ -94,23 +94,15 @@ class NodeIndex:
         sets = [index[value] for value in values if value in index]
         return sets[0] if len(sets) == 1 else frozenset().union(*sets)
 
-    def narrowed(self, pod: Pod, pins: Iterable[Mapping[str, Any]]) -> Names | None:
-        """Return a set that holds all nodes which the pod's name, nodeSelector and node affinity and all of `pins` (raw
-        core/v1 NodeSelectors) allow, and maybe others; None when nothing narrows them down.
-        """
-        if pod.spec.node_name:
-            return self._together([self.selected(pins), frozenset((pod.spec.node_name,)) & self._nodes.keys()])
-        affinity = required_affinity(pod)
-        return self._together(
-            [
-                self.selected((*pins, *(() if affinity is None else (affinity,)))),
-                *(self.with_label(key, (value,)) for key, value in pod.spec.node_selector.items()),
-            ]
-        )
+    def named(self, name: str) -> Names:
+        """Return the node of that name, if it is there."""
+        return frozenset((name,)) & self._nodes.keys()
 
-    def selected(self, selectors: Iterable[Mapping[str, Any]]) -> Names | None:
-        """Return a set that holds all nodes which all of the raw NodeSelectors allow, and maybe others, or None."""
-        return self._together([self._named_by(selector) for selector in selectors])
+    def selected(self, selectors: Iterable[NodeSelector]) -> Names | None:
+        """Return a set that holds all nodes which all of the selectors allow, and maybe others; None when nothing
+        narrows them down.
+        """
+        return in_all(self._named_by(selector) for selector in selectors)
 
     def check(self) -> None:
         """State what must always hold."""
@@ -118,31 +110,21 @@ class NodeIndex:
         for key, index in self._by_label.items():
             assert index == self._index(key), f"the index of label {key} is what the nodes say"
 
-    def _together(self, sets: Iterable[Names | None]) -> Names | None:
-        narrowing = sorted((names for names in sets if names is not None), key=len)
-        if len(narrowing) < 2:
-            return narrowing[0] if narrowing else None
-        return frozenset(narrowing[0]).intersection(*narrowing[1:])
-
-    def _named_by(self, selector: Mapping[str, Any]) -> Names | None:
+    def _named_by(self, selector: NodeSelector) -> Names | None:
         """Return the nodes that some term may match, None when a term names none."""
         found: set[str] = set()
-        for term in selector.get("nodeSelectorTerms") or ():
+        for term in selector.terms:
             names = self._named_by_term(term)
             if names is None:
                 return None
             found |= names
         return frozenset(found)
 
-    def _named_by_term(self, term: Mapping[str, Any]) -> Names | None:
-        for rule in term.get("matchFields") or ():
-            if rule.get("operator") == "In":
-                return frozenset(_texts(rule)) & self._nodes.keys()
-        named = [
-            self.with_label(str(rule.get("key")), _texts(rule))
-            for rule in term.get("matchExpressions") or ()
-            if rule.get("operator") == "In"
-        ]
+    def _named_by_term(self, term: Term) -> Names | None:
+        for rule in term.fields:
+            if rule.operator == "In" and rule.key == NAME_FIELD:
+                return frozenset(rule.values) & self._nodes.keys()
+        named = [self.with_label(rule.key, rule.values) for rule in term.labels if rule.operator == "In"]
         return min(named, key=len) if named else None
 
     def _shared_barriers(self, node: Node) -> Barriers:
@@ -174,5 +156,9 @@ class NodeIndex:
         return index
 
 
-def _texts(rule: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(value for value in rule.get("values") or () if isinstance(value, str))
+def in_all(sets: Iterable[Names | None]) -> Names | None:
+    """Return the names that are in all of the sets; None, which stands for all names, when there is no set."""
+    narrowing = sorted((names for names in sets if names is not None), key=len)
+    if len(narrowing) < 2:
+        return narrowing[0] if narrowing else None
+    return frozenset(narrowing[0]).intersection(*narrowing[1:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from dracaena.api.objects import Pod, ResourceClaim
@@ -18,6 +19,7 @@ from dracaena.controller.allocation.demands import (
 )
 from dracaena.controller.allocation.inventory import Inventory
 from dracaena.controller.allocation.node_filter import NodeFilter
+from dracaena.controller.allocation.pod_resources import UnreadableQuantityError
 from dracaena.controller.allocation.pool import held_devices
 from dracaena.controller.allocation.structured.cel_selectors import CelSelectors
 from dracaena.controller.allocation.structured.selectors import SelectorFailure
@@ -40,12 +42,17 @@ class PodDemand:
 
 
 def read_pod_demand(
-    inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], selectors: CelSelectors
+    inventory: Inventory,
+    pod: Pod,
+    claims: Sequence[ResourceClaim],
+    selectors: CelSelectors,
+    barred: Mapping[str, str] = MappingProxyType({}),
 ) -> PodDemand | Refused:
     """Read all claims of a pod, in the order in which the pod names them.
 
     A claim is ours when the class of some request matches a device of ours, or when it visibly means our driver. Others
-    are left to kube-scheduler, which serves them after ours, on the same node.
+    are left to kube-scheduler, which serves them after ours, on the same node. `barred`: nodes that the pod must not
+    use, with the reasons.
     """
     waiting = tuple(claim for claim in claims if claim.status.allocation is None)
     driver = inventory.driver
@@ -68,7 +75,12 @@ def read_pod_demand(
         return Refused(RefusalKind.OTHER_DRIVER, text, meant)
     # No selector means everywhere.
     pins = tuple(allocation.node_selector for allocation in allocations if allocation.node_selector is not None)
-    return PodDemand(pod, mine, meant, pins, _held_by_node(inventory, claims), NodeFilter(pod, pins))
+    try:
+        resources = inventory.resource_demand(pod)
+    except UnreadableQuantityError as error:
+        return Refused(RefusalKind.MISTAKE, f"pod {pod.key}: {error}", meant)
+    nodes = NodeFilter(pod, pins, barred, resources)
+    return PodDemand(pod, mine, meant, pins, _held_by_node(inventory, claims), nodes)
 
 
 class _OursOrNot:

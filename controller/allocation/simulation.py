@@ -25,8 +25,10 @@ from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.demands import Refused
 from dracaena.controller.allocation.explanation import Unsatisfied
-from dracaena.controller.allocation.inventory import Inventory, make_inventory
+from dracaena.controller.allocation.inventory import Inventory, make_inventory, pod_name
+from dracaena.controller.allocation.pod_resources import ENDED, readable_resources
 from dracaena.controller.allocation.result import Allocation, allocated_claim, decision_of
+from dracaena.controller.allocation.turn import turn
 
 _TIMESTAMP: Final = "1970-01-01T00:00:00Z"
 """Of allocations that are never written."""
@@ -77,13 +79,17 @@ class Simulation:
         )
 
     def outcomes(self, pods: Iterable[Pod]) -> Iterator[Outcome]:
-        """Decide for all pods in the order in which they reach the controller: those that are older first, those that
-        were never created last, equals as they are given. Then for the claims that no pod names, as if a pod without
-        other needs used each.
+        """Decide for all pods in the order of the controller's queue: higher priority first, then those that are
+        older, those that were never created last, equals as they are given. Then for the claims that no pod names, as
+        if a pod without other needs used each.
 
-        Pods that run, have ended or are going, and claims that are allocated, are passed over.
+        Pods that run, have ended or are going, and claims that are allocated, are passed over; but pods that have a
+        node count there with what they request.
         """
         every = tuple(pods)
+        for pod in every:
+            if pod.spec.node_name and pod.status.phase not in ENDED:
+                self._place(pod, pod.spec.node_name)
         named = {claim.key for pod in every for claim in pod_claims(pod)}
         owners = {pod.metadata.uid for pod in every} - {""}
         alone = [key for key, claim in self._claims.items() if key not in named and not _owned(claim, owners)]
@@ -91,6 +97,9 @@ class Simulation:
             yield from self._of_pod(pod)
         for key in alone:
             yield from self._of_nobody(self._claims[key])
+
+    def _place(self, pod: Pod, node: str) -> None:
+        self.inventory.resources.place_pod(pod_name(pod), node, readable_resources(pod))
 
     def _of_nobody(self, claim: ResourceClaim) -> Iterator[Outcome]:
         if claim.status.allocation is not None:
@@ -117,6 +126,8 @@ class Simulation:
         decision = self._allocator.allocate(self.inventory, pod, claims)
         if isinstance(decision, Allocation):
             self.inventory.commit(decision)
+            if pod_key is not None:
+                self._place(pod, decision.node)
             served = {entry.claim.key for entry in decision.claims}
             for entry in decision.claims:
                 claim = self._claims[entry.claim.key] = allocated_claim(decision, entry, _TIMESTAMP)
@@ -207,7 +218,7 @@ def _being_deleted(key: str) -> str:
     return f"claim {key} is being deleted"
 
 
-def _turn(pod: Pod) -> tuple[bool, str]:
-    """Sort by age; sorted() keeps the given order of equals. Times of the API sort as texts."""
-    created = pod.metadata.creation_timestamp
-    return (created is None, created or "")
+def _turn(pod: Pod) -> tuple[int, bool, str]:
+    """Sort as the controller's queue; sorted() keeps the given order of equals, as if they were created in it."""
+    priority, never_created, created, _ = turn(pod)
+    return priority, never_created, created

@@ -31,6 +31,7 @@ from dracaena.controller.allocation.node_fit import unfit_reason
 from dracaena.controller.allocation.pool import DeviceId, held_devices
 from dracaena.controller.allocation.result import Allocation, allocated_claim
 from dracaena.controller.cluster import Cluster
+from dracaena.controller.kept_pods import kept_pod
 from dracaena.controller.program import freeze_what_stays
 from dracaena.controller.shared_values import with_shared_values
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
@@ -52,6 +53,9 @@ MEASURED: Final = 2_000
 WALKS: Final = 8
 """Decisions of the walk over all nodes: each takes a hundred times as long."""
 
+CPU_OF_NODE: Final = 190
+"""Cores of a node that are left for pods."""
+
 TIMESTAMP: Final = "2026-01-01T00:00:00Z"
 
 
@@ -71,7 +75,7 @@ class World:
     def __init__(self, nodes: int = NODES, kinds: Sequence[str] = KINDS, *, seed: int = 1) -> None:
         self.rng = random.Random(seed)
         self.machines = {kind: read_machine(kind) for kind in kinds}
-        self.cluster = Cluster(DRIVER, wake=lambda key: None, waiting=lambda: ())
+        self.cluster = Cluster(DRIVER, wake=lambda key: None)
         self.cluster.class_changed(None, device_class())
         self.running: list[tuple[Pod, ResourceClaim]] = []
         self.gpus = self.in_use = self.number = 0
@@ -106,6 +110,7 @@ class World:
             spec = {"nodeSelector": {"gpu.example.com/kind": self.rng.choice(list(self.machines))}}
         name = f"job-{self.number}"
         count = self.rng.choice(COUNTS)
+        spec.setdefault("containers", containers(count))
         tolerations = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
         asked = claim(name, request(count=count), configs=configs)
         return pod(name, name, tolerations=tolerations, **spec), asked
@@ -172,7 +177,8 @@ class World:
         annotations = {f"{DRIVER}/decision": encode_decision(decision)}
         asked = claim(name, request(count=len(devices)), annotations=annotations)
         stored = as_watched(msgspec.to_builtins(holding(asked, node, *devices)), ResourceClaim)
-        waiting = as_watched(msgspec.to_builtins(pod(name, name, nodeName=node)), Pod)
+        running = pod(name, name, nodeName=node, containers=containers(len(devices)))
+        waiting = kept_pod(as_watched(msgspec.to_builtins(running), Pod))
         self.cluster.pod_changed(None, waiting)
         self.cluster.claim_changed(None, stored)
         self.running.append((waiting, stored))
@@ -255,6 +261,8 @@ def rows(progress: Progress) -> Section:
     cpu = list(world.cpu)
     live = world.buckets()
     walked = list(_walks(world))
+    short = churn(world, 300, lambda: world.job(containers=containers(1, cpu=CPU_OF_NODE + 1)))
+    mixed = list(_short_of_memory(world))
     nowhere = churn(world, 300, lambda: world.job(nodeSelector={"gpu.example.com/kind": "none"}))
     picky = churn(world, 300, lambda: world.job(affinity=_never()))
     explained = [_explain(world) for _ in range(10)]
@@ -281,6 +289,8 @@ def rows(progress: Progress) -> Section:
             Row("by the clock, with the claims that came and went, p50", percentile(with_changes, 50), unit="ms"),
             Row("by the clock, with the claims that came and went, p99", percentile(with_changes, 99), unit="ms"),
             Row("slowest of all", max(with_changes), unit="ms"),
+            Row("a pod that needs more cpu than any node has, p99", percentile(short.decisions, 99), unit="ms"),
+            Row("a pod that half of the nodes have too little memory for, p99", percentile(mixed, 99), unit="ms"),
             Row("a pod whose nodeSelector no node matches, p99", percentile(nowhere.decisions, 99), unit="ms"),
             Row("a pod whose affinity refuses every node one by one, p99", percentile(picky.decisions, 99), unit="ms"),
             Row("reasons of a pod that fits nowhere (off the decision path)", max(explained), unit="ms"),
@@ -325,6 +335,29 @@ def _walks(world: World) -> Iterator[float]:
 _TOLERATE: Final = pod("p", tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}]).spec.tolerations
 
 
+def _short_of_memory(world: World) -> Iterator[float]:
+    """Decide while half of the nodes are full of memory, by pods of others."""
+    hogs = [hog(f"hog-{name}", name) for name in list(world.kind_of)[::2]]
+    for item in hogs:
+        world.cluster.pod_changed(None, item)
+    yield from churn(world, 300, world.job).decisions
+    for item in hogs:
+        world.cluster.pod_changed(item, None)
+
+
+def hog(name: str, node: str) -> Pod:
+    """A pod without claims that takes nearly all memory of its node."""
+    requests = {"cpu": "1", "memory": "1700Gi"}
+    running = pod(name, nodeName=node, containers=[{"name": "main", "resources": {"requests": requests}}])
+    return kept_pod(as_watched(msgspec.to_builtins(running), Pod))
+
+
+def containers(count: int, cpu: int = 0) -> list[dict[str, Any]]:
+    """The container of a job of so many GPUs: an eighth of a node for each, less what the system takes."""
+    requests = {"cpu": str(cpu or 20 * count), "memory": f"{100 * count}Gi"}
+    return [{"name": "main", "resources": {"requests": requests}}]
+
+
 def _never() -> dict[str, Any]:
     """A node affinity that names no node, so that every one has to be asked."""
     rule = {"key": "topology.kubernetes.io/zone", "operator": "DoesNotExist"}
@@ -337,8 +370,10 @@ def _explain(world: World) -> float:
     world.cluster.claim_changed(None, asked)
     assert isinstance(world.cluster.decide(waiting, [asked], now_s=0.0), NoFit)
     began = now_ns()
-    assert world.cluster.explain(waiting, [asked])
-    return (now_ns() - began) / 1e6
+    assert world.cluster.explain(waiting, [asked], now_s=10.0 * world.number)  # long after the one before
+    took = (now_ns() - began) / 1e6
+    world.cluster.leave(waiting.key)
+    return took
 
 
 def table_ms(machine: Machine) -> float:
@@ -410,7 +445,8 @@ def node_document(name: str, kind: str, number: int) -> dict[str, Any]:
     }
     taints = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
     metadata = {"name": name, "uid": f"node-{number}", "resourceVersion": str(number), "labels": labels}
-    return {"metadata": metadata, "spec": {"taints": taints}}
+    room = {"cpu": str(CPU_OF_NODE), "memory": "1800Gi", "ephemeral-storage": "3000Gi", "pods": "110"}
+    return {"metadata": metadata, "spec": {"taints": taints}, "status": {"allocatable": room}}
 
 
 def slice_document(name: str, machine: Machine, number: int) -> dict[str, Any]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.decision import decode_decision
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER, decision_annotation
-from dracaena.api.objects import DeviceClass, KubeObject, Pod, ResourceClaim
+from dracaena.api.objects import DeviceClass, Pod, ResourceClaim
+from dracaena.controller.allocation.turn import turn
 from dracaena.demo.apiserver import Fault, Faults
 from dracaena.kube.client import KubeClient
 from dracaena.kube.events import Event
@@ -44,16 +45,6 @@ def connection(server: ApiGround, tmp_path: Path) -> DyingTransport:
 @pytest.fixture
 def client(connection: DyingTransport) -> KubeClient:
     return KubeClient(connection)
-
-
-class Note(KubeObject, frozen=True):
-    """An Event with its message."""
-
-    API_VERSION: ClassVar[str] = "v1"
-    RESOURCE: ClassVar[str] = "events"
-    KIND: ClassVar[str] = "Event"
-
-    message: str = ""
 
 
 def events(client: KubeClient) -> list[str]:
@@ -92,13 +83,56 @@ def test_pods_that_were_there_before_and_that_come_later_share_the_devices(
         check_invariants(client)
         nodes = {pool for name in ("e1", "e2") for pool, _ in devices_of(claims_by_name(client)[name])}
         assert len(nodes) == 1
-        # kube-controller-manager does this when the pod of a claim is gone.
-        client.delete(Pod, "late-3", namespace=NAMESPACE, grace_period_s=0)
-        status = {"status": {"allocation": None, "reservedFor": None}}
-        client.merge_patch(ResourceClaim, "l3", status, namespace=NAMESPACE, subresource="status")
+        free(client, "late-3", "l3")
         wait_for(lambda: devices_of(claims_by_name(client)["no"]), "the freed device to be given on")
     held = [device for item in claims_by_name(client).values() for device in devices_of(item)]
     assert len(held) >= len(set(held)) == 9
+
+
+def test_several_workers_serve_pods_in_the_order_of_their_turns(client: KubeClient, connection: DyingTransport) -> None:
+    publish(client, {"n": SEVEN})
+    pods = [ask(client, f"p{number:02}", {f"of-p{number:02}": 1}) for number in reversed(range(12))]
+    with running_controller(connection):
+        wait_for(
+            lambda: len([c for c in claims_by_name(client).values() if devices_of(c)]) == 7, "all GPUs to be taken"
+        )
+    served = {name.removeprefix("of-") for name, item in claims_by_name(client).items() if devices_of(item)}
+    assert served == {item.metadata.name for item in sorted(pods, key=turn)[:7]}
+    check_invariants(client)
+
+
+def free(client: KubeClient, pod: str, claim: str) -> None:
+    """Do what kube-controller-manager does when the pod of a claim is gone."""
+    client.delete(Pod, pod, namespace=NAMESPACE, grace_period_s=0)
+    status = {"status": {"allocation": None, "reservedFor": None}}
+    client.merge_patch(ResourceClaim, claim, status, namespace=NAMESPACE, subresource="status")
+
+
+def messages(client: KubeClient, pod: str) -> list[str]:
+    found = client.list(Event, namespace=NAMESPACE).items
+    return [item.message for item in found if item.metadata.name.startswith(f"{pod}.")]
+
+
+def test_a_node_is_kept_for_a_pod_that_has_waited_too_long_and_then_given_to_it(
+    client: KubeClient, connection: DyingTransport
+) -> None:
+    publish(client, {"n": TWO})
+    registry = CollectorRegistry()
+    with running_controller(connection, registry=registry, starvation_wait_s=0.5):
+        for name in ("a", "b"):
+            ask(client, name, {f"of-{name}": 1})
+        wait_for(lambda: allocated_all(client), "both GPUs to be taken")
+        ask(client, "large", {"of-large": 2})
+        kept = "dracaena_controller_earmarks"
+        wait_for(lambda: registry.get_sample_value(kept) == 1, "the node to be kept")
+        free(client, "a", "of-a")
+        ask(client, "late", {"of-late": 1})
+        told = "0/1 nodes fit: 1 kept for pod default/large, which comes before this one (n)"
+        wait_for(lambda: told in messages(client, "late"), "the late pod to be told")
+        assert not devices_of(claims_by_name(client)["of-late"])
+        free(client, "b", "of-b")
+        wait_for(lambda: len(devices_of(claims_by_name(client)["of-large"])) == 2, "the large pod's GPUs")
+        check_invariants(client)
 
 
 def test_a_claim_that_cannot_be_read_is_left_alone_and_its_pod_is_told_why(
@@ -133,7 +167,7 @@ def test_a_claim_that_the_server_lets_nobody_patch_is_named_to_its_user(
     registry = CollectorRegistry()
     with running_controller(connection, registry=registry):
         wait_for(lambda: "p" in events(client), "an event on the pod")
-        notes = client.list(Note, namespace=NAMESPACE).items
+        notes = client.list(Event, namespace=NAMESPACE).items
     (event,) = [item for item in notes if item.metadata.name.startswith("p.")]
     assert "claim default/c is refused by the API server" in event.message
     assert "create it again with compact JSON" in event.message

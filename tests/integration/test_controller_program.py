@@ -16,7 +16,7 @@ import yaml
 
 from dracaena.demo.apiserver import ApiServer
 from dracaena.kube.client import KubeClient
-from support.allocation import blocks, machine
+from support.allocation import DRIVER, blocks, machine
 from support.api_ground import ApiGround
 from support.controller import allocated_all, ask, publish, transport
 from support.kube import wait_for
@@ -35,6 +35,10 @@ def process(server_url_config: Path, log: Path, *arguments: str) -> Iterator[sub
         finally:
             started.kill()
             started.wait()
+
+
+def lines(log: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
 
 
 def logged(log: Path, event: str) -> dict[str, object] | None:
@@ -60,16 +64,33 @@ def test_the_process_serves_health_and_metrics_decides_and_ends_on_sigterm(serve
     client = KubeClient(transport(server, tmp_path))
     publish(client, {"n": FOUR})
     ask(client, "p", {"c": 2})
-    with process(tmp_path / "kubeconfig", log) as started:
+    flags = ("--log-level=debug", "--starvation-wait-s=120")
+    with process(tmp_path / "kubeconfig", log, *flags) as started:
         port = wait_for(lambda: logged(log, "started"), "the start")["http_port"]
         wait_for(lambda: get(port, "/readyz")[0] == 200, "to be ready")
         wait_for(lambda: allocated_all(client), "the claim")
+        wait_for(lambda: logged(log, "allocated"), "the line that says so")
         assert 'dracaena_controller_decisions_total{result="allocated"} 1.0' in get(port, "/metrics")[1]
         started.send_signal(signal.SIGTERM)
         assert started.wait(20) == 0
     line = logged(log, "allocated")
     assert line is not None
     assert (line["pod"], line["node"], line["links"]) == ("default/p", "n", "1 pair PIX")
+    decided = [entry for entry in lines(log) if entry.get("decision") == line["decision"]]
+    assert [entry["event"] for entry in decided] == ["decided", "allocated"]
+    assert decided[0]["result"] == "allocated"
+    (settings,) = (entry for entry in lines(log) if entry["event"] == "settings")
+    assert (settings["starvation_wait_s"], settings["workers"], settings["driver_name"]) == (120, 4, DRIVER)
+
+
+def test_an_unknown_setting_is_refused_in_one_line(tmp_path: Path) -> None:
+    config = tmp_path / "settings.yaml"
+    config.write_text("starvation-wait: 5\n")
+    command = [sys.executable, "-P", "-m", "dracaena.cli.main", "controller", "--config", str(config)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.strip().splitlines()
+    assert "unknown starvation-wait; known are kubeconfig, " in line
 
 
 def test_without_an_api_server_it_is_alive_and_says_why_it_is_not_ready(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ import msgspec
 
 from dracaena.api import objects
 from dracaena.api.quantity import parse_quantity
-from dracaena.api.resourceclaim import Unsupported
 from dracaena.controller.allocation.structured.books import Books, Holding
 from dracaena.controller.allocation.structured.claims import Claim, read_claim, read_class
+from dracaena.controller.allocation.structured.documents import Unsupported
 from dracaena.controller.allocation.structured.features import Features
 from dracaena.controller.allocation.structured.outcome import DoesNotFit, Mistake, NeedsPerson, Outcome
 from dracaena.controller.allocation.structured.pools import SliceIndex

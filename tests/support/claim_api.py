@@ -20,7 +20,7 @@ from dracaena.kube.errors import ConflictError, NotFoundError
 
 
 class FakeClaims:
-    """Implements ports.ClaimApi and ports.PodReader.
+    """Implements ports.ClaimApi and ports.PodApi.
 
     `before` is called with (verb, claim key) before each write: it may change the state, or raise what the server
     would answer. `after` is called after a write was stored: raising there is an answer that got lost.
@@ -40,6 +40,21 @@ class FakeClaims:
 
     def read_pod(self, namespace: str, name: str) -> Pod | None:
         return self.pods.get(f"{namespace}/{name}")
+
+    def nominate(self, pod: Pod, node: str) -> Pod:
+        key = pod.key
+        self.before("nominate", key)
+        stored = self.pods.get(key)
+        if stored is None:
+            raise NotFoundError(f"PATCH {key}", 404, "NotFound", "not found")
+        if stored.metadata.resource_version != pod.metadata.resource_version:
+            raise ConflictError(f"PATCH {key}", 409, "Conflict", "the object has been modified")
+        self._version += 1
+        metadata = msgspec.structs.replace(stored.metadata, resource_version=str(self._version))
+        status = msgspec.structs.replace(stored.status, nominated_node_name=node)
+        self.pods[key] = msgspec.structs.replace(stored, metadata=metadata, status=status)
+        self.writes.append(("nominate", key))
+        return self.pods[key]
 
     def put(self, claim: ResourceClaim) -> ResourceClaim:
         """Store a claim as somebody else would: with a new resourceVersion."""
@@ -113,6 +128,14 @@ class FakeEvents:
     def __init__(self) -> None:
         self.seen: list[tuple[str, str, str]] = []
 
-    def record(self, subject: KubeObject, type: Literal["Normal", "Warning"], reason: str, message: str) -> None:  # noqa: A002
+    def record(
+        self,
+        subject: KubeObject,
+        type: Literal["Normal", "Warning"],  # noqa: A002
+        reason: str,
+        message: str,
+        *,
+        latest: bool = False,
+    ) -> None:
         assert type in ("Normal", "Warning")
         self.seen.append((f"{subject.KIND} {subject.key}", reason, message))

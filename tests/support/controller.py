@@ -25,6 +25,8 @@ from support.allocation import DRIVER, pool_slice, request
 from support.api_ground import ApiGround
 
 NAMESPACE = "default"
+ROOM = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+"""What a node has for pods beside GPUs."""
 
 
 class DyingTransport(Transport):
@@ -74,9 +76,19 @@ def transport(server: ApiGround, folder: Path, *, writes: int = 1_000_000) -> Dy
 
 @contextmanager
 def running_controller(
-    connection: Transport, *, registry: CollectorRegistry | None = None, unbound_wait_s: float = 0.05
+    connection: Transport,
+    *,
+    registry: CollectorRegistry | None = None,
+    unbound_wait_s: float = 0.05,
+    nominate_above_nodes: int = 500,
+    starvation_wait_s: float = 300.0,
 ) -> Iterator[Controller]:
-    settings = ControllerSettings(unbound_wait_s=unbound_wait_s, leader_elect=False)
+    settings = ControllerSettings(
+        unbound_wait_s=unbound_wait_s,
+        leader_elect=False,
+        nominate_above_nodes=nominate_above_nodes,
+        starvation_wait_s=starvation_wait_s,
+    )
     controller = Controller(
         settings, KubeClient(connection), clock=SystemClock(), registry=registry or CollectorRegistry()
     )
@@ -90,7 +102,7 @@ def running_controller(
 def publish(client: KubeClient, machines: Mapping[str, Machine]) -> None:
     """Make nodes, their slices and the class."""
     for name, made in machines.items():
-        client.create(Node, {"metadata": {"name": name}})
+        client.create(Node, {"metadata": {"name": name}, "status": {"allocatable": ROOM}})
         client.merge_patch(Node, name, {"spec": {"taints": None}})  # a new node is not ready until a kubelet says so
         item = pool_slice(name, made)
         spec = msgspec.to_builtins(item.spec)

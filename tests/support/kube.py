@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from dracaena.kube.client import KubeClient
-from dracaena.kube.transport import Transport
+from dracaena.kube.transport import READ_TIMEOUT_S, Transport
 
 
 def kubeconfig_document(url: str) -> dict[str, Any]:
@@ -24,14 +24,16 @@ def kubeconfig_document(url: str) -> dict[str, Any]:
     }
 
 
-def client_for(url: str, folder: Path, *, user_agent: str = "tests") -> KubeClient:
-    return client_from(kubeconfig_document(url), folder, user_agent=user_agent)
+def client_for(url: str, folder: Path, **options: Any) -> KubeClient:
+    return client_from(kubeconfig_document(url), folder, **options)
 
 
-def client_from(document: dict[str, Any], folder: Path, *, user_agent: str = "tests") -> KubeClient:
+def client_from(
+    document: dict[str, Any], folder: Path, *, user_agent: str = "tests", read_timeout_s: float = READ_TIMEOUT_S
+) -> KubeClient:
     path = folder / "kubeconfig"
     path.write_text(yaml.safe_dump(document))
-    return KubeClient(Transport.from_kubeconfig(str(path), user_agent=user_agent))
+    return KubeClient(Transport.from_kubeconfig(str(path), user_agent=user_agent, read_timeout_s=read_timeout_s))
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 10.0) -> Any:

@@ -23,8 +23,8 @@ from dracaena.api.objects import (
 )
 from dracaena.api.resourceslice import encode_devices
 from dracaena.api.topology import topology_from_matrix
-from dracaena.demo.objects import EventRecord, EventSource, ObjectReference
 from dracaena.demo.observation import Observation, read_observation
+from dracaena.kube.events import Event, EventSource, Subject
 
 TOPOLOGY = topology_from_matrix([["X", "NV2", "SYS"], ["NV2", "X", "PIX"], ["SYS", "PIX", "X"]])
 UUIDS = [f"GPU-0000000{n}-0000-0000-0000-000000000000" for n in range(3)]
@@ -63,10 +63,10 @@ def pod(name: str, claim_name: str, *, node: str = "", phase: str = "Pending") -
     )
 
 
-def event(about: str, component: str, message: str, second: int) -> EventRecord:
-    return EventRecord(
+def event(about: str, component: str, message: str, second: int) -> Event:
+    return Event(
         metadata=ObjectMeta(name=f"e{second}", namespace="default"),
-        involved_object=ObjectReference(uid=about),
+        involved_object=Subject(uid=about),
         type="Warning",
         message=message,
         source=EventSource(component),
@@ -74,5 +74,5 @@ def event(about: str, component: str, message: str, second: int) -> EventRecord:
     )
 
 
-def one_pod(the_pod: Pod, *claims: ResourceClaim, events: tuple[EventRecord, ...] = ()) -> Observation:
+def one_pod(the_pod: Pod, *claims: ResourceClaim, events: tuple[Event, ...] = ()) -> Observation:
     return read_observation([slice_of("n1")], claims, [the_pod], events)

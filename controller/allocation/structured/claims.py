@@ -11,8 +11,8 @@ import msgspec
 from dracaena.api import objects
 from dracaena.api.objects import Toleration
 from dracaena.api.quantity import Quantity, parse_quantity
-from dracaena.api.resourceclaim import Unsupported
 from dracaena.controller.allocation.structured.documents import (
+    Unsupported,
     a_list,
     a_text,
     a_truth,

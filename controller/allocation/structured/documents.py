@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
-from dracaena.api.resourceclaim import UNKNOWN, Unsupported
+UNKNOWN: Final = "not known to this version: the claim is left alone"
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """The first thing in a spec that cannot be honoured.
+
+    A request of which a part is not understood must not be served as if that part were absent: the claim would get
+    devices that its author excluded.
+    """
+
+    path: str
+    """Where it stands, for example `spec.devices.requests[0].exactly.selectors`."""
+    what: str
+    """What was seen there, in a few words."""
+    why: str
+    """UNKNOWN, or the rule that is broken."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}: {self.why}"
 
 
 class StopReading(Exception):  # noqa: N818 - control flow between readers; `reading` turns it into a value

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from dracaena.api.objects import Node
 from dracaena.api.quantity import Quantity
-from dracaena.api.resourceclaim import Unsupported
+from dracaena.controller.allocation.node_fit import first_untolerated
 from dracaena.controller.allocation.structured.books import Books
 from dracaena.controller.allocation.structured.capacity import amounts
 from dracaena.controller.allocation.structured.claims import (
@@ -22,6 +22,7 @@ from dracaena.controller.allocation.structured.claims import (
     DeviceClass,
     Request,
 )
+from dracaena.controller.allocation.structured.documents import Unsupported
 from dracaena.controller.allocation.structured.features import Features
 from dracaena.controller.allocation.structured.nodes import BadNodeSelectorError, selects
 from dracaena.controller.allocation.structured.outcome import DoesNotFit, Mistake, NeedsPerson, PoolProblem, Rule
@@ -35,7 +36,6 @@ from dracaena.controller.allocation.structured.pools import (
 )
 from dracaena.controller.allocation.structured.selectors import SelectorFailure, Selectors
 from dracaena.controller.allocation.structured.slices import CounterId, DeviceId
-from dracaena.controller.allocation.structured.taints import blocking_taint
 
 
 class MistakeError(Exception):
@@ -184,7 +184,7 @@ class Problem:
         return (
             bool(taints)
             and self.features.device_taints
-            and blocking_taint(taints, wish.request.tolerations) is not None
+            and first_untolerated(taints, wish.request.tolerations) is not None
         )
 
     def eligible(self, wish: Wish) -> Eligibility:

@@ -1,18 +1,14 @@
-"""Taints of devices, those of slices and of DeviceTaintRules, and which of them a request tolerates."""
+"""Taints of devices: those of slices, and those that DeviceTaintRules add."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final
 
 import msgspec
 
-from dracaena.api.objects import DeviceTaintRule, ResourceSlice, Taint, Toleration
+from dracaena.api.objects import DeviceTaintRule, ResourceSlice
 from dracaena.controller.allocation.structured.slices import Device, DeviceId, Slice
-
-_BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
-"""Other effects, None and those that are newer than we are, do not keep a device from being allocated."""
 
 
 def with_rules(slices: Iterable[Slice], rules: Sequence[DeviceTaintRule]) -> tuple[Slice, ...]:
@@ -33,23 +29,6 @@ def with_taint_rules(published: ResourceSlice, rules: Iterable[DeviceTaintRule])
         added = [rule.spec.taint for rule in ordered if _selects(rule, DeviceId(*pool, device.name))]
         devices.append(msgspec.structs.replace(device, taints=[*device.taints, *added]) if added else device)
     return msgspec.structs.replace(published, spec=msgspec.structs.replace(published.spec, devices=devices))
-
-
-def blocking_taint(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> Taint | None:
-    """Return the first taint that keeps the device from a request with these tolerations."""
-    for taint in taints:
-        if taint.effect in _BLOCKING and not any(_tolerates(toleration, taint) for toleration in tolerations):
-            return taint
-    return None
-
-
-def _tolerates(toleration: Toleration, taint: Taint) -> bool:
-    if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
-        return False
-    if toleration.operator == "Exists":
-        return True
-    # Unlike a pod's, a device's toleration with Equal and no key is about every key (resource.k8s.io/v1).
-    return toleration.operator in ("", "Equal") and toleration.value == taint.value
 
 
 def _overlaid(one: Slice, rules: Sequence[DeviceTaintRule]) -> Slice:

@@ -120,7 +120,7 @@ def test_pods_are_decided_by_age_and_those_never_created_last(
     run: Run, node: Callable[..., Path], tmp_path: Path
 ) -> None:
     ages = {"mine": None, "young": "2026-01-02T00:00:00Z", "mine-too": None, "old": "2026-01-01T00:00:00Z"}
-    pods = [pod(name, generated("four"), priority=len(name)) for name in ages]
+    pods = [pod(name, generated("four")) for name in ages]
     for each in pods:
         each["metadata"]["creationTimestamp"] = ages[each["metadata"]["name"]]
     files = written(tmp_path / "pods.yaml", template("four", 4), *pods)
@@ -130,6 +130,17 @@ def test_pods_are_decided_by_age_and_those_never_created_last(
     ]
     assert [outcome["node"] for outcome in decided] == ["worker-1", "worker-1", None, None]
     assert not devices(decided[0]) & devices(decided[1])
+
+
+def test_pods_of_higher_priority_are_decided_before_older_ones(
+    run: Run, node: Callable[..., Path], tmp_path: Path
+) -> None:
+    pods = [pod("old", generated("four")), pod("high", generated("four"), priority=2), pod("low", generated("four"))]
+    pods[2]["spec"]["priority"] = -1
+    pods[0]["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    files = written(tmp_path / "pods.yaml", template("four", 4), *pods)
+    decided = outcomes(run, node("worker-1", "dgx-1v"), files)
+    assert [outcome["pod"] for outcome in decided] == ["default/high", "default/old", "default/low"]
 
 
 def test_two_entries_of_a_pod_may_name_one_claim(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
@@ -457,3 +468,21 @@ def test_no_device_is_given_twice_and_what_is_given_can_be_given_back_as_input(
     assert {name: outcome["devices"] for name, outcome in rest.items()} == {
         name: outcome["devices"] for name, outcome in whole.items() if name not in served or not outcome["devices"]
     }
+
+
+def test_cpu_that_nodes_have_and_pods_take_counts_where_the_input_tells_it(
+    run: Run, node: Callable[..., Path], tmp_path: Path
+) -> None:
+    def with_cpu(name: str, *entries: dict[str, str], cpu: str | int, **spec: Any) -> dict[str, Any]:
+        main = {"name": "main", "resources": {"requests": {"cpu": cpu}}}
+        return pod(name, *entries, **spec) | {"spec": {"resourceClaims": [*entries], "containers": [main], **spec}}
+
+    slices = node("worker-1", "dgx-1v", with_object=False)
+    meta, room = {"name": "worker-1"}, {"cpu": 8, "pods": "110"}
+    worker = {"apiVersion": "v1", "kind": "Node", "metadata": meta, "status": {"allocatable": room}}
+    running = with_cpu("web", cpu="1500m", nodeName="worker-1")
+    waiting = [with_cpu(name, generated("one"), cpu=cpu) for name, cpu in (("a", 4), ("b", "3"), ("c", "much"))]
+    decided = outcomes(run, slices, written(tmp_path / "x.yaml", worker, running, template("one", 1), *waiting))
+    assert [outcome["node"] for outcome in decided] == ["worker-1", None, None]
+    assert decided[1]["reason"] == "0/1 nodes fit: 1 with too little free cpu (worker-1)"
+    assert decided[2]["reason"] == "pod default/c: request for cpu: 'much' is no quantity"

@@ -414,9 +414,7 @@ def test_mig_devices_are_given_by_their_class_and_never_as_gpus() -> None:
 
 def test_the_cluster_passes_selection_and_drivers_on_and_wakes_for_their_slices_and_rules() -> None:
     woken: list[str] = []
-    watched = Cluster(
-        DRIVER, wake=woken.append, waiting=lambda: ["default/w"], allowed_drivers=[NIC_DRIVER], first_fit=True
-    )
+    watched = Cluster(DRIVER, wake=woken.append, allowed_drivers=[NIC_DRIVER], first_fit=True)
     watched.node_changed(None, node("n"))
     for made in CLASSES:
         watched.class_changed(None, made)
@@ -426,7 +424,7 @@ def test_the_cluster_passes_selection_and_drivers_on_and_wakes_for_their_slices_
     assert isinstance(watched.decide(pod("p", "c"), [asked], now_s=0.0), NoFit)
     woken.clear()
     watched.slice_changed(None, nic_slice("nic-0"))
-    assert woken == ["default/w"]
+    assert woken == ["default/p"]
     decision = watched.decide(pod("p", "c"), [asked], now_s=0.0)
     every = [device_name(SEVEN, ordinal) for ordinal in range(7)]
     assert [name for name, _ in given(decision)] == ["gpus"] * 4 + ["nic"]

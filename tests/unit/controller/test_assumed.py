@@ -48,6 +48,23 @@ def test_a_watch_that_is_ahead_of_the_answer_is_asked_again_after_it() -> None:
     assert held(known) == frozenset()
 
 
+def test_what_the_watch_showed_before_the_answer_and_shows_no_more_is_forgotten_with_the_answer() -> None:
+    """The pod was deleted between the writes of its claims, and kube-controller-manager was faster than our answer."""
+    known = assumed()
+    known.observe(claim("c"), stored())
+    known.observe(stored(), claim("c"))
+    assert held(known) == {DEVICE}
+    known.stored(stored())
+    assert held(known) == frozenset()
+
+
+def test_an_older_allocation_shown_before_the_answer_is_not_taken_for_it() -> None:
+    known = assumed()
+    known.observe(claim("c"), stored(timestamp="2025-12-31T23:59:00Z"))
+    known.stored(stored())
+    assert held(known) == {DEVICE}
+
+
 def test_an_older_allocation_shown_late_does_not_free_the_new_one() -> None:
     known = assumed()
     known.stored(stored())

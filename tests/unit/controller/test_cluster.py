@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import structlog
 
 from dracaena.api.objects import DeviceAttribute, Pod, ResourceSlice
 from dracaena.controller.allocation.allocator import NoFit
+from dracaena.controller.allocation.demands import Refused
 from dracaena.controller.allocation.inventory import Inventory
 from dracaena.controller.allocation.result import Allocation, allocated_claim
-from dracaena.controller.cluster import Cluster, InProgress
+from dracaena.controller.cluster import EXPLANATION_S, Behind, Cluster, InProgress
 from support.allocation import (
     DRIVER,
     blocks,
@@ -29,18 +32,31 @@ SLICE = pool_slice("node-a", FOUR)
 class Bench:
     def __init__(self) -> None:
         self.woken: list[str] = []
-        self.waiting: set[str] = set()
         self.problems = 0
         self.updating = 0
         self.cluster = Cluster(
             DRIVER,
             wake=self.woken.append,
-            waiting=lambda: self.waiting,
             problems_changed=self.count,
         )
 
     def count(self, problems: int, updating: int) -> None:
         self.problems, self.updating = problems, updating
+
+    def let_wait(self, *names: str, count: int = 4, **spec: Any) -> None:
+        """Let pods with equal claims of so many GPUs be decided for that fit nowhere."""
+        for name in names:
+            asked, waiting = claim(f"of-{name}", request(count=count)), pod(name, f"of-{name}", **spec)
+            self.cluster.pod_changed(None, waiting)
+            self.cluster.claim_changed(None, asked)
+            assert not isinstance(self.decide(name), Allocation)
+        self.take_woken()
+
+    def decide(self, name: str) -> object:
+        waiting, asked = self.cluster.pod(f"default/{name}"), self.cluster.claim(f"default/of-{name}")
+        assert waiting is not None
+        assert asked is not None
+        return self.cluster.decide(waiting, [asked], now_s=0.0)
 
     def take_woken(self) -> list[str]:
         woken, self.woken[:] = list(self.woken), []
@@ -88,25 +104,33 @@ def test_pods_without_claims_are_not_kept() -> None:
     assert bench.cluster.pod("default/p") is None
 
 
-def test_a_claim_that_lets_go_of_devices_wakes_all_that_wait() -> None:
+def ready() -> Bench:
+    """A cluster of one node with four GPUs."""
     bench = Bench()
-    bench.waiting = {"default/w", "default/v"}
+    bench.cluster.node_changed(None, node("node-a"))
+    bench.cluster.slice_changed(None, SLICE)
+    bench.cluster.class_changed(None, device_class())
+    return bench
+
+
+def test_a_claim_that_lets_go_of_devices_wakes_all_that_wait() -> None:
+    bench = ready()
     held = holding(claim("c"), "node-a", device_name(FOUR, 0))
     bench.cluster.claim_changed(None, claim("c"))
     bench.cluster.claim_changed(claim("c"), held)
-    assert bench.take_woken() == []
-    before = bench.cluster.changes
+    bench.let_wait("w")
+    bench.let_wait("v", count=3, nodeSelector={"a": "b"})
     bench.cluster.claim_changed(held, claim("c"))
     assert bench.take_woken() == ["default/v", "default/w"]
-    assert bench.cluster.changes > before
-    bench.cluster.claim_changed(None, held)
+    bench.cluster.claim_changed(claim("c"), held)
+    assert bench.take_woken() == []
     bench.cluster.claim_changed(held, None)
     assert bench.take_woken() == ["default/v", "default/w"]
 
 
 def test_nodes_classes_and_pools_that_change_wake_all_that_wait_and_heartbeats_do_not() -> None:
     bench = Bench()
-    bench.waiting = {"default/w"}
+    bench.let_wait("w")
     plain = node("node-a")
     bench.cluster.node_changed(None, plain)
     assert bench.take_woken() == ["default/w"]
@@ -172,8 +196,10 @@ def test_a_decision_that_was_not_written_takes_nothing() -> None:
     asked = claim("c")
     bench.cluster.claim_changed(None, asked)
     assert isinstance(bench.cluster.decide(pod("p"), [asked], now_s=0.0), Allocation)
+    bench.let_wait("w")
     bench.cluster.forget("uid-c")
     assert bench.free() == 0b1111
+    assert bench.take_woken() == ["default/w"]
 
 
 def test_why_a_pod_fits_nowhere_is_told_until_it_fits() -> None:
@@ -183,9 +209,11 @@ def test_why_a_pod_fits_nowhere_is_told_until_it_fits() -> None:
     asked = claim("c")
     bench.cluster.claim_changed(None, asked)
     assert bench.cluster.decide(pod("p"), [asked], now_s=0.0) == NoFit()
-    assert bench.cluster.explain(pod("p"), [asked]) == f"0/1 nodes fit: 1 without usable GPUs of {DRIVER} (node-a)"
+    text = f"0/1 nodes fit: 1 without usable GPUs of {DRIVER} (node-a)"
+    assert bench.cluster.explain(pod("p"), [asked], now_s=0.0) == text
     bench.cluster.slice_changed(None, SLICE)
-    assert bench.cluster.explain(pod("p"), [asked]) is None
+    assert bench.cluster.explain(pod("p"), [asked], now_s=EXPLANATION_S / 2) is not None
+    assert bench.cluster.explain(pod("p"), [asked], now_s=EXPLANATION_S) is None
 
 
 def broken(ordinal: int) -> ResourceSlice:
@@ -240,7 +268,84 @@ def test_a_second_pool_of_a_node_is_logged() -> None:
 
 def test_slices_of_other_drivers_do_not_matter() -> None:
     bench = Bench()
-    bench.waiting = {"default/w"}
+    bench.let_wait("w")
     foreign = msgspec.structs.replace(SLICE, spec=msgspec.structs.replace(SLICE.spec, driver="other.example.com"))
     bench.cluster.slice_changed(None, foreign)
     assert bench.take_woken() == []
+
+
+def test_pods_that_ask_alike_stand_in_line_and_only_the_first_is_woken_and_asked() -> None:
+    bench = ready()
+    held = holding(claim("c"), "node-a", *(device_name(FOUR, ordinal) for ordinal in range(4)))
+    bench.cluster.claim_changed(None, held)
+    bench.let_wait("a", "b", "c", count=1)
+    assert isinstance(bench.decide("b"), Behind)
+    assert isinstance(bench.decide("a"), NoFit)
+    bench.cluster.claim_changed(held, None)
+    assert bench.take_woken() == ["default/a"]
+    assert isinstance(bench.decide("c"), Behind)  # whoever comes out of turn stays behind
+    assert isinstance(bench.decide("a"), Allocation)
+    assert bench.take_woken() == ["default/b"]
+    assert isinstance(bench.decide("b"), Allocation)
+    assert bench.take_woken() == ["default/c"]
+
+
+def test_a_pod_that_leaves_its_line_lets_the_next_try() -> None:
+    bench = ready()
+    held = holding(claim("c"), "node-a", *(device_name(FOUR, ordinal) for ordinal in range(4)))
+    bench.cluster.claim_changed(None, held)
+    bench.let_wait("a", "b", count=1)
+    bench.cluster.leave("default/b")
+    assert bench.take_woken() == []
+    assert isinstance(bench.decide("b"), Behind)
+    bench.cluster.leave("default/a")
+    assert bench.take_woken() == ["default/b"]
+
+
+def test_a_pod_that_wakes_while_its_claim_is_written_lets_the_next_try() -> None:
+    bench = ready()
+    bench.let_wait("a", "b", count=8)
+    changed = claim("of-a", request(count=8), resource_version="2")
+    first = bench.cluster.pod("default/a")
+    assert first is not None
+    assert bench.cluster.decide(first, [changed], now_s=0.0) == InProgress("default/of-a")
+    assert bench.take_woken() == ["default/b"]
+
+
+def test_pods_of_higher_priority_and_older_pods_come_first_whatever_their_shape() -> None:
+    bench = ready()
+    bench.let_wait("late", "later", count=8)
+    bench.let_wait("important", count=7, priority=1)
+    bench.cluster.node_changed(None, node("node-b"))
+    assert bench.take_woken() == ["default/important", "default/late"]
+
+
+def test_all_in_a_line_are_asked_when_the_first_is_refused_for_another_reason() -> None:
+    bench = ready()
+    bench.let_wait("a", "b", "c", count=8)
+    bench.cluster.class_changed(device_class(), None)
+    assert bench.take_woken() == ["default/a", "default/b", "default/c"]
+    assert isinstance(bench.decide("a"), Refused)
+    assert bench.take_woken() == ["default/b", "default/c"]
+    assert isinstance(bench.decide("b"), Refused)
+    assert bench.take_woken() == []
+
+
+def test_a_pod_whose_nodes_are_barred_is_like_no_other() -> None:
+    woken: list[str] = []
+    bars: dict[str, dict[str, str]] = {"default/a": {"node-a": "set aside for this pod"}}
+    cluster = Cluster(DRIVER, wake=woken.append, barred=lambda waiting: bars.get(waiting.key, {}))
+    cluster.node_changed(None, node("node-a"))
+    cluster.slice_changed(None, SLICE)
+    cluster.class_changed(None, device_class())
+    for name in ("a", "b"):
+        cluster.claim_changed(None, claim(f"of-{name}"))
+    a, b = pod("a", "of-a"), pod("b", "of-b")
+    of_a, of_b = cluster.claim("default/of-a"), cluster.claim("default/of-b")
+    assert of_a is not None
+    assert of_b is not None
+    assert isinstance(cluster.decide(a, [of_a], now_s=0.0), NoFit)
+    assert cluster.explain(a, [of_a], now_s=0.0) == "0/1 nodes fit: 1 set aside for this pod (node-a)"
+    assert isinstance(cluster.decide(b, [of_b], now_s=0.0), Allocation)
+    bars.clear()
+    assert isinstance(cluster.decide(a, [of_a], now_s=0.0), Allocation)

@@ -55,8 +55,8 @@ def rule(key: str, operator: str, *values: str) -> dict[str, Any]:
         ([rule("gpus", "Lt", "8")], False),
         ([rule("zone", "Gt", "1")], False),
         ([rule("rack", "Lt", "1")], False),
-        ([rule("gpus", "Gt", "1", "2")], False),
-        ([rule("zone", "Matches", "x")], False),
+        ([rule("gpus", "Gt", "007")], True),
+        ([rule("gpus", "Gt", "7"), rule("gpus", "Lt", "9")], True),
         ([rule("zone", "In", "x"), rule("gpus", "In", "4")], False),
         ([], False),
     ],
@@ -64,6 +64,49 @@ def rule(key: str, operator: str, *values: str) -> dict[str, Any]:
 def test_every_operator_of_node_affinity(rules: list[dict[str, Any]], fits: bool) -> None:
     reason = unfit_reason(pod("p", affinity=affinity({"matchExpressions": rules})), NODE)
     assert reason == (None if fits else "not matching the pod's node affinity")
+
+
+@pytest.mark.parametrize(
+    "unreadable",
+    [
+        rule("gpus", "Gt", "1", "2"),
+        rule("gpus", "Gt", "-1"),
+        rule("gpus", "Lt", "99999999999999999999"),
+        rule("zone", "Matches", "x"),
+        rule("zone", "In"),
+        rule("zone", "NotIn"),
+        rule("zone", "In", "x", "no value!"),
+        rule("zone", "Exists", "x"),
+        rule("no key!", "Exists"),
+        {"key": "zone", "operator": "In", "values": [1]},
+        {"key": "zone", "operator": "In", "values": "x"},
+        {"operator": "Exists"},
+        "zone",
+    ],
+)
+def test_a_term_that_cannot_be_read_matches_nothing_and_the_other_terms_count(unreadable: Any) -> None:
+    broken, good = {"matchExpressions": [unreadable]}, {"matchExpressions": [rule("zone", "In", "x")]}
+    reason = unfit_reason(pod("p", affinity=affinity(broken)), NODE)
+    assert reason is not None
+    assert "cannot be read" in reason
+    assert unfit_reason(pod("p", affinity=affinity(broken, good)), NODE) is None
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"nodeAffinity": "x"},
+        {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": ["x"]}},
+        {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": {"a": 1}}}},
+        {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [1]}}},
+        affinity({"matchFields": [rule("metadata.name", "In", "node-a", "node-b")]}),
+        affinity({"matchFields": [rule("metadata.name", "Exists")]}),
+    ],
+)
+def test_an_affinity_of_another_shape_is_a_reason_and_no_failure(document: dict[str, Any]) -> None:
+    reason = unfit_reason(pod("p", affinity=document), NODE)
+    assert reason is not None
+    assert reason.startswith("not matching the pod's node affinity, which cannot be read whole: ")
 
 
 def test_one_matching_term_is_enough_and_no_term_matches_nothing() -> None:
@@ -107,10 +150,12 @@ TAINT = Taint(key="k", value="v", effect="NoSchedule")
         (Toleration(key="k", value="w"), False),
         (Toleration(key="k", operator="Exists"), True),
         (Toleration(operator="Exists"), True),
-        (Toleration(value="v"), False),
+        (Toleration(value="v"), True),
+        (Toleration(value="w"), False),
         (Toleration(key="k", operator="Exists", effect="NoExecute"), False),
         (Toleration(key="k", operator="Exists", effect="NoSchedule"), True),
         (Toleration(key="k", operator="Like", value="v"), False),
+        (Toleration(key="k", operator="Gt", value="1"), False),
     ],
 )
 def test_tolerations_cover_taints_as_kubernetes_says(toleration: Toleration, covers: bool) -> None:

@@ -25,8 +25,8 @@ def test_what_is_narrowed_down_holds_every_node_that_fits_and_the_filter_says_wh
         index = index_of(rng)
         asking = random_pod(rng)
         pins = [random_selector(rng) for _ in range(rng.choice([0, 0, 1, 2]))]
-        narrowed = index.narrowed(asking, pins)
         nodes = NodeFilter(asking, pins)
+        narrowed = nodes.narrowed(index)
         for name in index.names:
             item = index.get(name).node
             pinned_here = all(node_selector_matches(pin, item) for pin in pins)
@@ -81,4 +81,4 @@ def test_selectors_with_values_that_are_no_texts_narrow_to_nothing_and_fail_nowh
     index = NodeIndex()
     index.put(node("a", labels={"zone": "x"}))
     odd = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [{"no": 1}, 3]}]}]}
-    assert index.narrowed(pod("p"), [odd]) == set()
+    assert NodeFilter(pod("p"), [odd]).narrowed(index) == set()

@@ -1,26 +1,19 @@
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from math import inf as INFINITY  # noqa: N812
 from typing import Any
 
 import msgspec
 import pytest
-from prometheus_client import CollectorRegistry
 
 from dracaena.api.decision import Decision, encode_decision
 from dracaena.api.machine import Machine
-from dracaena.api.names import decision_annotation
+from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION, decision_annotation
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
-from dracaena.controller.claim_writer import ClaimWriter
 from dracaena.controller.cluster import Cluster
-from dracaena.controller.metrics import ControllerMetrics
-from dracaena.controller.reconciler import DOUBT_S, MISSING_CLAIM_S, Reconciler
-from dracaena.controller.take_back import TakeBack
-from dracaena.controller.waiting import WaitingPods
-from dracaena.controller.workqueue import WorkQueue
-from dracaena.kube.errors import ApiUnavailableError, KubeError
+from dracaena.controller.reconciler import DOUBT_S, MISSING_CLAIM_S
+from dracaena.kube.errors import ApiUnavailableError
 from support.allocation import (
     DRIVER,
     blocks,
@@ -29,118 +22,13 @@ from support.allocation import (
     device_name,
     holding,
     machine,
-    node,
     own_config,
     pod,
-    pool_slice,
     request,
 )
-from support.claim_api import FakeClaims, FakeEvents
-from support.clock import FakeClock
+from support.reconciling import SEVEN, Bench
 
-SEVEN = machine("seven", blocks(3, 4, inside="PIX", outside="PHB"))
 TWO = machine("two", blocks(2, inside="PIX", outside="PIX"))
-
-
-class Bench:
-    """A reconciler with all its parts over a fake API; the test is the watch and the workers."""
-
-    def __init__(self, cluster_type: type[Cluster] = Cluster, **machines: Machine) -> None:
-        self.api = FakeClaims()
-        self.clock = FakeClock()
-        self.events = FakeEvents()
-        self.registry = CollectorRegistry()
-        metrics = ControllerMetrics(self.registry)
-        self.queue = WorkQueue(self.clock, random.Random(1))
-        self.waiting = WaitingPods(self.events, self.clock, metrics)
-        self.cluster = cluster_type(DRIVER, wake=self.queue.add, waiting=self.waiting.keys)
-        self.take_back = TakeBack(self.api, self.api, self.cluster.forget, self.clock, metrics, unbound_wait_s=2.0)
-        self.reconciler = Reconciler(
-            DRIVER,
-            cluster=self.cluster,
-            claims=self.api,
-            writer=ClaimWriter(DRIVER, self.api, self.clock, metrics),
-            take_back=self.take_back,
-            waiting=self.waiting,
-            queue=self.queue,
-            events=self.events,
-            clock=self.clock,
-            metrics=metrics,
-        )
-        self.api.on_change = self.cluster.claim_changed
-        self.machines = machines or {"n": SEVEN}
-        for name, made in self.machines.items():
-            self.cluster.node_changed(None, node(name))
-            self.cluster.slice_changed(None, pool_slice(name, made))
-        self.cluster.class_changed(None, device_class())
-
-    def add(self, *objects: Pod | ResourceClaim) -> None:
-        for item in objects:
-            if isinstance(item, Pod):
-                self.cluster.pod_changed(self.api.pods.get(item.key), item)
-                self.api.pods[item.key] = item
-            else:
-                self.api.put(item)
-
-    def remove_pod(self, key: str) -> None:
-        self.cluster.pod_changed(self.api.pods.pop(key), None)
-
-    def hold_the_watch(self) -> list[tuple[ResourceClaim | None, ResourceClaim | None]]:
-        """From now on changes of claims are kept back; the test shows them later."""
-        kept: list[tuple[ResourceClaim | None, ResourceClaim | None]] = []
-        self.api.on_change = lambda old, new: kept.append((old, new))
-        return kept
-
-    def show(self, kept: list[tuple[ResourceClaim | None, ResourceClaim | None]]) -> None:
-        self.api.on_change = self.cluster.claim_changed
-        for old, new in kept:
-            self.cluster.claim_changed(old, new)
-
-    def run(self) -> None:
-        """Do what workers do until nothing is left for now."""
-        while len(self.queue) and (self.queue._ready or self._due()):
-            self.step()
-
-    def step(self) -> None:
-        key = self.queue.get()
-        assert key is not None
-        try:
-            if self.reconciler.reconcile(key):
-                self.queue.forget(key)
-            else:
-                self.queue.retry(key)
-        except KubeError:
-            self.queue.retry(key)
-        self.queue.done(key)
-
-    def _due(self) -> bool:
-        return bool(self.queue._later) and self.queue._later[0][0] <= self.clock.monotonic()
-
-    def advance(self, seconds: float) -> None:
-        self.clock.advance(seconds)
-        self.run()
-
-    def held(self, name: str) -> tuple[int, ...] | None:
-        """Ordinals that a claim holds, whatever the node."""
-        allocation = self.api.claims[f"default/{name}"].status.allocation
-        if allocation is None:
-            return None
-        results = allocation.devices.results
-        names = {device_name(made, o): o for made in self.machines.values() for o in range(len(made.gpus))}
-        return tuple(names[result.device] for result in results)
-
-    def on_node(self, name: str) -> str | None:
-        allocation = self.api.claims[f"default/{name}"].status.allocation
-        return allocation.devices.results[0].pool if allocation is not None else None
-
-    def users(self, name: str) -> list[str]:
-        return [user.name for user in self.api.claims[f"default/{name}"].status.reserved_for]
-
-    def told(self) -> list[str]:
-        return [message for _, reason, message in self.events.seen if reason == "WaitingForGPUs"]
-
-    def metric(self, name: str, **labels: str) -> float | None:
-        return self.registry.get_sample_value(f"dracaena_controller_{name}", labels)
 
 
 def test_a_pending_pod_gets_the_best_linked_gpus_and_both_are_told() -> None:
@@ -350,7 +238,7 @@ def test_a_lost_claim_makes_the_rest_go_back_in_two_writes_and_the_pod_is_planne
     assert bench.on_node("x") == "b"
     bench.advance(0.1)
     assert (bench.on_node("x"), bench.on_node("y")) == ("a", "a")
-    assert bench.metric("take_backs_total", end="cleared") == 1
+    assert bench.metric("take_backs_total", reason="lost-write", end="cleared") == 1
 
 
 def test_a_write_without_an_answer_that_landed_is_found_and_the_rest_is_completed() -> None:
@@ -482,7 +370,7 @@ class LateCluster(Cluster):
 
 
 def test_a_change_between_decision_and_waiting_is_not_missed() -> None:
-    bench = Bench(cluster_type=LateCluster, n=TWO)
+    bench = Bench(LateCluster, n=TWO)
     assert isinstance(bench.cluster, LateCluster)
     bench.add(*blockers("n", TWO, 0, 1), pod("p", "c"), claim("c"))
     bench.cluster.happens = lambda: bench.api.remove("default/blocker-0")
@@ -496,4 +384,39 @@ def test_a_pod_that_is_gone_waits_no_more() -> None:
     bench.run()
     bench.remove_pod("default/p")
     bench.run()
-    assert bench.waiting.keys() == frozenset()
+    assert bench.waiting.oldest_age_s() == 0
+
+
+def test_claims_that_the_scheduler_makes_for_extended_resources_are_left_alone() -> None:
+    """It makes, allocates and deletes them itself; no pod names them in its spec, but one that did changes nothing."""
+    bench = Bench()
+    made = claim("er", request(count=2), annotations={EXTENDED_RESOURCE_ANNOTATION: "true"})
+    user = msgspec.to_builtins(pod("er-user"))
+    user["status"] = {"phase": "Pending", "extendedResourceClaimStatus": {"resourceClaimName": "er"}}
+    bench.add(msgspec.convert(user, Pod), pod("p", "er"), made)
+    bench.run()
+    assert bench.api.writes == []
+    taken = holding(made, "n", device_name(SEVEN, 0))
+    bench.add(taken, pod("q", "c"), claim("c"))
+    bench.run()
+    assert bench.held("c") == (1,)
+    bench.pass_time(60)
+    assert [key for _, key in bench.api.writes] == ["default/c", "default/c"]
+
+
+def test_a_claim_that_goes_before_anything_was_written_leaves_nothing_to_take_back() -> None:
+    bench = Bench()
+
+    def delete_first(verb: str, key: str) -> None:
+        bench.api.before = lambda verb, key: None
+        bench.api.remove(key)
+
+    bench.api.before = delete_first
+    bench.add(pod("p", "c"), claim("c"))
+    bench.run()
+    assert bench.metric("lost_writes_total") == 1
+    assert not bench.take_back.has("default/p")
+    assert bench.cluster.assumed_of("default/p") == ()
+    bench.add(claim("c", uid="made-again"))
+    bench.pass_time(2)
+    assert bench.held("c") == (0,)

@@ -11,7 +11,6 @@ import pytest
 
 from dracaena.api.config.v1alpha1 import decode_config, merged
 from dracaena.api.objects import Node, Pod, ResourceClaim
-from dracaena.api.resourceclaim import ClaimSpec, read_claim_spec
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.choices import Choice, Demand, Engine
 from dracaena.controller.allocation.explanation import Unsatisfied
@@ -21,6 +20,7 @@ from dracaena.controller.allocation.node_fit import first_untolerated, node_sele
 from dracaena.controller.allocation.pool import DeviceId, NodePool, held_devices
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.search import NOT_SELECTED
+from dracaena.controller.allocation.structured.claims import Claim, read_claim
 from support.allocation import DRIVER, claim, node, pod, pool_slice, request
 from support.clusters import CLASSES, SWITCHED, RandomCluster, random_claims, random_cluster, random_pod
 
@@ -61,10 +61,11 @@ class SlowVersion:
         for asked in claims:
             if asked.status.allocation is not None:
                 continue
-            spec = read_claim_spec(asked.spec)
-            assert isinstance(spec, ClaimSpec)
+            spec = read_claim(asked)
+            assert isinstance(spec, Claim)
             policy = merged([], [decode_config(dict(entry.parameters)) for entry in spec.configs])  # type: ignore[misc]
-            requests += [(entry.count, policy, entry.tolerations) for entry in spec.requests]
+            exact = [entry.alternatives[0] for entry in spec.requests]
+            requests += [(entry.count, policy, entry.tolerations) for entry in exact]
         taints = dict(pool.kind.foreign_taints)
         usable = [
             {o for o in range(len(pool.devices)) if first_untolerated(taints.get(o, ()), tolerations) is None}

@@ -8,6 +8,7 @@ from dracaena.api.decision import Decision, encode_decision
 from dracaena.api.names import decision_annotation
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
 from dracaena.controller.metrics import ControllerMetrics
+from dracaena.controller.nomination import Nomination
 from dracaena.controller.take_back import TakeBack, was_allocated_by_us
 from dracaena.kube.errors import ApiUnavailableError, ConflictError
 from support.allocation import DRIVER, claim, holding, pod
@@ -34,8 +35,11 @@ class Bench:
         self.registry = CollectorRegistry()
         self.assumed = {"uid-c"}
         metrics = ControllerMetrics(self.registry)
-        self.take_back = TakeBack(self.api, self.api, self.assumed.remove, self.clock, metrics, unbound_wait_s=2.0)
-        self.take_back.begin(POD, [held])
+        nomination = Nomination(self.api, lambda: 1, metrics, above_nodes=0)
+        self.take_back = TakeBack(
+            DRIVER, self.api, self.api, nomination, self.assumed.remove, self.clock, metrics, unbound_wait_s=2.0
+        )
+        self.take_back.begin(POD, [held], "refused")
 
     def advance(self) -> float | None:
         return self.take_back.advance("default/p")
@@ -45,7 +49,8 @@ class Bench:
         return self.api.claims["default/c"]
 
     def ended(self, how: str) -> bool:
-        count = self.registry.get_sample_value("dracaena_controller_take_backs_total", {"end": how})
+        labels = {"reason": "refused", "end": how}
+        count = self.registry.get_sample_value("dracaena_controller_take_backs_total", labels)
         return count == 1 and self.advance() is None and not self.assumed
 
 
@@ -169,11 +174,28 @@ def test_a_server_that_does_not_answer_leaves_the_task() -> None:
 
 def test_a_claim_is_taken_back_once_however_often_it_is_asked_for() -> None:
     bench = Bench()
-    bench.take_back.begin(POD, [HELD])
+    bench.take_back.begin(POD, [HELD], "refused")
     bench.advance()
     bench.clock.advance(2)
     bench.advance()
     assert bench.ended("cleared")
+
+
+def test_where_there_is_nothing_to_take_back_nothing_begins() -> None:
+    bench = Bench()
+    assert not bench.take_back.begin(OTHER, [], "lost-write")
+    assert not bench.take_back.has("default/q")
+
+
+def test_a_state_that_was_dealt_with_is_not_taken_back_again_while_the_watch_still_shows_it() -> None:
+    """Else one pod would ask the server without a pause until the watch has caught up."""
+    bench = Bench()
+    bench.api.pods["default/p"] = BOUND
+    assert bench.advance() is None
+    assert not bench.take_back.begin(POD, [HELD], "refused")
+    assert not bench.take_back.has("default/p")
+    newer = bench.api.put(HELD)
+    assert bench.take_back.begin(POD, [newer], "refused")
 
 
 def test_a_conflict_when_giving_the_reservation_back_is_tried_again() -> None:

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import msgspec
 from prometheus_client import CollectorRegistry
 
 from dracaena.controller.metrics import ControllerMetrics
-from dracaena.controller.waiting import MAX_ASKED, WaitingPods
+from dracaena.controller.waiting import MAX_TOLD, WaitingPods
 from support.allocation import pod
 from support.claim_api import FakeEvents
 from support.clock import FakeClock
@@ -89,7 +90,6 @@ def test_waiting_pods_are_counted_by_their_reason_of_now() -> None:
     bench.report("gone", "class-missing")
     bench.waiting.report(pod("q"), "no-node", "full", tell=True)
     assert (bench.count("no-node"), bench.count("class-missing")) == (1, 1)
-    assert bench.waiting.keys() == {"default/p", "default/q"}
     bench.waiting.forget("default/p")
     bench.waiting.forget("default/p")
     assert (bench.count("no-node"), bench.count("class-missing")) == (1, 0)
@@ -173,13 +173,26 @@ def test_a_reason_that_is_of_no_use_any_more_when_it_was_worked_out_is_not_told(
 def test_one_round_works_out_only_so_many_reasons_and_goes_on_with_the_next() -> None:
     bench = Bench()
     why = Why(None)
-    pods = [pod(f"p{number:03}") for number in range(MAX_ASKED + 20)]
+    pods = [pod(f"p{number:03}") for number in range(MAX_TOLD + 5)]
     for waiting in pods:
         bench.waiting.report(waiting, "no-node", why, tell=True)
+    assert why.asked == MAX_TOLD
     why.text, why.asked = "full", 0
     bench.clock.advance(10)
     bench.waiting.tell_due()
-    assert (why.asked, len(bench.told())) == (MAX_ASKED, MAX_ASKED)
+    assert (why.asked, len(bench.told())) == (MAX_TOLD, MAX_TOLD)
     bench.clock.advance(1)
     bench.waiting.tell_due()
     assert {subject for subject, _, _ in bench.events.seen} == {f"Pod {waiting.key}" for waiting in pods}
+
+
+def test_the_age_of_the_oldest_waiting_pod_is_that_since_its_creation() -> None:
+    bench = Bench()
+    assert bench.waiting.oldest_age_s() == 0
+    for name, created in (("a", "2026-01-01T00:00:00Z"), ("b", "2025-12-31T23:59:00Z"), ("c", None)):
+        meta = msgspec.structs.replace(POD.metadata, name=name, creation_timestamp=created)
+        bench.waiting.report(msgspec.structs.replace(POD, metadata=meta), "no-node", "full", tell=True)
+    bench.clock.advance(5)
+    assert bench.waiting.oldest_age_s() == 65
+    bench.waiting.forget("default/b")
+    assert bench.waiting.oldest_age_s() == 5

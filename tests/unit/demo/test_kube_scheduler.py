@@ -1,10 +1,22 @@
 from __future__ import annotations
 
-from dracaena.api.objects import AllocationResult, Node, ObjectMeta, Pod, PodSpec, ResourceClaim, ResourceClaimStatus
+from dracaena.api.objects import (
+    AllocationResult,
+    Container,
+    ContainerResources,
+    Node,
+    NodeStatus,
+    ObjectMeta,
+    Pod,
+    PodSpec,
+    ResourceClaim,
+    ResourceClaimStatus,
+)
 from dracaena.api.objects import NodeSpec as NodeSpecWire
 from dracaena.demo.kube_scheduler import Unschedulable, choose_node
 
-NODES = tuple(Node(metadata=ObjectMeta(name=name)) for name in ("n1", "n2", "n3"))
+ROOM = NodeStatus(allocatable={"cpu": "4", "pods": "110"})
+NODES = tuple(Node(metadata=ObjectMeta(name=name), status=ROOM) for name in ("n1", "n2", "n3"))
 POD = Pod(metadata=ObjectMeta(name="p", namespace="default", uid="p-uid"), spec=PodSpec())
 
 
@@ -18,7 +30,7 @@ def claim(*, node: str | None = None, deleting: bool = False, requests: int = 1)
 
 def test_a_pod_keeps_to_the_node_of_its_allocated_claims() -> None:
     assert choose_node(POD, [claim(node="n2")], NODES, {}) == "n2"
-    assert choose_node(POD, [claim(node="n2"), claim(node="n2")], NODES, {"n2": 50}) == "n2"
+    assert choose_node(POD, [claim(node="n2"), claim(node="n2")], NODES, {"n2": [POD] * 50}) == "n2"
 
 
 def test_a_pod_waits_while_one_claim_is_not_allocated() -> None:
@@ -45,11 +57,11 @@ def test_a_claim_that_is_being_deleted_is_not_used() -> None:
 
 def test_the_node_with_fewest_pods_is_taken_then_the_first_by_name() -> None:
     assert choose_node(POD, [], NODES, {}) == "n1"
-    assert choose_node(POD, [], NODES, {"n1": 2, "n2": 1, "n3": 1}) == "n2"
+    assert choose_node(POD, [], NODES, {"n1": [POD] * 2, "n2": [POD], "n3": [POD]}) == "n2"
 
 
 def test_an_allocation_on_a_cordoned_node_leads_nowhere() -> None:
-    cordoned = Node(metadata=ObjectMeta(name="n1"), spec=NodeSpecWire(unschedulable=True))
+    cordoned = Node(metadata=ObjectMeta(name="n1"), spec=NodeSpecWire(unschedulable=True), status=ROOM)
     assert choose_node(POD, [claim(node="n1")], (cordoned,), {}) == Unschedulable(
         "0/1 nodes are available: 1 node(s) were unschedulable."
     )
@@ -69,3 +81,14 @@ def test_a_claim_without_requests_is_refused_by_name_until_somebody_allocates_it
 
 def test_without_nodes_the_pod_waits() -> None:
     assert choose_node(POD, [], (), {}) == Unschedulable("0/0 nodes are available: no nodes.")
+
+
+def with_cpu(amount: str) -> Pod:
+    container = Container(name="c", resources=ContainerResources(requests={"cpu": amount}))
+    return Pod(metadata=ObjectMeta(name="p"), spec=PodSpec(containers=[container]))
+
+
+def test_a_node_whose_cpu_is_taken_is_not_chosen_and_the_pod_waits_when_all_are() -> None:
+    taken = {"n1": [with_cpu("3")], "n2": [with_cpu("1"), with_cpu("1")], "n3": [with_cpu("4")]}
+    assert choose_node(with_cpu("2"), [], NODES, taken) == "n2"
+    assert choose_node(with_cpu("3"), [], NODES, taken) == Unschedulable("0/3 nodes are available: 3 Insufficient cpu.")

@@ -15,8 +15,8 @@ from dracaena.api.objects import Node, Pod, ResourceSlice
 from dracaena.demo.apiserver import ApiServer
 from dracaena.demo.cluster import short_folder
 from dracaena.demo.kubelet import Kubelet
-from dracaena.demo.objects import EventRecord
 from dracaena.kube.client import KubeClient
+from dracaena.kube.events import Event
 from dracaena.process.clock import SystemClock
 from support.dra_plugin import FakeDraPlugin
 from support.kube import client_for, wait_for
@@ -68,7 +68,7 @@ def is_running(client: KubeClient, name: str) -> bool:
 
 
 def reasons(client: KubeClient) -> set[str]:
-    return {event.reason for event in client.list(EventRecord).items}
+    return {event.reason for event in client.list(Event).items}
 
 
 def slice_document(node: str, driver: str) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.demo.apiserver import ApiServer
 from dracaena.demo.kube_controller_manager import KubeControllerManager
 from dracaena.demo.kube_scheduler import KubeScheduler
-from dracaena.demo.objects import EventRecord
 from dracaena.kube.client import KubeClient
+from dracaena.kube.events import Event
 from dracaena.process.clock import SystemClock
 from support.kube import client_for, wait_for
 from support.workload import (
@@ -54,8 +54,8 @@ def scheduler(client: KubeClient) -> Iterator[KubeScheduler]:
 
 
 def create_node(client: KubeClient, name: str) -> Node:
-    """Create a node without the not-ready taint that every new node gets."""
-    client.create(Node, {"metadata": {"name": name}})
+    """Create a node with room for some pods, without the not-ready taint that every new node gets."""
+    client.create(Node, {"metadata": {"name": name}, "status": {"allocatable": {"cpu": "4", "pods": "10"}}})
     return client.merge_patch(Node, name, {"spec": {"taints": None}})
 
 
@@ -84,8 +84,8 @@ def test_a_claim_is_made_from_the_template_and_named_in_the_pod(client: KubeClie
 @pytest.mark.usefixtures("controller_manager")
 def test_a_missing_template_is_said_and_made_up_for_when_it_comes(client: KubeClient) -> None:
     create_pod(client, "p1", template="t")
-    wait_for(lambda: client.list(EventRecord).items, "an event")
-    (event,) = client.list(EventRecord).items
+    wait_for(lambda: client.list(Event).items, "an event")
+    (event,) = client.list(Event).items
     assert event.reason == "FailedResourceClaimCreation"
     assert '"t" not found' in event.message
     create_template(client, "t")

@@ -150,6 +150,7 @@ def test_delete_sends_its_preconditions(tmp_path: Path) -> None:
     document = json.loads(server.requests[0].body)
     assert document["preconditions"] == {"uid": "u", "resourceVersion": "4"}
     assert document["gracePeriodSeconds"] == 0
+    assert server.requests[0].query == {"timeout": "10s"}
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dracaena.api.objects import Pod
-from dracaena.kube.reflector import Backoff, Reflector
+from dracaena.api.objects import DeviceTaintRule, DeviceTaintRuleV1Beta2, Pod
+from dracaena.kube.reflector import UNSERVED_S, Backoff, Reflector
 from support.clock import FakeClock
 from support.kube import client_for, wait_for
 from support.scripted_server import Request, ScriptedServer
@@ -270,6 +270,78 @@ def test_object_that_stops_decoding_keeps_its_last_state(clock: FakeClock, tmp_p
         assert [label(item) for item in cache.values()] == ["a@5", "b@15"]
 
 
+def rule(version: int) -> dict[str, Any]:
+    meta = {"name": "r", "resourceVersion": str(version), "uid": "u"}
+    return {"metadata": meta, "spec": {"taint": {"key": "k"}}}
+
+
+@contextmanager
+def reflecting_rules(server: ScriptedServer, folder: Path, clock: FakeClock) -> Iterator[Reflector[DeviceTaintRule]]:
+    client = client_for(server.url, folder)
+    cache = Reflector(client, DeviceTaintRule, older=(DeviceTaintRuleV1Beta2,), clock=clock, rng=random.Random(1))
+    cache.start()
+    try:
+        yield cache
+    finally:
+        cache.stop()
+
+
+def test_a_kind_is_read_by_the_first_version_that_is_served(clock: FakeClock, tmp_path: Path) -> None:
+    def answer(request: Request) -> None:
+        if "/v1beta2/" not in request.path:
+            request.answer(404, {"reason": "NotFound", "message": "no such version"})
+        elif request.watching:
+            open_watch()(request)
+        else:
+            request.answer(200, listing(10, rule(5)))
+
+    with ScriptedServer(answer) as server, reflecting_rules(server, tmp_path, clock) as cache:
+        wait_for(lambda: cache.synced and len(server.watches()) == 1, "the watch of the older version")
+        assert [item.key for item in cache.values()] == ["r"]
+        paths = [request.path.split("/")[3] for request in server.requests]
+    assert paths == ["v1", "v1beta2", "v1beta2"]
+
+
+def test_a_kind_that_no_version_is_served_of_has_no_objects_and_is_asked_for_rarely(
+    clock: FakeClock, tmp_path: Path
+) -> None:
+    served = threading.Event()
+
+    def answer(request: Request) -> None:
+        if not served.is_set() or "/v1/" not in request.path:
+            request.answer(404, {"reason": "NotFound", "message": "no such kind"})
+        elif request.watching:
+            open_watch()(request)
+        else:
+            request.answer(200, listing(10, rule(5)))
+
+    with ScriptedServer(answer) as server, reflecting_rules(server, tmp_path, clock) as cache:
+        wait_for(lambda: cache.synced, "the empty list")
+        assert cache.values() == ()
+        clock.advance(UNSERVED_S * 0.7)
+        served.set()
+        asked = len(server.requests)
+        assert asked == 2, "each version once"
+        tick_until(clock, lambda: bool(cache.values()), "the next look")
+        assert len(server.requests) >= 3
+
+
+def test_a_kind_that_is_served_no_more_loses_its_objects(clock: FakeClock, tmp_path: Path) -> None:
+    gone = threading.Event()
+
+    def answer(request: Request) -> None:
+        if gone.is_set():
+            request.answer(404, {"reason": "NotFound", "message": "no such kind"})
+        elif request.watching:
+            gone.set()
+            closed_watch()(request)
+        else:
+            request.answer(200, listing(10, rule(5)))
+
+    with ScriptedServer(answer) as server, reflecting_rules(server, tmp_path, clock) as cache:
+        tick_until(clock, lambda: gone.is_set() and cache.synced and cache.values() == (), "the rules to be forgotten")
+
+
 def test_silent_connection_is_given_up(tmp_path: Path, clock: FakeClock) -> None:
     """A watch whose peer vanished without a word: the read time-out is real, so it is made short here."""
     hang = open_watch()
@@ -278,6 +350,69 @@ def test_silent_connection_is_given_up(tmp_path: Path, clock: FakeClock) -> None
         with pytest.raises(Exception, match="the stream broke"):
             list(watch)
         watch.close()
+
+
+@pytest.mark.parametrize("what", ["lists", "watches"])
+def test_a_server_that_accepts_and_never_answers_is_given_up_and_asked_again(
+    what: str, clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time-outs are real, so they are made short here."""
+    hangs = 3
+    asked = {"lists": 0, "watches": 0}
+    end = threading.Event()
+
+    def answer(request: Request) -> None:
+        kind = "watches" if request.watching else "lists"
+        asked[kind] += 1
+        if kind == what and asked[kind] <= hangs:
+            end.wait(10)
+        elif request.watching:
+            open_watch(("ADDED", pod("b", 11)))(request)
+        else:
+            request.answer(200, listing(10, pod("a", 5)))
+
+    monkeypatch.setattr("dracaena.kube.reflector.SILENCE_S", 0.2)
+    seen: Seen = []
+    with ScriptedServer(answer) as server:
+        client = client_for(server.url, tmp_path, read_timeout_s=0.2)
+        cache = Reflector(client, Pod, clock=clock, on_change=lambda old, new: seen.append((label(old), label(new))))
+        cache.start()
+        tick_until(clock, lambda: (None, "b@11") in seen, "the watch of the server that answers again")
+        assert seen == [(None, "a@5"), (None, "b@11")]
+        assert asked[what] == hangs + 1
+        assert asked["lists"] == (hangs + 1 if what == "lists" else 1), "a watch that hangs needs no new list"
+        end.set()
+        cache.stop()
+
+
+def test_pages_are_one_list_and_a_list_whose_pages_have_expired_begins_again(clock: FakeClock, tmp_path: Path) -> None:
+    """Of the half that came nothing is told: what is missing there would count as deleted."""
+    seen: Seen = []
+    asked: list[str] = []
+
+    def page(token: str, *items: dict[str, Any]) -> dict[str, Any]:
+        return {"metadata": {"resourceVersion": "30", "continue": token}, "items": list(items)}
+
+    def answer(request: Request) -> None:
+        if request.watching:
+            open_watch()(request)
+            return
+        assert int(request.query["limit"]) > 0
+        token = request.query.get("continue", "")
+        asked.append(token)
+        if token == "":
+            request.answer(200, page("next", pod("a", len(asked))))
+        elif asked.count("next") == 1:
+            request.answer(410, {"reason": "Expired", "message": "The provided continue parameter is too old"})
+        else:
+            request.answer(200, page("", pod("b", 7)))
+
+    with ScriptedServer(answer) as server, reflecting(server, tmp_path, clock, seen) as cache:
+        tick_until(clock, lambda: cache.synced, "the second list")
+        assert seen == [(None, "a@3"), (None, "b@7")]
+        assert asked == ["", "next", "", "next"]
+        wait_for(server.watches, "the watch")
+        assert server.watches()[0].query["resourceVersion"] == "30"
 
 
 def test_stop_ends_an_open_watch_at_once(clock: FakeClock, tmp_path: Path) -> None:

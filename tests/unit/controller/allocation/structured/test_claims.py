@@ -9,7 +9,6 @@ import pytest
 from dracaena.api.objects import DeviceClass as WireClass
 from dracaena.api.objects import ObjectMeta, ResourceClaim
 from dracaena.api.quantity import Quantity
-from dracaena.api.resourceclaim import UNKNOWN, Unsupported
 from dracaena.controller.allocation.structured.claims import (
     Claim,
     Config,
@@ -18,6 +17,7 @@ from dracaena.controller.allocation.structured.claims import (
     read_claim,
     read_class,
 )
+from dracaena.controller.allocation.structured.documents import UNKNOWN, Unsupported
 
 
 def read(spec: Any) -> Claim | Unsupported:

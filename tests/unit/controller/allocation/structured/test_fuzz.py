@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 from dracaena.api import objects
-from dracaena.api.resourceclaim import Unsupported
 from dracaena.controller.allocation.structured.books import Books, holdings_of
 from dracaena.controller.allocation.structured.cel_selectors import CelSelectors
 from dracaena.controller.allocation.structured.claims import read_claim, read_class
+from dracaena.controller.allocation.structured.documents import Unsupported
 from dracaena.controller.allocation.structured.features import Features
 from dracaena.controller.allocation.structured.outcome import NeedsPerson, Plan
 from dracaena.controller.allocation.structured.pools import SliceIndex

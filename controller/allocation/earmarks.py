@@ -1,0 +1,114 @@
+"""Which node to keep for a pod that waits only because devices are taken.
+
+Without it a pod of eight GPUs can wait for ever on nodes of eight: whenever one GPU is free, a pod of one GPU takes it.
+docs/design/0010-queue.md states the rule and the bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.controller.allocation.allocator import Allocator
+from dracaena.controller.allocation.inventory import Inventory, assumed_holder, claim_holder, pod_name
+from dracaena.controller.allocation.pool import NodeKind
+from dracaena.controller.allocation.turn import Turn
+
+MAX_ASKED: Final = 200
+"""Nodes that are asked for one pod where equal nodes may answer differently: below 0.1 s. Others are asked by kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Earmark:
+    """A node that is being kept for a pod: who comes after it gets no devices there."""
+
+    pod_key: str
+    turn: Turn
+    node: str
+
+    def bars(self, turn: Turn) -> bool:
+        """Return whether a pod with this turn must not use the node."""
+        return turn > self.turn
+
+    @property
+    def reason(self) -> str:
+        """Why pods must not use it, in words that follow a count of nodes."""
+        return f"kept for pod {self.pod_key}, which comes before this one"
+
+
+def node_to_keep(
+    allocator: Allocator,
+    inventory: Inventory,
+    pod: Pod,
+    claims: Sequence[ResourceClaim],
+    *,
+    barred: Mapping[str, str],
+    pods_of: Callable[[str], Iterable[str]] = lambda holder: (),
+    only: str | None = None,
+) -> str | None:
+    """Return the node on which the pod would fit if those were gone who hold our devices there, or None.
+
+    Of several the one with the fewest of our devices in use, then the first by name; with `only` it is that node or
+    none. `pods_of` names the pods that go with a holder, and with them their cpu; what the pod's own claims hold stays
+    held. The inventory is changed meanwhile and is as before at the end.
+    Cost: O(nodes × log nodes) and one question for each kind of node; where equal nodes may answer differently, one for
+    each of at most MAX_ASKED nodes. With thousands of nodes some 10 ms.
+    """
+    probe = allocator.probe(inventory, pod, claims, barred=barred)
+    if probe is None:
+        return None
+    own = {name for claim in claims for name in (claim_holder(claim), assumed_holder(claim.key, claim.metadata.uid))}
+    holders: Mapping[str, Sequence[str]] | None = None
+    known: dict[tuple[NodeKind, int], bool] = {}
+    asked = 0
+    for name in _emptiest_first(inventory) if only is None else (only,):
+        pool = inventory.pool(name)
+        if pool is None or name not in inventory.nodes or not probe.may_run_on(name):
+            continue
+        if probe.is_alike(name):
+            key = pool.kind, pool.offered
+            if key not in known:
+                known[key] = probe.fits_when_empty(pool)
+            if not known[key]:
+                continue
+            if probe.has_room(name):
+                return name
+        if asked == MAX_ASKED:
+            return None
+        asked += 1
+        holders = inventory.holders_by_pool() if holders is None else holders
+        leaving = [holder for holder in holders.get(pool.pool, ()) if holder not in own]
+        pods = {key for holder in leaving for key in pods_of(holder)} - {pod_name(pod)}
+        with emptied(inventory, pool.pool, leaving, sorted(pods)):
+            if probe.has_room(name) and probe.fits_on(name):
+                return name
+    return None
+
+
+@contextmanager
+def emptied(inventory: Inventory, pool: str, holders: Sequence[str], pods: Sequence[str] = ()) -> Iterator[None]:
+    """Let these holders have nothing of a pool for a while, and these pods count on no node."""
+    before = {holder: inventory.held_by(holder) for holder in holders}
+    counted = {key: found for key in pods if (found := inventory.resources.counted(key)) is not None}
+    try:
+        for holder, (devices, others) in before.items():
+            kept = frozenset(device for device in devices if device.pool != pool)
+            beside = frozenset(
+                one for one in others if (one.device.driver, one.device.pool) != (inventory.driver, pool)
+            )
+            inventory.hold(holder, kept, beside)
+        for key, (_, taken) in counted.items():
+            inventory.resources.place_pod(key, None, taken)
+        yield
+    finally:
+        for holder, (devices, others) in before.items():
+            inventory.hold(holder, devices, others)
+        for key, (node, taken) in counted.items():
+            inventory.resources.place_pod(key, node, taken)
+
+
+def _emptiest_first(inventory: Inventory) -> Sequence[str]:
+    return sorted(inventory.nodes.names, key=lambda name: (inventory.held_count(name), name))

@@ -1,0 +1,39 @@
+"""What tells two waiting pods apart for the allocator, as one text of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from dracaena.api.objects import Pod, PodSpec, ResourceClaim
+
+_ENCODER = msgspec.json.Encoder(order="deterministic")
+
+
+def shape(pod: Pod, claims: Iterable[ResourceClaim], *, apart: bool = False) -> bytes:
+    """Return what a decision reads of a pod and its claims: pods of one shape get one answer at any moment.
+
+    All of the spec that we decode counts, so a field that is decoded tomorrow counts too; but names of containers and
+    claims, priority, gates and the scheduler's name do not, and of each claim that waits only what it asks for does.
+    Where a claim is allocated, or with `apart`, the pod is like no other. Cost: some 10 µs.
+    """
+    waiting = list(claims)
+    if apart or any(claim.status.allocation is not None for claim in waiting):
+        return f"pod {pod.metadata.uid or pod.key}".encode()
+    replace = msgspec.structs.replace
+    spec = pod.spec
+    containers, init_containers = (
+        [replace(item, name="", resources=replace(item.resources, claims=[])) for item in items]
+        for items in (spec.containers, spec.init_containers)
+    )
+    asked: PodSpec = replace(
+        spec,
+        resource_claims=[],
+        containers=containers,
+        init_containers=init_containers,
+        scheduling_gates=[],
+        scheduler_name="",
+        priority=0,
+    )
+    return _ENCODER.encode((asked, [claim.spec for claim in waiting]))

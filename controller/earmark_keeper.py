@@ -1,0 +1,108 @@
+"""Keeps one node at a time free for the first pod that has waited too long (allocation.earmarks)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.controller.allocation.allocator import Allocator
+from dracaena.controller.allocation.earmarks import Earmark, node_to_keep
+from dracaena.controller.allocation.inventory import Inventory
+from dracaena.controller.allocation.turn import Turn
+
+ASK_AGAIN_S: Final = 60.0
+"""A pod that no node could serve even when empty is looked at again after this, for nodes and slices change."""
+
+QUESTIONS: Final = 2
+"""Pods that one review looks for a node for: with thousands of nodes each takes some 10 ms, in which nothing is
+decided."""
+
+log = structlog.get_logger()
+
+
+class EarmarkKeeper:
+    """At most one earmark. A part of its owner, under the owner's lock.
+
+    Nothing of it is stored: who has waited too long follows from the times of creation, and a new leader comes to it
+    in its first decisions, before any pod that comes later gets something.
+    """
+
+    def __init__(
+        self, allocator: Allocator, inventory: Inventory, pods_of: Callable[[str], Iterable[str]] = lambda holder: ()
+    ) -> None:
+        """`pods_of` names the pods of a holder of devices."""
+        self._allocator = allocator
+        self._inventory = inventory
+        self._pods_of = pods_of
+        self._hopeless: dict[bytes, float] = {}
+        """Shape → when it was found that no node could serve it."""
+        self.earmark: Earmark | None = None
+        self.created_before = ""
+        """Pods that were created before have waited too long; RFC 3339, in UTC. Empty: none has."""
+
+    def is_starving(self, turn: Turn) -> bool:
+        """Return whether a pod has waited too long."""
+        _, never_created, created, _ = turn
+        return not never_created and created < self.created_before
+
+    def bars(self, turn: Turn, claims: Sequence[ResourceClaim]) -> Mapping[str, str]:
+        """Return the kept node, with the reason, if a pod must not use it.
+
+        A pod of which a claim is allocated already may: it has its node.
+        """
+        mark = self.earmark
+        if mark is None or not mark.bars(turn) or any(claim.status.allocation is not None for claim in claims):
+            return {}
+        return {mark.node: mark.reason}
+
+    def consider(
+        self,
+        pod: Pod,
+        claims: Sequence[ResourceClaim],
+        turn: Turn,
+        shape: bytes,
+        barred: Mapping[str, str],
+        now_s: float,
+    ) -> bool | None:
+        """Keep a node for a pod that fits nowhere, if it has waited too long and nobody before it has one.
+
+        Return whether a node is kept for it now; None when it was not asked, because it has not waited that long,
+        another pod comes first, or it was hopeless a moment ago. `barred`: nodes that it must not use.
+        """
+        mark = self.earmark
+        if not self.is_starving(turn) or (mark is not None and mark.turn < turn):
+            return None
+        mine = mark is not None and mark.pod_key == pod.key
+        if not mine and now_s - self._hopeless.get(shape, -ASK_AGAIN_S) < ASK_AGAIN_S:
+            return None
+        node = None
+        if mine and mark is not None:
+            node = self._node(pod, claims, barred, mark.node)
+        node = node or self._node(pod, claims, barred, None)
+        if node is None:
+            self._hopeless = {known: at_s for known, at_s in self._hopeless.items() if now_s - at_s < ASK_AGAIN_S}
+            self._hopeless[shape] = now_s
+            if mine:
+                self.clear("no node could serve it")
+            return False
+        if mark is None or (mark.pod_key, mark.node) != (pod.key, node):
+            self.clear("another pod comes first" if not mine else "another node is kept")
+            self.earmark = Earmark(pod.key, turn, node)
+            log.info("node is kept for a pod", pod=pod.key, node=node, in_use=self._inventory.held_count(node))
+        return True
+
+    def clear(self, why: str) -> None:
+        """Keep nothing any more."""
+        if self.earmark is not None:
+            log.info("node is kept no more", pod=self.earmark.pod_key, node=self.earmark.node, why=why)
+            self.earmark = None
+
+    def _node(
+        self, pod: Pod, claims: Sequence[ResourceClaim], barred: Mapping[str, str], only: str | None
+    ) -> str | None:
+        return node_to_keep(
+            self._allocator, self._inventory, pod, claims, barred=barred, pods_of=self._pods_of, only=only
+        )

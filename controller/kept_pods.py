@@ -1,0 +1,117 @@
+"""What is kept of pods, so that those of a whole cluster fit into memory: 150,000 take about 100 MiB.
+
+Every pod takes something of its node, so all are watched; but of most only what they take is of any use.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from dracaena.api.objects import (
+    Container,
+    ContainerPort,
+    ContainerResources,
+    ContainerStatus,
+    ObjectMeta,
+    OwnerReference,
+    Pod,
+    PodCondition,
+    PodResourceClaim,
+    PodResourceClaimStatus,
+    PodSpec,
+    PodStatus,
+    SchedulingGate,
+    Toleration,
+)
+from dracaena.controller.allocation.pod_resources import CPU, PODS, PodResources, UnreadableQuantityError, pod_resources
+
+# Empty lists and objects that pods share: a default of its own for each field would double what a pod takes.
+_NO_TEXTS: Final[list[str]] = []
+_NO_MAP: Final[dict[str, Any]] = {}
+_NO_OWNERS: Final[list[OwnerReference]] = []
+_NO_TOLERATIONS: Final[list[Toleration]] = []
+_NO_GATES: Final[list[SchedulingGate]] = []
+_NO_CLAIMS: Final[list[PodResourceClaim]] = []
+_NO_CONTAINERS: Final[list[Container]] = []
+_NO_CONDITIONS: Final[list[PodCondition]] = []
+_NO_CLAIM_STATUSES: Final[list[PodResourceClaimStatus]] = []
+_NO_STATUSES: Final[list[ContainerStatus]] = []
+
+
+def kept_pod(pod: Pod) -> Pod:
+    """Return what is kept of a pod: one container that takes what all of the pod takes, and no labels or annotations.
+
+    Of a pod without claims nothing else is left but name, UID, version, node and phase. pod_resources() of it is that
+    of the pod. Cost: some 20 µs.
+    """
+    try:
+        containers = _one_container(pod_resources(pod))
+    except UnreadableQuantityError:
+        return pod  # whoever decides about it says what is wrong
+    meta = ObjectMeta(
+        name=pod.metadata.name,
+        namespace=sys.intern(pod.metadata.namespace),
+        uid=pod.metadata.uid,
+        resource_version=pod.metadata.resource_version,
+        creation_timestamp=pod.metadata.creation_timestamp if pod.spec.resource_claims else None,
+        deletion_timestamp=pod.metadata.deletion_timestamp,
+        labels=_NO_MAP,
+        annotations=_NO_MAP,
+        finalizers=_NO_TEXTS,
+        owner_references=_NO_OWNERS,
+    )
+    if not pod.spec.resource_claims:
+        return Pod(
+            metadata=meta, spec=_plain_spec(pod.spec.node_name, containers), status=_plain_status(pod.status.phase)
+        )
+    replace = msgspec.structs.replace
+    spec = replace(pod.spec, containers=containers, init_containers=_NO_CONTAINERS, resources=None, overhead=_NO_MAP)
+    status = replace(
+        pod.status,
+        container_statuses=_NO_STATUSES,
+        init_container_statuses=_NO_STATUSES,
+        allocated_resources=_NO_MAP,
+        resources=None,
+    )
+    return Pod(metadata=meta, spec=spec, status=status)
+
+
+@lru_cache(8_192)
+def _one_container(taken: PodResources) -> list[Container]:
+    """Return one container for all: the same one for equal pods, of which a cluster has many."""
+    requests: dict[str, str | int | float] = {
+        name: f"{amount}m" if name == CPU else str(amount) for name, amount in taken.amounts if name != PODS
+    }
+    ports = [ContainerPort(port.port, port.protocol, port.address) for port in taken.ports]
+    return [Container(name="", resources=ContainerResources(claims=[], requests=requests), ports=ports)]
+
+
+def _plain_spec(node_name: str, containers: list[Container]) -> PodSpec:
+    return PodSpec(
+        node_name=sys.intern(node_name),
+        node_selector=_NO_MAP,
+        affinity=_NO_MAP,
+        tolerations=_NO_TOLERATIONS,
+        scheduling_gates=_NO_GATES,
+        resource_claims=_NO_CLAIMS,
+        containers=containers,
+        init_containers=_NO_CONTAINERS,
+        overhead=_NO_MAP,
+    )
+
+
+@lru_cache(16)
+def _plain_status(phase: str) -> PodStatus:
+    """Return the status of all plain pods of a phase."""
+    return PodStatus(
+        phase=phase,
+        conditions=_NO_CONDITIONS,
+        resource_claim_statuses=_NO_CLAIM_STATUSES,
+        container_statuses=_NO_STATUSES,
+        init_container_statuses=_NO_STATUSES,
+        allocated_resources=_NO_MAP,
+    )

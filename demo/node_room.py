@@ -1,0 +1,58 @@
+"""Whether what a pod requests is left on a node, as far as the scheduler stand-in honours it. Pure.
+
+Not a line of it is the controller's: a mistake in one of the two shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from dracaena.api.objects import Container, Node, Pod
+from dracaena.api.quantity import parse_quantity
+
+ENDED = ("Succeeded", "Failed")
+
+
+def shortages(pod: Pod, node: Node, others: Iterable[Pod]) -> tuple[str, ...]:
+    """Return what the node lacks for the pod beside the pods that are there, in words of kube-scheduler, sorted.
+
+    Honoured: the number of pods, and requests of every resource of containers, init containers and sidecars, with
+    overhead. Not honoured: requests of a whole pod (spec.resources), resizing, host ports. Who ended takes nothing.
+    """
+    there = [other for other in others if other.status.phase not in ENDED]
+    allocatable = node.status.allocatable if node.status is not None else {}
+    left = {name: parse_quantity(str(amount)).nano for name, amount in allocatable.items()}
+    places = left.pop("pods", 0) // 10**9
+    for other in there:
+        for name, amount in requested(other).items():
+            left[name] = left.get(name, 0) - amount
+    found = ["Too many pods"] if len(there) >= places else []
+    found += [f"Insufficient {name}" for name, amount in requested(pod).items() if amount > max(left.get(name, 0), 0)]
+    return tuple(sorted(found))
+
+
+def requested(pod: Pod) -> dict[str, int]:
+    """Return what a pod needs at the moment when it needs most, by resource, in billionths."""
+    names = {
+        name for container in (*pod.spec.containers, *pod.spec.init_containers) for name in container.resources.requests
+    } | pod.spec.overhead.keys()
+    return {name: _peak(pod, name) + _amount(pod.spec.overhead, name) for name in sorted(names)}
+
+
+def _peak(pod: Pod, name: str) -> int:
+    """Follow the pod's life: each init container beside the sidecars that run by then, at last all containers."""
+    sidecars = peak = 0
+    for container in pod.spec.init_containers:
+        amount = _request(container, name)
+        peak = max(peak, sidecars + amount)
+        if container.restart_policy == "Always":
+            sidecars += amount
+    return max(peak, sidecars + sum(_request(container, name) for container in pod.spec.containers))
+
+
+def _request(container: Container, name: str) -> int:
+    return _amount(container.resources.requests, name)
+
+
+def _amount(requests: Mapping[str, str | int | float], name: str) -> int:
+    return parse_quantity(str(requests.get(name, 0))).nano

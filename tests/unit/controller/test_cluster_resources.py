@@ -1,0 +1,196 @@
+"""The cluster with pods that take cpu: what is counted when, who is woken, and what is said."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from dracaena.api.objects import Node, Pod, ResourceClaim
+from dracaena.controller.allocation.allocator import NoFit
+from dracaena.controller.allocation.demands import Refused
+from dracaena.controller.allocation.inventory import pod_name
+from dracaena.controller.allocation.result import Allocation, allocated_claim
+from dracaena.controller.cluster import Cluster
+from support.allocation import DRIVER, blocks, claim, device_class, machine, pod, pool_slice, request
+
+FOUR = machine("four", blocks(4, inside="PIX", outside="PIX"))
+
+
+def node(name: str, *, cpu: str = "8", pods: str = "110", **metadata: Any) -> Node:
+    document = {"metadata": {"name": name, **metadata}, "status": {"allocatable": {"cpu": cpu, "pods": pods}}}
+    return msgspec.json.decode(json.dumps(document), type=Node)
+
+
+def hog(name: str, on: str, cpu: str = "6", phase: str = "Running") -> Pod:
+    made = asking(name, cpu=cpu, nodeName=on)
+    return msgspec.structs.replace(made, status=msgspec.structs.replace(made.status, phase=phase))
+
+
+def asking(name: str, *claims: str, cpu: str = "4", **spec: Any) -> Pod:
+    return pod(name, *claims, containers=[{"name": "main", "resources": {"requests": {"cpu": cpu}}}], **spec)
+
+
+class Bench:
+    def __init__(self, **nodes: str) -> None:
+        """Nodes by name, with their cpu."""
+        self.woken: list[str] = []
+        self.cluster = Cluster(DRIVER, wake=self.woken.append)
+        self.cluster.class_changed(None, device_class())
+        for name, cpu in nodes.items():
+            self.cluster.node_changed(None, node(name, cpu=cpu))
+            self.cluster.slice_changed(None, pool_slice(name, FOUR))
+
+    def decide(self, name: str, count: int = 1, cpu: str = "4") -> object:
+        waiting = self.cluster.pod(f"default/{name}")
+        if waiting is None:
+            waiting = asking(name, f"of-{name}", cpu=cpu)
+            self.cluster.pod_changed(None, waiting)
+            self.cluster.claim_changed(None, claim(f"of-{name}", request(count=count)))
+        asked = self.cluster.claim(f"default/of-{name}")
+        assert asked is not None
+        decision = self.cluster.decide(waiting, [asked], now_s=0.0)
+        self.woken.clear()
+        return decision
+
+    def why(self, name: str) -> str | None:
+        waiting, asked = self.cluster.pod(f"default/{name}"), self.cluster.claim(f"default/of-{name}")
+        assert waiting is not None
+        assert asked is not None
+        return self.cluster.explain(waiting, [asked], now_s=1_000.0)
+
+    def write(self, decision: object) -> ResourceClaim:
+        """Let the watch show what was decided."""
+        assert isinstance(decision, Allocation)
+        (entry,) = decision.claims
+        stored = allocated_claim(decision, entry, "2026-01-01T00:00:00Z")
+        user = {"resource": "pods", "name": entry.claim.metadata.name.removeprefix("of-"), "uid": ""}
+        user["uid"] = f"uid-{user['name']}"
+        document = msgspec.to_builtins(stored)
+        document["status"]["reservedFor"] = [user]
+        shown = msgspec.convert(document, ResourceClaim)
+        self.cluster.stored(shown)
+        self.cluster.claim_changed(entry.claim, shown)
+        self.cluster.check()
+        return shown
+
+    def take_woken(self) -> list[str]:
+        woken, self.woken[:] = list(self.woken), []
+        return woken
+
+
+def node_of(decision: object) -> str:
+    assert isinstance(decision, Allocation)
+    return decision.node
+
+
+def test_a_node_whose_cpu_is_taken_gets_no_pod_and_gets_it_when_the_cpu_is_free_again() -> None:
+    bench = Bench(a="8", b="2")
+    bench.cluster.pod_changed(None, hog("h", "a"))
+    assert isinstance(bench.decide("p"), NoFit)
+    assert bench.why("p") == (
+        "0/2 nodes fit: 1 that have less cpu than the pod needs, even when nothing else runs there (b); "
+        "1 with too little free cpu (a)"
+    )
+    bench.cluster.pod_changed(hog("h", "a"), hog("h", "a", phase="Succeeded"))
+    assert bench.take_woken() == ["default/p"]
+    assert node_of(bench.decide("p")) == "a"
+    bench.cluster.check()
+
+
+def test_what_was_decided_counts_before_and_after_it_is_written_and_bound() -> None:
+    bench = Bench(a="8")
+    first = bench.decide("p", cpu="6")
+    assert isinstance(bench.decide("q"), NoFit)
+    bench.write(first)
+    assert isinstance(bench.decide("q"), NoFit)
+    waiting = bench.cluster.pod("default/p")
+    assert waiting is not None
+    bound = asking("p", "of-p", cpu="6", nodeName="a")
+    bench.cluster.pod_changed(waiting, bound)
+    assert isinstance(bench.decide("q"), NoFit)
+    assert bench.take_woken() == []
+    bench.cluster.pod_changed(bound, None)
+    assert "default/q" in bench.take_woken()
+    assert node_of(bench.decide("q")) == "a"
+
+
+def test_a_decision_that_was_not_written_gives_the_cpu_back_and_wakes_who_lacked_it() -> None:
+    bench = Bench(a="8")
+    assert isinstance(bench.decide("p", cpu="6"), Allocation)
+    assert isinstance(bench.decide("q"), NoFit)
+    bench.cluster.forget("uid-of-p")
+    assert set(bench.take_woken()) == {"default/q"}
+    assert isinstance(bench.decide("q"), Allocation)
+
+
+def test_a_reservation_that_is_taken_back_gives_the_cpu_back() -> None:
+    bench = Bench(a="8")
+    shown = bench.write(bench.decide("p", cpu="6"))
+    assert isinstance(bench.decide("q"), NoFit)
+    status = msgspec.structs.replace(shown.status, reserved_for=[])
+    bench.cluster.claim_changed(shown, msgspec.structs.replace(shown, status=status))
+    assert "default/q" in bench.take_woken()
+    assert isinstance(bench.decide("q"), Allocation)
+
+
+def test_a_pod_whose_other_claim_is_allocated_already_does_not_count_against_itself() -> None:
+    bench = Bench(a="8", b="8")
+    shown = bench.write(bench.decide("p", cpu="6"))
+    waiting = asking("p", "of-p", "second", cpu="6")
+    bench.cluster.pod_changed(bench.cluster.pod("default/p"), waiting)
+    asked = claim("second", request(count=1))
+    bench.cluster.claim_changed(None, asked)
+    assert bench.cluster._inventory.resources.node_of(pod_name(waiting)) == node_of_claim(shown)
+    decision = bench.cluster.decide(waiting, [shown, asked], now_s=0.0)
+    assert node_of(decision) == node_of_claim(shown)
+
+
+def node_of_claim(item: ResourceClaim) -> str:
+    assert item.status.allocation is not None
+    return item.status.allocation.devices.results[0].pool
+
+
+def test_heartbeats_wake_nobody_and_more_allocatable_wakes_only_who_lacked_it() -> None:
+    bench = Bench(a="2")
+    assert isinstance(bench.decide("cpu"), NoFit)
+    assert isinstance(bench.decide("gpus", count=9, cpu="1"), NoFit | Refused)
+    bench.cluster.node_changed(node("a", cpu="2"), node("a", cpu="2", resourceVersion="2"))
+    assert bench.take_woken() == []
+    bench.cluster.node_changed(node("a", cpu="2"), node("a", cpu="1"))
+    assert bench.take_woken() == []
+    bench.cluster.node_changed(node("a", cpu="1"), node("a", cpu="8"))
+    assert bench.take_woken() == ["default/cpu"]
+    assert node_of(bench.decide("cpu")) == "a"
+    bench.cluster.check()
+
+
+def test_pods_that_end_wake_nobody_who_lacks_gpus_and_nobody_when_the_node_has_none() -> None:
+    bench = Bench(a="8")
+    bench.cluster.node_changed(None, node("cpu-only"))
+    bench.cluster.pod_changed(None, hog("h", "a", cpu="1"))
+    bench.cluster.pod_changed(None, hog("i", "cpu-only"))
+    assert isinstance(bench.decide("gpus", count=5, cpu="1"), NoFit)
+    bench.cluster.pod_changed(hog("h", "a", cpu="1"), None)
+    assert bench.take_woken() == []
+    assert isinstance(bench.decide("cpu", cpu="9"), NoFit)
+    bench.cluster.pod_changed(hog("i", "cpu-only"), None)
+    assert bench.take_woken() == []
+
+
+def test_a_pod_with_a_quantity_that_cannot_be_read_is_refused_by_name() -> None:
+    bench = Bench(a="8")
+    decision = bench.decide("p", cpu="much")
+    assert isinstance(decision, Refused)
+    assert decision.text == "pod default/p: request for cpu: 'much' is no quantity"
+
+
+def test_a_pod_without_claims_that_comes_back_with_claims_is_known() -> None:
+    bench = Bench(a="8")
+    plain, with_claims = asking("p"), asking("p", "c")
+    bench.cluster.pod_changed(None, with_claims)
+    bench.cluster.pod_changed(with_claims, plain)
+    assert bench.cluster.pod("default/p") is None
+    bench.cluster.pod_changed(plain, with_claims)
+    assert bench.cluster.pod("default/p") == with_claims

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from dracaena.api.objects import Pod
+from dracaena.controller.allocation.pod_resources import pod_resources
+from dracaena.controller.kept_pods import kept_pod
+
+
+def watched(name: str, *, claims: bool = False, **metadata: Any) -> Pod:
+    resources = {"requests": {"cpu": "250m", "memory": "1.5Gi"}}
+    spec: dict[str, Any] = {
+        "nodeName": "n",
+        "nodeSelector": {"zone": "x"},
+        "tolerations": [{"key": "a", "operator": "Exists"}],
+        "overhead": {"cpu": "1m"},
+        "priority": 7,
+        "containers": [
+            {"name": "a", "resources": resources, "ports": [{"hostPort": 80, "hostIP": "10.0.0.1"}]},
+            {"name": "b", "resources": resources},
+        ],
+        "initContainers": [{"name": "c", "resources": {"requests": {"cpu": "2"}}}],
+    }
+    if claims:
+        spec["resourceClaims"] = [{"name": "gpus", "resourceClaimName": "c"}]
+    document = {
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": f"uid-{name}",
+            "resourceVersion": "5",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {"app": "x"},
+            "annotations": {"note": "y" * 100},
+            **metadata,
+        },
+        "spec": spec,
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    return msgspec.json.decode(json.dumps(document), type=Pod)
+
+
+def test_of_a_pod_without_claims_only_what_it_takes_is_kept() -> None:
+    first, second = kept_pod(watched("p")), kept_pod(watched("q"))
+    assert (first.key, first.metadata.uid, first.metadata.resource_version) == ("default/p", "uid-p", "5")
+    assert (first.spec.node_name, first.status.phase) == ("n", "Running")
+    assert pod_resources(first) == pod_resources(watched("p"))
+    assert dict(pod_resources(first).amounts) == {"cpu": 2001, "memory": 3 << 30, "pods": 1}
+    assert (first.metadata.labels, first.metadata.annotations, first.spec.node_selector) == ({}, {}, {})
+    assert first.status.conditions == []
+    assert first.spec.containers is second.spec.containers
+    assert first.status is second.status
+    assert len(msgspec.json.encode(first)) < len(msgspec.json.encode(watched("p"))) / 2
+
+
+def test_of_a_pod_with_claims_all_that_decides_about_it_is_kept() -> None:
+    pod = watched("p", claims=True, deletionTimestamp="2026-01-02T00:00:00Z")
+    kept = kept_pod(pod)
+    assert pod_resources(kept) == pod_resources(pod)
+    for name in ("node_selector", "tolerations", "resource_claims", "priority", "node_name"):
+        assert getattr(kept.spec, name) == getattr(pod.spec, name)
+    assert kept.status.conditions == pod.status.conditions
+    assert kept.metadata.creation_timestamp == pod.metadata.creation_timestamp
+    assert kept.metadata.deletion_timestamp == pod.metadata.deletion_timestamp
+    assert kept.metadata.annotations == {}
+    assert kept_pod(kept) == kept
+
+
+def test_a_quantity_that_cannot_be_read_leaves_the_pod_as_it_came() -> None:
+    document = {"metadata": {"name": "p"}, "spec": {"overhead": {"cpu": "much"}}}
+    odd = msgspec.convert(document, Pod)
+    assert kept_pod(odd) is odd

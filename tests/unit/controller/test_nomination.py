@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from dracaena.api.objects import Pod
+from dracaena.controller.bind_watch import ELSEWHERE
+from dracaena.controller.cluster import Cluster
+from dracaena.controller.metrics import ControllerMetrics
+from dracaena.controller.nomination import NEVER, Nomination
+from dracaena.kube.errors import ApiUnavailableError
+from support.allocation import blocks, claim, machine, pod
+from support.claim_api import FakeClaims
+from support.reconciling import REFUSED_WAIT_S, UNBOUND_WAIT_S, Bench
+
+POD = pod("p", "c")
+TWO = machine("two", blocks(2, inside="PIX", outside="PIX"))
+
+
+def nominated(item: Pod, node: str) -> Pod:
+    return msgspec.structs.replace(item, status=msgspec.structs.replace(item.status, nominated_node_name=node))
+
+
+class Alone:
+    def __init__(self, stored: Pod = POD, *, nodes: int = 10, above_nodes: int = 5) -> None:
+        self.api = FakeClaims(stored)
+        self.registry = CollectorRegistry()
+        metrics = ControllerMetrics(self.registry)
+        self.nomination = Nomination(self.api, lambda: nodes, metrics, above_nodes=above_nodes)
+
+    @property
+    def named(self) -> str:
+        return self.api.pods["default/p"].status.nominated_node_name
+
+    def counted(self, result: str) -> float | None:
+        return self.registry.get_sample_value("dracaena_controller_nominations_total", {"result": result})
+
+
+@pytest.mark.parametrize(("nodes", "above_nodes", "named"), [(5, 5, ""), (6, 5, "a"), (1, 0, "a"), (10_000, NEVER, "")])
+def test_a_node_is_named_in_large_clusters_only(nodes: int, above_nodes: int, named: str) -> None:
+    alone = Alone(nodes=nodes, above_nodes=above_nodes)
+    stored = alone.nomination.set(POD, "a")
+    assert alone.named == stored.status.nominated_node_name == named
+    assert alone.counted("set") == (1 if named else None)
+
+
+def test_a_name_that_somebody_else_gave_stays() -> None:
+    other = nominated(POD, "b")
+    alone = Alone(other)
+    assert alone.nomination.set(other, "a") is other
+    alone.nomination.clear(other, "a")
+    assert alone.named == "b"
+    assert alone.api.writes == []
+
+
+def test_a_name_that_was_given_meanwhile_stays_and_nothing_is_made_of_it() -> None:
+    newer = msgspec.structs.replace(
+        nominated(POD, "b"), metadata=msgspec.structs.replace(POD.metadata, resource_version="2")
+    )
+    alone = Alone(newer)
+    assert alone.nomination.set(POD, "a") is POD
+    alone.nomination.clear(nominated(POD, "a"), "a")
+    assert alone.named == "b"
+    assert alone.counted("refused") == 2
+
+
+def test_it_is_cleared_as_long_as_it_is_ours_and_the_pod_unbound() -> None:
+    alone = Alone()
+    stored = alone.nomination.set(POD, "a")
+    bound = msgspec.structs.replace(stored, spec=msgspec.structs.replace(stored.spec, node_name="a"))
+    alone.nomination.clear(bound, "a")
+    assert alone.named == "a"
+    alone.nomination.clear(stored, "a")
+    assert alone.named == ""
+
+
+def test_it_is_written_between_the_finalizer_and_the_allocation_and_goes_with_a_take_back() -> None:
+    bench = Bench(Cluster, 1, a=TWO, b=TWO)
+    bench.add(POD, claim("c"))
+    bench.run()
+    assert [verb for verb, _ in bench.api.writes] == ["mark", "nominate", "allocate"]
+    assert bench.api.pods["default/p"].status.nominated_node_name == "a"
+    bench.pass_time(6)
+    bench.change_pod("p", lambda old: nominated(old, ""))  # a try that fails wipes it
+    bench.say("p", f"0/2 nodes are available: 1 no room, 1 {ELSEWHERE}.")
+    bench.pass_time(int(REFUSED_WAIT_S + UNBOUND_WAIT_S) + 1)
+    assert bench.on_node("c") == "b"
+    assert bench.api.pods["default/p"].status.nominated_node_name == "b"
+
+
+def test_a_hint_of_ours_that_kube_scheduler_never_looked_at_is_cleared_with_the_allocation() -> None:
+    bench = Bench(Cluster, 0, a=TWO)
+    bench.add(POD, claim("c"))
+    bench.run()
+    bench.api.put(msgspec.structs.replace(bench.api.claims["default/c"]))
+    stored = bench.api.claims["default/c"]
+    bench.take_back.begin(POD, [stored], "passed-over")
+    bench.queue.add("default/p")
+    bench.exclusions.hold(POD, None)
+    bench.pass_time(int(UNBOUND_WAIT_S) + 1)
+    assert bench.on_node("c") is None
+    assert bench.api.pods["default/p"].status.nominated_node_name == ""
+
+
+def test_a_server_that_refuses_it_does_not_stop_the_allocation() -> None:
+    bench = Bench(Cluster, 0, a=TWO)
+
+    def refuse(verb: str, key: str) -> None:
+        if verb == "nominate":
+            raise ApiUnavailableError(f"PATCH {key}", 503, "ServiceUnavailable", "not now")
+
+    bench.api.before = refuse
+    bench.add(POD, claim("c"))
+    bench.run()
+    assert bench.on_node("c") == "a"
+    assert bench.metric("nominations_total", result="refused") == 1

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dracaena.controller.allocation.turn import Turn
+from dracaena.controller.waiting_line import SLACK, WaitingLines
+
+
+def place(key: str, priority: int = 0) -> Turn:
+    return -priority, False, "", key
+
+
+class SlowLines:
+    """The same by looking at everybody each time."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, tuple[bytes, Turn]] = {}
+        self.answers: dict[bytes, str] = {}
+
+    def line(self, shape: bytes) -> list[str]:
+        return sorted((key for key, (of, _) in self.waiting.items() if of == shape), key=lambda k: self.waiting[k][1])
+
+    def is_behind(self, shape: bytes, turn: Turn) -> bool:
+        return self.answers.get(shape) == "" and any(self.waiting[key][1] < turn for key in self.line(shape))
+
+    def put(self, key: str, shape: bytes, turn: Turn, answer: str) -> Sequence[str]:
+        woken = self.leave(key) if self.waiting.get(key, (shape, turn)) != (shape, turn) else []
+        self.waiting[key] = shape, turn
+        line = self.line(shape)
+        before = self.answers.setdefault(shape, answer)
+        if line[0] == key and before != answer:
+            self.answers[shape] = answer
+            woken = [*woken, *line[1:]]
+        return woken
+
+    def leave(self, key: str) -> Sequence[str]:
+        if key not in self.waiting:
+            return []
+        shape, _ = self.waiting[key]
+        line = self.line(shape)
+        del self.waiting[key]
+        if len(line) == 1:
+            del self.answers[shape]
+        return line[1:2] if line[0] == key else []
+
+    def firsts(self) -> list[str]:
+        return sorted((self.line(shape)[0] for shape in self.answers), key=lambda key: self.waiting[key][1])
+
+
+KEYS = st.sampled_from("abcdefgh")
+STEPS = st.one_of(
+    st.tuples(
+        st.just("put"), KEYS, st.sampled_from([b"small", b"large"]), st.sampled_from([0, 1]), st.sampled_from(["", "x"])
+    ),
+    st.tuples(st.just("leave"), KEYS),
+)
+
+
+@settings(derandomize=True, max_examples=300, deadline=None)
+@given(st.lists(STEPS, max_size=60))
+def test_lines_say_what_a_look_at_everybody_says(steps: list[tuple[Any, ...]]) -> None:
+    lines, slow = WaitingLines(), SlowLines()
+    for step in steps:
+        if step[0] == "leave":
+            assert list(lines.leave(step[1])) == list(slow.leave(step[1]))
+        else:
+            _, key, shape, priority, answer = step
+            turn = place(key, priority)
+            assert lines.is_behind(shape, turn) == slow.is_behind(shape, turn)
+            assert list(lines.put(key, shape, turn, answer)) == list(slow.put(key, shape, turn, answer))
+        assert list(lines.firsts()) == slow.firsts()
+        assert len(lines) == len(slow.waiting)
+        assert list(lines.all()) == sorted(slow.waiting, key=lambda key: slow.waiting[key][1])
+        for key in "abcdefgh":
+            fits_nowhere = key in slow.waiting and slow.answers[slow.waiting[key][0]] == ""
+            assert lines.fits_nowhere(key) == fits_nowhere
+            assert (lines.standing(key) is not None) == (key in slow.waiting)
+
+
+def test_a_pod_that_comes_and_goes_leaves_nothing_behind() -> None:
+    lines = WaitingLines()
+    lines.put("first", b"s", place("first", 1), "")
+    for _ in range(1_000):
+        lines.put("other", b"s", place("other"), "")
+        lines.leave("other")
+    assert len(lines._lines[b"s"].members) <= 4 + SLACK
+    lines.leave("first")
+    assert not lines._lines
+    assert not lines._standing
