@@ -61,7 +61,8 @@ class Machine:
         """State the invariants; raise TopologyError naming the first that does not hold."""
         if len(self.gpus) != self.topology.gpu_count:
             raise TopologyError(f"{self.name}: {len(self.gpus)} GPUs, links of {self.topology.gpu_count}")
-        for what in ("uuid", "index", "pci_bus_id"):
+        # Two GPUs of one minor would be one device node: a claim for one of them would get the other.
+        for what in ("uuid", "index", "minor", "pci_bus_id"):
             values = [getattr(gpu, what) for gpu in self.gpus if getattr(gpu, what) is not None]
             if len(set(values)) != len(values):
                 raise TopologyError(f"{self.name}: two GPUs share one {what}: {sorted(map(str, values))}")

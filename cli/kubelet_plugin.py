@@ -7,7 +7,7 @@ import os
 
 from dracaena.cli.commands import Commands
 from dracaena.kubelet_plugin.settings import PluginSettings
-from dracaena.process.settings import add_arguments, load
+from dracaena.process.settings import add_arguments, read_layers
 
 
 def register(commands: Commands) -> None:
@@ -16,14 +16,15 @@ def register(commands: Commands) -> None:
         "kubelet-plugin",
         help="run the program that serves the GPUs of one node",
         description="Publish the GPUs of this node and prepare them for kubelet. A flag wins over the environment, "
-        "that over --config, that over the default.",
+        "that over the section of --config that the node's label <driver-name>/settings names, that over the rest of "
+        "--config, that over the default.",
     )
     add_arguments(parser, PluginSettings)
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    settings = load(PluginSettings, arguments, os.environ)
+    layers = read_layers(PluginSettings, arguments, os.environ, sectioned=True)
     from dracaena.kubelet_plugin.program import run
 
-    return run(settings)
+    return run(layers)

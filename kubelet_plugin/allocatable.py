@@ -11,13 +11,17 @@ from dracaena.api.objects import Device
 from dracaena.kubelet_plugin.prepare.plan import NodePool, why_not_preparable
 
 
-def node_pool(machine: Machine, driver: str, name: PoolName) -> NodePool:
-    """Return the pool that prepare works with: all GPUs and MIG devices of the node by device name."""
+def node_pool(machine: Machine, driver: str, name: PoolName, pages: Sequence[Sequence[Device]] = ()) -> NodePool:
+    """Return the pool that prepare works with: all GPUs and MIG devices of the node by device name.
+
+    `pages` are the devices with the attributes that are published.
+    """
     return NodePool(
         driver,
         name,
         gpus=MappingProxyType({gpu_device_name(gpu.uuid): gpu for gpu in machine.gpus}),
         mig_devices=MappingProxyType({mig.device_name: mig for mig in machine.mig_devices}),
+        attributes=MappingProxyType({DeviceName(d.name): d.attributes for page in pages for d in page}),
     )
 
 

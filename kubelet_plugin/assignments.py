@@ -24,6 +24,7 @@ from dracaena.api.podlist import PodlistEntry, decode_podlist, encode_podlist
 from dracaena.kube.reflector import Backoff
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
+from dracaena.kubelet_plugin.grants import Grants, PodGrants
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.ports import (
     ClaimGoneError,
@@ -37,19 +38,23 @@ from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
 from dracaena.kubelet_plugin.prepare.job_mapping import is_job_file, job_files
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
 from dracaena.kubelet_plugin.prepare.podlist import (
-    annotation_changes,
+    Users,
     has_claims,
     may_run,
-    pod_annotations,
-    podlist_entries,
     runs_on,
-    unknown_users,
     with_users,
 )
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
 PODLIST = "podlist.json"
+
+GATHER_S = 0.05
+"""Pause between a change and the reconciliation: the answer to kubelet goes first, and a burst of changes is one."""
+
+RECONCILE_EVERY_S = 60.0
+"""Look at all files at least this often: podlist.json that somebody removed or changed is right again after a minute.
+Costs one read of each file and no request."""
 
 log = structlog.get_logger()
 
@@ -79,7 +84,6 @@ class Assignments:
         rng: random.Random | None = None,
     ) -> None:
         """`statuses` and `job_mapping`: None where status.devices and files for dcgm-exporter are not wanted."""
-        self._driver = driver
         self._node_name = node_name
         self._pods = pods
         self._access = access
@@ -87,15 +91,18 @@ class Assignments:
         self._checkpoints = checkpoints
         self._files = files
         self._lock = lock
+        self._clock = clock
         self._metrics = metrics
+        self._right_s = clock.monotonic()  # when podlist.json was last seen to be right, or the start
+        metrics.podlist_age.set_function(lambda: clock.monotonic() - self._right_s)
         self._statuses = statuses
-        self._gpu_form = gpu_form
+        self._grants = Grants(driver, gpu_form)
         self._job_mapping = job_mapping
         self._backoff = Backoff(rng or random.Random())  # noqa: S311 - jitter, no secret
         self._recover: Callable[[Sequence[Pod]], bool] | None = None
         self._early: dict[PodUid, tuple[Pod, ClaimUid]] = {}  # read for a claim before the watch showed them
         self._early_lock = threading.Lock()
-        self._users: frozenset[tuple[ClaimUid, PodUid]] | None = None  # of prepared claims; None: not read yet
+        self._users: Users | None = None  # of prepared claims, replaced whole, never changed; None: not read yet
         self._worker = Worker("assignments", self._run, clock)
 
     def start(self, recover: Callable[[Sequence[Pod]], bool]) -> None:
@@ -140,8 +147,8 @@ class Assignments:
         return any(may_run(pod) for pod in self._pods_of(prepared))
 
     def _pods_of(self, prepared: PreparedClaim) -> Sequence[Pod]:
-        # The set is replaced whole, never changed: a look without the lock sees the one of a moment ago at worst.
-        users = with_users(prepared, self._users or frozenset()).consumers
+        # A look without the lock sees the users of a moment ago at worst.
+        users = with_users(prepared, self._users or {}).consumers
         return [pod for pod in self._pods.values() if pod.metadata.uid in users]
 
     def write_podlist(self, *, including: PreparedClaim | None = None, without: ClaimUid | None = None) -> None:
@@ -153,14 +160,21 @@ class Assignments:
         prepared = [p for p in self._prepared() if p.claim.uid != left_out]
         if including is not None:
             prepared.append(with_users(including, self._users_so_far()))
+        self._write_podlist(prepared, without)
+
+    def _write_podlist(self, prepared: Sequence[PreparedClaim], without: ClaimUid | None) -> tuple[PodGrants, ...]:
+        self._metrics.prepared_claims.set(len(prepared))
         self._metrics.prepared_devices.set(len({device.device for p in prepared for device in p.devices}))
-        entries = podlist_entries(self._known_pods(), prepared, self._gpu_form)
+        grants = self._grants.of(self._known_pods(), prepared)
+        entries = [entry for each in grants for entry in each.entries]
         if not self._pods.synced:
             # Right after a restart not all pods are known: what the last run wrote about the others still holds.
             ours = {entry.order for entry in entries}
-            entries += tuple(e for e in self._last_written(without) if e.order not in ours)
+            entries += [e for e in self._last_written(without) if e.order not in ours]
         if self._files.write_if_changed(PODLIST, encode_podlist(entries)):
             log.info("podlist written", containers=len(entries))
+        self._right_s = self._clock.monotonic()
+        return grants
 
     def forget(self, uid: ClaimUid) -> None:
         """Take a claim out of podlist.json. A file that cannot be written now does not keep a claim: it is retried."""
@@ -174,27 +188,36 @@ class Assignments:
 
     def reconcile(self) -> None:
         """Bring podlist.json and all annotations up to date once. Raises the first DracaenaError, after trying all."""
-        failures = self._learn_users()
-        with self._lock.hold():
-            self.write_podlist()
-            prepared = self._prepared()
-            try:
-                self._write_job_mapping(prepared)
-            except DracaenaError as error:
-                failures.append(error)
+        prepared, grants, failures = self._write_files()
+        learned, more_failures = self._learn_users(prepared, grants)
+        failures += more_failures
+        if learned:
+            prepared, grants, more_failures = self._write_files()
+            failures += more_failures
         if self._statuses is not None:
             failures += self._statuses.reconcile(prepared)
-        for pod in self._known_pods():
-            changes = annotation_changes(pod, pod_annotations(pod, prepared, self._driver))
-            if not changes:
+        for each in grants:
+            if not each.changes:
                 continue
             try:
-                self._access.annotate_pod(pod, changes)
+                self._access.annotate_pod(each.pod, each.changes)
             except TemporaryError as error:
                 self._metrics.annotation_errors.inc()
                 failures.append(error)
         if failures:
             raise failures[0]
+
+    def _write_files(self) -> tuple[Sequence[PreparedClaim], tuple[PodGrants, ...], list[DracaenaError]]:
+        """Write podlist.json and the job mapping; return what they say, and why the job mapping is still to do."""
+        with self._lock.hold():
+            self._forget_users()
+            prepared = self._prepared()
+            grants = self._write_podlist(prepared, None)
+            try:
+                self._write_job_mapping(prepared)
+            except DracaenaError as error:
+                return prepared, grants, [error]
+            return prepared, grants, []
 
     def _write_job_mapping(self, prepared: Sequence[PreparedClaim]) -> None:
         """Bring the files for dcgm-exporter up to date. Called with the node's lock held.
@@ -209,13 +232,19 @@ class Assignments:
         for name, data in {**empty, **wanted}.items():
             self._job_mapping.write_if_changed(name, data)
 
-    def _learn_users(self) -> list[DracaenaError]:
-        """Find out about pods that name a prepared claim without being its consumer; return why some stay unknown."""
-        with self._lock.hold():
-            prepared = self._prepared()
-        pods = self._known_pods()  # before the claims are read: a pod that comes later may mean a later claim
-        unknown = unknown_users(pods, prepared)
-        found: set[tuple[ClaimUid, PodUid]] = set()
+    def _learn_users(
+        self, prepared: Sequence[PreparedClaim], grants: Sequence[PodGrants]
+    ) -> tuple[bool, list[DracaenaError]]:
+        """Find out about pods that name a prepared claim without being its consumer.
+
+        Returns whether something new is known, and why some stay unknown. The pods were seen before the claims are
+        read: a pod that comes later may mean a later claim.
+        """
+        unknown: dict[ClaimUid, set[PodUid]] = {}
+        for each in grants:
+            for uid in each.unknown:
+                unknown.setdefault(uid, set()).add(PodUid(each.pod.metadata.uid))
+        found: dict[ClaimUid, set[PodUid]] = {}
         failures: list[DracaenaError] = []
         for claim in (p.claim for p in prepared if p.claim.uid in unknown):
             try:
@@ -225,31 +254,45 @@ class Assignments:
             except DracaenaError as error:
                 failures.append(error)
             else:
-                found.update((claim.uid, pod) for pod in unknown[claim.uid])
-        uids = {pod.metadata.uid for pod in pods}
-        with self._lock.hold():
-            claims = {p.claim.uid for p in self._checkpoints.prepared()}
-            seen = self._users_so_far() | found
-            self._users = frozenset((c, p) for c, p in seen if c in claims and p in uids)
-        return failures
+                found[claim.uid] = unknown[claim.uid]
+        if found:
+            with self._lock.hold():
+                seen = self._users_so_far()
+                self._users = {**seen, **{uid: seen.get(uid, frozenset()) | pods for uid, pods in found.items()}}
+        return bool(found), failures
+
+    def _forget_users(self) -> None:
+        """Drop claims that are not prepared any more, and pods that are gone. Called with the node's lock held."""
+        seen = self._users_so_far()
+        if not seen:
+            return
+        claims = {p.claim.uid for p in self._checkpoints.prepared()}
+        pods = {PodUid(pod.metadata.uid) for pod in self._known_pods()}
+        users = {uid: of & pods for uid, of in seen.items() if uid in claims}
+        self._users = {uid: of for uid, of in users.items() if of}
 
     def _prepared(self) -> list[PreparedClaim]:
         """Return the prepared claims with all pods that are known to use them."""
         users = self._users_so_far()
         return [with_users(p, users) for p in self._checkpoints.prepared()]
 
-    def _users_so_far(self) -> frozenset[tuple[ClaimUid, PodUid]]:
+    def _users_so_far(self) -> Users:
         """Return who is known to use which claim. Called with the node's lock held, as is all that changes it."""
         if self._users is None:
-            entries = self._last_written(None)
-            self._users = frozenset((ClaimUid(c), PodUid(entry.uid)) for entry in entries for c in entry.claims)
+            users: dict[ClaimUid, set[PodUid]] = {}
+            for entry in self._last_written(None):
+                for uid in entry.claims:
+                    users.setdefault(ClaimUid(uid), set()).add(PodUid(entry.uid))
+            self._users = {uid: frozenset(pods) for uid, pods in users.items()}
         return self._users
 
     def _known_pods(self) -> tuple[Pod, ...]:
         """Return the pods of the watch, and those read for a claim that the watch has not shown yet."""
         seen = self._pods.values()
-        keys = {pod.key for pod in seen}
         with self._early_lock:
+            if not self._early:
+                return seen
+            keys = {pod.key for pod in seen}
             # A pod of the same name in the watch is the same one or its successor: either way ours has served.
             self._early = {uid: early for uid, early in self._early.items() if early[0].key not in keys}
             return (*seen, *(self._early[uid][0] for uid in sorted(self._early)))
@@ -266,7 +309,11 @@ class Assignments:
 
     def _run(self) -> None:
         # The cache's sync comes with changes, but a node without pods has none: look again each second.
-        while self._worker.wait(lambda: self._pods.synced, look_every_s=1.0):
+        while self._worker.wait(lambda: self._pods.synced, within_s=RECONCILE_EVERY_S, look_every_s=1.0):
+            if not self._pods.synced:
+                continue
+            if not (self._worker.pause(GATHER_S) and self._worker.wait(within_s=0.0)):
+                return
             try:
                 if self._recover is not None and self._recover(self._pods.values()):
                     self._recover = None

@@ -1,17 +1,19 @@
-"""The checkpoints of this node: one file a claim. The files are the state; nothing is remembered beside them.
+"""The checkpoints of this node: one file a claim. The files are the state.
 
-Two instances of the plugin share the folder during an upgrade, so each call reads it afresh, under the node's lock.
-A node has few claims at a time (one GPU is in one of them), so that costs less than a millisecond.
+Two instances of the plugin share the folder during an upgrade, so each call looks at all files afresh, under the node's
+lock, once while it holds it. What a file said is kept by its stamp, so that only what changed is read: a node may have
+hundreds of claims where GPUs are divided or shared, and to read them all takes longer than to prepare one.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Hashable
 
 import structlog
 
 from dracaena.api.names import ClaimUid
-from dracaena.kubelet_plugin.ports import DocumentStore
+from dracaena.kubelet_plugin.ports import StampedStore
 from dracaena.kubelet_plugin.prepare.checkpoint import (
     SUFFIX,
     Broken,
@@ -29,9 +31,13 @@ log = structlog.get_logger()
 class Checkpoints:
     """Reads and writes checkpoints. Callers hold the node's lock."""
 
-    def __init__(self, files: DocumentStore, boot_id: str) -> None:
+    def __init__(self, files: StampedStore, boot_id: str, turn: Callable[[], int]) -> None:
+        """`turn` tells one hold of the node's lock from the next: nobody else writes while it stays the same."""
         self._files = files
         self.boot_id = boot_id
+        self._turn = turn
+        self._kept: dict[str, tuple[Hashable, Checkpoint | Broken | None]] = {}  # in the order of the names
+        self._kept_in: int | None = None
 
     def load(self, uid: ClaimUid) -> Checkpoint | Broken | None:
         """Return the checkpoint of a claim, None when there is none."""
@@ -57,13 +63,28 @@ class Checkpoints:
         now: list[Checkpoint] = []
         earlier: list[Checkpoint] = []
         broken: list[Broken] = []
-        for name in self._files.names(SUFFIX):
-            found = self.load(ClaimUid(name.removesuffix(SUFFIX)))
+        self._look()
+        for _, found in self._kept.values():
             if isinstance(found, Broken):
                 broken.append(found)
             elif found is not None:
                 (now if found.boot_id == self.boot_id else earlier).append(found)
         return tuple(now), tuple(earlier), tuple(broken)
+
+    def _look(self) -> None:
+        turn = self._turn()
+        if turn == self._kept_in:
+            return
+        # A stamp is older than what is read after it: at worst a file is read once more than needed.
+        stamps = self._files.stamps(SUFFIX)
+        self._kept = {name: self._kept_or_read(name, stamp) for name, stamp in stamps.items()}
+        self._kept_in = turn
+
+    def _kept_or_read(self, name: str, stamp: Hashable) -> tuple[Hashable, Checkpoint | Broken | None]:
+        kept = self._kept.get(name)
+        if kept is not None and kept[0] == stamp:
+            return kept
+        return (stamp, self.load(ClaimUid(name.removesuffix(SUFFIX))))
 
     def prepared(self) -> tuple[PreparedClaim, ...]:
         """Return the claims that are prepared now, sorted by claim UID."""
@@ -80,20 +101,27 @@ class Checkpoints:
             started = dataclasses.replace(started, unknown=old.unknown, unknown_of_devices=old.unknown_of_devices)
         elif isinstance(old, Broken):
             self._keep_broken(old)
-        self._files.write(file_name(prepared.claim.uid), encode_checkpoint(started))
+        self._write(started)
         return started
 
     def finish(self, started: Checkpoint) -> None:
         """Write that the claim is prepared."""
-        done = dataclasses.replace(started, state=State.DONE)
-        self._files.write(file_name(done.prepared.claim.uid), encode_checkpoint(done))
+        self._write(dataclasses.replace(started, state=State.DONE))
 
     def remove(self, uid: ClaimUid) -> None:
         """Forget a claim. A broken checkpoint stays as `<name>.broken`."""
         old = self.load(uid)
         if isinstance(old, Broken):
             self._keep_broken(old)
+        self._kept_in = None
         self._files.remove(file_name(uid))
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        turn, self._kept_in = self._kept_in, None  # where it fails nobody knows what is there
+        name = file_name(checkpoint.prepared.claim.uid)
+        self._files.write(name, encode_checkpoint(checkpoint))
+        self._kept = dict(sorted({**self._kept, name: (None, checkpoint)}.items()))
+        self._kept_in = turn
 
     def _keep_broken(self, broken: Broken) -> None:
         name = file_name(broken.uid)

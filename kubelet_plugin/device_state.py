@@ -1,7 +1,7 @@
 """Prepares and unprepares one claim: what is written in which order, so that a crash after any step is harmless.
 
-Prepare: checkpoint "started" → CDI spec → podlist.json → checkpoint "done" → answer. Unprepare takes back in the
-reverse order, from the files of this node alone: the claim may be gone. Both may be repeated at any time.
+Prepare: checkpoint "started" → CDI spec → device metadata → podlist.json → checkpoint "done" → answer. Unprepare takes
+back in the reverse order, from the files of this node alone: the claim may be gone. Both may be repeated at any time.
 
 The answer for a prepared claim comes from its checkpoint without a look at the API: after a restart of kubelet the
 pods of this node must come up also while the API server is away, and a server that hangs would use up the 45 s that
@@ -24,6 +24,7 @@ from dracaena.api.names import ClaimUid, GpuUuid, PoolName
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.kubelet_plugin.assignments import Assignments
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.ports import (
     ClaimGoneError,
     ClaimReader,
@@ -84,6 +85,7 @@ class DeviceState:
         claims: ClaimReader,
         checkpoints: Checkpoints,
         specs: DocumentStore,
+        metadata: MetadataFiles,
         assignments: Assignments,
         tear_downs: TearDowns,
         lock: NodeLock,
@@ -97,6 +99,7 @@ class DeviceState:
         self._claims = claims
         self._checkpoints = checkpoints
         self._specs = specs
+        self._metadata = metadata
         self._assignments = assignments
         self._tear_downs = tear_downs
         self._lock = lock
@@ -156,6 +159,13 @@ class DeviceState:
             self._specs.remove(spec_file_name(self._driver, uid))
         return True
 
+    def drop_stray_metadata(self) -> int:
+        """Remove the device metadata of claims whose checkpoint speaks of none; return how many files there were."""
+        with self._lock.hold():
+            now, earlier, broken = self._checkpoints.load_by_boot()
+            known = {c.prepared.claim.uid for c in (*now, *earlier) if c.prepared.metadata is not None}
+            return self._metadata.remove_strays(known | {b.uid for b in broken})
+
     def recover(self, pods: Iterable[Pod]) -> bool:
         """Finish or take back what a crash left half done, write lost CDI specs again, rebuild broken checkpoints.
 
@@ -193,20 +203,24 @@ class DeviceState:
         if self._spec_is_gone(uid):
             self._write_spec(checkpoint.prepared)
             log.warning("CDI spec was gone, written again", claim_uid=uid)
+        self._metadata.restore(checkpoint.prepared, self._read_pool)
         return checkpoint.prepared
 
     def _spec_is_gone(self, uid: ClaimUid) -> bool:
         return self._specs.read(spec_file_name(self._driver, uid)) is None
 
     def _prepare(self, claim: ResourceClaim) -> PreparedClaim:
-        plan = plan_claim(claim, self._read_pool(), self._decode_config)
+        pool = self._read_pool()
+        plan = plan_claim(claim, pool, self._decode_config)
         if isinstance(plan, Refusal):
             raise PrepareError(str(plan))
+        plan = self._metadata.wanted(plan, claim)
         self._refuse_held(plan)
         fresh = not self._checkpoints.holds(plan.claim.uid)
         try:
             started = self._checkpoints.start(plan)
             self._write_spec(plan)
+            self._metadata.write(plan, pool.attributes)
             self._assignments.write_podlist(including=plan)
             self._checkpoints.finish(started)
         except DracaenaError:
@@ -240,11 +254,12 @@ class DeviceState:
             return False
 
     def _take_back(self, uid: ClaimUid) -> None:
-        known = self._checkpoints.load(uid) is not None
-        if known:
+        known = self._checkpoints.load(uid)
+        if known is not None:
             self._assignments.forget(uid)
         self._specs.remove(spec_file_name(self._driver, uid))
-        if known:
+        if known is not None:
+            self._metadata.remove(known)
             self._checkpoints.remove(uid)
             log.info("claim unprepared", claim_uid=uid)
 

@@ -126,6 +126,7 @@ class HealthMonitor:
         # All below is for the monitor's thread alone.
         self._machine: Machine | None = None
         self._devices: tuple[_Device, ...] = ()
+        self._present: frozenset[str] = frozenset()
         self._health: dict[str, GpuHealth] = {}
         self._states: dict[str, GpuState] = {}
         self._heard_s: dict[str, int] = {}
@@ -184,6 +185,7 @@ class HealthMonitor:
         gpus = tuple(_Device(gpu_device_name(gpu.uuid), gpu.uuid) for gpu in machine.gpus)
         migs = tuple(_Device(m.device_name, m.parent_uuid, m.gpu_instance_id) for m in machine.mig_devices)
         self._machine, self._devices = machine, (*gpus, *migs, *gone)
+        self._present = frozenset(present)
         self._due_s = 0.0
 
     def _note_events(self) -> bool:
@@ -250,8 +252,10 @@ class HealthMonitor:
             if health.status is not (earlier.status if earlier is not None else Status.HEALTHY):
                 log.warning("health changed", device=health.device, status=health.status.value, reason=health.message)
                 self._on_status(health)
+        # A GPU that was taken out is told to kubelet for the pods that had it; it is no device of this node any more.
+        there = [health for device, health in zip(self._devices, told, strict=True) if device.gpu in self._present]
         for status in Status:
-            count = sum(1 for health in told if health.status is status)
+            count = sum(1 for health in there if health.status is status)
             self._metrics.devices_by_health.labels(status.value).set(count)
 
     def _device_health(self, device: _Device, faults: Sequence[Fault]) -> DeviceHealth:

@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 
 from dracaena.api.errors import DracaenaError
-from dracaena.kubelet_plugin.adapters.files import DocumentFolder
+from dracaena.kubelet_plugin.adapters.files import DocumentFolder, DocumentTree
 from dracaena.kubelet_plugin.adapters.lock import FileLock
 from dracaena.kubelet_plugin.paths import PluginPaths, instance_of_lock, plugin_paths
 
@@ -21,7 +21,10 @@ log = structlog.get_logger()
 
 
 def remove_left_overs(
-    mine: PluginPaths, kubelet_root: str, driver: str, written: Sequence[tuple[DocumentFolder, str]]
+    mine: PluginPaths,
+    kubelet_root: str,
+    driver: str,
+    written: Sequence[tuple[DocumentFolder | DocumentTree, str]],
 ) -> None:
     """Remove all of it; what a living instance has stays. What cannot be removed is logged and tried by the next start.
 

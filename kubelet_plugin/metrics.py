@@ -14,8 +14,8 @@ class PluginMetrics:
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self.claim_seconds = Histogram(
             "dracaena_plugin_claim_duration_seconds",
-            "Time to prepare or unprepare one claim",
-            ["operation"],
+            "Time to prepare or unprepare one claim, by result (ok, refused, failed, internal)",
+            ["operation", "result"],
             buckets=CALL_SECONDS,
             registry=registry,
         )
@@ -24,6 +24,9 @@ class PluginMetrics:
             "Claims that kubelet asked to prepare or unprepare, by result (ok, refused, failed, internal)",
             ["operation", "result"],
             registry=registry,
+        )
+        self.prepared_claims = Gauge(
+            "dracaena_plugin_prepared_claims", "Claims that are prepared on this node", registry=registry
         )
         self.prepared_devices = Gauge(
             "dracaena_plugin_prepared_devices", "Devices of this node that prepared claims hold", registry=registry
@@ -48,8 +51,20 @@ class PluginMetrics:
             registry=registry,
         )
         self.xids = Counter("dracaena_plugin_xids_total", "XIDs that the driver reported", ["xid"], registry=registry)
+        self.nvml_errors = Counter(
+            "dracaena_plugin_nvml_errors_total",
+            "Calls of NVML that gave no answer and might have, by call and error; not those that the hardware lacks",
+            ["call", "error"],
+            registry=registry,
+        )
         self.health_errors = Counter(
             "dracaena_plugin_health_errors_total", "Failed looks at the health of the GPUs", registry=registry
+        )
+        self.slice_writes = Counter(
+            "dracaena_plugin_slice_writes_total",
+            "ResourceSlices written, by operation (create, update, delete)",
+            ["operation"],
+            registry=registry,
         )
         self.publish_errors = Counter(
             "dracaena_plugin_publish_errors_total", "Failed tries to publish the ResourceSlices", registry=registry
@@ -62,12 +77,30 @@ class PluginMetrics:
         self.annotation_errors = Counter(
             "dracaena_plugin_annotation_errors_total", "Failed writes of pod annotations", registry=registry
         )
+        self.podlist_age = Gauge(
+            "dracaena_plugin_podlist_age_seconds",
+            "Time since podlist.json was last seen to be right; a minute at most in good times",
+            registry=registry,
+        )
+        self.sweeps = Counter(
+            "dracaena_plugin_sweeps_total",
+            "Looks for what kubelet forgot, by result (ok, failed)",
+            ["result"],
+            registry=registry,
+        )
         self.swept = Counter(
             "dracaena_plugin_swept_total",
-            "What was settled without kubelet: claims taken back, CDI specs removed, checkpoints written again",
+            "What was settled without kubelet, by kind: claims taken back (claim), files removed (spec, metadata), "
+            "checkpoints written again (checkpoint)",
             ["kind"],
             registry=registry,
         )
         self.registered = Gauge(
             "dracaena_plugin_registered", "1 when kubelet has taken the plugin, 0 when it refused", registry=registry
+        )
+        self.settings_section = Gauge(
+            "dracaena_plugin_settings_section",
+            "1 for the section of the settings file that the label of this node names; known is false when it has none",
+            ["section", "known"],
+            registry=registry,
         )

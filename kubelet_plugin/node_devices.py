@@ -64,7 +64,7 @@ class NodeDevices:
     def take(self, machine: Machine) -> None:
         """Work with another reading from now on. Raises TopologyError for a device that cannot be named."""
         pages = allocatable(machine, driver=self._driver, tainted=self._tainted)
-        pool = node_pool(machine, self._driver, self._name)
+        pool = node_pool(machine, self._driver, self._name, pages)
         kept, skipped = preparable_pages(pages, pool)
         for device, reason in skipped.items():
             log.warning("device not published", device=device, reason=reason)

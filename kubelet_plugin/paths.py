@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dracaena.api.errors import BadInputError
+from dracaena.kubelet_plugin.prepare.device_metadata import HOST_FOLDER
 
 MAX_SOCKET_PATH_BYTES = 107
 """sizeof(sun_path) is 108 with its closing NUL (unix(7))."""
@@ -27,6 +28,8 @@ class PluginPaths:
     call_lock: Path
     checkpoints: Path
     """Folder."""
+    metadata: Path
+    """Folder of device metadata."""
     podlist: Path
     """Folder of podlist.json: monitoring mounts it whole, a mounted file would never change."""
 
@@ -45,6 +48,7 @@ def plugin_paths(kubelet_root: str, driver: str, pod_uid: str) -> PluginPaths:
         instance_lock=data / f"instance{tail}.lock",
         call_lock=data / "serialize.lock",
         checkpoints=data / "claims",
+        metadata=data / HOST_FOLDER,
         podlist=root / "pod-resources",
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -120,6 +120,14 @@ class DocumentStore(Protocol):
 
     def remove(self, name: str) -> None:
         """Remove a file; one that is not there is fine."""
+        ...
+
+
+class StampedStore(DocumentStore, Protocol):
+    """A DocumentStore that tells which files changed without reading them."""
+
+    def stamps(self, suffix: str) -> Mapping[str, Hashable]:
+        """Return the files that end so, sorted by name, each with a value that is another one after each write."""
         ...
 
 

@@ -20,11 +20,12 @@ from dracaena.kube.reflector import Reflector
 from dracaena.kube.transport import Transport
 from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.device_nodes import read_control_nodes
-from dracaena.kubelet_plugin.adapters.files import DocumentFolder
+from dracaena.kubelet_plugin.adapters.files import DocumentFolder, DocumentTree
 from dracaena.kubelet_plugin.adapters.grpc_server import plugin_server
 from dracaena.kubelet_plugin.adapters.health import HealthStreams
 from dracaena.kubelet_plugin.adapters.kube import KubeClaims, KubePods, KubeSlices
 from dracaena.kubelet_plugin.adapters.lock import CallLock, FileLock
+from dracaena.kubelet_plugin.adapters.probes import ProbeServer, socket_problem
 from dracaena.kubelet_plugin.adapters.recorded_faults import RecordedFaults
 from dracaena.kubelet_plugin.adapters.recorded_machine import RecordedMachine
 from dracaena.kubelet_plugin.adapters.registration import registration_server
@@ -39,11 +40,14 @@ from dracaena.kubelet_plugin.driver_installation import DriverInstallation
 from dracaena.kubelet_plugin.health_monitor import Ask, DeviceHealth, HealthMonitor, HealthSource, Status
 from dracaena.kubelet_plugin.left_overs import remove_left_overs
 from dracaena.kubelet_plugin.live_machine import LiveMachine, ReadingSource
+from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node_devices import NodeDevices
+from dracaena.kubelet_plugin.node_section import NodeSection
 from dracaena.kubelet_plugin.paths import plugin_paths
 from dracaena.kubelet_plugin.ports import ReadDriverEdits
 from dracaena.kubelet_plugin.prepare.cdi import spec_file_name
+from dracaena.kubelet_plugin.prepare.device_metadata import spec_prefix
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
 from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
 from dracaena.kubelet_plugin.publisher import Publisher
@@ -51,10 +55,12 @@ from dracaena.kubelet_plugin.settings import ALL, CONTROLLER, PluginSettings
 from dracaena.kubelet_plugin.sweeper import Sweeper
 from dracaena.kubelet_plugin.tear_downs import TearDowns
 from dracaena.process.clock import Clock, SystemClock
-from dracaena.process.ending import hold_end_signals, wait_for_end_signal
+from dracaena.process.ending import end_this_process, hold_end_signals, wait_for_end_signal
 from dracaena.process.http import HttpEndpoint
 from dracaena.process.logs import configure_logs
+from dracaena.process.settings import Layers
 
+USER_AGENT = "dracaena-plugin"
 CDI_SPEC_MODE = 0o644
 CHECKPOINT_MODE = 0o600
 
@@ -87,8 +93,12 @@ class Program:
         clock: Clock | None = None,
         registry: CollectorRegistry = REGISTRY,
         source: NodeSource | None = None,
+        section: NodeSection | None = None,
     ) -> None:
-        """`source` stands in for NVML; it is not asked when the settings name a recorded machine."""
+        """`source` stands in for NVML; it is not asked when the settings name a recorded machine. `section` is where
+        the settings came from, None where no label is asked for.
+        """
+        self._section = section
         clock = clock or SystemClock()
         self._paths = plugin_paths(settings.kubelet_root, settings.driver_name, settings.pod_uid)
         self._instance_lock = FileLock(self._paths.instance_lock)
@@ -100,7 +110,7 @@ class Program:
         self._rules = _health_rules(settings)
         self._tainted = settings.allocator == CONTROLLER
         self._node_name = settings.node_name
-        client = KubeClient(Transport.from_kubeconfig(settings.kubeconfig or None, user_agent="dracaena-plugin"))
+        client = KubeClient(Transport.from_kubeconfig(settings.kubeconfig or None, user_agent=USER_AGENT))
         self._build_slices(settings, client, clock)
         self._devices = NodeDevices(
             driver=settings.driver_name,
@@ -114,12 +124,13 @@ class Program:
         self._monitor: HealthMonitor | None = None
         self._streams = HealthStreams(settings.node_name, self._health if self._watched else None, clock)
         self._build_claims(settings, client, clock)
-        self._live = None if recorded else self._follow(source or _nvml(settings), clock)
+        self._live = None if recorded else self._follow(source or _nvml(settings, self._metrics), clock)
         if recorded:
             self._play(recorded, settings.faults, clock)
         self._http_address = settings.http_address
         self._registry = registry
         self._http: HttpEndpoint | None = None
+        self._probes = self._build_probes(settings.grpc_health_address)
 
     def start(self) -> None:
         """Start everything: what kubelet calls before what tells kubelet to call it."""
@@ -147,9 +158,11 @@ class Program:
     def _start_parts(self) -> None:
         if self._http_address:
             # Bound only under the instance lock: a second start shall name the first instance, not a port in use.
-            self._http = HttpEndpoint(self._http_address, self.ready, self._registry)
+            self._http = HttpEndpoint(self._http_address, self.ready, self._registry, alive=self.alive)
             self._http.start()
             log.info("serving health and metrics", port=self._http.port)
+        if self._probes is not None:
+            self._probes.start()
         self._dra_server.start()
         if self._live is not None:
             self._live.start()
@@ -161,6 +174,8 @@ class Program:
         self._publisher.start()
         self._assignments.start(self._state.recover)
         self._sweeper.start()
+        if self._section is not None:
+            self._section.start(self._tell_node, self._metrics)
         self._registration.start()
         log.info("serving kubelet", socket=str(self._paths.dra_socket))
 
@@ -168,6 +183,8 @@ class Program:
         """Stop in the reverse order. Slices, CDI specs and checkpoints stay: pods go on running."""
         self._registration.stop()
         self._dra_server.stop()
+        if self._section is not None:
+            self._section.stop()
         if self._live is not None:
             self._live.stop()  # first: it lets the monitor go
         if self._monitor is not None:
@@ -178,6 +195,8 @@ class Program:
         self._slices.stop()
         self._pods.stop()
         self._events.stop()
+        if self._probes is not None:
+            self._probes.stop()
         if self._http is not None:
             self._http.stop()
         self._instance_lock.release()
@@ -185,6 +204,15 @@ class Program:
     def ready(self) -> str | None:
         """Return None when kubelet and scheduling can count on this node, else what is missing."""
         return self._waiting_for() or self._publisher.ready()
+
+    def alive(self) -> str | None:
+        """Return None while kubelet can call this process, else which socket does not answer: a new start helps."""
+        return socket_problem(self._paths.dra_socket, self._paths.registration_socket)
+
+    def _build_probes(self, address: str) -> ProbeServer | None:
+        if not address:
+            return None
+        return ProbeServer(address, {"": self.alive, "liveness": self.alive, "readiness": self.ready})
 
     def _waiting_for(self) -> str | None:
         """Return what the first reading of the GPUs waits for, None when it is there."""
@@ -194,6 +222,11 @@ class Program:
     def http_port(self) -> int | None:
         """The port of health and metrics, None when they are off."""
         return self._http.port if self._http is not None else None
+
+    @property
+    def grpc_health_port(self) -> int | None:
+        """The port of the gRPC health service, None when it is off."""
+        return self._probes.port if self._probes is not None else None
 
     def _follow(self, source: NodeSource, clock: Clock) -> LiveMachine:
         """Build what reads this node's GPUs again and again, and what watches their health."""
@@ -234,11 +267,14 @@ class Program:
         )
 
     def _status_changed(self, health: DeviceHealth) -> None:
-        """Write an Event on the node, its UID the name as kubelet has it: `kubectl describe node` looks for both."""
-        node = Node(metadata=ObjectMeta(name=self._node_name, uid=self._node_name))
         kind, reason = _EVENTS[health.status]
         text = f"device {health.device} is {health.status.value}"
-        self._events.record(node, kind, reason, f"{text}: {health.message}" if health.message else text)
+        self._tell_node(kind, reason, f"{text}: {health.message}" if health.message else text)
+
+    def _tell_node(self, kind: EventType, reason: str, text: str) -> None:
+        """Write an Event on the node, its UID the name as kubelet has it: `kubectl describe node` looks for both."""
+        node = Node(metadata=ObjectMeta(name=self._node_name, uid=self._node_name))
+        self._events.record(node, kind, reason, text)
 
     def _health(self) -> Sequence[DeviceHealth]:
         return self._monitor.devices() if self._monitor is not None else ()
@@ -251,13 +287,16 @@ class Program:
         podlist = DocumentFolder(self._paths.podlist, in_place=settings.podlist_in_place)
         jobs = DocumentFolder(Path(settings.job_mapping_dir)) if settings.job_mapping_dir else None
         specs = DocumentFolder(Path(settings.cdi_root), mode=CDI_SPEC_MODE)
-        self._written = (
+        metadata = DocumentTree(self._paths.metadata)
+        self._written: tuple[tuple[DocumentFolder | DocumentTree, str], ...] = (
             (checkpoint_files, ""),
+            (metadata, ""),
+            (specs, spec_prefix(driver)),
             (podlist, PODLIST),
             (specs, spec_file_name(driver, ClaimUid("")).removesuffix(".json")),  # other vendors write there too
             *([(jobs, "")] if jobs is not None else []),
         )
-        checkpoints = Checkpoints(checkpoint_files, read_boot_id())
+        checkpoints = Checkpoints(checkpoint_files, read_boot_id(), lambda: lock.turn)
         self._pods: Reflector[Pod] = Reflector(
             client,
             Pod,
@@ -291,6 +330,13 @@ class Program:
             claims=KubeClaims(client),
             checkpoints=checkpoints,
             specs=specs,
+            metadata=MetadataFiles(
+                driver=driver,
+                documents=metadata,
+                folder=str(self._paths.metadata),
+                specs=specs,
+                enabled=settings.device_metadata,
+            ),
             assignments=self._assignments,
             tear_downs=TearDowns(clock),
             lock=lock,
@@ -336,10 +382,10 @@ class Program:
             access=access,
             clock=clock,
             metrics=self._metrics,
-            on_refused=self._tell_node,
+            on_refused=self._devices_refused,
         )
 
-    def _tell_node(self, node: Node, reason: str) -> None:
+    def _devices_refused(self, node: Node, reason: str) -> None:
         self._events.record(node, "Warning", "DevicesNotPublished", reason)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
@@ -380,19 +426,35 @@ def _driver_edits(settings: PluginSettings) -> ReadDriverEdits:
     return DriverInstallation(seen_root, host_root, required=not settings.machine).edits
 
 
-def _nvml(settings: PluginSettings) -> NodeSource:
+def _nvml(settings: PluginSettings, metrics: PluginMetrics) -> NodeSource:
     from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine  # pynvml is for nodes with a driver
 
-    seen_root = settings.driver_root_mount or settings.driver_root or "/"
-    return NvmlMachine.of_this_node(settings.node_name, driver_root=seen_root)
+    return NvmlMachine.of_this_node(
+        settings.node_name,
+        driver_root=settings.driver_root_mount or settings.driver_root or "/",
+        on_error=lambda call, error: metrics.nvml_errors.labels(call, error).inc(),
+    )
 
 
-def run(settings: PluginSettings) -> int:
+def run(layers: Layers[PluginSettings]) -> int:
     """Run until SIGTERM or SIGINT and return the exit code. Raises DracaenaError when it cannot start."""
     hold_end_signals()
+    settings, section = layers.resolve(), None
     configure_logs(settings.log_level, settings.log_format)
-    program = Program(settings)
+    if layers.has_file:
+        section = _section(layers, settings)
+        settings = section.choose()
+        configure_logs(settings.log_level, settings.log_format)
+    program = Program(settings, section=section)
     program.start()
     log.info("stopping", signal=wait_for_end_signal().name)
     program.stop()
     return 0
+
+
+def _section(layers: Layers[PluginSettings], general: PluginSettings) -> NodeSection:
+    clock = SystemClock()
+    paths = plugin_paths(general.kubelet_root, general.driver_name, general.pod_uid)
+    client = KubeClient(Transport.from_kubeconfig(general.kubeconfig or None, user_agent=USER_AGENT))
+    lock, files = CallLock(paths.call_lock, clock), DocumentFolder(paths.instance_lock.parent)
+    return NodeSection(layers, client, files, lock, clock, end=end_this_process)

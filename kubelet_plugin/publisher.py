@@ -165,13 +165,17 @@ class Publisher:
     def _write(self, writes: PoolWrites, pages: list[Page]) -> bool:
         for published in writes.delete:
             self._access.delete_slice(published)
+            self._metrics.slice_writes.labels("delete").inc()
         for update in writes.update:
-            self._judge(update.index, pages, self._access.update_slice(update.published, update.spec))
+            stored = self._access.update_slice(update.published, update.spec)
+            self._metrics.slice_writes.labels("update").inc()
+            self._judge(update.index, pages, stored)
         if writes.create:
             owner = _owner(self._access.read_node())
             for creation in writes.create:
                 metadata = {"generateName": creation.generate_name, "ownerReferences": [owner]}
                 stored = self._access.create_slice({"metadata": metadata, "spec": creation.spec})
+                self._metrics.slice_writes.labels("create").inc()
                 self._judge(creation.index, pages, stored)
         if writes:
             log.info(

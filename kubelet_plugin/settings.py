@@ -12,6 +12,7 @@ CONTROLLER = "controller"
 KUBE_SCHEDULER = "kube-scheduler"
 
 ALL = "all"
+ADDRESS = TextForm(r"(\S+:[0-9]{1,5})?", "host:port")
 XIDS = TextForm(r"(all|[0-9]{1,6}(,[0-9]{1,6})*)?", "XID numbers with commas between them, `all`, or nothing")
 
 
@@ -19,7 +20,9 @@ XIDS = TextForm(r"(all|[0-9]{1,6}(,[0-9]{1,6})*)?", "XID numbers with commas bet
 class PluginSettings:
     """Settings of `dracaena kubelet-plugin`."""
 
-    node_name: str = option(help="name of this node; its pool of devices has the same name", form=NODE_NAME)
+    node_name: str = option(
+        help="name of this node; its pool of devices has the same name", form=NODE_NAME, in_sections=False
+    )
     machine: str = option(
         "", help="name of a recorded machine or path of its JSON file, played in place of this node's GPUs; empty: NVML"
     )
@@ -27,18 +30,25 @@ class PluginSettings:
         "",
         help="JSON file with faults of a recorded machine's GPUs, read again and again; empty: its health is unknown",
     )
-    kubeconfig: str = option("", help="kubeconfig file; without it the pod's ServiceAccount or the usual places")
-    driver_name: str = option(
-        DEFAULT_DRIVER_NAME, help="DRA driver name; taint, CDI vendor and annotations follow it", form=DRIVER_NAME
+    kubeconfig: str = option(
+        "", help="kubeconfig file; without it the pod's ServiceAccount or the usual places", in_sections=False
     )
-    kubelet_root: str = option("/var/lib/kubelet", help="kubelet's folder (its --root-dir)")
+    driver_name: str = option(
+        DEFAULT_DRIVER_NAME,
+        help="DRA driver name; taint, CDI vendor and annotations follow it",
+        form=DRIVER_NAME,
+        in_sections=False,
+    )
+    kubelet_root: str = option("/var/lib/kubelet", help="kubelet's folder (its --root-dir)", in_sections=False)
     cdi_root: str = option("/var/run/cdi", help="folder where the container runtime looks for CDI specs")
     dev_root: str = option("/", help="folder of the host that holds its /dev")
     driver_root: str = option(
         "", help="folder of the host that holds the NVIDIA driver as / does; empty: /, for a recorded machine none"
     )
     driver_root_mount: str = option("", help="where this process sees driver_root; empty: at the same path")
-    pod_uid: str = option("", help="UID of the plugin's own pod: lets two instances run during an upgrade", form=UID)
+    pod_uid: str = option(
+        "", help="UID of the plugin's own pod: lets two instances run during an upgrade", form=UID, in_sections=False
+    )
     allocator: str = option(
         CONTROLLER,
         help="who allocates the devices of this node; with kube-scheduler they are published without our taint",
@@ -58,6 +68,11 @@ class PluginSettings:
         False, help="end the pods on a GPU that is lost or reports XID 79, 95 or 119 (taint effect NoExecute)"
     )
     http_address: str = option("127.0.0.1:0", help="host:port of /healthz, /readyz, /metrics; port 0: any; empty: off")
+    grpc_health_address: str = option(
+        "",
+        help="host:port of the gRPC health service for probes (services liveness and readiness); empty: off",
+        form=ADDRESS,
+    )
     podlist_gpus: str = option(
         "uuid",
         help="what names a GPU in podlist.json, for readers that know no UUIDs",
@@ -68,6 +83,9 @@ class PluginSettings:
     )
     job_mapping_dir: str = option(
         "", help="folder of job mapping files for an unmodified dcgm-exporter (its hpc-job-mapping-dir); empty: none"
+    )
+    device_metadata: bool = option(
+        False, help="give containers a file with the attributes of the GPUs of each request (KEP-5304)"
     )
     claim_status: bool = option(True, help="say in status.devices of each claim which GPUs it has")
     log_level: str = option("info", help="least level of log lines", choices=("debug", "info", "warning", "error"))

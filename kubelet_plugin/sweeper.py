@@ -8,7 +8,8 @@ state (a new disk, its folder removed) or when the plugin was given another fold
   node uses: it would hold its devices for ever;
 * a checkpoint of an earlier boot whose claim is gone: it holds nothing and would lie there for ever;
 * a CDI spec without a checkpoint: it would hand out devices that nobody holds. A claim of a pod of this node gets its
-  checkpoint back instead, since its containers may run.
+  checkpoint back instead, since its containers may run;
+* device metadata without a checkpoint that speaks of it: of a release or a time in which it was written.
 
 A claim that is gone may still have containers that are about to end: a pod that was deleted by force is gone from the
 API first. So its devices come free only after ORPHAN_GRACE_S without a sign of it, and after any doubt not at all: an
@@ -96,6 +97,10 @@ class Sweeper:
         gone = [c.prepared.claim for c in now if self._is_orphan(c.prepared)]
         gone += self._unclaimed({b.uid for b in broken}, pods)
         self._take_back_after_grace(gone)
+        stray = self._state.drop_stray_metadata()
+        if stray:
+            self._metrics.swept.labels("metadata").inc(stray)
+            log.warning("device metadata without a checkpoint removed", files=stray)
 
     def _take_back_after_grace(self, gone: Sequence[ClaimReference]) -> None:
         now_s = self._clock.monotonic()
@@ -157,10 +162,13 @@ class Sweeper:
         while self._worker.wait(lambda: self._pods.synced, look_every_s=1.0):
             try:
                 self.sweep()
+                self._metrics.sweeps.labels("ok").inc()
             except DracaenaError as error:
+                self._metrics.sweeps.labels("failed").inc()
                 log.warning("sweep failed, trying again", error=str(error))
             except Exception:
                 # The thread's outermost loop: an error of ours must not end the sweeping of this node.
+                self._metrics.sweeps.labels("failed").inc()
                 log.exception("sweep failed")
             self._worker.notice()
             if not self._worker.pause(SWEEP_EVERY_S):

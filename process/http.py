@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,8 +17,8 @@ class HttpEndpoint:
     """Serves health and metrics of this process on its own threads.
 
     `address` is `host:port`, port 0 takes a free one. `ready` returns None, or in words what is still missing:
-    /readyz answers 200 or 503 with it; 200 comes with what `state` returns. /healthz answers 200 as long as the process
-    can answer at all.
+    /readyz answers 200 or 503 with it; 200 comes with what `state` returns. `alive` does the same for /healthz: None as
+    long as a new start would help nothing.
     """
 
     def __init__(
@@ -27,12 +28,13 @@ class HttpEndpoint:
         registry: CollectorRegistry = REGISTRY,
         *,
         state: Callable[[], str] = lambda: "ok",
+        alive: Callable[[], str | None] = lambda: None,
     ) -> None:
         host, colon, port = address.rpartition(":")
         if not colon or not port.isdigit() or int(port) > 65535:
             raise BadInputError(f"HTTP address {address!r} is not host:port with a port from 0 to 65535")
         try:
-            self._server = _server((host.strip("[]"), int(port)), ready, state, registry)
+            self._server = _server((host.strip("[]"), int(port)), ready, state, alive, registry)
         except OSError as error:
             raise BadInputError(f"HTTP address {address}: cannot listen: {error.strerror}") from error
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
@@ -58,6 +60,7 @@ def _server(
     address: tuple[str, int],
     ready: Callable[[], str | None],
     state: Callable[[], str],
+    alive: Callable[[], str | None],
     registry: CollectorRegistry,
 ) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
@@ -67,7 +70,9 @@ def _server(
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             if path == "/healthz":
-                self._answer(200, "text/plain; charset=utf-8", b"ok\n")
+                problem = alive()
+                text = "ok\n" if problem is None else f"not alive: {problem}\n"
+                self._answer(200 if problem is None else 503, "text/plain; charset=utf-8", text.encode())
             elif path == "/readyz":
                 missing = ready()
                 text = f"{state()}\n" if missing is None else f"not ready: {missing}\n"
@@ -89,6 +94,7 @@ def _server(
             """Scrapes are not logged: one line every few seconds would hide what matters."""
 
     class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         daemon_threads = True
 
         def handle_error(self, request: object, client_address: object) -> None:

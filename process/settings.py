@@ -1,7 +1,8 @@
 """Layered settings: defaults, then a YAML file, then the environment, then flags; each option is declared once.
 
 A program's settings are one frozen dataclass whose fields are made by option(). The same declaration makes the
-flag, the environment variable, the key of the file and the line of --help.
+flag, the environment variable, the key of the file and the line of --help. A program that runs on unlike nodes may
+allow `sections` in its file: named groups of settings, one of which holds above the rest of the file.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import yaml
 
 from dracaena.api.errors import BadInputError
 
 ENVIRONMENT_PREFIX = "DRACAENA_"
+
+SECTIONS = "sections"
+"""Key of the file: name of a section → its settings."""
 
 S = TypeVar("S")
 
@@ -37,6 +41,9 @@ DNS_SUBDOMAIN = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)
 
 DRIVER_NAME = TextForm(rf"(?=.{{1,63}}\Z){DNS_SUBDOMAIN}", "a DNS name of at most 63 characters")
 NODE_NAME = TextForm(rf"(?=.{{1,253}}\Z){DNS_SUBDOMAIN}", "the name of a Node: a DNS name")
+SECTION = TextForm(
+    r"(?=.{1,63}\Z)[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?", "the name of a section: a label value that is not empty"
+)
 UID = TextForm(r"[A-Za-z0-9-]{0,63}", "a UID: letters, digits and dashes, at most 63")
 
 
@@ -47,12 +54,14 @@ def option(
     choices: Sequence[str] | None = None,
     form: TextForm | None = None,
     least: float | None = None,
+    in_sections: bool = True,
 ) -> Any:
     """Declare one setting. Without a default it must be given. Fields are str, int, float or bool.
 
-    `form` is for texts, `least` the smallest number that is taken.
+    `form` is for texts, `least` the smallest number that is taken. Without `in_sections` it may not stand in a section:
+    it must be known before the section is.
     """
-    metadata = {"help": help, "choices": choices, "form": form, "least": least}
+    metadata = {"help": help, "choices": choices, "form": form, "least": least, "in_sections": in_sections}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -75,50 +84,115 @@ def add_arguments(parser: argparse.ArgumentParser, settings: type[Any]) -> None:
         )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layers(Generic[S]):
+    """What was given for a program's settings, layer by layer, checked already; field name → value."""
+
+    settings: type[S]
+    has_file: bool
+    file: Mapping[str, Any]
+    sections: Mapping[str, Mapping[str, Any]]
+    environment: Mapping[str, Any]
+    flags: Mapping[str, Any]
+
+    def resolve(self, section: str = "") -> S:
+        """Put the layers together; a section that is not there adds nothing. Raises BadInputError."""
+        values = {**self.file, **self.sections.get(section, {}), **self.environment, **self.flags}
+        missing = [
+            field.name
+            for field in dataclasses.fields(self.settings)  # type: ignore[arg-type]  # S is always a dataclass here
+            if field.default is dataclasses.MISSING and field.name not in values
+        ]
+        if missing:
+            wanted = ", ".join(f"{_flag(name)} (or {_variable(name)})" for name in missing)
+            raise BadInputError(f"a setting without default is not given: {wanted}")
+        return self.settings(**values)
+
+    def overruled(self, section: str) -> tuple[str, ...]:
+        """Return which settings of a section do not hold because the environment or a flag gives them; sorted."""
+        return tuple(
+            sorted(
+                _key(name) for name in self.sections.get(section, {}) if name in self.environment or name in self.flags
+            )
+        )
+
+
 def load(settings: type[S], arguments: argparse.Namespace, environment: Mapping[str, str]) -> S:
-    """Resolve all layers into one value of `settings`.
+    """Resolve all layers into one value of `settings`. Raises BadInputError as read_layers() does."""
+    return read_layers(settings, arguments, environment).resolve()
+
+
+def read_layers(
+    settings: type[S], arguments: argparse.Namespace, environment: Mapping[str, str], *, sectioned: bool = False
+) -> Layers[S]:
+    """Read and check what was given; `sectioned` says whether the file may have sections.
 
     Raises BadInputError naming the layer, the setting, what was seen and what was expected. An unknown key of the file
     is refused: a misspelt setting would silently not hold. An unknown DRACAENA_ variable is not: Kubernetes itself puts
     variables of that prefix into pods, for Services of that name.
     """
-    values: dict[str, Any] = {}
     path = getattr(arguments, "config", None) or environment.get(f"{ENVIRONMENT_PREFIX}CONFIG")
-    if path:
-        values.update(_from_file(settings, Path(path)))
-    values.update(_from_environment(settings, environment))
-    for field in dataclasses.fields(settings):  # type: ignore[arg-type]  # S is always a dataclass here
-        if hasattr(arguments, field.name):
-            values[field.name] = _convert(settings, field, getattr(arguments, field.name), _flag(field.name))
-    missing = [
-        field.name
-        for field in dataclasses.fields(settings)  # type: ignore[arg-type]
-        if field.default is dataclasses.MISSING and field.name not in values
-    ]
-    if missing:
-        wanted = ", ".join(f"{_flag(name)} (or {_variable(name)})" for name in missing)
-        raise BadInputError(f"a setting without default is not given: {wanted}")
-    return settings(**values)
+    document = _document(Path(path)) if path else {}
+    where = f"settings file {path}"
+    sections = _sections(settings, document.pop(SECTIONS, {}), where) if sectioned else {}
+    return Layers(
+        settings=settings,
+        has_file=bool(path),
+        file=_from_map(settings, document, where, further=(SECTIONS,) if sectioned else ()),
+        sections=sections,
+        environment=_from_environment(settings, environment),
+        flags={
+            field.name: _convert(settings, field, getattr(arguments, field.name), _flag(field.name))
+            for field in dataclasses.fields(settings)  # type: ignore[arg-type]
+            if hasattr(arguments, field.name)
+        },
+    )
 
 
-def _from_file(settings: type[Any], path: Path) -> dict[str, Any]:
+def _document(path: Path) -> dict[Any, Any]:
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInputError(f"settings file {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadInputError(f"settings file {path} is no YAML: {' '.join(str(error).split())}") from error
-    if document is None:
-        return {}
-    if not isinstance(document, dict):
-        raise BadInputError(f"settings file {path} holds a {type(document).__name__}, expected a map of settings")
-    fields = {_flag(field.name).lstrip("-"): field for field in dataclasses.fields(settings)}
+    return _map({} if document is None else document, f"settings file {path}")
+
+
+def _map(value: Any, where: str) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise BadInputError(f"{where} holds a {type(value).__name__}, expected a map of settings")
+    return value
+
+
+def _sections(settings: type[Any], document: Any, where: str) -> dict[str, dict[str, Any]]:
+    """Read all sections, not only the one that holds: a mistake in one must not wait for the node that uses it."""
+    found = {}
+    for name, section in _map({} if document is None else document, f"{where}: {SECTIONS}").items():
+        if not isinstance(name, str) or not re.fullmatch(SECTION.pattern, name):
+            raise BadInputError(f"{where}: {SECTIONS}: {name!r} is not {SECTION.expected}")
+        place = f"{where}: section {name}"
+        given = _map({} if section is None else section, place)
+        found[name] = _from_map(settings, given, place)
+        early = sorted(
+            _key(field.name)
+            for field in dataclasses.fields(settings)
+            if field.name in found[name] and not field.metadata["in_sections"]
+        )
+        if early:
+            raise BadInputError(f"{place}: {early[0]} cannot stand in a section, it is needed before one is chosen")
+    return found
+
+
+def _from_map(
+    settings: type[Any], document: Mapping[Any, Any], where: str, *, further: Sequence[str] = ()
+) -> dict[str, Any]:
+    fields = {_key(field.name): field for field in dataclasses.fields(settings)}
     unknown = sorted(str(key) for key in document if key not in fields)
     if unknown:
-        raise BadInputError(f"settings file {path}: unknown {', '.join(unknown)}; known are {', '.join(fields)}")
+        raise BadInputError(f"{where}: unknown {', '.join(unknown)}; known are {', '.join((*fields, *further))}")
     return {
-        fields[key].name: _convert(settings, fields[key], value, f"settings file {path}: {key}")
-        for key, value in document.items()
+        fields[key].name: _convert(settings, fields[key], value, f"{where}: {key}") for key, value in document.items()
     }
 
 
@@ -177,8 +251,12 @@ def _type(settings: type[Any], field: dataclasses.Field[Any]) -> type:
     return typing.cast("type", hint)
 
 
+def _key(name: str) -> str:
+    return name.replace("_", "-")
+
+
 def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    return f"--{_key(name)}"
 
 
 def _variable(name: str) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from dracaena.api.errors import PermanentError, TemporaryError
@@ -41,6 +41,10 @@ class FileSteps:
         """Remove a file that is there."""
         os.unlink(path)
 
+    def remove_folder(self, path: Path) -> None:
+        """Remove a folder that is there and empty."""
+        path.rmdir()
+
 
 class DocumentFolder:
     """The files of one folder. The folder is made when the first file is written.
@@ -61,13 +65,35 @@ class DocumentFolder:
         self._put = self._overwrite if in_place else self._replace
 
     def names(self, suffix: str) -> tuple[str, ...]:
-        """Return the names of all files that end so, sorted; half-written ones (hidden) are not among them."""
+        """Return the names of all files that end so, sorted; half-written ones (hidden) are not among them.
+
+        Nor is a folder of such a name: it is in the way of one file, and must not be in the way of all.
+        """
         with _our_errors("read", self.folder):
             try:
-                found = [path.name for path in self.folder.iterdir()]
+                with os.scandir(self.folder) as entries:
+                    found = [entry.name for entry in entries if not entry.is_dir()]
             except (FileNotFoundError, NotADirectoryError):
                 return ()
         return tuple(sorted(name for name in found if name.endswith(suffix) and not name.startswith(".")))
+
+    def stamps(self, suffix: str) -> Mapping[str, tuple[int, int, int, int]]:
+        """Return the files that names() would, each with inode, size and times: another one after each write().
+
+        One look at the folder and one at each file, some microseconds each: to see which are worth reading again.
+        """
+        found: dict[str, tuple[int, int, int, int]] = {}
+        with _our_errors("read", self.folder):
+            try:
+                with os.scandir(self.folder) as entries:
+                    for entry in entries:
+                        if entry.name.endswith(suffix) and not entry.name.startswith(".") and not entry.is_dir():
+                            with contextlib.suppress(FileNotFoundError):
+                                seen = entry.stat()
+                                found[entry.name] = (seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
+            except (FileNotFoundError, NotADirectoryError):
+                return {}
+        return dict(sorted(found.items()))
 
     def read(self, name: str) -> bytes | None:
         """Return a file's content, None when there is none."""
@@ -169,6 +195,79 @@ class DocumentFolder:
             self._steps.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+class DocumentTree:
+    """Files in folders below one folder, named by their path. Folders are made and removed with what is in them.
+
+    Methods raise as those of DocumentFolder do.
+    """
+
+    def __init__(self, folder: Path, *, mode: int = 0o644, steps: FileSteps | None = None) -> None:
+        self.folder = folder
+        self._mode = mode
+        self._steps = steps or FileSteps()
+
+    def names(self, suffix: str) -> tuple[str, ...]:
+        """Return the paths of all files that end so, sorted; half-written ones (hidden) are not among them."""
+        return tuple(
+            sorted(
+                str((folder / name).relative_to(self.folder))
+                for folder in self._folders()
+                for name in DocumentFolder(folder).names(suffix)
+            )
+        )
+
+    def read(self, name: str) -> bytes | None:
+        """Return a file's content, None when there is none."""
+        return self._folder_of(name).read(Path(name).name)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Replace a file, as DocumentFolder.write."""
+        self._folder_of(name).write(Path(name).name, data)
+
+    def write_if_changed(self, name: str, data: bytes) -> bool:
+        """Replace a file unless it has this content already; return whether it was written."""
+        return self._folder_of(name).write_if_changed(Path(name).name, data)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, one that is not there is fine, and the folders above it that are empty then."""
+        folder = self._folder_of(name)
+        folder.remove(Path(name).name)
+        self._remove_empty(folder.folder)
+
+    def remove_half_written(self, prefix: str = "") -> tuple[str, ...]:
+        """Remove what a crash left, empty folders too; return the paths of the files, sorted.
+
+        Nobody may write below the folder meanwhile.
+        """
+        left = []
+        for folder in self._folders():
+            files = DocumentFolder(folder, steps=self._steps)
+            left += [str((folder / name).relative_to(self.folder)) for name in files.remove_half_written(prefix)]
+            self._remove_empty(folder)
+        return tuple(sorted(left))
+
+    def _folder_of(self, name: str) -> DocumentFolder:
+        return DocumentFolder((self.folder / name).parent, mode=self._mode, steps=self._steps)
+
+    def _folders(self) -> tuple[Path, ...]:
+        """Return the folder and all below it, the deepest first."""
+        with _our_errors("read", self.folder):
+            return tuple(Path(folder) for folder, _, _ in os.walk(self.folder, topdown=False))
+
+    def _remove_empty(self, folder: Path) -> None:
+        while folder != self.folder:
+            with _our_errors("remove", folder):
+                try:
+                    self._steps.remove_folder(folder)
+                except (FileNotFoundError, NotADirectoryError):
+                    pass
+                except OSError as error:
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                        raise
+                    return
+            folder = folder.parent
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.adapters.health import HealthStreams, add_health_services
 from dracaena.kubelet_plugin.driver import Failed
 from dracaena.kubelet_plugin.prepare.cdi import qualified_name
+from dracaena.kubelet_plugin.prepare.device_metadata import cdi_ids
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim
 from dracaena.proto.dra.v1 import api_pb2 as v1
 from dracaena.proto.dra.v1 import api_pb2_grpc as v1_grpc
@@ -123,12 +124,13 @@ class _Calls:
         return response
 
     def _devices(self, prepared: PreparedClaim) -> Iterable[Any]:
-        for device in prepared.devices:
+        for device, metadata in zip(prepared.devices, cdi_ids(prepared, self._driver_name), strict=True):
+            own = qualified_name(self._driver_name, prepared.claim.uid, device.device)
             message = self._messages.Device(
                 request_names=[device.request_name],
                 pool_name=device.pool,
                 device_name=device.device,
-                cdi_device_ids=[qualified_name(self._driver_name, prepared.claim.uid, device.device)],
+                cdi_device_ids=[own] if metadata is None else [own, metadata],
             )
             if self._has_share_id and device.share_id is not None:
                 message.share_id = device.share_id

@@ -75,6 +75,8 @@ class CallLock:
         self._clock = clock
         self._threads = threading.Lock()
         self._never = threading.Event()
+        self.turn = 0
+        """Another number in each hold."""
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
@@ -89,6 +91,7 @@ class CallLock:
                         f"another instance of this plugin holds {self._file.path} for more than {CALL_TIMEOUT_S:.0f} s"
                     )
                 self._clock.sleep_until_set(self._never, POLL_S)
+            self.turn += 1
             try:
                 yield
             finally:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pynvml
 
-from dracaena.kubelet_plugin.adapters.nvml_library import NvmlError, NvmlLibrary, error_name, needed
+from dracaena.kubelet_plugin.adapters.nvml_library import NO_TEXT, NvmlError, NvmlLibrary, error_name
 from dracaena.kubelet_plugin.adapters.nvml_mig import MigReader
 from dracaena.kubelet_plugin.discovery.inventory import (
     FabricFacts,
@@ -28,8 +28,6 @@ from dracaena.kubelet_plugin.discovery.pci import PciAddress
 T = TypeVar("T")
 
 DRIVER = "driver"
-NO_TEXT = "NO_TEXT"
-"""Reason for an answer that cannot be read as what it should be."""
 
 _NO_SUCH_LINK = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT})
 """nvmlDeviceGetNvLinkState: the GPU has no NVLink, or none of this number."""
@@ -94,7 +92,7 @@ class NvmlReader:
 
     def _gpus(self) -> list[_Gpu]:
         self.doing = "nvmlDeviceGetCount"
-        with needed("how many GPUs there are"):
+        with self._library.needed(self.doing, "how many GPUs there are"):
             count: int = pynvml.nvmlDeviceGetCount()
         gpus, refusals = [], []
         for index in range(count):
@@ -113,10 +111,10 @@ class NvmlReader:
         """Read one GPU. Raises NvmlError without handle or UUID: then there is no device to speak of."""
         device = f"GPU {index}"
         self.doing = "nvmlDeviceGetHandleByIndex"
-        with needed(f"the handle of {device}"):
+        with self._library.needed(self.doing, f"the handle of {device}"):
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         self.doing = "nvmlDeviceGetUUID"
-        with needed(f"the UUID of {device}"):
+        with self._library.needed(self.doing, f"the UUID of {device}"):
             identity: str = pynvml.nvmlDeviceGetUUID(handle)
         memory = self._ask(device, pynvml.nvmlDeviceGetMemoryInfo, handle)
         mig_mode = self._ask(device, pynvml.nvmlDeviceGetMigMode, handle)
@@ -227,3 +225,4 @@ class NvmlReader:
 
     def _remember(self, device: str, call: Callable[..., Any], reason: str) -> None:
         self._left_out[LeftOut(device, call.__name__, reason)] = None
+        self._library.note(call.__name__, reason)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pynvml
 
-from dracaena.kubelet_plugin.adapters.nvml_library import NvmlError, NvmlLibrary, error_name, needed
+from dracaena.kubelet_plugin.adapters.nvml_library import NvmlError, NvmlLibrary, error_name
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState, Poll
 from dracaena.kubelet_plugin.discovery.inventory import LASTING
 
@@ -64,6 +64,7 @@ class NvmlHealth:
                 found.append(self._event(pynvml.nvmlEventSetWait_v2(self._set, 0)))
         except pynvml.NVMLError as error:
             if error.value != pynvml.NVML_ERROR_TIMEOUT:
+                self._library.note(self.doing, error_name(error))
                 self._drop_set()
                 if not found:
                     raise NvmlError(f"events cannot be read: {error_name(error)}", error.value) from error
@@ -89,7 +90,7 @@ class NvmlHealth:
 
     def _poll(self) -> Poll:
         self.doing = "nvmlDeviceGetCount"
-        with needed("how many GPUs there are"):
+        with self._library.needed(self.doing, "how many GPUs there are"):
             count: int = pynvml.nvmlDeviceGetCount()
         handles: dict[str, Any] = {}
         lost = refused = None
@@ -108,10 +109,10 @@ class NvmlHealth:
 
     def _gpu(self, index: int) -> tuple[str, Any]:
         self.doing = f"nvmlDeviceGetHandleByIndex of GPU {index}"
-        with needed(f"the handle of GPU {index}"):
+        with self._library.needed("nvmlDeviceGetHandleByIndex", f"the handle of GPU {index}"):
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         self.doing = f"nvmlDeviceGetUUID of GPU {index}"
-        with needed(f"the UUID of GPU {index}"):
+        with self._library.needed("nvmlDeviceGetUUID", f"the UUID of GPU {index}"):
             return pynvml.nvmlDeviceGetUUID(handle), handle
 
     def _watch(self, handles: dict[str, Any]) -> None:
@@ -123,16 +124,19 @@ class NvmlHealth:
         try:
             self._set = pynvml.nvmlEventSetCreate()
         except pynvml.NVMLError as error:
+            self._library.note(self.doing, error_name(error))
             self._unwatched = dict.fromkeys(handles, f"nvmlEventSetCreate says {error_name(error)}")
             return
         for uuid, handle in handles.items():
-            self.doing = f"nvmlDeviceRegisterEvents of {uuid}"
             try:
+                self.doing = call = "nvmlDeviceGetSupportedEventTypes"
                 kinds = pynvml.nvmlDeviceGetSupportedEventTypes(handle) & EVENT_TYPES
+                self.doing = call = "nvmlDeviceRegisterEvents"
                 pynvml.nvmlDeviceRegisterEvents(handle, kinds, self._set)
                 if not kinds & pynvml.nvmlEventTypeXidCriticalError:
                     self._unwatched[uuid] = "the driver does not report XIDs of this GPU"
             except pynvml.NVMLError as error:
+                self._library.note(call, error_name(error))
                 self._unwatched[uuid] = f"events of this GPU are not reported: {error_name(error)}"
         if len(self._unwatched) == len(handles):
             self._set = None  # nothing will ever come
@@ -160,6 +164,7 @@ class NvmlHealth:
             try:
                 return call(*arguments)
             except pynvml.NVMLError as error:
+                self._library.note(call.__name__, error_name(error))
                 if error.value in _GONE:
                     raise _LostError(f"{call.__name__} says {error_name(error)}") from error
                 if error.value == pynvml.NVML_ERROR_RESET_REQUIRED:

@@ -14,8 +14,12 @@ import pynvml
 
 from dracaena.api.errors import TemporaryError
 from dracaena.kubelet_plugin.adapters.driver_root import LIBRARY_FOLDERS, DriverRoot
+from dracaena.kubelet_plugin.discovery.inventory import LASTING
 
 LIBRARY = "libnvidia-ml.so.1"
+
+NO_TEXT = "NO_TEXT"
+"""Reason for an answer that cannot be read as what it should be."""
 
 ERROR_NAMES: dict[int, str] = {
     value: name.removeprefix("NVML_ERROR_") for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")
@@ -62,11 +66,16 @@ def load_library(driver_root: str) -> object:
         raise DriverNotReadyError(f"waiting for the NVIDIA driver: {error}") from error
 
 
+OnError = Callable[[str, str], None]
+"""Told of each call that gave no answer and might have: the call, the name of the error."""
+
+
 class NvmlLibrary:
     """Opens and closes NVML. `load` finds the library anew at each opening, so a driver may come later or change."""
 
-    def __init__(self, load: Callable[[], object]) -> None:
+    def __init__(self, load: Callable[[], object], on_error: OnError = lambda _call, _error: None) -> None:
         self._load = load
+        self._on_error = on_error
         self._open = False
         self.session = 0
         """Number of openings. Handles and event sets hold for one."""
@@ -85,6 +94,7 @@ class NvmlLibrary:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
             self._use(None)
+            self.note("nvmlInit", error_name(error))
             why = _WHY_NOT_READY.get(error.value, "it cannot be initialised")
             raise DriverNotReadyError(
                 f"waiting for the NVIDIA driver: {why} (nvmlInit says {error_name(error)})", error.value
@@ -104,6 +114,23 @@ class NvmlLibrary:
         finally:
             self._use(None)
 
+    def note(self, call: str, reason: str) -> None:
+        """Count a call without an answer, unless hardware or driver will never give one."""
+        if reason not in LASTING:
+            self._on_error(call, reason)
+
+    @contextmanager
+    def needed(self, call: str, what: str) -> Iterator[None]:
+        """Turn a refusal of a call that must work into an NvmlError that says what could not be read."""
+        try:
+            yield
+        except pynvml.NVMLError as error:
+            self.note(call, error_name(error))
+            raise NvmlError(f"the NVIDIA driver does not tell {what}: {error_name(error)}", error.value) from error
+        except UnicodeDecodeError as error:
+            self.note(call, NO_TEXT)
+            raise NvmlError(f"the NVIDIA driver does not tell {what}: its answer is no text") from error
+
     @staticmethod
     def _use(library: object | None) -> None:
         """Give pynvml another library; the functions that it remembers are those of the old one."""
@@ -114,14 +141,3 @@ class NvmlLibrary:
 def error_name(error: pynvml.NVMLError) -> str:
     """Return the name of NVML's error. pynvml's own text asks the library, which may be what is broken."""
     return ERROR_NAMES.get(error.value, f"ERROR_{error.value}")
-
-
-@contextmanager
-def needed(what: str) -> Iterator[None]:
-    """Turn a refusal of a call that must work into an NvmlError that says what could not be read."""
-    try:
-        yield
-    except pynvml.NVMLError as error:
-        raise NvmlError(f"the NVIDIA driver does not tell {what}: {error_name(error)}", error.value) from error
-    except UnicodeDecodeError as error:
-        raise NvmlError(f"the NVIDIA driver does not tell {what}: its answer is no text") from error

@@ -8,7 +8,7 @@ from dracaena.api.machine import Machine
 from dracaena.kubelet_plugin.adapters.mig_access import MigAccess
 from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml_health import NvmlHealth
-from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, load_library
+from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, OnError, load_library
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.discovery.build import Reading, read_inventory
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, Poll
@@ -29,9 +29,17 @@ class NvmlMachine:
         self._mig_access = mig_access or MigAccess()
 
     @classmethod
-    def of_this_node(cls, name: str, *, driver_root: str = "/", sys_root: str = "/sys") -> NvmlMachine:
+    def of_this_node(
+        cls,
+        name: str,
+        *,
+        driver_root: str = "/",
+        sys_root: str = "/sys",
+        on_error: OnError = lambda _call, _error: None,
+    ) -> NvmlMachine:
         """Return the source for the driver below driver_root. Nothing is loaded or asked before the first reading."""
-        return cls(name, NvmlReader(NvmlLibrary(lambda: load_library(driver_root))), Sysfs(sys_root))
+        library = NvmlLibrary(lambda: load_library(driver_root), on_error)
+        return cls(name, NvmlReader(library), Sysfs(sys_root))
 
     def read_all(self) -> Reading:
         """Return the machine with what else was read. Raises NvmlError (temporary) or TopologyError.

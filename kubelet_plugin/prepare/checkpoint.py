@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PodUid, PoolName
-from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim, PreparedDevice
+from dracaena.kubelet_plugin.prepare.plan import ClaimMetadata, ClaimReference, PreparedClaim, PreparedDevice
 
 VERSION = 1
 """Raised only when an older plugin would go wrong on a newer file; a new field alone raises nothing.
@@ -85,12 +85,17 @@ class _Device(msgspec.Struct, omit_defaults=True):
     pci_bus_id: str | None = None
 
 
-class _Body(msgspec.Struct):
+class _Metadata(msgspec.Struct):
+    pod_claim_name: str | None = None
+
+
+class _Body(msgspec.Struct, omit_defaults=True):
     state: State
     boot_id: str
     claim: _Claim
     devices: list[_Device]
     consumers: list[str]
+    metadata: _Metadata | None = None
 
 
 def file_name(uid: ClaimUid) -> str:
@@ -139,6 +144,7 @@ def _document(checkpoint: Checkpoint) -> dict[str, Any]:
         claim=_Claim(prepared.claim.namespace, prepared.claim.name, prepared.claim.uid),
         devices=[_Device(**{name: getattr(d, name) for name in _Device.__struct_fields__}) for d in prepared.devices],
         consumers=list(prepared.consumers),
+        metadata=None if prepared.metadata is None else _Metadata(prepared.metadata.pod_claim_name),
     )
     document: dict[str, Any] = msgspec.to_builtins(body)
     document["devices"] = [
@@ -176,6 +182,7 @@ def _checkpoint(body: _Body, document: Mapping[str, Any]) -> Checkpoint:
             claim=ClaimReference(body.claim.namespace, body.claim.name, ClaimUid(body.claim.uid)),
             devices=devices,
             consumers=tuple(PodUid(uid) for uid in body.consumers),
+            metadata=None if body.metadata is None else ClaimMetadata(body.metadata.pod_claim_name),
         ),
         unknown=_rest(document, _Body),
         unknown_of_devices=unknown_of_devices,

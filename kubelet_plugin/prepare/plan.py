@@ -10,7 +10,7 @@ from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Gpu
 from dracaena.api.mig import MigDevice
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PodUid, PoolName, gpu_device_name
-from dracaena.api.objects import AllocationConfig, AllocationResult, DeviceResult, ResourceClaim
+from dracaena.api.objects import AllocationConfig, AllocationResult, DeviceAttribute, DeviceResult, ResourceClaim
 
 DecodeConfig = Callable[[Mapping[str, object]], object]
 """Reads the opaque parameters of one config entry; raises BadInputError naming what is wrong."""
@@ -77,6 +77,14 @@ class PreparedDevice:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimMetadata:
+    """What the device metadata of a claim needs beside its devices (prepare.device_metadata)."""
+
+    pod_claim_name: str | None
+    """Name in pod.spec.resourceClaims of a claim that was generated for its pod."""
+
+
+@dataclass(frozen=True, slots=True)
 class PreparedClaim:
     """A claim with its devices on this node, in the order of the allocation."""
 
@@ -84,6 +92,8 @@ class PreparedClaim:
     devices: tuple[PreparedDevice, ...]
     consumers: tuple[PodUid, ...] = ()
     """Pods in status.reservedFor when the claim was prepared; more may have come since."""
+    metadata: ClaimMetadata | None = None
+    """None: it has no device metadata."""
 
     def check(self) -> None:
         """State the invariants; raise ValueError naming the first that does not hold."""
@@ -114,6 +124,8 @@ class NodePool:
     gpus: Mapping[DeviceName, Gpu]
     """All physical GPUs, also those that are divided into MIG devices."""
     mig_devices: Mapping[DeviceName, MigDevice] = field(default_factory=dict)
+    attributes: Mapping[DeviceName, Mapping[str, DeviceAttribute]] = field(default_factory=dict)
+    """Of each device, as in its ResourceSlice."""
 
 
 def plan_claim(claim: ResourceClaim, pool: NodePool, decode_config: DecodeConfig) -> PreparedClaim | Refusal:

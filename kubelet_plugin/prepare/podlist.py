@@ -17,6 +17,12 @@ from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, PreparedDevice
 _FINISHED = frozenset({"Succeeded", "Failed"})
 """Phases in which no container of a pod will ever run again (core/v1 PodPhase)."""
 
+ClaimsByName = Mapping[tuple[str, str], Sequence[PreparedClaim]]
+"""Prepared claims by namespace and name: made once, so that each pod finds its own without a look at all others."""
+
+Users = Mapping[ClaimUid, frozenset[PodUid]]
+"""Pods that are known to use a claim, by its UID."""
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:
@@ -49,7 +55,15 @@ def claim_names(pod: Pod) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*names, *([extended.resource_claim_name] if extended is not None else [])]))
 
 
-def grants_of_pod(pod: Pod, prepared: Sequence[PreparedClaim]) -> Mapping[str, tuple[Grant, ...]]:
+def by_name(prepared: Iterable[PreparedClaim]) -> ClaimsByName:
+    """Return prepared claims by namespace and name; the order within one name stays."""
+    found: dict[tuple[str, str], list[PreparedClaim]] = {}
+    for p in prepared:
+        found.setdefault((p.claim.namespace, p.claim.name), []).append(p)
+    return found
+
+
+def grants_of_pod(pod: Pod, prepared: ClaimsByName) -> Mapping[str, tuple[Grant, ...]]:
     """Return the containers of a pod that have GPUs, init containers too, with what they have; sorted by container.
 
     Devices for admin access are left out: monitoring would count every GPU of the node as its own. A finished pod
@@ -67,7 +81,7 @@ def grants_of_pod(pod: Pod, prepared: Sequence[PreparedClaim]) -> Mapping[str, t
     return grants
 
 
-def claims_of_pod(pod: Pod, prepared: Iterable[PreparedClaim]) -> Mapping[str, PreparedClaim]:
+def claims_of_pod(pod: Pod, prepared: ClaimsByName) -> Mapping[str, PreparedClaim]:
     """Return the prepared claims of a pod by the names that its containers use (spec.resourceClaims[].name).
 
     A name alone is no proof: the claim that is prepared under it may be an old one, of a pod that was deleted without
@@ -78,48 +92,44 @@ def claims_of_pod(pod: Pod, prepared: Iterable[PreparedClaim]) -> Mapping[str, P
     return {alias: claim for alias, claim in named.items() if claim is not None}
 
 
-def _claim_named(name: str | None, pod: Pod, prepared: Iterable[PreparedClaim]) -> PreparedClaim | None:
-    place = (pod.metadata.namespace, name)
-    found = [p for p in prepared if (p.claim.namespace, p.claim.name) == place and pod.metadata.uid in p.consumers]
+def _claim_named(name: str | None, pod: Pod, prepared: ClaimsByName) -> PreparedClaim | None:
+    if name is None:
+        return None
+    found = [p for p in prepared.get((pod.metadata.namespace, name), ()) if pod.metadata.uid in p.consumers]
     return found[0] if len(found) == 1 else None
 
 
-def _extended_claim(pod: Pod, prepared: Iterable[PreparedClaim]) -> PreparedClaim | None:
+def _extended_claim(pod: Pod, prepared: ClaimsByName) -> PreparedClaim | None:
     """Return the prepared claim that kube-scheduler made for the extended resources of a pod."""
     status = pod.status.extended_resource_claim_status
     return None if status is None else _claim_named(status.resource_claim_name, pod, prepared)
 
 
-def unknown_users(pods: Iterable[Pod], prepared: Sequence[PreparedClaim]) -> Mapping[ClaimUid, tuple[PodUid, ...]]:
-    """Return the pods that name a prepared claim and are consumer of none of that name, by the UID of that claim.
+def unknown_claims(pod: Pod, prepared: ClaimsByName) -> tuple[ClaimUid, ...]:
+    """Return the prepared claims that a pod names and of which it is no consumer, unless it is one of that name.
 
-    They came after the claim was prepared, or they use another claim that took its name: its UID as it is now tells.
-    Finished pods are left out.
+    It came after the claim was prepared, or it uses another claim that took its name: its UID as it is now tells. A
+    finished pod has none.
     """
-    unknown: dict[ClaimUid, dict[PodUid, None]] = {}
-    for pod in pods:
-        if not may_run(pod):
-            continue
-        names = {(claim.namespace, claim.name) for claim in pod_claims(pod)}
-        named = [p for p in prepared if (p.claim.namespace, p.claim.name) in names]
-        settled = {p.claim.name for p in named if pod.metadata.uid in p.consumers}
-        for p in named:
-            if p.claim.name not in settled:
-                unknown.setdefault(p.claim.uid, {})[PodUid(pod.metadata.uid)] = None
-    return {uid: tuple(users) for uid, users in unknown.items()}
+    if not may_run(pod):
+        return ()
+    places = dict.fromkeys((claim.namespace, claim.name) for claim in pod_claims(pod) if claim.name is not None)
+    named = [p for place in places for p in prepared.get(place, ())]
+    settled = {p.claim.name for p in named if pod.metadata.uid in p.consumers}
+    return tuple(p.claim.uid for p in named if p.claim.name not in settled)
 
 
-def with_users(prepared: PreparedClaim, users: frozenset[tuple[ClaimUid, PodUid]]) -> PreparedClaim:
+def with_users(prepared: PreparedClaim, users: Users) -> PreparedClaim:
     """Return a prepared claim with the pods as further consumers that are known to use it, sorted."""
-    more = {pod for claim, pod in users if claim == prepared.claim.uid}
+    more = users.get(prepared.claim.uid, frozenset()).difference(prepared.consumers)
+    if not more:
+        return prepared
     return dataclasses.replace(prepared, consumers=tuple(sorted({*prepared.consumers, *more})))
 
 
-def podlist_entries(
-    pods: Iterable[Pod], prepared: Sequence[PreparedClaim], form: GpuForm = GpuForm.UUID
-) -> tuple[PodlistEntry, ...]:
-    """Return one entry for each container that has GPUs, sorted."""
-    entries = [
+def pod_entries(pod: Pod, prepared: ClaimsByName, form: GpuForm = GpuForm.UUID) -> tuple[PodlistEntry, ...]:
+    """Return one entry of podlist.json for each container of a pod that has GPUs, sorted by container."""
+    return tuple(
         PodlistEntry(
             name=pod.metadata.name,
             namespace=pod.metadata.namespace,
@@ -129,13 +139,11 @@ def podlist_entries(
             claims=tuple(sorted({grant.claim for grant in grants})),
             mig=dict(sorted((gpu_name(d, form), d.parent_uuid) for d in _devices(grants) if d.parent_uuid is not None)),
         )
-        for pod in pods
         for container, grants in grants_of_pod(pod, prepared).items()
-    ]
-    return tuple(sorted(entries, key=lambda entry: entry.order))
+    )
 
 
-def pod_annotations(pod: Pod, prepared: Sequence[PreparedClaim], driver: str) -> Mapping[str, str | None]:
+def pod_annotations(pod: Pod, prepared: ClaimsByName, driver: str) -> Mapping[str, str | None]:
     """Return both annotations as they should be; None: it should not be there."""
     grants = grants_of_pod(pod, prepared)
     if not grants:

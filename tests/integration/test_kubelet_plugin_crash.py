@@ -1,9 +1,10 @@
 """The plugin is killed at each step of file work; whatever comes next ends in the same state as without the crash.
 
-The matrix: 8 operations with 16 + 16 + 12 + 15 + 8 + 12 + 7 + 8 = 94 steps (each write, fsync, rename and removal),
-killed in each step and after it: 188 crashes by SIGKILL. After each the plugin starts again four times over copies of
-what was left, 752 starts: kubelet asks to prepare, kubelet asks to unprepare, nobody asks (the start and a sweep
-alone), and nobody asks while the claim is gone.
+The matrix: 8 operations with 16 + 16 + 12 + 15 + 8 + 12 + 7 + 8 = 94 steps (each write, fsync, rename and removal), and
+four more with device metadata with 24 + 14 + 18 + 14 = 70 steps. Killed in each step and after it: 328 crashes by
+SIGKILL. After each the plugin starts again four times over copies of what was left: kubelet asks to prepare, kubelet
+asks to unprepare, nobody asks (the start and a sweep alone), and nobody asks while the claim is gone. With metadata a
+fifth time: the setting was turned off meanwhile. 188 * 4 + 140 * 5 = 1,452 starts.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ STEPS = {
     "unprepare-broken": 12,
     "unprepare-in-place": 7,
     "sweep": 8,
+    "prepare-with-metadata": 24,  # the document and its CDI spec are two more files
+    "unprepare-with-metadata": 14,  # two more removals with fsync, and two folders
+    "unprepare-broken-with-metadata": 18,
+    "sweep-with-metadata": 14,
 }
 EMPTY = {"pod-resources/podlist.json": b"[]\n"}
 
@@ -49,12 +54,12 @@ def crashes(folder: Path, operation: str, moment: str) -> list[Path]:
     return [folder / str(step) for step in range(1, int(done.stderr.split()[-1]) + 1)]
 
 
-def started_again(folder: Path, name: str, *, gone: bool = False) -> PluginNode:
+def started_again(folder: Path, name: str, *, gone: bool = False, metadata: bool = False) -> PluginNode:
     """Start the plugin over a copy of what a crash left, as the program does: half-written files go first."""
     copy = folder.with_name(f"{folder.name}-{name}")
     shutil.copytree(folder, copy)
-    node = node_in(copy, gone=gone)
-    for files in (node.checkpoint_files, node.podlist, node.specs):
+    node = node_in(copy, gone=gone, device_metadata=metadata)
+    for files in (node.checkpoint_files, node.podlist, node.specs, node.documents):
         files.remove_half_written()
     return node
 
@@ -62,48 +67,56 @@ def started_again(folder: Path, name: str, *, gone: bool = False) -> PluginNode:
 def state_of(node: PluginNode) -> dict[str, bytes]:
     """All files but the copy of a broken checkpoint, which must be whole, and the lock that readers in place take."""
     files = node.files()
+    assert not [path for path in node.documents.folder.rglob("*") if path.is_dir() and not list(path.iterdir())]
     assert files.pop("pod-resources/.podlist.json.lock", b"") == b""
     assert files.pop(f"{CHECKPOINT}.broken", BROKEN) == BROKEN
     return files
 
 
-@pytest.fixture
-def whole(tmp_path: Path) -> dict[str, bytes]:
+def whole(tmp_path: Path, *, metadata: bool = False) -> dict[str, bytes]:
     """What a preparation without a crash leaves."""
-    node = node_in(tmp_path / "whole")
+    node = node_in(tmp_path / f"whole-{metadata}", device_metadata=metadata)
     node.state.prepare(REFERENCE)
     return node.files()
 
 
 @pytest.mark.parametrize("moment", ["in", "after"])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_after_a_crash_at_any_step_every_way_on_ends_as_without_it(
-    tmp_path: Path, whole: dict[str, bytes], operation: str, moment: str
-) -> None:
+def test_after_a_crash_at_any_step_every_way_on_ends_as_without_it(tmp_path: Path, operation: str, moment: str) -> None:
     folders = crashes(tmp_path / "crashed", operation, moment)
     assert len(folders) == STEPS[operation]
+    metadata = operation.endswith("-with-metadata")
+    wanted = whole(tmp_path, metadata=metadata)
     for folder in folders:
-        node = started_again(folder, "prepare")
+        node = started_again(folder, "prepare", metadata=metadata)
         node.state.prepare(REFERENCE)
+        node.sweeper.sweep()
         node.assignments.reconcile()
-        assert state_of(node) == whole, folder
+        assert state_of(node) == wanted, folder
 
-        node = started_again(folder, "unprepare")
+        node = started_again(folder, "unprepare", metadata=metadata)
         node.state.unprepare(REFERENCE)
         node.assignments.reconcile()
         assert state_of(node) == EMPTY, folder
 
-        node = started_again(folder, "alone")
+        node = started_again(folder, "alone", metadata=metadata)
         assert node.state.recover(node.pods.values())
         node.sweeper.sweep()
         node.assignments.reconcile()
         untouched = [_left_by(folder)] if operation == "prepare-after-reboot" else []
-        assert state_of(node) in (whole, EMPTY, *untouched), folder
+        assert state_of(node) in (wanted, EMPTY, *untouched), folder
 
         node = started_again(folder, "gone", gone=True)
         sweep_orphans(node.folder, FileSteps())
         node.assignments.reconcile()
         assert state_of(node) == EMPTY, folder
+
+        if metadata:
+            node = started_again(folder, "turned-off")
+            node.state.prepare(REFERENCE)
+            node.sweeper.sweep()
+            node.assignments.reconcile()
+            assert state_of(node) in (wanted, whole(tmp_path)), folder
 
 
 def _left_by(folder: Path) -> dict[str, bytes]:
@@ -114,8 +127,9 @@ def _left_by(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("moment", ["in", "after"])
-def test_no_crash_of_prepare_leaves_half_a_file(tmp_path: Path, whole: dict[str, bytes], moment: str) -> None:
-    for folder in crashes(tmp_path / "crashed", "prepare", moment):
+def test_no_crash_of_prepare_leaves_half_a_file(tmp_path: Path, moment: str) -> None:
+    wanted = whole(tmp_path, metadata=True)
+    for folder in crashes(tmp_path / "crashed", "prepare-with-metadata", moment):
         for name, data in node_in(folder).files().items():
             if not Path(name).name.startswith("."):
-                assert data == whole[name] or b'"state":"started"' in data, (folder, name)
+                assert data == wanted[name] or b'"state":"started"' in data, (folder, name)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -142,6 +145,28 @@ def test_old_readers_get_indices_in_the_file_they_mounted_and_job_files(world: W
         world.unprepare(claim)
         wait_for(lambda: (jobs / "3").read_bytes() == (jobs / "4").read_bytes() == b"", "emptied, not removed")
         assert (world.podlist(), podlist.stat().st_ino) == ([], mounted)
+    finally:
+        program.stop()
+
+
+def test_containers_are_told_their_gpus_when_an_admin_wants_it(world: World) -> None:
+    program = started(world, device_metadata=True)
+    try:
+        claim = world.allocated_claim("claim", [3, 4], world.pod("pod", "claim"))
+        answer = world.prepare(claim)[claim.metadata.uid]
+        uid = claim.metadata.uid
+        assert [device.cdi_device_ids[1:] for device in answer.devices] == [[f"{DRIVER}/metadata={uid}_gpus"], []]
+        spec = json.loads((world.folder / "cdi" / f"{DRIVER}_metadata_{uid}_gpus.json").read_bytes())
+        (mount,) = spec["devices"][0]["containerEdits"]["mounts"]
+        newest, _ = json.JSONDecoder().raw_decode(Path(mount["hostPath"]).read_text(encoding="utf-8"))
+        devices = newest["requests"][0]["devices"]
+        assert [device["attributes"]["uuid"]["string"] for device in devices] == [GPUS[3], GPUS[4]]
+        (published,) = world.slices()
+        sent = msgspec.to_builtins(published.spec.devices[3].attributes)
+        assert devices[0]["attributes"] == sent
+        world.unprepare(claim)
+        assert not Path(mount["hostPath"]).exists()
+        assert list((world.folder / "cdi").iterdir()) == []
     finally:
         program.stop()
 

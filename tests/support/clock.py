@@ -28,6 +28,12 @@ class FakeClock:
             self._monotonic += seconds
             self._tick.notify_all()
 
+    def jump(self, seconds: float) -> None:
+        """Set the time of day forward, or back, as an admin or NTP does: intervals go on as before."""
+        with self._tick:
+            self._now += timedelta(seconds=seconds)
+            self._tick.notify_all()
+
     def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
         """Wait real milliseconds for a notification, then return for nothing: callers look again, as they always must.
 

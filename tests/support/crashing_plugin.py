@@ -46,6 +46,9 @@ class KilledAt(FileSteps):
     def remove(self, path: Path) -> None:
         self._step(lambda: super(KilledAt, self).remove(path))
 
+    def remove_folder(self, path: Path) -> None:
+        self._step(lambda: super(KilledAt, self).remove_folder(path))
+
     def _step(self, work: Callable[[], None]) -> None:
         self._left -= 1
         if self._left == 0 and not self._after:
@@ -86,6 +89,19 @@ def _prepare_in_place(folder: Path, steps: FileSteps) -> None:
     node_in(folder, steps, podlist_in_place=True).state.prepare(REFERENCE)
 
 
+def _prepare_with_metadata(folder: Path, steps: FileSteps) -> None:
+    node_in(folder, steps, device_metadata=True).state.prepare(REFERENCE)
+
+
+def _with_metadata(folder: Path) -> None:
+    _prepare_with_metadata(folder, FileSteps())
+
+
+def _broken_with_metadata(folder: Path) -> None:
+    _with_metadata(folder)
+    (folder / CHECKPOINT).write_bytes(BROKEN)
+
+
 def _unprepare_in_place(folder: Path, steps: FileSteps) -> None:
     node_in(folder, steps, podlist_in_place=True).state.unprepare(REFERENCE)
 
@@ -111,6 +127,10 @@ OPERATIONS: Mapping[str, tuple[Callable[[Path], None], Callable[[Path, FileSteps
     "unprepare-broken": (_broken, _unprepare),
     "unprepare-in-place": (_prepared, _unprepare_in_place),
     "sweep": (_prepared, sweep_orphans),
+    "prepare-with-metadata": (_nothing, _prepare_with_metadata),
+    "unprepare-with-metadata": (_with_metadata, _unprepare),
+    "unprepare-broken-with-metadata": (_broken_with_metadata, _unprepare),
+    "sweep-with-metadata": (_with_metadata, sweep_orphans),
 }
 """What comes before, and what is killed."""
 

@@ -87,7 +87,7 @@ def machines(draw: st.DrawFn, largest: int = 16) -> Machine:
         Gpu(
             uuid=f"GPU-{uuid.UUID(int=draw(st.integers(0, 2**96)) * 16 + place)}",
             index=draw(st.integers(0, 63)) * 16 + place,
-            minor=draw(number),
+            minor=place if draw(st.booleans()) else None,
             product_name=draw(text),
             brand=draw(text),
             architecture=draw(text),

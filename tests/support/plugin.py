@@ -17,11 +17,12 @@ from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.machine import Gpu
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, NodeName, PodUid, PoolName, gpu_device_name
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.kubelet_plugin.adapters.files import DocumentFolder, FileSteps
+from dracaena.kubelet_plugin.adapters.files import DocumentFolder, DocumentTree, FileSteps
 from dracaena.kubelet_plugin.assignments import Assignments
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
+from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.ports import ClaimGoneError
 from dracaena.kubelet_plugin.prepare.cdi import DeviceNode
@@ -232,12 +233,14 @@ class ThreadLock:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._owner: int | None = None
+        self.turn = 0
 
     @contextmanager
     def hold(self) -> Iterator[None]:
         assert self._owner != threading.get_ident(), "the node's lock is not re-entrant"
         with self._lock:
             self._owner = threading.get_ident()
+            self.turn += 1
             try:
                 yield
             finally:
@@ -262,17 +265,20 @@ class PluginNode:
     claim_status: bool = False
     job_mapping: bool = False
     podlist_in_place: bool = False
+    device_metadata: bool = False
     clock: FakeClock = field(default_factory=FakeClock)
-    metrics: PluginMetrics = field(default_factory=lambda: PluginMetrics(CollectorRegistry()))
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
     def __post_init__(self) -> None:
+        self.metrics = PluginMetrics(self.registry)
         lock = ThreadLock()
         self.specs = DocumentFolder(self.folder / "cdi", steps=self.steps)
         self.podlist = DocumentFolder(self.folder / "pod-resources", steps=self.steps, in_place=self.podlist_in_place)
         self.checkpoint_files = DocumentFolder(self.folder / "claims", steps=self.steps)
+        self.documents = DocumentTree(self.folder / "metadata", steps=self.steps)
         self.jobs = DocumentFolder(self.folder / "jobs", steps=self.steps)
         statuses = DeviceStatuses(driver=DRIVER, claims=self.claims, writer=self.claims)
-        self.checkpoints = Checkpoints(self.checkpoint_files, self.boot_id)
+        self.checkpoints = Checkpoints(self.checkpoint_files, self.boot_id, lambda: lock.turn)
         self.assignments = Assignments(
             driver=DRIVER,
             node_name=NodeName(NODE),
@@ -298,6 +304,13 @@ class PluginNode:
             claims=self.claims,
             checkpoints=self.checkpoints,
             specs=self.specs,
+            metadata=MetadataFiles(
+                driver=DRIVER,
+                documents=self.documents,
+                folder="/host/metadata",
+                specs=self.specs,
+                enabled=self.device_metadata,
+            ),
             assignments=self.assignments,
             tear_downs=TearDowns(self.clock),
             lock=lock,

@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 
@@ -31,6 +31,17 @@ NODE = "node-1"
 MACHINE = "7-gpu-box"
 GPUS = [gpu.uuid for gpu in read_machine(MACHINE).gpus]
 CALL_S = 20
+
+
+class NodeEvent(KubeObject, frozen=True):
+    """An Event, with what says why it was written."""
+
+    API_VERSION: ClassVar[str] = "v1"
+    RESOURCE: ClassVar[str] = "events"
+    KIND: ClassVar[str] = "Event"
+
+    reason: str = ""
+    message: str = ""
 
 
 class World:
@@ -98,6 +109,9 @@ class World:
     def annotations(self, name: str) -> Mapping[str, str]:
         return self.client.get(Pod, name, namespace="default").metadata.annotations
 
+    def events(self) -> list[NodeEvent]:
+        return list(self.client.list(NodeEvent).items)
+
     def podlist(self) -> list[tuple[str, tuple[str, ...]]]:
         data = (self.kubelet / "pod-resources" / "podlist.json").read_bytes()
         return [(entry.name, entry.gpu_list) for entry in decode_podlist(data)]
@@ -160,9 +174,10 @@ def http(program: Program, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def start_process(world: World, **changes: Any) -> subprocess.Popen[str]:
+def start_process(world: World, *, more: Sequence[str] = (), **changes: Any) -> subprocess.Popen[str]:
+    """Start the plugin as a process. `more`: further arguments."""
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "dracaena.cli.main", "kubelet-plugin", *world.arguments(**changes)],
+        [sys.executable, "-P", "-m", "dracaena.cli.main", "kubelet-plugin", *world.arguments(**changes), *more],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -56,6 +56,7 @@ def test_one_gpu_and_one_row_stand_on_one_line() -> None:
         ({"gpus": gpus(uuid="GPU-1")}, r"\$\.gpus\[1\]\.uuid"),
         ({"gpus": gpus(uuid=UUIDS[0])}, "share one uuid"),
         ({"gpus": gpus(index=0)}, "share one index"),
+        ({"gpus": [gpu | {"minor": 3} for gpu in gpus()]}, "share one minor"),
         ({"gpus": gpus(pci_bus_id="1:2")}, r"\$\.gpus\[1\]\.pci_bus_id"),
         ({"levels": ["X PIX"]}, r"1 rows.*\$\.levels"),
         ({"levels": ["X PIX", "PIX"]}, r"1 cells.*\$\.levels\[1\]"),

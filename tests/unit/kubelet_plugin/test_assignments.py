@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.podlist import PodlistEntry, decode_podlist, encode_podlist
+from dracaena.kubelet_plugin.assignments import RECONCILE_EVERY_S
 from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
 from support.kube import wait_for
 from support.plugin import FakeClaims, FakePods, PluginNode, gpu_uuid, make_claim, make_pod, reference_to
@@ -168,6 +170,16 @@ def test_a_broken_list_of_the_last_run_is_written_anew(tmp_path: Path) -> None:
     assert listed(tmp_path) == ["pod/main"]
 
 
+def in_time(node: PluginNode, look: Callable[[], bool]) -> Callable[[], bool]:
+    """Look, with time passing at each look: the thread pauses between a change and its work."""
+
+    def passing() -> bool:
+        node.clock.advance(60.0)
+        return look()
+
+    return passing
+
+
 def test_the_thread_follows_pods_and_tries_again_after_failures(tmp_path: Path) -> None:
     node = node_in(tmp_path)
     node.pods.failures = 1
@@ -176,14 +188,14 @@ def test_the_thread_follows_pods_and_tries_again_after_failures(tmp_path: Path) 
         node.state.prepare(reference_to(CLAIM))
 
         def annotated() -> bool:
-            node.clock.advance(60.0)
             return "gpu.dracaena.dev/uuids" in node.pods.annotations("pod")
 
-        wait_for(annotated, "the pod is annotated although the first try failed")
+        wait_for(in_time(node, annotated), "the pod is annotated although the first try failed")
         second = make_pod("second")
         node.pods.add(second)
         node.assignments.pod_changed(None, second)
-        wait_for(lambda: listed(tmp_path) == ["pod/main", "second/main"], "the second pod is listed")
+        both = ["pod/main", "second/main"]
+        wait_for(in_time(node, lambda: listed(tmp_path) == both), "the second pod is listed")
     finally:
         node.assignments.stop()
 
@@ -192,23 +204,77 @@ def test_pods_without_claims_cause_no_work(tmp_path: Path) -> None:
     node = node_in(tmp_path, FakePods())
     node.assignments.start(node.state.recover)
     try:
-        wait_for((tmp_path / "pod-resources" / "podlist.json").exists, "the first list is written")
+        wait_for(in_time(node, (tmp_path / "pod-resources" / "podlist.json").exists), "the first list is written")
         (tmp_path / "pod-resources" / "podlist.json").unlink()
         node.assignments.pod_changed(None, make_pod(claims={}, containers={}))
         with_claims = make_pod("b")
         assert not node.assignments._worker._noticed
         node.assignments.pod_changed(with_claims, None)
-        wait_for((tmp_path / "pod-resources" / "podlist.json").exists, "the list is written again")
+        wait_for(in_time(node, (tmp_path / "pod-resources" / "podlist.json").exists), "the list is written again")
     finally:
         node.assignments.stop()
 
 
-def test_metrics_count_prepared_devices(tmp_path: Path) -> None:
+def test_metrics_count_prepared_claims_and_devices(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    gauges = (node.metrics.prepared_claims, node.metrics.prepared_devices)
+    node.state.prepare(reference_to(CLAIM))
+    assert [gauge._value.get() for gauge in gauges] == [1, 1]
+    node.state.unprepare(reference_to(CLAIM))
+    assert [gauge._value.get() for gauge in gauges] == [0, 0]
+
+
+def test_a_list_that_somebody_removed_or_changed_is_right_again_without_any_news(tmp_path: Path) -> None:
     node = node_in(tmp_path)
     node.state.prepare(reference_to(CLAIM))
-    assert node.metrics.prepared_devices._value.get() == 1
-    node.state.unprepare(reference_to(CLAIM))
-    assert node.metrics.prepared_devices._value.get() == 0
+    file = tmp_path / "pod-resources" / "podlist.json"
+    right = file.read_bytes()
+    node.assignments.start(node.state.recover)
+    try:
+        for spoil in (file.unlink, lambda: file.write_bytes(b"[]\n")):
+            wait_for(lambda: not node.assignments._worker._noticed, "the thread waits")
+            spoil()
+
+            def mended() -> bool:
+                node.clock.advance(RECONCILE_EVERY_S / 4)
+                return file.exists() and file.read_bytes() == right
+
+            wait_for(mended, "the list is right again")
+    finally:
+        node.assignments.stop()
+
+
+def test_the_age_of_the_list_grows_while_it_cannot_be_written(tmp_path: Path) -> None:
+    def age() -> float | None:
+        return node.registry.get_sample_value("dracaena_plugin_podlist_age_seconds")
+
+    node = node_in(tmp_path)
+    node.clock.advance(7)
+    assert age() == 7
+    node.assignments.reconcile()
+    assert age() == 0
+    (tmp_path / "pod-resources" / "podlist.json").unlink()
+    (tmp_path / "pod-resources" / "podlist.json").mkdir()
+    node.clock.advance(100)
+    with pytest.raises(DracaenaError):
+        node.assignments.reconcile()
+    assert age() == 100
+
+
+def test_a_node_without_claims_has_an_empty_list_once_its_pods_are_known(tmp_path: Path) -> None:
+    node = node_in(tmp_path, FakePods())
+    node.assignments.reconcile()
+    assert (tmp_path / "pod-resources" / "podlist.json").read_bytes() == b"[]\n"
+
+
+def test_after_a_reboot_nobody_is_listed_until_kubelet_prepares_anew(tmp_path: Path) -> None:
+    node_in(tmp_path).state.prepare(reference_to(CLAIM))
+    assert listed(tmp_path) == ["pod/main"]
+    rebooted = PluginNode(tmp_path, FakeClaims(CLAIM), FakePods(make_pod()), boot_id="boot-2")
+    rebooted.assignments.reconcile()
+    assert listed(tmp_path) == []
+    rebooted.state.prepare(reference_to(CLAIM))
+    assert listed(tmp_path) == ["pod/main"]
 
 
 def job_node(folder: Path) -> PluginNode:

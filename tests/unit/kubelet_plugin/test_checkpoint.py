@@ -1,13 +1,14 @@
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dracaena.api.names import ClaimUid
@@ -18,9 +19,13 @@ from dracaena.kubelet_plugin.prepare.checkpoint import (
     decode_checkpoint,
     encode_checkpoint,
 )
+from dracaena.kubelet_plugin.prepare.plan import ClaimMetadata
 from support.plugin import device_name, gpu_uuid, prepared_claim
 
 UID = ClaimUid("claim-uid")
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "checkpoints"
+"""One file for each form that a plugin has ever written, made by that plugin."""
 
 
 def checkpoint(state: State = State.DONE, **device: Any) -> Checkpoint:
@@ -35,6 +40,7 @@ def with_body(change: dict[str, Any]) -> bytes:
     return f'{{"version": 1, "later": 1, "checkpoint": {body}, "checksum": "sha256:{digest}"}}'.encode()
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.sampled_from(State), st.booleans(), st.none() | st.text(), st.sampled_from([(), (30, 31)]))
 def test_a_checkpoint_reads_back(state: State, admin: bool, share: str | None, access: tuple[int, ...]) -> None:
     written = checkpoint(state, admin_access=admin, share_id=share, access_minors=access)
@@ -45,6 +51,15 @@ def test_what_tells_a_mig_device_reads_back() -> None:
     more: dict[str, Any] = {"parent_uuid": "GPU-1", "index": 0, "gpu_instance_id": 7, "pci_bus_id": "0000:0f:00.0"}
     written = checkpoint(**more)
     assert decode_checkpoint(UID, encode_checkpoint(written)) == written
+
+
+@pytest.mark.parametrize("metadata", [ClaimMetadata("gpus"), ClaimMetadata(None), None])
+def test_what_says_that_a_claim_has_metadata_reads_back(metadata: ClaimMetadata | None) -> None:
+    prepared = replace(prepared_claim("claim", (0,)), metadata=metadata)
+    written = Checkpoint(State.DONE, "boot-1", prepared)
+    data = encode_checkpoint(written)
+    assert decode_checkpoint(UID, data) == written
+    assert (b"metadata" in data) == (metadata is not None)
 
 
 class _OldDevice(msgspec.Struct):
@@ -72,7 +87,9 @@ class _OldBody(msgspec.Struct):
 
 def test_the_release_before_reads_what_this_one_writes() -> None:
     more: dict[str, Any] = {"parent_uuid": "GPU-1", "index": 0, "gpu_instance_id": 7, "pci_bus_id": "0000:0f:00.0"}
-    data = encode_checkpoint(checkpoint(**more, access_minors=(30, 31)))
+    written = checkpoint(**more, access_minors=(30, 31))
+    prepared = replace(written.prepared, metadata=ClaimMetadata("gpus"))
+    data = encode_checkpoint(replace(written, prepared=prepared))
     envelope = json.loads(data)
     body = data[data.index(b'"checkpoint":') + len(b'"checkpoint":') : -2]
     assert (envelope["version"], envelope["checksum"]) == (1, "sha256:" + hashlib.sha256(body).hexdigest())
@@ -94,6 +111,18 @@ def test_what_the_release_before_wrote_is_read() -> None:
     assert decode_checkpoint(UID, data) == Checkpoint(State.DONE, "boot-1", prepared_claim("claim", (0,)))
 
 
+@pytest.mark.parametrize("path", sorted(FIXTURES.glob("*.json")), ids=lambda path: path.stem)
+def test_files_that_earlier_plugins_wrote_are_read_and_written_again_as_they_were(path: Path) -> None:
+    read = decode_checkpoint(UID, path.read_bytes())
+    assert isinstance(read, Checkpoint)
+    assert [(d.request_name, d.minor, d.share_id) for d in read.prepared.devices] == [
+        ("large", 0, "5e1a"),
+        ("gpus", 1, None),
+    ]
+    assert not read.unknown
+    assert encode_checkpoint(read) == path.read_bytes()
+
+
 def test_equal_checkpoints_are_equal_bytes() -> None:
     assert encode_checkpoint(checkpoint()) == encode_checkpoint(checkpoint())
 
@@ -105,10 +134,11 @@ def test_fields_that_we_do_not_know_are_kept() -> None:
     assert isinstance(read, Checkpoint)
     assert read.unknown == {"profile": {"x": 1}}
     assert read.unknown_of_devices == {device_name(3): {"colour": "red"}}
-    again = decode_checkpoint(UID, encode_checkpoint(dataclasses.replace(read, state=State.STARTED)))
-    assert again == dataclasses.replace(read, state=State.STARTED)
+    again = decode_checkpoint(UID, encode_checkpoint(replace(read, state=State.STARTED)))
+    assert again == replace(read, state=State.STARTED)
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.data())
 def test_no_single_changed_byte_goes_unseen(data: st.DataObject) -> None:
     written = encode_checkpoint(checkpoint())
@@ -118,6 +148,7 @@ def test_no_single_changed_byte_goes_unseen(data: st.DataObject) -> None:
     assert isinstance(read, Broken)
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.integers(0, 5000))
 def test_a_file_that_is_cut_off_is_broken(length: int) -> None:
     written = encode_checkpoint(checkpoint())

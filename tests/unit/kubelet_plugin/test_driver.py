@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import structlog
+
 from dracaena.api.names import ClaimUid
 from dracaena.api.objects import ResourceClaim
 from dracaena.kubelet_plugin.driver import ClaimDriver, Failed
@@ -46,3 +48,18 @@ def test_unprepare_answers_every_claim(tmp_path: Path) -> None:
     driver.prepare_claims([reference_to(claim)])
     never = ClaimReference("default", "never", ClaimUid("never-uid"))
     assert driver.unprepare_claims([reference_to(claim), never]) == {"good-uid": None, "never-uid": None}
+
+
+def test_all_log_lines_about_a_claim_carry_the_id_of_the_call_and_no_two_calls_share_one(tmp_path: Path) -> None:
+    one, two = make_claim("one", (0,)), make_claim("two", (1,))
+    node = PluginNode(tmp_path, FakeClaims(one, two))
+    driver = ClaimDriver(node.state, node.clock, node.metrics)
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+        driver.prepare_claims([reference_to(one), reference_to(two)])
+        driver.unprepare_claims([reference_to(one)])
+    seen = [(line["call"], line["claim"], line["claim_uid"]) for line in lines]
+    assert list(dict.fromkeys(seen)) == [
+        ("prepare-1", "default/one", "one-uid"),
+        ("prepare-1", "default/two", "two-uid"),
+        ("unprepare-2", "default/one", "one-uid"),
+    ]

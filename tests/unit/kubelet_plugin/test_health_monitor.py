@@ -175,6 +175,27 @@ def test_devices_are_counted_by_health(node: Node) -> None:
     assert counts == {Status.HEALTHY: 1, Status.UNHEALTHY: 1, Status.UNKNOWN: 0}
 
 
+def test_a_gpu_that_was_taken_out_is_counted_no_more(node: Node) -> None:
+    node.look()
+    del node.states[UUIDS[1]]
+    node.monitor.take(ONE)
+    assert [h.status for h in node.look()] == [Status.HEALTHY, Status.UNHEALTHY]
+    counts = {status: node.metrics.devices_by_health.labels(status.value)._value.get() for status in Status}
+    assert counts == {Status.HEALTHY: 1, Status.UNHEALTHY: 0, Status.UNKNOWN: 0}
+
+
+@pytest.mark.parametrize("jump_s", [-86_400.0, 86_400.0])
+def test_a_jump_of_the_time_of_day_neither_clears_nor_holds_a_fault(node: Node, jump_s: float) -> None:
+    node.happened.append(GpuEvent(UUIDS[0], 79))
+    node.look()
+    for _ in range(CLEAR_POLLS - 1):
+        assert node.values() == [["79"], []]
+        node.clock.jump(jump_s)
+        node.look()
+    assert node.values() == [[], []]
+    assert node.polls == CLEAR_POLLS
+
+
 def test_the_end_of_the_driver_thread_ends_the_watch(node: Node) -> None:
     node.error = StoppedError("the plugin is being stopped")
     with pytest.raises(StoppedError):

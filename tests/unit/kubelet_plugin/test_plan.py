@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dracaena.api.config.v1alpha1 import decode_config
@@ -124,6 +124,7 @@ def test_admin_access_and_shares_neither_hold_nor_are_held() -> None:
         assert holders(prepared_claim("mine"), [prepared_claim("other", **free)]) == ()
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.lists(st.sets(st.integers(0, 5), min_size=1), min_size=1, max_size=4), st.sets(st.integers(0, 5), min_size=1))
 def test_holders_are_the_overlaps(others: list[set[int]], mine: set[int]) -> None:
     prepared = [prepared_claim(f"other-{n}", sorted(devices)) for n, devices in enumerate(others)]
@@ -198,6 +199,7 @@ NAMES = st.sampled_from(
 )
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.lists(st.sets(NAMES, min_size=1, max_size=3), max_size=4), st.sets(NAMES, min_size=1, max_size=3))
 def test_no_two_claims_ever_have_a_slice_of_a_gpu_in_common(others: list[set[str]], mine: set[str]) -> None:
     def slices(name: str) -> set[str]:

@@ -16,18 +16,20 @@ from dracaena.kubelet_plugin.prepare.job_mapping import is_job_file, job_files
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
 from dracaena.kubelet_plugin.prepare.podlist import (
     annotation_changes,
+    by_name,
     claim_names,
     has_claims,
     pod_annotations,
-    podlist_entries,
-    unknown_users,
+    pod_entries,
+    unknown_claims,
     with_users,
 )
 from support.plugin import DRIVER, gpu_uuid, make_pod, prepared_claim
 
 
 def listed(pods: Sequence[Pod], *prepared: PreparedClaim) -> list[tuple[str, str, tuple[str, ...]]]:
-    return [(e.name, e.container, e.gpu_list) for e in podlist_entries(pods, prepared)]
+    entries = [entry for pod in pods for entry in pod_entries(pod, by_name(prepared))]
+    return [(e.name, e.container, e.gpu_list) for e in sorted(entries, key=lambda entry: entry.order)]
 
 
 def uuids(*numbers: int) -> tuple[str, ...]:
@@ -53,7 +55,7 @@ def test_a_container_that_names_a_request_has_only_its_gpus() -> None:
 
 def test_a_container_with_two_claims_has_both() -> None:
     pod = make_pod(containers={"main": [("x", ""), ("y", "")]}, claims={"x": "claim-x", "y": "claim-y"})
-    entries = podlist_entries([pod], [prepared_claim("claim-y", (2,)), prepared_claim("claim-x", (5,))])
+    entries = pod_entries(pod, by_name([prepared_claim("claim-y", (2,)), prepared_claim("claim-x", (5,))]))
     assert entries[0].gpu_list == uuids(5, 2)
     assert entries[0].claims == ("claim-x-uid", "claim-y-uid")
 
@@ -64,7 +66,7 @@ def test_a_claim_made_from_a_template_is_found_by_its_generated_name() -> None:
 
 
 def test_pods_that_share_a_claim_are_each_listed() -> None:
-    claim = with_users(prepared_claim(), frozenset({(ClaimUid("claim-uid"), PodUid("b-uid"))}))
+    claim = with_users(prepared_claim(), {ClaimUid("claim-uid"): frozenset({PodUid("b-uid")})})
     assert [name for name, _, _ in listed([make_pod("pod"), make_pod("b")], claim)] == ["b", "pod"]
 
 
@@ -74,7 +76,8 @@ def test_a_pod_that_only_has_the_name_of_a_prepared_claim_is_not_listed() -> Non
 
 def test_pods_that_name_a_prepared_claim_without_being_its_consumer_are_to_be_asked_about() -> None:
     pods = [make_pod(), make_pod("later"), make_pod("other", claims={"x": "y"}), make_pod("ended", phase="Failed")]
-    assert unknown_users(pods, [prepared_claim()]) == {"claim-uid": ("later-uid",)}
+    claims = by_name([prepared_claim()])
+    assert [unknown_claims(pod, claims) for pod in pods] == [(), ("claim-uid",), (), ()]
 
 
 def test_a_consumer_of_one_claim_is_not_asked_about_for_another_of_that_name() -> None:
@@ -82,11 +85,11 @@ def test_a_consumer_of_one_claim_is_not_asked_about_for_another_of_that_name() -
     new = dataclasses.replace(
         old, claim=dataclasses.replace(old.claim, uid=ClaimUid("new")), consumers=(PodUid("later-uid"),)
     )
-    assert unknown_users([make_pod(), make_pod("later")], [old, new]) == {}
+    assert [unknown_claims(pod, by_name([old, new])) for pod in (make_pod(), make_pod("later"))] == [(), ()]
 
 
 def test_users_are_added_to_their_own_claim_alone() -> None:
-    users = frozenset({(ClaimUid("claim-uid"), PodUid("a-uid")), (ClaimUid("other"), PodUid("b-uid"))})
+    users = {ClaimUid("claim-uid"): frozenset({PodUid("a-uid")}), ClaimUid("other"): frozenset({PodUid("b-uid")})}
     assert with_users(prepared_claim(), users).consumers == ("a-uid", "pod-uid")
 
 
@@ -123,14 +126,14 @@ def test_of_two_claims_of_one_name_the_one_reserved_for_the_pod_counts() -> None
 
 def test_annotations_say_per_container_what_each_request_of_each_claim_gave() -> None:
     pod = make_pod(containers={"main": [("claim", "")], "side": [("claim", "")]})
-    wanted = pod_annotations(pod, [prepared_claim("claim", (2, 0))], DRIVER)
+    wanted = pod_annotations(pod, by_name([prepared_claim("claim", (2, 0))]), DRIVER)
     entry = {"claim": "claim", "request": "gpus", "uuids": list(uuids(2, 0))}
     assert json.loads(wanted["gpu.dracaena.dev/devices"] or "") == {"main": [entry], "side": [entry]}
     assert wanted["gpu.dracaena.dev/uuids"] == ",".join(uuids(2, 0))
 
 
 def test_a_pod_without_prepared_claims_has_no_annotations() -> None:
-    assert set(pod_annotations(make_pod(), [], DRIVER).values()) == {None}
+    assert set(pod_annotations(make_pod(), {}, DRIVER).values()) == {None}
 
 
 def test_only_annotations_that_differ_are_changed() -> None:
@@ -147,7 +150,7 @@ def mig_claim(**device: object) -> PreparedClaim:
 
 
 def test_a_mig_device_is_listed_with_its_own_uuid_and_its_parent_beside_it() -> None:
-    (entry,) = podlist_entries([make_pod()], [mig_claim()])
+    (entry,) = pod_entries(make_pod(), by_name([mig_claim()]))
     assert (entry.gpu_list, entry.mig) == (("MIG-1",), {"MIG-1": "GPU-9"})
 
 
@@ -161,18 +164,18 @@ def test_a_mig_device_is_listed_with_its_own_uuid_and_its_parent_beside_it() -> 
     ],
 )
 def test_gpus_are_named_in_the_form_that_a_reader_needs(form: GpuForm, whole: str, part: str) -> None:
-    (entry,) = podlist_entries([make_pod()], [prepared_claim("claim", (3,), index=1)], form)
+    (entry,) = pod_entries(make_pod(), by_name([prepared_claim("claim", (3,), index=1)]), form)
     assert (entry.gpu_list, entry.mig) == ((whole,), {})
-    (entry,) = podlist_entries([make_pod()], [mig_claim()], form)
+    (entry,) = pod_entries(make_pod(), by_name([mig_claim()]), form)
     assert (entry.gpu_list, entry.mig) == ((part,), {part: "GPU-9"})
 
 
 def test_a_number_that_was_not_kept_is_not_guessed() -> None:
-    (entry,) = podlist_entries([make_pod()], [prepared_claim("claim", (3,))], GpuForm.INDEX)
+    (entry,) = pod_entries(make_pod(), by_name([prepared_claim("claim", (3,))]), GpuForm.INDEX)
     assert entry.gpu_list == uuids(3)
     old = mig_claim(parent_uuid=None, index=None, gpu_instance_id=None, access_minors=(30, 31))
     for form in GpuForm:
-        (entry,) = podlist_entries([make_pod()], [old], form)
+        (entry,) = pod_entries(make_pod(), by_name([old]), form)
         assert entry.gpu_list == ("MIG-1",)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dracaena.api.names import NodeName, PoolName
@@ -178,6 +178,7 @@ def test_the_order_of_devices_counts() -> None:
 pages = st.lists(st.lists(st.sampled_from("abcdef"), max_size=3, unique=True).map(lambda n: page(*n)), max_size=4)
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.lists(pages, min_size=1, max_size=4), st.data())
 def test_any_history_ends_as_wanted_in_one_step(history: list[list[Page]], data: st.DataObject) -> None:
     stored: list[ResourceSlice] = []

@@ -91,3 +91,26 @@ def test_client_that_hangs_up_leaves_no_traceback(endpoint: HttpEndpoint, capfd:
         client.close()
     assert get(endpoint, "/healthz")[0] == 200
     assert capfd.readouterr().err == ""
+
+
+def test_a_program_may_say_that_a_new_start_would_help() -> None:
+    problems: list[str | None] = [None, "socket /s does not answer"]
+    served = HttpEndpoint("127.0.0.1:0", lambda: None, CollectorRegistry(), alive=lambda: problems.pop(0))
+    served.start()
+    try:
+        assert get(served, "/healthz") == (200, "ok\n")
+        assert get(served, "/healthz") == (503, "not alive: socket /s does not answer\n")
+    finally:
+        served.stop()
+
+
+@pytest.mark.parametrize("address", ["[::1]:0", "::1:0"])
+def test_address_of_ipv6_is_served(address: str) -> None:
+    """With brackets, and as a pod's address comes before a colon and the port."""
+    endpoint = HttpEndpoint(address, lambda: None, CollectorRegistry())
+    endpoint.start()
+    try:
+        with urllib.request.urlopen(f"http://[::1]:{endpoint.port}/healthz") as response:
+            assert response.status == 200
+    finally:
+        endpoint.stop()

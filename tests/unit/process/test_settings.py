@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.errors import BadInputError
-from dracaena.process.settings import DRIVER_NAME, UID, add_arguments, load, option
+from dracaena.process.settings import DRIVER_NAME, UID, Layers, add_arguments, load, option, read_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +105,62 @@ def test_help_shows_variable_default_and_choices() -> None:
 def test_variables_that_kubernetes_makes_for_a_service_of_our_name_do_no_harm() -> None:
     environment = {"DRACAENA_CONTROLLER_SERVICE_HOST": "10.0.0.1", "DRACAENA_PORT": "tcp://10.0.0.1:443"}
     assert resolve("--node-name", "n", environment=environment).workers == 4
+
+
+@dataclass(frozen=True, slots=True)
+class Sectioned:
+    node_name: str = option("", help="this node", in_sections=False)
+    workers: int = option(4, help="threads")
+    form: str = option("json", help="how", choices=("json", "text"))
+
+
+def sectioned(tmp_path: Path, text: str, *flags: str, environment: dict[str, str] | None = None) -> Layers[Sectioned]:
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    parser = argparse.ArgumentParser()
+    add_arguments(parser, Sectioned)
+    arguments = parser.parse_args(["--config", str(file), *flags])
+    return read_layers(Sectioned, arguments, environment or {}, sectioned=True)
+
+
+TWO = "workers: 1\nform: text\nsections:\n  few: {workers: 2}\n  none:\n"
+
+
+@pytest.mark.parametrize(("section", "workers"), [("", 1), ("few", 2), ("none", 1), ("other", 1)])
+def test_a_section_holds_above_the_rest_of_the_file(tmp_path: Path, section: str, workers: int) -> None:
+    assert sectioned(tmp_path, TWO).resolve(section) == Sectioned(workers=workers, form="text")
+
+
+def test_environment_and_flags_hold_above_a_section_which_says_so(tmp_path: Path) -> None:
+    layers = sectioned(tmp_path, TWO, "--workers", "9", environment={"DRACAENA_FORM": "json"})
+    assert layers.resolve("few") == Sectioned(workers=9, form="json")
+    assert layers.overruled("few") == ("workers",)
+    assert layers.overruled("none") == layers.overruled("other") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sections: [few]\n", "sections holds a list, expected a map"),
+        ("sections: {few: 3}\n", "section few holds a int, expected a map"),
+        ("sections: {few: {werkers: 3}}\n", "section few: unknown werkers; known are node-name, workers, form"),
+        ("sections: {few: {workers: many}}\n", "section few: workers: 'many' is no whole number"),
+        ("sections: {few: {form: xml}}\n", "section few: form: 'xml' is not one of json, text"),
+        ("sections: {few: {node-name: x}}\n", "section few: node-name cannot stand in a section"),
+        ("sections: {12: {}}\n", "sections: 12 is not the name of a section"),
+        ("sections: {a/b: {}}\n", "sections: 'a/b' is not the name of a section"),
+        ("sections: {few: {sections: {}}}\n", "section few: unknown sections"),
+        ("werkers: 3\n", "unknown werkers; known are node-name, workers, form, sections"),
+    ],
+)
+def test_a_mistake_in_any_section_is_told_at_once(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        sectioned(tmp_path, text)
+    assert message in str(caught.value)
+
+
+def test_a_program_without_sections_refuses_them(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("node-name: n\nsections: {}\n")
+    with pytest.raises(BadInputError, match="unknown sections"):
+        resolve("--config", str(file))

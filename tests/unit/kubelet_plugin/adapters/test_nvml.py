@@ -152,7 +152,7 @@ def test_each_missing_symbol_leaves_a_field_out_or_is_a_clear_error(
     assert "FUNCTION_NOT_FOUND" in {out.reason for out in inventory.left_out}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(derandomize=True, deadline=None, max_examples=60)
 @given(
     refusals=st.dictionaries(
         st.tuples(st.sampled_from([s for s in SYMBOLS if s not in NEEDED]), st.sampled_from([None, 0, 1, 2])),
@@ -354,3 +354,13 @@ def test_a_node_has_as_many_gpus_as_the_driver_says(count: int) -> None:
 
 def all_linked(count: int) -> list[list[str]]:
     return [["X" if a == b else "NV4" for b in range(count)] for a in range(count)]
+
+
+def test_questions_without_an_answer_are_counted_and_those_that_never_have_one_are_not() -> None:
+    fake, errors = FakeNvml(LEVELLED), []
+    fake.refuse("nvmlDeviceGetName", pynvml.NVML_ERROR_UNKNOWN, gpu=1)
+    fake.refuse("nvmlDeviceGetBrand", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    fake.refuse("nvmlDeviceGetUUID", pynvml.NVML_ERROR_GPU_IS_LOST, gpu=2)
+    reader = NvmlReader(NvmlLibrary(lambda: fake, lambda call, error: errors.append((call, error))))
+    reader.read()
+    assert sorted(errors) == [("nvmlDeviceGetName", "UNKNOWN"), ("nvmlDeviceGetUUID", "GPU_IS_LOST")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pynvml
 import pytest
@@ -39,7 +40,8 @@ class Driver:
 
     def __init__(self) -> None:
         self.nvml = FakeNvml(MACHINE)
-        self.library = NvmlLibrary(lambda: self.nvml)
+        self.errors: list[tuple[str, str]] = []
+        self.library = NvmlLibrary(lambda: self.nvml, lambda call, error: self.errors.append((call, error)))
         self.health = NvmlHealth(self.library)
 
     def state(self, gpu: int) -> GpuState:
@@ -185,3 +187,28 @@ def test_a_library_without_a_function_leaves_its_field_out(driver: Driver, symbo
     driver.nvml.missing.add(symbol)
     state = driver.state(0)
     assert (state.lost, state.silent) == (None, None)
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize(
+    "call", [*STATE_CALLS, *NAMING_CALLS, *EVENT_CALLS, "nvmlInitWithFlags", "nvmlDeviceGetCount_v2"]
+)
+def test_each_refusal_is_counted_by_call_and_error_unless_it_stays_for_ever(
+    driver: Driver, call: str, code: int
+) -> None:
+    driver.nvml.refuse(call, code)
+    with suppress(NvmlError):
+        driver.health.poll()
+    plain = {"nvmlInitWithFlags": "nvmlInit", "nvmlDeviceGetCount_v2": "nvmlDeviceGetCount"}
+    name = plain.get(call, call.removesuffix("_v2"))
+    assert set(driver.errors) == (set() if ERROR_NAMES[code] in LASTING else {(name, ERROR_NAMES[code])})
+
+
+def test_events_that_cannot_be_read_are_counted_and_an_empty_look_is_not(driver: Driver) -> None:
+    driver.health.poll()
+    driver.health.events()
+    assert driver.errors == []
+    driver.nvml.refuse("nvmlEventSetWait_v2", pynvml.NVML_ERROR_UNKNOWN)
+    with pytest.raises(NvmlError):
+        driver.health.events()
+    assert driver.errors == [("nvmlEventSetWait", "UNKNOWN")]

@@ -1,0 +1,152 @@
+"""Which section of the settings file holds on this node: a label of its Node names it.
+
+The label is looked at once at the start, and followed from then on. Settings are taken at a start alone: when the
+label comes to mean others the program ends and says why, and kubelet starts it again. Pods go on running meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.names import settings_label
+from dracaena.api.objects import Node
+from dracaena.kube.client import KubeClient
+from dracaena.kube.errors import KubeError
+from dracaena.kube.events import EventType
+from dracaena.kube.reflector import Reflector
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock
+from dracaena.kubelet_plugin.settings import PluginSettings
+from dracaena.process.clock import Clock
+from dracaena.process.settings import Layers
+
+LAST_SECTION = "settings-section"
+"""File that holds the label as it was last seen, for a start while the API server is away."""
+
+Tell = Callable[[EventType, str, str], None]
+"""Writes an Event on this node: type, reason, text."""
+
+log = structlog.get_logger()
+
+
+class NodeSection:
+    """Chooses the settings, once; then watches. choose() comes before start()."""
+
+    def __init__(
+        self,
+        layers: Layers[PluginSettings],
+        client: KubeClient,
+        files: DocumentStore,
+        lock: NodeLock,
+        clock: Clock,
+        *,
+        end: Callable[[], None],
+    ) -> None:
+        """`end` makes the program end; it is called from a thread of this object."""
+        self._layers = layers
+        self._client = client
+        self._files = files
+        self._lock = lock
+        self._end = end
+        self._general = layers.resolve()
+        self._label = settings_label(self._general.driver_name)
+        self._settings = self._general
+        self._section = ""
+        self._tell: Tell = lambda _type, _reason, _text: None
+        self._metrics: PluginMetrics | None = None
+        self._node: Reflector[Node] = Reflector(
+            client,
+            Node,
+            clock=clock,
+            field_selector=f"metadata.name={self._general.node_name}",
+            on_change=self._node_changed,
+        )
+
+    def choose(self) -> PluginSettings:
+        """Return the settings that hold on this node.
+
+        Raises TemporaryError when nobody says which section that is: the API server does not answer, and there was no
+        earlier start that could have remembered. With a section that the file does not have the general settings hold;
+        start() tells so.
+        """
+        self._section = self._read_label()
+        self._settings = self._layers.resolve(self._section)
+        overruled = self._layers.overruled(self._section)
+        if overruled:
+            log.warning("environment or flags overrule the section", section=self._section, settings=overruled)
+        if self._known(self._section):
+            log.info("settings of this node", section=self._section or None)
+        return self._settings
+
+    def start(self, tell: Tell, metrics: PluginMetrics) -> None:
+        """Begin to follow the label."""
+        self._tell = tell
+        self._metrics = metrics
+        self._judge(self._section)
+        self._node.start()
+
+    def stop(self) -> None:
+        """End the watch."""
+        self._node.stop()
+
+    def _read_label(self) -> str:
+        try:
+            node = self._client.get(Node, self._general.node_name)
+        except KubeError as error:
+            if not self._layers.sections:
+                return ""
+            last = self._files.read(LAST_SECTION)
+            if last is None:
+                raise TemporaryError(
+                    f"the settings file has sections, and label {self._label} of node {self._general.node_name} that "
+                    f"names one cannot be read: {error}"
+                ) from error
+            section = last.decode(errors="replace").strip()
+            log.warning("label not read, the section of the last start holds", section=section, error=str(error))
+            return section
+        section = node.metadata.labels.get(self._label, "")
+        self._remember(section)
+        return section
+
+    def _node_changed(self, _old: Node | None, new: Node | None) -> None:
+        section = "" if new is None else new.metadata.labels.get(self._label, "")
+        if new is None or section == self._section:
+            return
+        self._section = section
+        self._remember(section)
+        self._judge(section)
+        if self._layers.resolve(section) == self._settings:
+            log.info("label changed, the settings are the same", section=section)
+            return
+        text = f"label {self._label} of this node says {section!r} now: the plugin starts again to take its settings"
+        log.warning("settings changed", reason=text)
+        self._tell("Normal", "SettingsChanged", text)
+        self._end()
+
+    def _judge(self, section: str) -> None:
+        """Show a section in the metrics, and tell that it is unknown when it is."""
+        known = self._known(section)
+        if self._metrics is not None:
+            self._metrics.settings_section.clear()
+            self._metrics.settings_section.labels(section, str(known).lower()).set(1)
+        if known:
+            return
+        text = (
+            f"label {self._label} of this node names section {section!r} of the settings file, which has "
+            f"{', '.join(sorted(self._layers.sections)) or 'no sections'}: the settings outside of sections hold"
+        )
+        log.error("unknown section", reason=text)
+        self._tell("Warning", "SettingsSectionUnknown", text)
+
+    def _known(self, section: str) -> bool:
+        return not section or section in self._layers.sections
+
+    def _remember(self, section: str) -> None:
+        try:
+            with self._lock.hold():
+                self._files.write_if_changed(LAST_SECTION, f"{section}\n".encode())
+        except DracaenaError as error:
+            log.warning("the section is not remembered for the next start", error=str(error))

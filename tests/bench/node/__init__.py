@@ -1,0 +1,1 @@
+"""What the plugin costs a node: `make bench-node` (docs/bench.md)."""

@@ -1,0 +1,292 @@
+"""Health of the GPUs through the whole plugin on NVML: taints, streams, events (support.nvml_world)."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import pynvml
+import pytest
+from prometheus_client import CollectorRegistry
+
+from dracaena.demo.apiserver import Fault, Faults
+from dracaena.kubelet_plugin.adapters.health import RESEND_S
+from dracaena.kubelet_plugin.health_monitor import DEADLINE_S, EVENTS_S, POLL_S
+from dracaena.kubelet_plugin.live_machine import REREAD_S
+from dracaena.kubelet_plugin.program import Program
+from dracaena.proto.health.v1 import api_pb2 as health_v1
+from dracaena.proto.health.v1 import api_pb2_grpc as health_v1_grpc
+from dracaena.proto.health.v1alpha1 import api_pb2 as health_v1alpha1
+from dracaena.proto.health.v1alpha1 import api_pb2_grpc as health_v1alpha1_grpc
+from support.api_ground import ApiGround
+from support.clock import FakeClock
+from support.driver_root import put, put_driver
+from support.fake_nvml import SYMBOLS, FakeHealth, FakeNvml
+from support.fake_sysfs import write_machine
+from support.kube import wait_for
+from support.nvml_world import MIG, NAMES, RECORDED, NvmlNode, node_events, taints, times, without_last_gpu
+from support.plugin_world import NODE, World, http
+from support.sockets import short_folder
+
+
+@pytest.fixture
+def world(server: ApiGround) -> Iterator[World]:
+    with short_folder() as folder:
+        write_machine(folder / "sys", RECORDED)
+        put_driver(folder / "host")
+        put(folder, "host/dev/nvidiactl")
+        yield World(server, folder)
+
+
+@pytest.fixture
+def node(world: World) -> Iterator[NvmlNode]:
+    made = NvmlNode(world)
+    yield made
+    made.program.stop()
+
+
+def test_an_xid_taints_its_gpu_beside_our_taint_until_the_driver_asks_for_nothing_any_more(node: NvmlNode) -> None:
+    node.program.start()
+    node.ready()
+    assert node.nvml is not None
+    before = times(node)
+    node.nvml.health[2].recovery_action = 1
+    node.nvml.report_xid(2, 79)
+    node.nvml.report_xid(3, 31)
+    bad = [("recovery-action", "gpu-reset", "NoSchedule"), ("xid", "79", "NoSchedule")]
+    node.until(lambda: taints(node)[NAMES[2]] == bad and taints(node)[NAMES[3]], "tainted", EVENTS_S)
+    assert taints(node)[NAMES[3]] == [("xid", "31", "None")]
+    assert all(taints(node)[name] == [] for name in [*NAMES[:2], *NAMES[4:]])
+    tainted = times(node)
+    assert before.items() <= tainted.items()
+    assert 'dracaena_plugin_device_health{health="unhealthy"} 1.0' in http(node.program, "/metrics")[1]
+    node.until(lambda: node_events(node) == ["GpuUnhealthy"], "an event")
+    node.nvml.health[2].recovery_action = 0
+    node.until(lambda: taints(node)[NAMES[2]] == [], "cleared", POLL_S)
+    assert times(node).items() <= tainted.items()  # what stays was not added anew
+    node.until(lambda: node_events(node) == ["GpuHealthy", "GpuUnhealthy"], "an event")
+
+
+def test_an_admin_says_which_xids_count_and_whether_pods_are_evicted(world: World) -> None:
+    node = NvmlNode(world, ignored_xids="48,62", fatal_xids="13", evict_from_lost=True)
+    assert node.nvml is not None
+    node.nvml.health = [FakeHealth(recovery_action=1) for _ in NAMES]
+    node.program.start()
+    try:
+        node.ready()
+        for gpu, xid in enumerate((48, 13, 79)):
+            node.nvml.report_xid(gpu, xid)
+        wanted = [("xid", "48", "None"), ("xid", "13", "NoSchedule"), ("xid", "79", "NoExecute")]
+        node.until(lambda: all(x in taints(node)[n] for n, x in zip(NAMES[:3], wanted, strict=True)), "tainted", 1)
+    finally:
+        node.program.stop()
+
+
+def test_faults_of_a_recorded_machine_come_from_a_file(world: World) -> None:
+    faults = world.folder / "faults.json"
+    clock = FakeClock()
+    settings = world.settings(faults=str(faults))
+    program = Program(settings, clock=clock, registry=CollectorRegistry())
+    program.start()
+
+    def status() -> str:
+        clock.advance(EVENTS_S / 10)
+        return http(program, "/metrics")[1]
+
+    try:
+        world.register()
+        wait_for(lambda: f'health="healthy"}} {len(NAMES)}.0' in status(), "well")
+        faults.write_text(json.dumps({RECORDED.gpus[1].uuid: {"lost": "pulled out"}}))
+        wait_for(lambda: 'health="unhealthy"} 1.0' in status(), "one lost", timeout_s=30)
+        wait_for(lambda: (status(), len(world.slices()[0].spec.devices[1].taints))[1] == 2, "tainted", timeout_s=30)
+        faults.unlink()
+        wait_for(lambda: 'health="unhealthy"} 0.0' in status(), "well again", timeout_s=30)
+    finally:
+        program.stop()
+
+
+def test_without_the_watch_nothing_is_asked_nothing_tainted_and_no_stream_announced(world: World) -> None:
+    node = NvmlNode(world, watch_health=False)
+    node.program.start()
+    try:
+        node.ready()
+        assert node.nvml is not None
+        assert "nvmlEventSetCreate" not in node.nvml.calls
+        assert world.versions() == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
+        assert set(map(tuple, taints(node).values())) == {()}
+    finally:
+        node.program.stop()
+
+
+def test_a_gpu_that_is_lost_stays_published_but_not_as_healthy(node: NvmlNode) -> None:
+    node.program.start()
+    node.ready()
+    assert node.nvml is not None
+    node.nvml.refuse("nvmlDeviceGetHandleByIndex_v2", pynvml.NVML_ERROR_GPU_IS_LOST, gpu=1)
+    lost = [("gpu-lost", "", "NoSchedule")]
+    node.until(lambda: taints(node)[NAMES[1]] == lost, "tainted", POLL_S)
+    assert node.devices() == NAMES
+    node.nvml.allow()
+    node.until(lambda: taints(node)[NAMES[1]] == [], "cleared", POLL_S)
+
+
+def test_a_gpu_that_leaves_the_machine_leaves_the_slice_and_comes_back_with_it(node: NvmlNode) -> None:
+    bound = node.world.folder / "sys/bus/pci/drivers/nvidia"
+    bound.mkdir(parents=True)
+    (bound / "0000:18:00.0").touch()
+    node.program.start()
+    node.ready()
+    whole, less = node.nvml, without_last_gpu(RECORDED)
+    node.nvml = FakeNvml(less)
+    (bound / "0000:18:00.0").unlink()
+    node.until(lambda: node.devices() == NAMES[:-1], "one less", REREAD_S)
+    node.nvml = whole
+    (bound / "0000:18:00.0").touch()
+    node.until(lambda: node.devices() == NAMES, "all", REREAD_S)
+
+
+def test_a_driver_that_hangs_for_long_holds_new_pods_back_and_no_claim_that_is_there(node: NvmlNode) -> None:
+    node.program.start()
+    node.ready()
+    assert node.nvml is not None
+    release = node.nvml.wedged["nvmlDeviceGetRemappedRows"] = threading.Event()
+    try:
+        silent = [("silent", "", "NoSchedule")]
+        node.until(lambda: taints(node)[NAMES[0]] == silent, "tainted", DEADLINE_S, hanging=True)
+        claim = node.world.allocated_claim("claim", [1])
+        assert node.world.prepare(claim)[claim.metadata.uid].error == ""
+    finally:
+        release.set()
+    node.until(lambda: taints(node)[NAMES[0]] == [], "cleared", POLL_S)
+
+
+def test_an_xid_of_a_gpu_instance_taints_its_mig_devices_only(node: NvmlNode) -> None:
+    minor = RECORDED.gpus[0].minor
+    caps = "".join(f"gpu{minor}/gi{gi}/access {64 + gi}\ngpu{minor}/gi{gi}/ci0/access {80 + gi}\n" for gi in (7, 8))
+    put(node.world.folder, "proc/driver/nvidia-caps/mig-minors", caps.encode())
+    assert node.nvml is not None
+    node.nvml.migs = (MIG, replace(MIG, number=1, uuid=MIG.uuid[:-1] + "2", gpu_instance=8, start=5))
+    node.program.start()
+    node.ready()
+    one, other = node.devices()[-2:]
+    node.nvml.health[0].recovery_action = None
+    node.nvml.report_xid(0, 48, gpu_instance=8)
+    node.until(lambda: taints(node)[other] == [("xid", "48", "NoSchedule")], "tainted", EVENTS_S)
+    assert taints(node)[one] == []
+
+
+@pytest.mark.parametrize(
+    ("messages", "services"), [(health_v1, health_v1_grpc), (health_v1alpha1, health_v1alpha1_grpc)]
+)
+def test_kubelet_is_told_the_health_of_all_devices_at_each_change_and_again_in_time(
+    node: NvmlNode, messages: Any, services: Any
+) -> None:
+    node.program.start()
+    node.ready()
+    assert node.nvml is not None
+    assert node.world.versions()[2:] == ["v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"]
+    heard: list[Any] = []
+    with grpc.insecure_channel(f"unix:{node.world.socket()}") as channel:
+        stream = services.DRAResourceHealthStub(channel).NodeWatchResources(messages.NodeWatchResourcesRequest())
+        reader = threading.Thread(target=listen, args=(stream, heard))
+        reader.start()
+        try:
+            node.until(lambda: heard, "the first list", EVENTS_S)
+            assert [d.device.device_name for d in heard[-1].devices] == NAMES
+            assert {(d.device.pool_name, d.health) for d in heard[-1].devices} == {(NODE, messages.HEALTHY)}
+            first = heard[-1].devices[0].last_updated_time
+            node.until(lambda: heard[-1].devices[0].last_updated_time > first, "again", RESEND_S)
+            node.nvml.health[1].remap_pending = True
+            node.until(lambda: heard[-1].devices[1].health == messages.UNHEALTHY, "sick", POLL_S)
+            assert heard[-1].devices[1].message == "a row remap waits for a GPU reset"
+            assert [d.health for d in heard[-1].devices].count(messages.HEALTHY) == len(NAMES) - 1
+            node.nvml.health[1].remap_pending = False
+            node.until(lambda: heard[-1].devices[1].health == messages.HEALTHY, "well", POLL_S)
+        finally:
+            stream.cancel()
+            reader.join()
+
+
+def listen(stream: Any, heard: list[Any]) -> None:
+    with suppress(grpc.RpcError):  # the test ends it
+        heard.extend(stream)
+
+
+def test_a_restart_neither_drops_a_taint_that_still_holds_nor_writes_it_anew(world: World) -> None:
+    first = NvmlNode(world)
+    assert first.nvml is not None
+    first.nvml.health[2].remap_pending = True
+    first.program.start()
+    try:
+        first.ready()
+        first.until(lambda: taints(first)[NAMES[2]] == [("row-remap", "pending", "NoSchedule")], "tainted", EVENTS_S)
+    finally:
+        first.program.stop()
+    before = [(s.metadata.name, s.metadata.resource_version) for s in world.slices()]
+    second = NvmlNode(world)
+    assert second.nvml is not None
+    second.nvml.health[2].remap_pending = True
+    second.program.start()
+    try:
+        second.ready()
+        assert [(s.metadata.name, s.metadata.resource_version) for s in world.slices()] == before
+        second.nvml.health[2].remap_pending = False
+        second.until(lambda: taints(second)[NAMES[2]] == [], "cleared", POLL_S)
+    finally:
+        second.program.stop()
+
+
+def test_a_taint_of_an_earlier_run_goes_at_the_first_look_when_nothing_is_wrong_any_more(world: World) -> None:
+    first = NvmlNode(world)
+    assert first.nvml is not None
+    first.nvml.health[2].remap_pending = True
+    first.program.start()
+    try:
+        first.ready()
+        first.until(lambda: taints(first)[NAMES[2]], "tainted", EVENTS_S)
+    finally:
+        first.program.stop()
+    second = NvmlNode(world)
+    second.program.start()
+    try:
+        second.ready()
+        assert taints(second)[NAMES[2]] == []
+    finally:
+        second.program.stop()
+
+
+@pytest.mark.embedded_only(reason="makes the server fail")
+def test_a_taint_that_the_server_did_not_take_is_published_at_the_next_try(node: NvmlNode, faults: Faults) -> None:
+    node.program.start()
+    node.ready()
+    assert node.nvml is not None
+    faults.add(Fault(method="P(UT|ATCH)", path=".*/resourceslices/.*", status=503, times=3))
+    node.nvml.health[1].remap_failed = True
+    node.until(lambda: taints(node)[NAMES[1]] == [("row-remap", "failed", "NoSchedule")], "tainted", EVENTS_S)
+    metrics = http(node.program, "/metrics")[1]
+    assert "dracaena_plugin_publish_errors_total 3.0" in metrics
+    assert 'dracaena_plugin_slice_writes_total{operation="update"}' in metrics
+
+
+def test_a_driver_that_was_reloaded_is_found_again_and_watched_again(node: NvmlNode) -> None:
+    node.program.start()
+    node.ready()
+    gone, node.nvml = node.nvml, None
+    assert gone is not None
+    for symbol in SYMBOLS:
+        gone.refuse(symbol, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    node.until(lambda: "reading_stale 1.0" in http(node.program, "/metrics")[1], "stale", POLL_S)
+    node.until(
+        lambda: {("silent", "", "NoSchedule")} == {t for found in taints(node).values() for t in found}, "", POLL_S
+    )
+    node.nvml = FakeNvml(RECORDED)
+    node.until(lambda: taints(node)[NAMES[1]] == [], "well again", POLL_S)
+    assert "reading_stale 0.0" in http(node.program, "/metrics")[1]
+    node.nvml.health[1].recovery_action = 1
+    node.nvml.report_xid(1, 79)
+    node.until(lambda: ("xid", "79", "NoSchedule") in taints(node)[NAMES[1]], "events are heard again", EVENTS_S)

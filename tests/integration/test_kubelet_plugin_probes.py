@@ -1,0 +1,87 @@
+"""Probes: a program whose sockets kubelet cannot reach says so over HTTP and over gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from prometheus_client import CollectorRegistry
+
+from dracaena.api.errors import BadInputError
+from dracaena.kubelet_plugin.program import Program
+from dracaena.proto.grpc_health.v1 import api_pb2 as health
+from dracaena.proto.grpc_health.v1 import api_pb2_grpc as health_grpc
+from support.api_ground import ApiGround
+from support.kube import wait_for
+from support.plugin_world import CALL_S, World, http, start_process
+from support.sockets import short_folder
+
+SERVING, NOT_SERVING = health.HealthCheckResponse.SERVING, health.HealthCheckResponse.NOT_SERVING
+
+
+@pytest.fixture
+def world(server: ApiGround) -> Iterator[World]:
+    with short_folder() as folder:
+        yield World(server, folder)
+
+
+@pytest.fixture
+def plugin(world: World) -> Iterator[Program]:
+    program = Program(world.settings(grpc_health_address="127.0.0.1:0"), registry=CollectorRegistry())
+    program.start()
+    yield program
+    program.stop()
+
+
+def check(program: Program, service: str) -> int:
+    with grpc.insecure_channel(f"127.0.0.1:{program.grpc_health_port}") as channel:
+        stub = health_grpc.HealthStub(channel)  # type: ignore[no-untyped-call]  # generated
+        status: int = stub.Check(health.HealthCheckRequest(service=service), timeout=CALL_S).status
+        return status
+
+
+def test_liveness_comes_with_the_sockets_and_readiness_with_the_publication(world: World, plugin: Program) -> None:
+    assert [check(plugin, service) for service in ("", "liveness", "readiness")] == [SERVING, SERVING, NOT_SERVING]
+    assert (http(plugin, "/healthz")[0], http(plugin, "/readyz")[0]) == (200, 503)
+    world.register()
+    wait_for(lambda: check(plugin, "readiness") == SERVING, "ready")
+    assert http(plugin, "/readyz")[0] == 200
+
+
+def test_a_socket_that_somebody_removed_is_a_reason_for_a_new_start(world: World, plugin: Program) -> None:
+    socket = world.socket()
+    socket.unlink()
+    assert http(plugin, "/healthz") == (503, f"not alive: socket {socket} does not answer: UNAVAILABLE\n")
+    assert [check(plugin, service) for service in ("", "liveness")] == [NOT_SERVING, NOT_SERVING]
+
+
+def test_a_service_that_is_not_there_is_not_found(plugin: Program) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        check(plugin, "other")
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    assert "no service 'other' here, there are '', 'liveness', 'readiness'" in str(caught.value.details())
+
+
+def test_the_health_service_is_off_unless_it_is_asked_for(world: World) -> None:
+    program = Program(world.settings(), registry=CollectorRegistry())
+    program.start()
+    try:
+        assert program.grpc_health_port is None
+    finally:
+        program.stop()
+
+
+def test_a_port_that_is_taken_is_named_and_nothing_stays(world: World, plugin: Program) -> None:
+    address = f"127.0.0.1:{plugin.http_port}"
+    second = Program(world.settings(pod_uid="uid-2", grpc_health_address=address), registry=CollectorRegistry())
+    with pytest.raises(BadInputError, match=f"gRPC health address {address}: cannot listen"):
+        second.start()
+    assert not list((world.kubelet / "plugins_registry").glob("*uid-2*"))
+
+
+def test_an_address_without_a_port_ends_in_one_line(world: World) -> None:
+    process = start_process(world, more=["--grpc-health-address", "localhost"])
+    _, text = process.communicate(timeout=CALL_S)
+    assert (process.returncode, len(text.splitlines())) == (2, 1)
+    assert "--grpc-health-address: 'localhost' is not host:port" in text

@@ -1,0 +1,110 @@
+"""A whole plugin on NVML: a fake library under the real pynvml, a driver root on disk, an API server.
+
+Time is the test's: it stands still while the driver is asked, or a slow machine would look like a driver that hangs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from dracaena.api.machine import Machine
+from dracaena.api.names import gpu_device_name, taint_key
+from dracaena.api.topology import topology_from_matrix
+from dracaena.kubelet_plugin.adapters.mig_access import MigAccess
+from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
+from dracaena.kubelet_plugin.adapters.nvml_library import DriverNotReadyError, NvmlLibrary
+from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
+from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
+from dracaena.kubelet_plugin.program import Program
+from support.clock import FakeClock
+from support.fake_nvml import FakeMig, FakeNvml
+from support.kube import wait_for
+from support.plugin_world import DRIVER, MACHINE, NODE, World
+
+RECORDED = read_machine(MACHINE)
+NAMES = [gpu_device_name(gpu.uuid) for gpu in RECORDED.gpus]
+MIG = FakeMig(0, 0, "MIG-00000000-0000-4000-8000-000000000001", "NVIDIA MIG 1g.5gb", gpu_instance=7, start=4)
+
+
+class NvmlNode:
+    """A plugin whose driver is a fake; without `nvml` the driver is not there yet."""
+
+    def __init__(self, world: World, **changes: Any) -> None:
+        self.world = world
+        self.nvml: FakeNvml | None = FakeNvml(RECORDED)
+        self.clock = FakeClock()
+        self.source = NvmlMachine(
+            NODE,
+            NvmlReader(NvmlLibrary(self._library)),
+            Sysfs(str(world.folder / "sys")),
+            MigAccess(str(world.folder / "proc")),
+        )
+        self.program = Program(
+            world.settings(machine="", **changes), clock=self.clock, registry=CollectorRegistry(), source=self.source
+        )
+
+    def _library(self) -> object:
+        if self.nvml is None:
+            raise DriverNotReadyError("waiting for the NVIDIA driver: no library")
+        return self.nvml
+
+    def until(self, condition: Callable[[], Any], what: str, step_s: float = 0.1, *, hanging: bool = False) -> Any:
+        def look() -> Any:
+            if hanging or not self.source.doing():
+                self.clock.advance(step_s / 10)
+            return condition()
+
+        return wait_for(look, what, timeout_s=30)
+
+    def devices(self) -> list[str]:
+        return [device.name for s in self.world.slices() for device in s.spec.devices]
+
+    def ready(self) -> None:
+        self.world.register()
+        self.until(lambda: self.program.ready() is None, "ready")
+
+    def spec(self, claim: Any) -> dict[str, Any]:
+        document = json.loads(self.world.spec_text(claim))
+        assert isinstance(document, dict)
+        return document
+
+
+def taints(node: NvmlNode) -> dict[str, list[tuple[str, str, str]]]:
+    """Return what is published on each device beside the taint that all have."""
+    return {
+        device.name: [
+            (taint.key.removeprefix(f"{DRIVER}/"), taint.value, taint.effect)
+            for taint in device.taints
+            if taint.key != taint_key(DRIVER)
+        ]
+        for s in node.world.slices()
+        for device in s.spec.devices
+    }
+
+
+def times(node: NvmlNode) -> dict[tuple[str, str], str | None]:
+    return {
+        (device.name, taint.key): taint.time_added
+        for s in node.world.slices()
+        for device in s.spec.devices
+        for taint in device.taints
+    }
+
+
+def node_events(node: NvmlNode) -> list[str]:
+    return sorted(event.reason for event in node.world.events())
+
+
+def without_last_gpu(machine: Machine) -> Machine:
+    gpus = machine.gpus[:-1]
+    return replace(
+        machine,
+        gpus=gpus,
+        topology=topology_from_matrix([["X" if a == b else "SYS" for b in range(len(gpus))] for a in range(len(gpus))]),
+    )

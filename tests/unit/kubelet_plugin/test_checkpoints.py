@@ -1,0 +1,113 @@
+"""What Checkpoints remembers of the files is what the files say, whoever wrote them."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dracaena.api.errors import DracaenaError
+from dracaena.api.names import ClaimUid
+from dracaena.kubelet_plugin.adapters.files import DocumentFolder, FileSteps
+from dracaena.kubelet_plugin.checkpoints import Checkpoints
+from support.plugin import ThreadLock, prepared_claim
+
+CLAIMS = ("a", "b", "c")
+BOOT = "boot-1"
+
+
+class QuickSteps(FileSteps):
+    """Leaves out what only a power cut would tell."""
+
+    def fsync(self, descriptor: int) -> None:
+        pass
+
+
+class FailingSteps(FileSteps):
+    """The next rename fails where `fails` is set."""
+
+    fails = False
+
+    def rename(self, source: Path, target: Path) -> None:
+        if self.fails:
+            self.fails = False
+            raise OSError(28, "No space left on device")
+        super().rename(source, target)
+
+
+def instance(folder: Path, lock: ThreadLock, steps: FileSteps | None = None) -> Checkpoints:
+    return Checkpoints(DocumentFolder(folder, steps=steps or QuickSteps()), BOOT, lambda: lock.turn)
+
+
+def fresh(folder: Path) -> Checkpoints:
+    return instance(folder, ThreadLock())
+
+
+@settings(deadline=None, max_examples=40)  # real files
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(
+                st.booleans(), st.sampled_from(["start", "finish", "remove", "break", "look"]), st.sampled_from(CLAIMS)
+            ),
+            max_size=4,
+        ),
+        max_size=8,
+    )
+)
+def test_two_instances_that_take_turns_see_what_the_files_say(turns: list[list[tuple[bool, str, str]]]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder, lock = Path(name), ThreadLock()
+        one, other = instance(folder, lock), instance(folder, lock)
+        for steps in turns:
+            # All of a turn is done by one instance: the other waits for the lock.
+            mine = one if steps and steps[0][0] else other
+            with lock.hold():
+                for _, step, claim in steps:
+                    if step == "start":
+                        mine.start(prepared_claim(claim))
+                    elif step == "finish":
+                        mine.finish(mine.start(prepared_claim(claim, (1,))))
+                    elif step == "remove":
+                        mine.remove(ClaimUid(f"{claim}-uid"))
+                    assert mine.load_by_boot() == fresh(folder).load_by_boot()
+            if any(step == "break" for _, step, _ in steps):  # somebody else, without our lock
+                (folder / "a-uid.json").write_bytes(b"broken")
+            with lock.hold():
+                assert one.load_by_boot() == other.load_by_boot() == fresh(folder).load_by_boot()
+
+
+def test_a_write_that_failed_leaves_what_is_on_disk(tmp_path: Path) -> None:
+    lock, steps = ThreadLock(), FailingSteps()
+    checkpoints = instance(tmp_path, lock, steps)
+    with lock.hold():
+        started = checkpoints.start(prepared_claim("a"))
+        checkpoints.load_all()
+        steps.fails = True
+        with pytest.raises(DracaenaError):
+            checkpoints.finish(started)
+        assert checkpoints.load_all() == fresh(tmp_path).load_all()
+        assert checkpoints.prepared() == ()
+
+
+def test_the_folder_is_looked_at_once_a_turn(tmp_path: Path) -> None:
+    class Counting(DocumentFolder):
+        looks = 0
+
+        def stamps(self, suffix: str) -> dict[str, tuple[int, int, int, int]]:
+            self.looks += 1
+            return dict(super().stamps(suffix))
+
+    lock, folder = ThreadLock(), Counting(tmp_path)
+    checkpoints = Checkpoints(folder, BOOT, lambda: lock.turn)
+    with lock.hold():
+        checkpoints.load_all()
+        checkpoints.finish(checkpoints.start(prepared_claim("a")))
+        assert [p.claim.name for p in checkpoints.prepared()] == ["a"]
+        assert folder.looks == 1
+    with lock.hold():
+        assert [p.claim.name for p in checkpoints.prepared()] == ["a"]
+        assert folder.looks == 2

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dracaena.api.names import PodUid
+from dracaena.api.objects import Pod
+from dracaena.kubelet_plugin.grants import Grants
+from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
+from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
+from support.plugin import DRIVER, make_pod, prepared_claim
+
+PODS = tuple(f"pod-{n}" for n in range(4))
+CLAIMS = tuple(f"claim-{n}" for n in range(3))
+
+
+def pod(name: str, claims: tuple[str, ...], phase: str, version: int) -> Pod:
+    uses = [(claim, "") for claim in claims]
+    return make_pod(name, {"main": uses}, claims={claim: claim for claim in claims}, phase=phase, version=str(version))
+
+
+def claim(name: str, gpu: int, users: frozenset[str]) -> PreparedClaim:
+    consumers = tuple(PodUid(f"{user}-uid") for user in sorted(users))
+    return dataclasses.replace(prepared_claim(name, (gpu,)), consumers=consumers)
+
+
+some_claims = st.lists(st.sampled_from(CLAIMS), unique=True).map(tuple)
+pods = st.dictionaries(st.sampled_from(PODS), st.tuples(some_claims, st.sampled_from(["Running", "Failed"])))
+prepared = st.dictionaries(
+    st.sampled_from(CLAIMS), st.tuples(st.integers(0, 7), st.frozensets(st.sampled_from(PODS))), max_size=3
+)
+
+
+@given(st.lists(st.tuples(pods, prepared, st.booleans()), min_size=1, max_size=5))
+def test_what_is_kept_is_what_is_worked_out_anew(
+    looks: list[tuple[dict[str, tuple[tuple[str, ...], str]], dict[str, tuple[int, frozenset[str]]], bool]],
+) -> None:
+    kept = Grants(DRIVER, GpuForm.UUID)
+    known: dict[tuple[str, tuple[str, ...], str], Pod] = {}
+    for at, (wanted_pods, wanted_claims, told_anew) in enumerate(looks):
+        if told_anew:  # the watch gives new objects, which may say the same
+            known.clear()
+        shown = [
+            known.setdefault((name, claims, phase), pod(name, claims, phase, at))
+            for name, (claims, phase) in sorted(wanted_pods.items())
+        ]
+        given_now = [claim(name, gpu, users) for name, (gpu, users) in sorted(wanted_claims.items())]
+        assert kept.of(shown, given_now) == Grants(DRIVER, GpuForm.UUID).of(shown, given_now)
+
+
+def test_a_pod_of_which_nothing_changed_is_not_worked_out_again() -> None:
+    grants = Grants(DRIVER, GpuForm.UUID)
+    same, changing = make_pod("same", claims={"claim": "a"}), make_pod("changing", claims={"claim": "b"})
+    a = dataclasses.replace(prepared_claim("a", (0,)), consumers=(PodUid("same-uid"),))
+    b = dataclasses.replace(prepared_claim("b", (1,)), consumers=(PodUid("changing-uid"),))
+    first = grants.of([same, changing], [a, b])
+    later = msgspec.structs.replace(changing, spec=changing.spec)
+    second = grants.of([same, later], [a, b])
+    assert second[0] is first[0]
+    assert second[1] is not first[1]
+    assert grants.of([same, later], [a])[1].entries == ()
