@@ -8,7 +8,7 @@ RUN := $(BIN)/python -P
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long unit integration e2e device-test bench conformance peer-cases check format lint types imports proto lock image clean
+.PHONY: help demo test test-long unit integration e2e e2e-soak device-test bench bench-node bench-cluster conformance peer-cases check format lint types imports proto lock wheels image chart clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,11 +30,20 @@ integration: $(VENV)/dev.stamp ## whole programs over real sockets on the embedd
 e2e: $(VENV)/dev.stamp ## real Kubernetes, kubelet and containerd on this machine (root; docs/dev/e2e.md)
 	@PYTHONPATH=tests $(RUN) -m e2e.run $(E2E)
 
+e2e-soak: $(VENV)/dev.stamp ## faults for SOAK_S seconds (600) on a real control plane, and a checker beside them (root; docs/dev/e2e.md)
+	@PYTHONPATH=tests $(RUN) -m e2e.soak.run $(SOAK)
+
 device-test: $(VENV)/dev.stamp ## read a real GPU: discovery, slices, CDI, prepare
 	@$(RUN) -m pytest -q -s tests/device/on_real_gpu.py
 
 bench: $(VENV)/dev.stamp ## ours beside the systems before us, as tables with ratios and floors (docs/bench.md; BENCH="quality -o json")
 	@PYTHONPATH=tests $(RUN) -m bench.run $(BENCH)
+
+bench-cluster: $(VENV)/dev.stamp ## pods bound per second with our controller and without, on a real control plane (root; docs/bench.md)
+	@PYTHONPATH=tests $(RUN) -m bench.cluster.run $(BENCH)
+
+bench-node: $(VENV)/dev.stamp ## prepare and unprepare, start, leaks, the plugin at rest (15 minutes; BENCH="--rest-s 60 --calls 100 -o json")
+	@PYTHONPATH=tests $(RUN) -m bench.node.run $(BENCH)
 
 conformance: $(VENV)/dev.stamp ## the cases of the folder named by DRACAENA_CONFORMANCE_DIR
 	@PYTHONPATH=tests $(RUN) -m conformance.run
@@ -68,11 +77,24 @@ lock: $(VENV)/dev.stamp ## resolve requirements/*.in anew (names, versions and h
 
 LOCK_FLAGS := --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate
 
-image: ## build the container image with docker
-	docker build -t dracaena:dev .
+wheels: $(VENV)/runtime.stamp ## put all that the image holds into wheels/, for the Python of its base (IMAGE_PYTHON=3.13, MACHINE=x86_64)
+	@$(RUN) deploy/image/wheels.py --python $(IMAGE_PYTHON) --machine $(MACHINE)
+
+image: wheels ## build the container image with buildah or docker (IMAGE=name, BASE=image with python3)
+	@if command -v buildah >/dev/null; then buildah build --build-arg BASE=$(BASE) --tag $(IMAGE) .; \
+	elif docker info >/dev/null 2>&1; then docker build --build-arg BASE=$(BASE) --tag $(IMAGE) .; \
+	else echo "make image: neither buildah nor a running docker is here" >&2; exit 1; fi
+
+IMAGE := docker.io/dracaena/dracaena:0.1.0
+BASE := docker.io/library/python:3.13-slim-trixie
+IMAGE_PYTHON := 3.13
+MACHINE := $(shell uname -m)
+
+chart: $(VENV)/runtime.stamp ## write what follows from other files into the chart: table of values, schema of settings
+	@$(RUN) deploy/helm/generate.py
 
 clean: ## remove the virtual environment and all caches
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) build dist wheels src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 
 # One environment: the demo's packages first, the developers' tools on top of the same versions.
 $(VENV)/runtime.stamp: requirements/runtime.txt pyproject.toml setup.py

@@ -29,7 +29,7 @@ SECTIONS: Final[Mapping[str, str]] = MappingProxyType(
 """Module of each section, in the order in which they run."""
 
 NOT_MEASURED: Final = (
-    "pods bound per second, memory of the controller: they need a cluster",
+    "pods bound per second, memory of the controller: make bench-cluster",
     "prepare and unprepare, the plugin at rest: they need a node",
 )
 

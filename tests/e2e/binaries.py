@@ -51,8 +51,11 @@ _KUBERNETES_VERSION = (
 )
 _CONTAINERD = "github.com/containerd/containerd/v2"
 
+_HELM = "helm.sh/helm/v4"
+
 BUILDS = (
     Build("probe", (".",), "seconds"),
+    Build("helm", (f"{_HELM}/cmd/helm",), "3 minutes", (f"{_HELM}/internal/version.version={{version}}",), _HELM),
     Build(
         "containerd",
         tuple(f"{_CONTAINERD}/cmd/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")),
@@ -64,7 +67,14 @@ BUILDS = (
         "kubernetes",
         tuple(
             f"{_KUBERNETES}/cmd/{name}"
-            for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet")
+            for name in (
+                "kube-apiserver",
+                "kube-controller-manager",
+                "kube-proxy",
+                "kube-scheduler",
+                "kubectl",
+                "kubelet",
+            )
         ),
         "5 minutes",
         _KUBERNETES_VERSION,

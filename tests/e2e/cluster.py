@@ -17,7 +17,7 @@ from e2e.waiting import eventually
 
 NODE_NAME = "node-a"
 
-EXAMPLE_IMAGES = tuple(f"docker.io/example/{name}:1.0" for name in ("one-gpu", "linked-gpus", "shared"))
+EXAMPLE_IMAGES = ("docker.io/example/gpu-program:1.0",)
 """Names in the manifests below deploy/examples: they run as they are, with the probe inside."""
 
 NODE_READY_S = 90.0

@@ -1,4 +1,4 @@
-"""One cluster for all tests, what was logged beside each failure, and an exit code that tells a skip from a pass."""
+"""Clusters that tests share, what was logged beside each failure, and an exit code that tells a skip from a pass."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ import pytest
 from e2e import isolation
 from e2e.cluster import Cluster
 from e2e.leftovers import restore
+from e2e.made_up import MadeUpCluster
+from e2e.processes import Program
 from e2e.run import BINARIES, LOGS, MISSING, SKIPPED, TESTS
 
 _CLUSTER = pytest.StashKey[Cluster]()
+_MADE_UP = pytest.StashKey[MadeUpCluster]()
 _LOG_SIZES = pytest.StashKey[dict[str, int]]()
 
 
@@ -43,6 +46,21 @@ def installed(cluster: Cluster) -> Cluster:
     return cluster
 
 
+@pytest.fixture(scope="session")
+def _made_up(request: pytest.FixtureRequest) -> Iterator[MadeUpCluster]:
+    cluster = MadeUpCluster(Path(os.environ[BINARIES]), Path(os.environ[LOGS]))
+    request.config.stash[_MADE_UP] = cluster
+    with cluster:
+        yield cluster
+
+
+@pytest.fixture
+def made_up(_made_up: MadeUpCluster) -> Iterator[MadeUpCluster]:
+    """Give a control plane with our controller and no nodes; whatever the test makes there is removed after it."""
+    yield _made_up
+    _made_up.reset()
+
+
 @pytest.fixture(autouse=True)
 def _restored(request: pytest.FixtureRequest) -> Iterator[None]:
     """Leave nothing of a test to the next one."""
@@ -54,8 +72,7 @@ def _restored(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Note where the logs are, so that a failure shows only what belongs to it."""
-    cluster = item.config.stash.get(_CLUSTER, None)
-    item.stash[_LOG_SIZES] = {p.name: p.log_size() for p in cluster.programs} if cluster else {}
+    item.stash[_LOG_SIZES] = {program.name: program.log_size() for program in _programs(item.config)}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -64,10 +81,9 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add to the report of a failure what each program logged during the test."""
     report = yield
-    cluster = item.config.stash.get(_CLUSTER, None)
-    if report.failed and cluster is not None:
+    if report.failed:
         sizes = item.stash.get(_LOG_SIZES, {})
-        for program in cluster.programs:
+        for program in _programs(item.config):
             state = "running" if program.is_running else "not running"
             if tail := program.tail(sizes.get(program.name, 0)):
                 report.sections.append((f"{program.name}, {state}, {program.log}", tail))
@@ -90,6 +106,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         reporter.write_line(f"{count} skipped: {reason.removeprefix('Skipped: ')}")
     passed, failed = len(_reports(config, "passed")), len(_reports(config, "failed", "error"))
     reporter.write_line(f"{passed} passed, {failed} failed, {skipped.total()} skipped")
+
+
+def _programs(config: pytest.Config) -> tuple[Program, ...]:
+    """Return all programs of the clusters that were started."""
+    cluster, made_up = config.stash.get(_CLUSTER, None), config.stash.get(_MADE_UP, None)
+    return (*(cluster.programs if cluster else ()), *(made_up.programs if made_up else ()))
 
 
 def _under_the_runner() -> bool:

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from e2e.api import Api
 from e2e.processes import Program
 from e2e.waiting import eventually
 
 ADDRESS = "127.0.0.1"
-API_PORT = 6443
-"""Ports are the programs' own defaults: the run has a network namespace for itself."""
+
+_FAST = ("--kube-api-qps=1000", "--kube-api-burst=2000")
+"""More requests a second than two cores can serve: nothing waits for its turn, as 20 a second by default would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where the programs listen. The defaults are their own: the run has a network namespace for itself."""
+
+    api: int = 6443
+    etcd: int = 2379
+    etcd_peer: int = 2380
+    controller_manager: int = 10257
+    scheduler: int = 10259
+
 
 START_S = 90.0
 """kube-apiserver is ready after 5 s on two free cores; the rest is for a loaded machine."""
@@ -22,6 +36,9 @@ START_S = 90.0
 
 SERVER_STOP_S = 3.0
 """kube-apiserver would wait up to a minute for open watches; what it has said is in etcd."""
+
+
+NO_FLAGS: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +72,38 @@ def node_identity(name: str) -> Identity:
 
 
 class ControlPlane:
-    """Kubernetes without nodes. Its files are below `root`."""
+    """Kubernetes without nodes. Its files are below `root`.
 
-    def __init__(self, root: Path, binaries: Path, logs: Path, identities: Sequence[Identity]) -> None:
-        self.url = f"https://{ADDRESS}:{API_PORT}"
+    A second one in the same run needs other `ports`, and a `suffix` for the names of its logs. With `made_up_nodes`
+    nobody waits for kubelets: Node objects stay as they were made. `more_flags` are added to a program's command line,
+    by the program's name.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        binaries: Path,
+        logs: Path,
+        identities: Sequence[Identity],
+        *,
+        ports: Ports = Ports(),
+        suffix: str = "",
+        made_up_nodes: bool = False,
+        more_flags: Mapping[str, Sequence[str]] = NO_FLAGS,
+    ) -> None:
+        self.url = f"https://{ADDRESS}:{ports.api}"
+        self._ports = ports
+        self._made_up_nodes = made_up_nodes
+        self._more_flags = more_flags
         self.kubectl_path = binaries / "kubectl"
         self._root = root
         self._binaries = binaries
         self._identities = (ADMIN, CONTROLLER_MANAGER, SCHEDULER, *identities)
         root.mkdir()
-        self.etcd = Program("etcd", self._etcd_command(), logs)
-        self.apiserver = Program("kube-apiserver", self._apiserver_command(), logs, stop_s=SERVER_STOP_S)
-        self.controller_manager = Program("kube-controller-manager", self._controller_manager_command(), logs)
-        self.scheduler = Program("kube-scheduler", self._scheduler_command(), logs)
+        self.etcd = Program(f"etcd{suffix}", self._etcd_command(), logs)
+        self.apiserver = Program(f"kube-apiserver{suffix}", self._apiserver_command(), logs, stop_s=SERVER_STOP_S)
+        self.controller_manager = Program(f"kube-controller-manager{suffix}", self._controller_manager_command(), logs)
+        self.scheduler = Program(f"kube-scheduler{suffix}", self._scheduler_command(), logs)
         self.programs = (self.etcd, self.apiserver, self.controller_manager, self.scheduler)
 
     @property
@@ -149,19 +185,33 @@ class ControlPlane:
             "current-context": "e2e",
         }
 
+    @property
+    def _etcd_url(self) -> str:
+        return f"http://{ADDRESS}:{self._ports.etcd}"
+
     def _file(self, name: str) -> Path:
         return self._root / name
 
     def _etcd_command(self) -> list[str | Path]:
         # No fsync: the folder is in memory, and nothing of it is wanted after the run.
-        return ["etcd", "--data-dir", self._file("etcd"), "--unsafe-no-fsync", "--log-level=warn"]
+        return [
+            "etcd",
+            "--data-dir",
+            self._file("etcd"),
+            f"--listen-client-urls={self._etcd_url}",
+            f"--advertise-client-urls={self._etcd_url}",
+            f"--listen-peer-urls=http://{ADDRESS}:{self._ports.etcd_peer}",
+            "--unsafe-no-fsync",
+            "--log-level=warn",
+            *self._more_flags.get("etcd", ()),
+        ]
 
     def _apiserver_command(self) -> list[str | Path]:
         return [
             self._binaries / "kube-apiserver",
-            "--etcd-servers=http://127.0.0.1:2379",
+            f"--etcd-servers={self._etcd_url}",
             f"--bind-address={ADDRESS}",
-            f"--secure-port={API_PORT}",
+            f"--secure-port={self._ports.api}",
             f"--advertise-address={ADDRESS}",
             "--endpoint-reconciler-type=none",  # nobody reaches the server through the kubernetes service
             f"--cert-dir={self.authority.parent}",
@@ -174,18 +224,22 @@ class ControlPlane:
             f"--service-account-signing-key-file={self._file('service-accounts.key')}",
             "--kubelet-preferred-address-types=InternalIP",
             "--shutdown-delay-duration=0s",
+            *self._more_flags.get("kube-apiserver", ()),
         ]
 
     def _controller_manager_command(self) -> list[str | Path]:
         return [
             self._binaries / "kube-controller-manager",
+            *(["--controllers=*,-node-lifecycle-controller", *_FAST] if self._made_up_nodes else []),
             f"--kubeconfig={self.kubeconfig(CONTROLLER_MANAGER)}",
             f"--bind-address={ADDRESS}",
+            f"--secure-port={self._ports.controller_manager}",
             "--leader-elect=false",
             "--use-service-account-credentials=true",
             f"--service-account-private-key-file={self._file('service-accounts.key')}",
             f"--root-ca-file={self.authority}",
             f"--flex-volume-plugin-dir={self._file('volume-plugins')}",
+            *self._more_flags.get("kube-controller-manager", ()),
         ]
 
     def _scheduler_command(self) -> list[str | Path]:
@@ -193,6 +247,9 @@ class ControlPlane:
             self._binaries / "kube-scheduler",
             f"--kubeconfig={self.kubeconfig(SCHEDULER)}",
             f"--bind-address={ADDRESS}",
+            f"--secure-port={self._ports.scheduler}",
+            *(_FAST if self._made_up_nodes else []),
             "--leader-elect=false",
             "--v=2",
+            *self._more_flags.get("kube-scheduler", ()),
         ]

@@ -6,6 +6,7 @@ import json
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ class Installation:
     def __init__(self, control_plane: ControlPlane, node: Node, gpus: StandInGpus, logs: Path) -> None:
         self._control_plane = control_plane
         self._node = node
+        self._gpus = gpus
+        self._logs = logs
         self.controller = Program("dracaena-controller", self._controller_command(), logs)
         self.plugin = Program("dracaena-kubelet-plugin", self._plugin_command(gpus), logs)
         self.programs = (self.controller, self.plugin)
@@ -70,11 +73,17 @@ class Installation:
         A pod that is bound before kubelet knows the plugin waits for kubelet's next sync.
         """
         for program, port in ((self.controller, CONTROLLER_PORT), (self.plugin, PLUGIN_PORT)):
-            ready = partial(_serves, port, "/readyz")
+            ready = partial(serves, port, "/readyz")
             eventually(ready, f"{program.name} is ready", within_s=START_S, programs=(program,))
-        registered = partial(_serves, PLUGIN_PORT, "/metrics", "dracaena_plugin_registered 1.0")
+        registered = partial(serves, PLUGIN_PORT, "/metrics", "dracaena_plugin_registered 1.0")
         eventually(registered, "kubelet takes the plugin", within_s=START_S, programs=self.programs)
         eventually(self.slices, "the devices are published", within_s=START_S, programs=self.programs)
+
+    def another_plugin(self, pod_uid: str, port: int, environment: Mapping[str, str] | None = None) -> Program:
+        """Return one more instance of the plugin, not started, as the pod of this UID runs it during an upgrade."""
+        flags = (f"--pod-uid={pod_uid}", f"--http-address=127.0.0.1:{port}")
+        command = (*self._plugin_command(self._gpus), *flags)
+        return Program(f"dracaena-kubelet-plugin-{pod_uid}", command, self._logs, environment=environment)
 
     def slices(self) -> list[Any]:
         """Return the ResourceSlices of our driver on this node."""
@@ -127,7 +136,7 @@ class Installation:
         ]
 
 
-def _serves(port: int, path: str, text: str = "") -> bool:
+def serves(port: int, path: str, text: str = "") -> bool:
     try:
         return text in _read(port, path)
     except (urllib.error.URLError, ConnectionError, TimeoutError):

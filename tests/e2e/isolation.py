@@ -25,10 +25,10 @@ NODE_ADDRESS = "10.97.0.1"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-def command(arguments: Sequence[str]) -> list[str]:
-    """Return the command that runs pytest with these arguments in a world of its own."""
+def command(arguments: Sequence[str], *, module: str = "pytest") -> list[str]:
+    """Return the command that runs a module, pytest by default, with these arguments in a world of its own."""
     namespaces = ["unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc", "--propagation", "private", "--"]
-    return [*namespaces, sys.executable, "-P", "-m", "e2e.isolation", *arguments]
+    return [*namespaces, sys.executable, "-P", "-m", "e2e.isolation", module, *arguments]
 
 
 def set_boot_id(value: str) -> None:
@@ -52,11 +52,11 @@ def _call(*arguments: str) -> None:
     subprocess.run(arguments, check=True)
 
 
-def _run(arguments: Sequence[str]) -> int:
-    """Run pytest and take in every process that loses its parent, as a first process must."""
-    # Ctrl-C reaches pytest by itself; this process waits until pytest has ended the cluster in order.
+def _run(module: str, arguments: Sequence[str]) -> int:
+    """Run the module and take in every process that loses its parent, as a first process must."""
+    # Ctrl-C reaches the module by itself; this process waits until it has ended the cluster in order.
     signal.signal(signal.SIGINT, lambda _number, _frame: None)
-    tests = subprocess.Popen([sys.executable, "-P", "-m", "pytest", *arguments])
+    tests = subprocess.Popen([sys.executable, "-P", "-m", module, *arguments])
     signal.signal(signal.SIGTERM, lambda _number, _frame: tests.send_signal(signal.SIGINT))
     while True:
         pid, status = os.wait()
@@ -67,4 +67,4 @@ def _run(arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     _prepare()
-    sys.exit(_run(sys.argv[1:]))
+    sys.exit(_run(sys.argv[1], sys.argv[2:]))

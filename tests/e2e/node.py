@@ -114,7 +114,7 @@ class Node:
     def power_on(self) -> None:
         """Start again in a new boot."""
         self._restarts += 1
-        isolation.set_boot_id(str(uuid.UUID(int=self._restarts, version=4)))
+        isolation.set_boot_id(str(uuid.UUID(int=1 + self._restarts, version=4)))  # the run began in boot 1
         self.start_containerd()
         self.kubelet.start()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ NAMESPACE = "default"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 CLAIMS = f"/apis/resource.k8s.io/v1/namespaces/{NAMESPACE}/resourceclaims"
 TEMPLATES = f"/apis/resource.k8s.io/v1/namespaces/{NAMESPACE}/resourceclaimtemplates"
+EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
 DEVICE_CLASS = "gpu.dracaena.dev"
 
 RUN_S = 60.0
@@ -37,6 +39,11 @@ class Pod:
     node_selector: Mapping[str, str] = field(default_factory=dict)
     restart_policy: str = "Never"
     priority_class: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    requests: Mapping[str, str] = field(default_factory=dict)
+    """What the container asks for, for example `{"cpu": "2"}`."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of the spec."""
 
     @property
     def path(self) -> str:
@@ -55,7 +62,10 @@ class Pod:
             "imagePullPolicy": "Never",
             "args": ["show-and-wait"],
             "env": [{"name": name, "value": value} for name, value in self.environment.items()],
-            "resources": {"claims": [{"name": claim["name"]} for claim in resource_claims]},
+            "resources": {
+                "claims": [{"name": claim["name"]} for claim in resource_claims],
+                "requests": dict(self.requests),
+            },
         }
         spec = {
             "restartPolicy": self.restart_policy,
@@ -65,8 +75,10 @@ class Pod:
             "nodeSelector": dict(self.node_selector),
             "resourceClaims": resource_claims,
             "containers": [container],
+            **self.more,
         }
-        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": self.name}, "spec": spec}
+        metadata = {"name": self.name, "labels": dict(self.labels)}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def claim_spec(count: int = 1, **request: Any) -> dict[str, Any]:
@@ -123,7 +135,7 @@ def wait_event(api: Api, pod: Pod, reason: str, text: str) -> str:
 
 def pod_events(api: Api, pod: Pod, reason: str) -> list[str]:
     """Return the messages of the Events on a pod that have this reason."""
-    found = api.items(f"/api/v1/namespaces/{NAMESPACE}/events")
+    found = api.items(EVENTS)
     return [e["message"] for e in found if e["involvedObject"].get("name") == pod.name and e.get("reason") == reason]
 
 
@@ -173,12 +185,12 @@ def why(api: Api, pod: Pod) -> str:
         for c in status.get("conditions", ())
     ]
     lines += [f"container {c['name']}: {json.dumps(c.get('state'))}" for c in status.get("containerStatuses", ())]
-    lines += [
+    told = Counter(
         f"event {e.get('reason')}: {e.get('message')}"
-        for e in api.items(f"/api/v1/namespaces/{NAMESPACE}/events")
+        for e in api.items(EVENTS)
         if e["involvedObject"].get("uid") == found["metadata"]["uid"]
-    ]
-    return "\n".join(lines)
+    )
+    return "\n".join([*lines, *(f"{text} ({count} times)" for text, count in told.items())])
 
 
 def pod_claims(api: Api, pod: Pod) -> dict[str, Any]:

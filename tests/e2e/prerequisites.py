@@ -53,6 +53,13 @@ def missing(*, built: bool) -> tuple[str, ...]:
     return (*_missing_programs(), *(() if built else _missing_go()), *_missing_rights())
 
 
+def missing_for_chart() -> tuple[str, ...]:
+    """Return one line for each thing that is missing for pods that reach the API server, beside what all tests need."""
+    if platform.system() != "Linux" or shutil.which("iptables"):
+        return ()
+    return ("iptables: not on PATH (Debian package iptables)",)
+
+
 def cni_folder() -> Path | None:
     """Return the folder that has all the CNI plugins that a pod's network needs."""
     complete = (folder for folder in CNI_FOLDERS if all((folder / plugin).exists() for plugin in CNI_PLUGINS))

@@ -53,6 +53,7 @@ class Program:
         self._environment = {**os.environ, **(environment or {})}
         self._stop_s = stop_s
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_wanted = False
 
     @property
     def is_running(self) -> bool:
@@ -64,10 +65,17 @@ class Program:
         """Whether it was ever started."""
         return self._process is not None
 
+    @property
+    def pid(self) -> int:
+        """The process id of the last start."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self, *more: str) -> None:
         """Start it, this time with `more` arguments; its log goes on where it was."""
         if self.is_running:
             raise ProgramEndedError(f"{self.name} runs already")
+        self._is_wanted = True
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*self._command, *more],
@@ -80,6 +88,7 @@ class Program:
 
     def stop(self) -> None:
         """End it in order with SIGTERM, by force after stop_s."""
+        self._is_wanted = False
         if self._process is None:
             return
         self._process.terminate()
@@ -101,13 +110,24 @@ class Program:
 
     def kill(self) -> None:
         """End it and the helpers it started with SIGKILL, as a crash does."""
+        self._is_wanted = False
         if self._process is None or self._process.poll() is not None:
             return
         end_group(self._process)
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let it stand still inside the block: it keeps its connections and answers nothing."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self._process.pid, signal.SIGCONT)
+
     def check(self) -> None:
         """Raise ProgramEndedError when it was started and has ended by itself."""
-        if self._process is not None and not self.is_running:
+        if self._process is not None and self._is_wanted and not self.is_running:
             raise ProgramEndedError(
                 f"{self.name} ended with {self._process.returncode}; the end of {self.log}:\n{self.tail()}"
             )

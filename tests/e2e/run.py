@@ -1,4 +1,7 @@
-"""`make e2e`: check the machine, build what is not in the cache, run the tests in a world of their own.
+"""`make e2e`: check the machine, build what is not in the cache, run the tests in worlds of their own.
+
+There are two, one after the other: a cluster on which our programs run as processes, and one on which the chart is
+installed. Each is left out when no test in it is asked for.
 
 Exit code: 0 all passed, 1 a test failed, 77 a test was skipped, for example all of them for want of a prerequisite.
 """
@@ -11,19 +14,26 @@ import shutil
 import signal
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
+import pytest
+
 from e2e import binaries, isolation, prerequisites
+from e2e.install import image
 from e2e.processes import end_with_parent
 
 TESTS = Path(__file__).parent
+INSTALL_TESTS = TESTS / "install"
+
 MISSING = "DRACAENA_E2E_MISSING"
 """Environment variable for conftest.py: why no test can run."""
 
 BINARIES = "DRACAENA_E2E_BINARIES"
 LOGS = "DRACAENA_E2E_LOGS"
+IMAGE_ARCHIVE = "DRACAENA_E2E_IMAGE"
 
 SKIPPED = 77
 """Exit code that test drivers (automake, meson) read as `could not run`. make turns it into its own 2."""
@@ -42,21 +52,25 @@ def main() -> int:
     options, pytest_options = parser.parse_known_args()
     cache = binaries.cache_root(os.environ)
     missing = prerequisites.missing(built=binaries.is_built(cache))
-    for line in missing:
+    missing_for_image = (*prerequisites.missing_for_chart(), *image.missing(cache))
+    for line in (*missing, *missing_for_image):
         sys.stdout.write(f"e2e: missing: {line}\n")
     sys.stdout.flush()
     if options.check:
-        return SKIPPED if missing else 0
+        return SKIPPED if missing or missing_for_image else 0
     if missing:
-        command = [sys.executable, "-P", "-m", "pytest"]
-        return _run(command, pytest_options, {MISSING: "; ".join(missing)})
+        return _run(_PYTEST, [str(TESTS), *pytest_options], {MISSING: "; ".join(missing)})
+    wants_cluster, wants_chart = (
+        options.build_only or _selects(arguments, pytest_options) for arguments in (_CLUSTER_WORLD, _CHART_WORLD)
+    )
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         folder = binaries.build(cache)
+        archive = image.build(cache) if wants_chart and not missing_for_image else None
         logs = cache / "logs"
         if not options.build_only:
             _make_fresh(logs)
-    except (binaries.BuildError, OSError) as error:
+    except (binaries.BuildError, image.ImageError, OSError) as error:
         sys.stderr.write(f"e2e: {error}\n")
         return 1
     except KeyboardInterrupt:
@@ -65,7 +79,42 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # from here on the kernel ends all that we start
     if options.build_only:
         return 0
-    return _run(isolation.command(()), pytest_options, {BINARIES: str(folder), LOGS: str(logs)})
+    environment = {BINARIES: str(folder), LOGS: str(logs)}
+    codes: list[int] = []
+    reports = (logs / "cluster.xml", logs / "chart.xml")
+    if wants_cluster or not wants_chart:  # with nothing asked for, pytest says so
+        arguments = [*_CLUSTER_WORLD, f"--junitxml={reports[0]}", *pytest_options]
+        codes.append(_run(isolation.command(()), arguments, environment))
+    if wants_chart:
+        arguments = [*_CHART_WORLD, f"--junitxml={reports[1]}", *pytest_options]
+        if archive is None:
+            codes.append(_run(_PYTEST, arguments, {MISSING: "; ".join(missing_for_image)}))
+        else:
+            codes.append(_run(isolation.command(()), arguments, environment | {IMAGE_ARCHIVE: str(archive)}))
+    if len(codes) > 1:
+        sys.stdout.write(f"{_total(reports)}\n")
+    return max(codes, key=lambda code: (code not in (0, SKIPPED), code))
+
+
+_PYTEST = (sys.executable, "-P", "-m", "pytest")
+_CLUSTER_WORLD = (str(TESTS), f"--ignore={INSTALL_TESTS}")
+_CHART_WORLD = (str(INSTALL_TESTS),)
+
+
+def _selects(arguments: Sequence[str], options: Sequence[str]) -> bool:
+    """Tell whether any test of a world is asked for."""
+    command = [*_PYTEST, "--collect-only", "-q", "-p", "no:cacheprovider", *arguments, *options]
+    done = subprocess.run(command, capture_output=True, check=False)
+    return done.returncode != pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def _total(reports: Sequence[Path]) -> str:
+    """Return the counts of all worlds together. A world that was cut off has no report: its exit code tells."""
+    suites = [suite for path in reports if path.exists() for suite in ET.parse(path).iter("testsuite")]
+    tests, failed, errors, skipped = (
+        sum(int(suite.get(key, "0")) for suite in suites) for key in ("tests", "failures", "errors", "skipped")
+    )
+    return f"{tests - failed - errors - skipped} passed, {failed + errors} failed, {skipped} skipped"
 
 
 def _make_fresh(folder: Path) -> None:
@@ -78,9 +127,8 @@ def _run(command: Sequence[str], options: Sequence[str], environment: Mapping[st
     # socket that it was cut off from is no error that would be told after the counts.
     limits = ["--timeout=300", "--timeout-method=signal", "-p", "no:unraisableexception"]
     # Skips are told at the very end, once for each reason.
-    arguments = ["-q", "-rfE", *limits, "-p", "no:cacheprovider", str(TESTS), *options]
     process = subprocess.Popen(
-        [*command, *arguments],
+        [*command, "-q", "-rfE", *limits, "-p", "no:cacheprovider", *options],
         env={**os.environ, **environment},
         preexec_fn=end_with_parent,  # noqa: PLW1509 - this process has one thread
     )

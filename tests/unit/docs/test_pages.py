@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,20 @@ import pytest
 import yaml
 
 from dracaena.api import attributes
-from dracaena.cli.main import main
+from dracaena.cli.main import build_parser, main
 
 ROOT = Path(__file__).parents[3]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 CLASSES = ROOT / "deploy" / "deviceclasses"
 _BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_FENCED = re.compile(r"^```(?:sh)?\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_TYPED = re.compile(r"(?:^|[|$] )(?:\.venv/bin/)?dracaena ([a-z][^|>#&\n]*)", re.MULTILINE)
+_NAMED = re.compile(r"`dracaena ([a-z][^`|>]*)`")
 MANIFESTS = [
     pytest.param(text, id=f"{page.name}-{number}")
     for page in PAGES
     for number, text in enumerate(_BLOCK.findall(page.read_text(encoding="utf-8")))
+    if text.startswith("apiVersion: ")
 ]
 
 
@@ -39,6 +44,31 @@ def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
         found = (page.parent / path) if path else page
         assert found.exists(), target
         assert not anchor or anchor in _anchors(found), target
+
+
+def _commands(page: Path) -> list[str]:
+    """Return what stands after `dracaena` in the commands of a page; those inside a sentence may be cut short."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    typed = [command for block in _FENCED.findall(text) for command in _TYPED.findall(block)]
+    return [*typed, *(f"{command} --help" for command in _NAMED.findall(text))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_our_own_commands_on_a_page_have_the_verbs_and_flags_that_the_page_says(
+    page: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = []
+    for command in _commands(page):
+        try:
+            build_parser().parse_args(shlex.split(command))
+        except SystemExit as end:
+            if end.code != 0:
+                refused.append(f"{command}: {capsys.readouterr().err}")
+    assert not refused
+
+
+def test_pages_hold_commands_of_ours() -> None:
+    assert len([command for page in PAGES for command in _commands(page)]) > 20
 
 
 def _node(capsys: pytest.CaptureFixture[str], folder: Path) -> Path:
@@ -64,15 +94,26 @@ def test_a_manifest_of_a_page_is_right_and_gets_its_gpus(
     assert main(["validate", str(manifest)]) == 0, capsys.readouterr().out
     assert "0 warnings" in capsys.readouterr().out
     node = _node(capsys, tmp_path)
-    documents = list(yaml.safe_load_all(text))
-    pods = [document["metadata"]["name"] for document in documents if document["kind"] == "Pod"]
-    for document in documents if not pods else ():
-        if document["kind"] == "ResourceClaimTemplate":
-            manifest.write_text(text + "---\n" + yaml.safe_dump(_pod_of(document)), encoding="utf-8")
+    users = _users(list(yaml.safe_load_all(text)))
+    manifest.write_text("---\n".join([text, *map(yaml.safe_dump, users)]), encoding="utf-8")
     assert main(["simulate", "-f", str(node), "-f", str(CLASSES), "-f", str(manifest), "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found
+    assert found or "ResourceQuota" in text
     assert all(entry["node"] == "worker-1" and entry["devices"] for entry in found)
+
+
+def _users(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what uses the classes and templates that stand there without a user."""
+    if any(document["kind"] == "Pod" for document in documents):
+        return []
+    makers = {"ResourceClaimTemplate": _pod_of, "DeviceClass": _claim_of}
+    return [makers[document["kind"]](document) for document in documents if document["kind"] in makers]
+
+
+def _claim_of(device_class: dict[str, Any]) -> dict[str, Any]:
+    request = {"name": "gpus", "exactly": {"deviceClassName": device_class["metadata"]["name"], "count": 2}}
+    spec = {"devices": {"requests": [request]}}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"}, "spec": spec}
 
 
 def _pod_of(template: dict[str, Any]) -> dict[str, Any]:

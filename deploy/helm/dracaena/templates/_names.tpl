@@ -1,0 +1,74 @@
+{{/* Names of what is in the release's namespace begin with this; 40 characters leave room for what follows. */}}
+{{- define "dracaena.name" -}}
+{{- $name := .Release.Name -}}
+{{- if not (contains .Chart.Name $name) -}}{{- $name = printf "%s-%s" $name .Chart.Name -}}{{- end -}}
+{{- $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* Labels by which a Deployment, DaemonSet or policy finds its pods. Argument: dict root, component. They never change. */}}
+{{- define "dracaena.selector" -}}
+app.kubernetes.io/name: {{ .root.Chart.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{/* Labels of every object. Argument: dict root, component. */}}
+{{- define "dracaena.labels" -}}
+{{ include "dracaena.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "dracaena.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}{{ .repository }}@{{ .digest }}{{- else -}}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "dracaena.controller" -}}{{ include "dracaena.name" . }}-controller{{- end -}}
+{{- define "dracaena.plugin" -}}{{ include "dracaena.name" . }}-kubelet-plugin{{- end -}}
+
+{{/* Names of users as the API server sees them. */}}
+{{- define "dracaena.controllerUser" -}}system:serviceaccount:{{ .Release.Namespace }}:{{ include "dracaena.controller" . }}{{- end -}}
+{{- define "dracaena.pluginUser" -}}system:serviceaccount:{{ .Release.Namespace }}:{{ include "dracaena.plugin" . }}{{- end -}}
+
+{{/* The settings files of the two programs. */}}
+{{- define "dracaena.controllerSettings" -}}
+{{- $own := dict
+  "driver-name" .Values.driverName
+  "log-level" .Values.logLevel
+  "log-format" .Values.logFormat
+  "lease-namespace" .Release.Namespace
+  "lease-name" (printf "controller.%s" .Values.driverName) -}}
+{{- toYaml (merge $own .Values.controller.settings) -}}
+{{- end -}}
+
+{{- define "dracaena.pluginSettings" -}}
+{{- $paths := .Values.kubeletPlugin.hostPaths -}}
+{{- $own := dict
+  "driver-name" .Values.driverName
+  "log-level" .Values.logLevel
+  "log-format" .Values.logFormat
+  "kubelet-root" $paths.kubelet
+  "cdi-root" $paths.cdi
+  "dev-root" $paths.devRoot
+  "driver-root" $paths.driverRoot
+  "driver-root-mount" "/driver-root"
+  "job-mapping-dir" $paths.jobMapping -}}
+{{- with .Values.kubeletPlugin.nodeSettings }}{{ $_ := set $own "sections" . }}{{ end -}}
+{{- toYaml (merge $own .Values.kubeletPlugin.settings) -}}
+{{- end -}}
+
+{{/* What puts an admission policy into force. Argument: dict name, labels. */}}
+{{- define "dracaena.binding" -}}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ .name }}
+  labels: {{- .labels | nindent 4 }}
+spec:
+  policyName: {{ .name }}
+  validationActions: [Deny]
+{{- end -}}

@@ -1,0 +1,135 @@
+"""Write what follows from other files: the table of values in README.md, and the settings in values.schema.json.
+
+`make chart` runs it; `--check` changes nothing and exits 1 where something would change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dracaena.controller.settings import ControllerSettings
+from dracaena.kubelet_plugin.settings import PluginSettings
+
+CHART = Path(__file__).parent / "dracaena"
+BEGIN, END = "<!-- values: made by `make chart` -->", "<!-- end of values -->"
+
+_OF_EACH = frozenset({"kubeconfig", "driver-name", "http-address", "log-level", "log-format"})
+OF_THE_CHART = {
+    "controller": _OF_EACH | {"leader-elect", "lease-namespace", "lease-name", "lease-identity"},
+    "kubeletPlugin": _OF_EACH
+    | {"node-name", "pod-uid", "kubelet-root", "cdi-root", "dev-root"}
+    | {"driver-root", "driver-root-mount", "job-mapping-dir"},
+}
+"""Settings that the templates set themselves, from other values or from the pod."""
+
+_ASCII_LABEL = "^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$"
+"""A label's value that is not empty."""
+
+_TYPES = {"str": "string", "bool": "boolean", "int": "integer", "float": "number"}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One documented value."""
+
+    path: str
+    default: Any
+    meaning: str
+
+
+def main() -> int:
+    """Run the command line and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing")
+    check = parser.parse_args().check
+    stale = [path for path, text in generated().items() if path.read_text(encoding="utf-8") != text]
+    for path in stale:
+        if check:
+            sys.stderr.write(f"{path} is not what `make chart` writes\n")
+        else:
+            path.write_text(generated()[path], encoding="utf-8")
+    return 1 if check and stale else 0
+
+
+def generated() -> dict[Path, str]:
+    """Return each file that is made, whole or in part, with the text that it must have."""
+    readme, schema = CHART / "README.md", CHART / "values.schema.json"
+    return {readme: _with_table(readme.read_text(encoding="utf-8")), schema: _with_settings(schema)}
+
+
+def documented(text: str) -> Iterator[Value]:
+    """Yield what values.yaml documents: each key below a comment that begins with `# -- `."""
+    defaults = yaml.safe_load(text)
+    parents: list[tuple[int, str]] = []
+    meaning = ""
+    for line in text.splitlines():
+        if comment := re.match(r" *# -- (.+)", line):
+            meaning = comment[1]
+        elif key := re.match(r"( *)([A-Za-z]\w*):", line):
+            depth = len(key[1])
+            parents = [*((d, name) for d, name in parents if d < depth), (depth, key[2])]
+            if meaning:
+                path = [name for _, name in parents]
+                yield Value(".".join(path), _at(defaults, path), meaning)
+            meaning = ""
+
+
+def _at(values: Any, path: list[str]) -> Any:
+    for name in path:
+        values = values[name]
+    return values
+
+
+def _with_table(readme: str) -> str:
+    rows = ["| value | default | meaning |", "|---|---|---|"]
+    for value in documented((CHART / "values.yaml").read_text(encoding="utf-8")):
+        default = json.dumps(value.default, ensure_ascii=False)
+        shown = "see values.yaml" if len(default) > 80 else f"`{default}`"
+        rows.append(f"| `{value.path}` | {shown} | {value.meaning.replace('|', chr(92) + '|')} |")
+    before, _, rest = readme.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n" + "\n".join(rows) + f"\n{END}{after}"
+
+
+def _with_settings(path: Path) -> str:
+    schema = json.loads(path.read_text(encoding="utf-8"))
+    for part, settings in (("controller", ControllerSettings), ("kubeletPlugin", PluginSettings)):
+        schema["properties"][part]["properties"]["settings"] = {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": dict(_settings(settings, OF_THE_CHART[part])),
+        }
+    plugin = schema["properties"]["kubeletPlugin"]["properties"]
+    plugin["nodeSettings"] = {
+        "type": "object",
+        "propertyNames": {"pattern": _ASCII_LABEL},
+        "additionalProperties": plugin["settings"],
+    }
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def _settings(settings: type[Any], left_out: frozenset[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for field in dataclasses.fields(settings):
+        name = field.name.replace("_", "-")
+        if name in left_out:
+            continue
+        rule: dict[str, Any] = {"type": _TYPES[str(field.type)], "description": field.metadata["help"]}
+        if choices := field.metadata["choices"]:
+            rule["enum"] = list(choices)
+        if (least := field.metadata["least"]) is not None:
+            rule["minimum"] = least
+        yield name, rule
+
+
+if __name__ == "__main__":
+    sys.exit(main())

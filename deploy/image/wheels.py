@@ -1,0 +1,107 @@
+"""Put all that the image holds into one folder: the wheels of the lock file, ours, and a lock file for both.
+
+Run by `make wheels` on a machine that reaches a package index; the image is built from the folder alone. Wheels must
+match the Python of the image's base, not the one that runs this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+LOCK = ROOT / "requirements" / "runtime.txt"
+
+NOT_IN_THE_IMAGE = frozenset({"setuptools"})
+"""What the lock file holds for building only."""
+
+LEFT_OUT = (".*", "tests", "docs", "deploy", "wheels", "build", "dist", "__pycache__", "*.egg-info")
+"""Of the checkout, for the build of our own wheel: it leaves folders behind, so it gets a copy."""
+
+OLDEST_GLIBC_MINOR = 17
+NEWEST_GLIBC_MINOR = 36
+"""Wheels for glibc 2.17 to 2.36, which is Debian 12's; bases with a newer one take them too."""
+
+
+def main() -> int:
+    """Run the command line and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--python", required=True, metavar="3.N", help="version of Python in the image's base")
+    parser.add_argument("--machine", default="x86_64", help="processor, as `uname -m` says (x86_64, aarch64)")
+    parser.add_argument("--output", type=Path, default=ROOT / "wheels", help="folder to write; replaced whole")
+    options = parser.parse_args()
+    try:
+        make(options.output, options.python, options.machine)
+    except subprocess.CalledProcessError as error:
+        sys.stderr.write(f"wheels: {' '.join(map(str, error.cmd))} ended with {error.returncode}\n")
+        return 1
+    return 0
+
+
+def make(output: Path, python: str, machine: str) -> None:
+    """Write the folder `output`. Raises CalledProcessError; then `output` is as it was."""
+    with tempfile.TemporaryDirectory(prefix="dracaena-wheels-") as name:
+        wheels, lock = Path(name) / "wheels", Path(name) / "wheels" / "requirements.txt"
+        wheels.mkdir()
+        blocks = [block for block in _blocks(LOCK.read_text(encoding="utf-8")) if _name(block) not in NOT_IN_THE_IMAGE]
+        lock.write_text("".join(blocks), encoding="utf-8")
+        if not _reused(output, blocks, wheels):
+            _download(lock, wheels, python, machine)
+        own = _own_wheel(Path(name) / "source", wheels)
+        digest = hashlib.sha256(own.read_bytes()).hexdigest()
+        package, version, _ = own.name.split("-", 2)
+        lock.write_text("".join([*blocks, f"{package}=={version} --hash=sha256:{digest}\n"]), encoding="utf-8")
+        if output.exists():
+            shutil.rmtree(output)
+        shutil.copytree(wheels, output)
+
+
+def _reused(earlier: Path, blocks: Sequence[str], wheels: Path) -> bool:
+    """Copy what an earlier run has fetched, if that is all: each file's hash stands in the lock."""
+    known = {hashlib.sha256(path.read_bytes()).hexdigest(): path for path in sorted(earlier.glob("*.whl"))}
+    found = [[path for digest, path in known.items() if f"sha256:{digest}" in block] for block in blocks]
+    if not all(found):
+        return False
+    for paths in found:
+        shutil.copy2(paths[0], wheels)
+    return True
+
+
+def _download(lock: Path, wheels: Path, python: str, machine: str) -> None:
+    platforms = [
+        f"--platform=manylinux_2_{minor}_{machine}" for minor in range(NEWEST_GLIBC_MINOR, OLDEST_GLIBC_MINOR - 1, -1)
+    ]
+    _pip("download", "--require-hashes", "--no-deps", "--only-binary=:all:", f"--python-version={python}",
+         *platforms, f"--dest={wheels}", f"--requirement={lock}")  # fmt: skip
+
+
+def _own_wheel(source: Path, wheels: Path) -> Path:
+    shutil.copytree(ROOT, source, symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
+    _pip("wheel", "--no-deps", "--no-index", "--no-build-isolation", f"--wheel-dir={wheels}", str(source))
+    return next(wheels.glob("dracaena-*.whl"))
+
+
+def _blocks(lock: str) -> list[str]:
+    """Return each requirement with its hashes."""
+    return re.split(r"(?m)^(?=\S)", lock)[1:]
+
+
+def _name(block: str) -> str:
+    return block.partition("==")[0]
+
+
+def _pip(*arguments: str) -> None:
+    command = [sys.executable, "-P", "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
+    subprocess.run(command, check=True)  # noqa: S603 - ours
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""From what the sides did to rows, tables and floors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Final
+
+from bench.cluster.world import COUNTS, QPS, Calm, Outcome, Side
+from bench.report import Floor, Row, Section, Table
+
+ALONE: Final = "kube-scheduler alone"
+
+FLOORS: Final = {100: (1.1, 1.2), 1_000: (1.5, 2.0), 5_000: (2.0, 3.0)}
+"""Floor and goal of pods bound per second against kube-scheduler alone, by number of nodes (DESIGN, section 8)."""
+
+MEMORY_NODES: Final = 5_000
+MEMORY_FLOOR_MIB, MEMORY_GOAL_MIB = 500.0, 350.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All sides once, in the order in which they ran; a side may have taken several rounds."""
+
+    outcomes: tuple[Outcome, ...]
+
+    def of(self, side: str) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if outcome.side == side]
+
+    def pods_per_s(self, side: str) -> float:
+        mine = self.of(side)
+        return sum(outcome.pods for outcome in mine) / sum(outcome.seconds for outcome in mine)
+
+
+def section(nodes: int, sides: Sequence[Side], runs: Sequence[Run]) -> Section:
+    """Return what was measured at one number of nodes."""
+    rows: list[Row] = []
+    floors: list[Floor] = []
+    for side in sides:
+        if side.flags is None:
+            continue
+        rows += _rows(side, runs)
+    ours = next((side for side in sides if side.flags is not None), None)
+    if ours is not None and any(side.flags is None for side in sides) and nodes in FLOORS:
+        floor, goal = FLOORS[nodes]
+        ratio = _mean_rate(ours.name, runs) / _mean_rate(ALONE, runs)
+        floors.append(
+            Floor(f"pods bound per second, {nodes:,} nodes, against {ALONE}", ratio, floor, "x", goal, at_least=True)
+        )
+    if ours is not None and nodes == MEMORY_NODES:
+        name = f"controller memory, {nodes:,} nodes x 8 GPUs, most while pods were bound"
+        floors.append(Floor(name, _peak_mib(ours.name, runs), MEMORY_FLOOR_MIB, "MiB", MEMORY_GOAL_MIB))
+    return Section(
+        title=f"{nodes:,} nodes x 8 GPUs",
+        rows=tuple(rows),
+        tables=(_rates(sides, runs), _cpu(sides, runs)),
+        floors=tuple(floors),
+        notes=_notes(runs),
+    )
+
+
+def _rows(side: Side, runs: Sequence[Run]) -> list[Row]:
+    has_alone = any(run.of(ALONE) for run in runs)
+
+    def row(name: str, ours: float | None, theirs: float | None = None, unit: str = "", **fields: object) -> Row:
+        against = {"against": ALONE} if has_alone and theirs is not None else {}
+        return Row(f"{side.name}: {name}", ours, theirs, unit, **against, **fields)  # type: ignore[arg-type]
+
+    ratios = [run.pods_per_s(side.name) / run.pods_per_s(ALONE) for run in runs if has_alone]
+    spread = f"ratio of each run: {', '.join(f'{ratio:.2f}' for ratio in ratios)}" if ratios else ""
+    theirs = _mean_rate(ALONE, runs) if has_alone else None
+    mine = _latencies(side.name, runs)
+    other = _latencies(ALONE, runs)
+    calm, other_calm = (_merged(_calm(name, runs), "latencies_s") for name in (side.name, ALONE))
+    binds, other_binds = (_merged(_calm(name, runs), "binds_s") for name in (side.name, ALONE))
+    return [
+        row("pods bound", _mean_rate(side.name, runs), theirs, "pods/s", more_is_better=True, note=spread),
+        row("claim created to allocated, all at once, p50", _at(mine, 50), _at(other, 50), "s"),
+        row("claim created to allocated, all at once, p99", _at(mine, 99), _at(other, 99), "s"),
+        row("claim created to allocated, one by one, p50", _at(calm, 50), _at(other_calm, 50), "s"),
+        row("claim created to allocated, one by one, p99", _at(calm, 99), _at(other_calm, 99), "s"),
+        row("pod created to bound, one by one, p50", _at(binds, 50), _at(other_binds, 50), "s"),
+        row("pod created to bound, one by one, p99", _at(binds, 99), _at(other_binds, 99), "s"),
+        row("refusals by kube-scheduler for one pod", _refused(side.name, runs), _refused(ALONE, runs)),
+        row(
+            "mean B/ideal of claims of 2 and 4 GPUs",
+            _quality(side.name, runs),
+            _quality(ALONE, runs),
+            more_is_better=True,
+        ),
+        row("nodes with a GPU in use", _nodes(side.name, runs), _nodes(ALONE, runs) if has_alone else None, "nodes"),
+        row("controller memory, most", _peak_mib(side.name, runs), unit="MiB"),
+        row("controller memory, at the end", _end_mib(side.name, runs), unit="MiB"),
+        row("controller CPU at rest", _idle_percent(side.name, runs), unit="% of a core"),
+        row("controller CPU for one pod", _controller_ms(side.name, runs), unit="ms"),
+    ]
+
+
+def _rates(sides: Sequence[Side], runs: Sequence[Run]) -> Table:
+    lines = [
+        (str(place), outcome.side, str(outcome.pods), f"{outcome.created_s:.1f}", f"{outcome.seconds:.1f}",
+         f"{outcome.pods / outcome.seconds:.1f}")
+        for place, run in enumerate(runs, start=1)
+        for outcome in run.outcomes
+    ]  # fmt: skip
+    return Table(
+        "Rounds, in their order", ("run", "side", "pods", "created in s", "bound in s", "pods/s"), tuple(lines)
+    )
+
+
+def _cpu(sides: Sequence[Side], runs: Sequence[Run]) -> Table:
+    """Tell what bounds the result: the CPU seconds of each program, and how much of the machine that is."""
+    cores = os.cpu_count() or 1
+    names = sorted({name for run in runs for outcome in run.outcomes for name in outcome.cpu_s})
+    lines = []
+    for side in sides:
+        mine = [outcome for run in runs for outcome in run.of(side.name)]
+        pods, seconds = sum(outcome.pods for outcome in mine), sum(outcome.seconds for outcome in mine)
+        spent = {name: sum(outcome.cpu_s.get(name, 0.0) for outcome in mine) for name in names}
+        cells = [f"{spent[name] / pods * 1_000:.1f}" if spent[name] else "-" for name in names]
+        total = sum(spent.values())
+        lines.append((side.name, *cells, f"{total / pods * 1_000:.1f}", f"{total / seconds / cores:.0%}"))
+    return Table("CPU milliseconds for one pod", ("side", *names, "all", "of the machine"), tuple(lines))
+
+
+def _notes(runs: Sequence[Run]) -> tuple[str, ...]:
+    pods = ", ".join(map(str, sorted({outcome.pods for run in runs for outcome in run.outcomes})))
+    counts = ", ".join(map(str, COUNTS))
+    load = ", ".join(f"{load:.1f}" for load in os.getloadavg())
+    return (
+        f"Pods of {counts} GPUs from claim templates, as many of each, created at once: {pods} a round.",
+        "All pods fitted and were bound; no device was given twice.",
+        f"Same flags for both sides: clients of kube-scheduler and kube-controller-manager may send {QPS} requests/s.",
+        f"Machine: {_processor()}, {os.cpu_count()} CPUs, load average {load} at the end; the bench runs on it too.",
+    )
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown CPU")
+
+
+def _mean_rate(side: str, runs: Sequence[Run]) -> float:
+    return fmean(run.pods_per_s(side) for run in runs)
+
+
+def _latencies(side: str, runs: Sequence[Run]) -> list[float]:
+    return sorted(value for run in runs for outcome in run.of(side) for value in outcome.latencies_s)
+
+
+def _calm(side: str, runs: Sequence[Run]) -> list[Calm]:
+    return [outcome.calm for run in runs for outcome in run.of(side)]
+
+
+def _merged(calm: Sequence[Calm], name: str) -> list[float]:
+    return sorted(value for one in calm for value in getattr(one, name))
+
+
+def _refused(side: str, runs: Sequence[Run]) -> float | None:
+    mine = [outcome for run in runs for outcome in run.of(side)]
+    return (
+        sum(outcome.refused for outcome in mine) / sum(outcome.allocated.claims for outcome in mine) if mine else None
+    )
+
+
+def _at(values: Sequence[float], percent: float) -> float | None:
+    return values[min(len(values) - 1, int(len(values) * percent / 100))] if values else None
+
+
+def _quality(side: str, runs: Sequence[Run]) -> float | None:
+    shares = [outcome.allocated.share_of_ideal for run in runs for outcome in run.of(side)]
+    known = [share for share in shares if share is not None]
+    return fmean(known) if known else None
+
+
+def _nodes(side: str, runs: Sequence[Run]) -> float:
+    return fmean(outcome.allocated.nodes for run in runs for outcome in run.of(side))
+
+
+def _peak_mib(side: str, runs: Sequence[Run]) -> float:
+    return max(outcome.memory.peak for run in runs for outcome in run.of(side) if outcome.memory)
+
+
+def _end_mib(side: str, runs: Sequence[Run]) -> float:
+    return max(outcome.memory.now for run in runs for outcome in run.of(side) if outcome.memory)
+
+
+def _idle_percent(side: str, runs: Sequence[Run]) -> float | None:
+    shares = [outcome.idle_cpu_share for run in runs for outcome in run.of(side)]
+    known = [share for share in shares if share is not None]
+    return 100 * fmean(known) if known else None
+
+
+def _controller_ms(side: str, runs: Sequence[Run]) -> float:
+    mine = [outcome for run in runs for outcome in run.of(side)]
+    return 1_000 * sum(outcome.cpu_s["dracaena-controller"] for outcome in mine) / sum(outcome.pods for outcome in mine)

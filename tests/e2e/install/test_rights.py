@@ -1,0 +1,320 @@
+"""What each ServiceAccount may do and may not, and what no user may ask for, as the API server answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from e2e.install.chart_cluster import NAMESPACE, NODE_NAME, ChartCluster
+from e2e.install.impersonation import As, controller, plugin
+from e2e.installation import DRIVER
+
+ALL_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"
+PODS = "/api/v1/namespaces/default/pods"
+OTHER_NODE = "other-node"
+OTHER_DRIVER = "other.example.com"
+TAINT = f"{DRIVER}/controller-allocated"
+
+REFUSED = (403, 422)
+"""By rights or a policy; by the server's own rules about who may change what in a claim's status."""
+
+
+def a_slice(name: str, *, node: str | None = NODE_NAME, driver: str = DRIVER) -> dict[str, Any]:
+    scope: dict[str, Any] = {"nodeName": node} if node else {"allNodes": True}
+    spec = {**scope, "driver": driver, "pool": {"name": f"pool-of-{name}", "generation": 1, "resourceSliceCount": 1}}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name}, "spec": spec}
+
+
+def a_claim(name: str, **request: Any) -> dict[str, Any]:
+    requests = [{"name": "gpu", **(request or {"exactly": {"deviceClassName": "no-such-class"}})}]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "annotations": {"example.com/mine": "1"}, "labels": {"mine": "1"}},
+        "spec": {"devices": {"requests": requests}},
+    }
+
+
+def a_pod(name: str, node: str | None) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "containers": [{"name": "main", "image": "example/none:1"}],
+        "automountServiceAccountToken": False,
+        # Never scheduled where no node is named; nothing runs it where one is that does not exist.
+        "schedulerName": "nobody",
+    }
+    if node:
+        spec["nodeName"] = node
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": {"example.com/mine": "1"}, "labels": {"mine": "1"}},
+        "spec": spec,
+    }
+
+
+def allocation(driver: str = DRIVER, node: str = NODE_NAME) -> dict[str, Any]:
+    result = {"request": "gpu", "driver": driver, "pool": node, "device": "gpu-0"}
+    terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]
+    return {"devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": terms}}
+
+
+def device_status(driver: str = DRIVER, node: str = NODE_NAME) -> dict[str, Any]:
+    return {"status": {"devices": [{"driver": driver, "pool": node, "device": "gpu-0", "data": {"uuid": "GPU-0"}}]}}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A cluster with objects to try things on."""
+
+    chart: ChartCluster
+    controller: As
+    plugin: As
+
+
+@pytest.fixture
+def stage(chart: ChartCluster) -> Iterator[Stage]:
+    api = chart.api
+    api.create(ALL_SLICES, a_slice("slice-of-other-node", node=OTHER_NODE))
+    api.create(ALL_SLICES, a_slice("slice-of-other-driver", driver=OTHER_DRIVER))
+    for name in ("here", "elsewhere", "of-other-driver", "free"):
+        api.create(CLAIMS, a_claim(name))
+    for name, node, driver in (
+        ("here", NODE_NAME, DRIVER),
+        ("elsewhere", OTHER_NODE, DRIVER),
+        ("of-other-driver", NODE_NAME, OTHER_DRIVER),
+    ):
+        api.patch(f"{CLAIMS}/{name}/status", {"status": {"allocation": allocation(driver, node)}})
+    for name, on in (("bound-here", NODE_NAME), ("bound-elsewhere", OTHER_NODE), ("unbound", None)):
+        api.create(PODS, a_pod(name, on))
+    control_plane = chart.control_plane
+    yield Stage(chart, controller(control_plane), plugin(control_plane, NODE_NAME))
+    for name in ("slice-of-other-node", "slice-of-other-driver", "new"):
+        api.delete(f"{ALL_SLICES}/{name}")
+    for name in ("bound-here", "bound-elsewhere", "unbound"):
+        api.delete(f"{PODS}/{name}", grace_s=0)
+    for name in ("here", "elsewhere", "of-other-driver", "free"):
+        api.patch(f"{CLAIMS}/{name}/status", {"status": {"allocation": None, "devices": None}})
+        api.delete(f"{CLAIMS}/{name}")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request."""
+
+    method: str
+    path: str
+    body: Any = None
+
+    def __str__(self) -> str:
+        said = "" if self.body is None else f" {json.dumps(self.body)[:90]}"
+        return f"{self.method} {self.path.rpartition('/v1/')[2]}{said}"
+
+
+def metadata(**fields: Any) -> dict[str, Any]:
+    return {"metadata": fields}
+
+
+CONSUMER = {"resource": "pods", "name": "bound-here", "uid": "1"}
+
+PLUGIN_NEEDS = (
+    Call("GET", f"{ALL_SLICES}?fieldSelector=spec.driver={DRIVER},spec.nodeName={NODE_NAME}"),
+    Call("POST", ALL_SLICES, a_slice("new")),
+    Call("PATCH", f"{ALL_SLICES}/new", {"spec": {"pool": {"generation": 2}}}),
+    Call("DELETE", f"{ALL_SLICES}/new"),
+    Call("GET", f"/api/v1/nodes/{NODE_NAME}"),
+    Call("GET", "/api/v1/nodes"),
+    Call("GET", f"/api/v1/pods?fieldSelector=spec.nodeName={NODE_NAME}"),
+    Call("GET", f"{PODS}/bound-here"),
+    Call("PATCH", f"{PODS}/bound-here", metadata(annotations={f"{DRIVER}/devices": "{}", f"{DRIVER}/uuids": "GPU-0"})),
+    Call("PATCH", f"{PODS}/bound-here", metadata(annotations={f"{DRIVER}/devices": None, f"{DRIVER}/uuids": None})),
+    Call("GET", f"{CLAIMS}/here"),
+    Call("PATCH", f"{CLAIMS}/here/status", device_status()),
+)
+
+PLUGIN_MUST_NOT = (
+    Call("POST", ALL_SLICES, a_slice("new", node=OTHER_NODE)),
+    Call("POST", ALL_SLICES, a_slice("new", node=None)),
+    Call("POST", ALL_SLICES, a_slice("new", driver=OTHER_DRIVER)),
+    Call("PATCH", f"{ALL_SLICES}/slice-of-other-node", {"spec": {"pool": {"generation": 2}}}),
+    Call("PATCH", f"{ALL_SLICES}/slice-of-other-driver", {"spec": {"pool": {"generation": 2}}}),
+    Call("DELETE", f"{ALL_SLICES}/slice-of-other-node"),
+    Call("DELETE", f"{ALL_SLICES}/slice-of-other-driver"),
+    Call("DELETE", ALL_SLICES),
+    Call("PATCH", f"{PODS}/bound-elsewhere", metadata(annotations={f"{DRIVER}/devices": "{}"})),
+    Call("PATCH", f"{PODS}/unbound", metadata(annotations={f"{DRIVER}/devices": "{}"})),
+    Call("PATCH", f"{PODS}/bound-here", metadata(annotations={"example.com/mine": "2"})),
+    Call("PATCH", f"{PODS}/bound-here", metadata(annotations={"example.com/mine": None})),
+    Call("PATCH", f"{PODS}/bound-here", metadata(annotations={"example.com/new": "1"})),
+    Call("PATCH", f"{PODS}/bound-here", metadata(labels={"mine": "2"})),
+    Call("PATCH", f"{PODS}/bound-here", metadata(finalizers=["example.com/stay"])),
+    Call("PATCH", f"{PODS}/bound-here", {"spec": {"activeDeadlineSeconds": 1}}),
+    Call("PATCH", f"{PODS}/bound-here/status", {"status": {"phase": "Failed"}}),
+    Call("DELETE", f"{PODS}/bound-here"),
+    Call("POST", PODS, a_pod("new", NODE_NAME)),
+    Call("PATCH", f"{CLAIMS}/elsewhere/status", device_status(node=OTHER_NODE)),
+    Call("PATCH", f"{CLAIMS}/of-other-driver/status", device_status(driver=OTHER_DRIVER)),
+    Call("PATCH", f"{CLAIMS}/free/status", {"status": {"allocation": allocation()}}),
+    Call("PATCH", f"{CLAIMS}/here/status", {"status": {"allocation": None}}),
+    Call(
+        "PATCH", f"{CLAIMS}/here/status", {"status": {"reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]}}
+    ),
+    Call("PATCH", f"{CLAIMS}/here", metadata(labels={"mine": "2"})),
+    Call("GET", CLAIMS),
+    Call("DELETE", f"{CLAIMS}/free"),
+    Call("PATCH", f"/api/v1/nodes/{NODE_NAME}", metadata(labels={"mine": "1"})),
+    Call("GET", "/api/v1/namespaces/kube-system/secrets"),
+    Call("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets"),
+    Call("GET", f"/api/v1/namespaces/{NAMESPACE}/configmaps"),
+    Call("GET", f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/controller.{DRIVER}"),
+)
+
+MINE = "resource.kubernetes.io/delete-protection"
+
+CONTROLLER_NEEDS = (
+    Call("GET", CLAIMS),
+    Call("GET", f"{CLAIMS}/free"),
+    Call("PATCH", f"{CLAIMS}/free", metadata(finalizers=[MINE], annotations={f"{DRIVER}/decision": "{}"})),
+    Call("PATCH", f"{CLAIMS}/free/status", {"status": {"allocation": allocation()}}),
+    Call("PATCH", f"{CLAIMS}/free/status", {"status": {"allocation": None}}),
+    Call("PATCH", f"{CLAIMS}/free", metadata(finalizers=None, annotations={f"{DRIVER}/decision": None})),
+    Call("GET", ALL_SLICES),
+    Call("GET", "/apis/resource.k8s.io/v1/deviceclasses"),
+    Call("GET", "/api/v1/nodes"),
+    Call("GET", "/api/v1/pods"),
+    Call("GET", f"{PODS}/unbound"),
+    Call("PATCH", f"{PODS}/unbound/status", {"status": {"nominatedNodeName": NODE_NAME}}),
+    Call("PATCH", f"{PODS}/unbound/status", {"status": {"nominatedNodeName": None}}),
+    Call("GET", f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/controller.{DRIVER}"),
+)
+
+CONTROLLER_MUST_NOT = (
+    Call("PATCH", f"{CLAIMS}/free/status", {"status": {"allocation": allocation(driver=OTHER_DRIVER)}}),
+    Call("PATCH", f"{CLAIMS}/of-other-driver/status", {"status": {"allocation": None}}),
+    Call("PATCH", f"{CLAIMS}/of-other-driver/status", device_status(driver=OTHER_DRIVER)),
+    Call("PATCH", f"{CLAIMS}/free", metadata(labels={"mine": "2"})),
+    Call("PATCH", f"{CLAIMS}/free", metadata(annotations={"example.com/mine": "2"})),
+    Call("PATCH", f"{CLAIMS}/free", metadata(annotations={"example.com/mine": None})),
+    Call("PATCH", f"{CLAIMS}/free", metadata(finalizers=["example.com/stay"])),
+    Call("DELETE", f"{CLAIMS}/free"),
+    Call("POST", CLAIMS, a_claim("new")),
+    Call("POST", ALL_SLICES, a_slice("new")),
+    Call("PATCH", f"{ALL_SLICES}/slice-of-other-node", {"spec": {"pool": {"generation": 2}}}),
+    Call("DELETE", f"{ALL_SLICES}/slice-of-other-node"),
+    Call("PATCH", f"{PODS}/unbound", metadata(annotations={f"{DRIVER}/devices": "{}"})),
+    Call("PATCH", f"{PODS}/unbound", {"spec": {"activeDeadlineSeconds": 1}}),
+    Call("PATCH", f"{PODS}/unbound/status", {"status": {"phase": "Failed"}}),
+    Call("PATCH", f"{PODS}/unbound/status", {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}),
+    Call("PATCH", f"{PODS}/unbound/status", {"status": {"podIP": "10.98.0.99"}}),
+    Call("POST", f"{PODS}/unbound/binding", {"metadata": {"name": "unbound"}, "target": {"name": NODE_NAME}}),
+    Call("DELETE", f"{PODS}/unbound"),
+    Call("PATCH", f"/api/v1/nodes/{NODE_NAME}", {"spec": {"unschedulable": True}}),
+    Call("GET", "/api/v1/namespaces/kube-system/secrets"),
+    Call("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets"),
+    Call("GET", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"),
+    Call("GET", f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/somebody-elses"),
+    Call("POST", "/apis/coordination.k8s.io/v1/namespaces/default/leases", metadata(name="new")),
+)
+
+
+def answers(who: As, calls: tuple[Call, ...], *, refused: bool) -> list[str]:
+    """Send all, and return those that were not answered as they should."""
+    wrong = []
+    for call in calls:
+        answer = who.send(call.method, call.path, call.body)
+        good = answer.status in REFUSED if refused else 200 <= answer.status < 300
+        if not good:
+            wrong.append(f"{call}: {answer.status} {answer.message[:300]}")
+    return wrong
+
+
+def test_plugin_may_do_what_it_needs(stage: Stage) -> None:
+    assert answers(stage.plugin, PLUGIN_NEEDS, refused=False) == []
+
+
+def test_plugin_may_not_do_anything_else(stage: Stage) -> None:
+    assert answers(stage.plugin, PLUGIN_MUST_NOT, refused=True) == []
+
+
+def test_token_without_a_node_writes_no_slice_and_no_pod(stage: Stage) -> None:
+    """As one made with `kubectl create token`, which belongs to no pod."""
+    nobody = plugin(stage.chart.control_plane)
+    calls = tuple(call for call in PLUGIN_NEEDS if call.method != "GET" and not call.path.endswith("/new"))
+    assert len(calls) == 4
+    assert answers(nobody, calls, refused=True) == []
+
+
+def test_refusals_say_what_is_wrong(stage: Stage) -> None:
+    other_node = stage.plugin.send("POST", ALL_SLICES, a_slice("new", node=OTHER_NODE))
+    assert f"a plugin on node {NODE_NAME} may only write slices of that node, not of {OTHER_NODE}" in other_node.message
+    label = stage.plugin.send("PATCH", f"{PODS}/bound-here", metadata(labels={"mine": "2"}))
+    assert "a plugin may only write annotations of pods" in label.message
+
+
+def test_controller_may_do_what_it_needs(stage: Stage) -> None:
+    assert answers(stage.controller, CONTROLLER_NEEDS, refused=False) == []
+
+
+def test_controller_may_not_do_anything_else(stage: Stage) -> None:
+    assert answers(stage.controller, CONTROLLER_MUST_NOT, refused=True) == []
+
+
+TOLERATED = (
+    {"key": TAINT, "operator": "Exists"},
+    {"key": TAINT, "operator": "Exists", "effect": "NoSchedule"},
+    {"key": TAINT, "operator": "Equal", "value": "true"},
+    {"key": TAINT, "value": "true", "effect": "NoSchedule"},
+    {"operator": "Exists"},
+    {"operator": "Exists", "effect": "NoSchedule"},
+    {"operator": "Exists", "effect": "NoSchedule", "key": ""},
+)
+"""Each tolerates our taint."""
+
+HARMLESS = (
+    {"key": "example.com/maintenance", "operator": "Exists"},
+    {"key": TAINT, "operator": "Exists", "effect": "NoExecute"},
+    {"key": TAINT, "operator": "Equal", "value": "false"},
+    {"operator": "Exists", "effect": "NoExecute"},
+)
+"""None of them does."""
+
+
+def forms(toleration: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
+    """Return every place where a toleration can stand: collection, object."""
+    request = {"deviceClassName": DRIVER, "tolerations": [{"key": "a", "operator": "Exists"}, toleration]}
+    plain = {"name": "plain", "deviceClassName": DRIVER}
+    claims = [
+        a_claim("tolerant", exactly=request),
+        a_claim("tolerant", firstAvailable=[plain, {"name": "second", **request}]),
+    ]
+    templates = [{**claim, "kind": "ResourceClaimTemplate", "spec": {"spec": claim["spec"]}} for claim in claims]
+    return [(CLAIMS, claim) for claim in claims] + [(TEMPLATES, template) for template in templates]
+
+
+@pytest.mark.parametrize("toleration", TOLERATED, ids=json.dumps)
+def test_claim_that_tolerates_the_taint_is_refused(chart: ChartCluster, toleration: dict[str, str]) -> None:
+    for path, document in forms(toleration):
+        answer = chart.api.send("POST", f"{path}?dryRun=All", document)
+        assert answer.status == 422, document
+        assert f"must not tolerate the taint {TAINT}" in answer.message
+
+
+@pytest.mark.parametrize("toleration", HARMLESS, ids=json.dumps)
+def test_claim_that_tolerates_something_else_is_taken(chart: ChartCluster, toleration: dict[str, str]) -> None:
+    for path, document in forms(toleration):
+        answer = chart.api.send("POST", f"{path}?dryRun=All", document)
+        assert answer.status == 201, answer.message
+
+
+def test_policies_have_no_type_errors(chart: ChartCluster) -> None:
+    """The API server checks each expression against its types, and writes what it finds into the status."""
+    policies = chart.api.items("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies")
+    ours = [policy for policy in policies if policy["metadata"]["name"].endswith(f".{DRIVER}")]
+    assert len(ours) == 7
+    found = {p["metadata"]["name"]: p.get("status", {}).get("typeChecking", {}).get("expressionWarnings") for p in ours}
+    assert {name: warnings for name, warnings in found.items() if warnings} == {}

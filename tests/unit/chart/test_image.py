@@ -1,0 +1,65 @@
+"""What goes into the image: the Dockerfile's promises, and which wheels an earlier run leaves to be used again."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def wheels_script() -> Any:
+    spec = importlib.util.spec_from_file_location("image_wheels", ROOT / "deploy" / "image" / "wheels.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def requirement(name: str, *contents: bytes) -> str:
+    hashes = " \\\n".join(f"    --hash=sha256:{hashlib.sha256(content).hexdigest()}" for content in contents)
+    return f"{name}==1.0 \\\n{hashes}\n"
+
+
+def test_build_context_holds_the_wheels_and_nothing_else() -> None:
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line and not line.startswith("#")] == ["*", "!wheels"]
+
+
+def test_build_takes_no_package_that_the_lock_does_not_name() -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    for flag in ("--no-index", "--require-hashes", "--only-binary :all:", "--no-deps"):
+        assert flag in dockerfile
+    assert "USER 65532:65532" in dockerfile
+
+
+def test_wheels_of_an_earlier_run_are_used_again_by_their_hashes(tmp_path: Path) -> None:
+    earlier, target = tmp_path / "earlier", tmp_path / "target"
+    earlier.mkdir()
+    target.mkdir()
+    (earlier / "a-1.0-py3-none-any.whl").write_bytes(b"a for this machine")
+    (earlier / "b-1.0-py3-none-any.whl").write_bytes(b"b")
+    blocks = [requirement("a", b"a for another machine", b"a for this machine"), requirement("b", b"b")]
+    assert wheels_script()._reused(earlier, blocks, target)
+    assert sorted(path.name for path in target.iterdir()) == ["a-1.0-py3-none-any.whl", "b-1.0-py3-none-any.whl"]
+
+
+def test_one_wheel_that_is_not_the_one_of_the_lock_has_all_fetched_anew(tmp_path: Path) -> None:
+    earlier, target = tmp_path / "earlier", tmp_path / "target"
+    earlier.mkdir()
+    target.mkdir()
+    (earlier / "a-1.0-py3-none-any.whl").write_bytes(b"a")
+    (earlier / "b-1.0-py3-none-any.whl").write_bytes(b"b, tampered with")
+    blocks = [requirement("a", b"a"), requirement("b", b"b")]
+    assert not wheels_script()._reused(earlier, blocks, target)
+    assert list(target.iterdir()) == []
+
+
+def test_lock_is_split_into_requirements_with_their_hashes() -> None:
+    blocks = wheels_script()._blocks((ROOT / "requirements" / "runtime.txt").read_text(encoding="utf-8"))
+    assert len(blocks) > 30
+    assert all("==" in block.splitlines()[0] and "--hash=sha256:" in block for block in blocks)
+    assert sum(block.startswith("grpcio==") for block in blocks) == 1

@@ -1,0 +1,190 @@
+"""What helm makes of the chart. Needs helm: DRACAENA_HELM, PATH, or what `make e2e` has built."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e import binaries
+
+ROOT = Path(__file__).resolve().parents[3]
+CHART = ROOT / "deploy" / "helm" / "dracaena"
+GOLDEN = Path(__file__).parent / "golden"
+RECORD = "DRACAENA_CHART_RECORD"
+"""Environment variable: write the golden files anew."""
+
+KUBERNETES = "--kube-version=1.36.3"
+NAMESPACE = "gpu-system"
+E2E_RIGHTS = ROOT / "tests" / "e2e" / "manifests" / "rbac.yaml"
+
+
+def helm_program() -> str | None:
+    built = binaries.cache_root(os.environ) / binaries.version_key() / "bin" / "helm"
+    return os.environ.get("DRACAENA_HELM") or shutil.which("helm") or (str(built) if built.exists() else None)
+
+
+HELM = helm_program()
+
+pytestmark = pytest.mark.skipif(
+    HELM is None, reason="no helm: not on PATH, not named by DRACAENA_HELM, not built (make e2e E2E=--build-only)"
+)
+
+
+def helm(*arguments: str | Path, home: Path, kubeconfig: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {"HOME": str(home), "PATH": "/usr/bin:/bin", "KUBECONFIG": str(kubeconfig or home / "none")}
+    return subprocess.run(
+        [str(HELM), *map(str, arguments)], capture_output=True, text=True, check=False, env=environment
+    )
+
+
+def render(home: Path, *arguments: str | Path) -> str:
+    done = helm("template", "dracaena", CHART, "--namespace", NAMESPACE, KUBERNETES, *arguments, home=home)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def objects(text: str, kind: str) -> list[Any]:
+    return [document for document in yaml.safe_load_all(text) if document and document["kind"] == kind]
+
+
+def test_chart_passes_strict_lint(tmp_path: Path) -> None:
+    done = helm("lint", "--strict", KUBERNETES, CHART, home=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "[WARNING]" not in done.stdout
+
+
+@pytest.mark.parametrize("name", ["default", "everything"])
+def test_render_is_the_golden_one(tmp_path: Path, name: str) -> None:
+    values = GOLDEN / f"{name}.values.yaml"
+    rendered = render(tmp_path, "--values", values)
+    golden = GOLDEN / f"{name}.yaml"
+    if os.environ.get(RECORD):
+        golden.write_text(rendered, encoding="utf-8")
+    assert rendered == golden.read_text(encoding="utf-8"), f"look at the difference; {RECORD}=1 takes it"
+
+
+def test_notes_name_the_classes_that_there_are(tmp_path: Path) -> None:
+    done = helm(
+        "install", "dracaena", CHART, "--dry-run=client", "--set", "deviceClasses.pcieSwitch=false",
+        home=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    notes = done.stdout.partition("NOTES:")[2]
+    assert "nvlink.gpu.dracaena.dev" in notes
+    assert "pcie-switch" not in notes
+    assert "DRADeviceTaints" in notes
+
+
+def test_device_classes_are_those_of_the_folder(tmp_path: Path) -> None:
+    rendered = {one["metadata"]["name"]: one["spec"] for one in objects(render(tmp_path), "DeviceClass")}
+    files = [yaml.safe_load(path.read_text()) for path in (ROOT / "deploy" / "deviceclasses").glob("*.yaml")]
+    assert rendered == {one["metadata"]["name"]: one["spec"] for one in files}
+
+
+def test_names_follow_the_driver(tmp_path: Path) -> None:
+    """So that two releases for two drivers share nothing, and two for one driver collide in helm."""
+    other = render(tmp_path, "--set", "driverName=second.example.com")
+    for kind in ("ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "DeviceClass"):
+        names = {one["metadata"]["name"] for one in objects(other, kind)}
+        assert names
+        assert all(name.endswith("second.example.com") for name in names)
+    assert "gpu.dracaena.dev" not in other.replace("gpu.dracaena.dev/v1alpha1", "")
+
+
+def test_rights_of_the_process_tests_are_those_of_the_chart(tmp_path: Path) -> None:
+    """Those programs have no token that is bound to a node, so the plugin's right is the wider one there."""
+
+    def rights(documents: list[Any]) -> set[tuple[str, ...]]:
+        return {
+            (document["metadata"]["name"].partition(".")[0].removeprefix("dracaena-"), group, resource, verb)
+            for document in documents
+            for rule in document["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+
+    text = render(tmp_path)
+    chart = rights([*objects(text, "ClusterRole"), *objects(text, "Role")])
+    wider = {tuple(part.replace("associated-node:", "arbitrary-node:") for part in right) for right in chart}
+    assert rights(objects(E2E_RIGHTS.read_text(encoding="utf-8"), "ClusterRole")) == wider
+
+
+def test_older_kubernetes_is_refused(tmp_path: Path) -> None:
+    done = helm("template", "dracaena", CHART, "--kube-version=1.35.4", home=tmp_path)
+    assert done.returncode != 0
+    assert ">=1.36.0-0" in done.stderr
+    assert "1.35.4" in done.stderr
+
+
+OLD_SERVER = {
+    "/version": {"major": "1", "minor": "35", "gitVersion": "v1.35.4"},
+    "/api": {"kind": "APIVersions", "versions": ["v1"]},
+    "/api/v1": {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": []},
+    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
+}
+
+
+@pytest.fixture
+def old_server() -> Iterator[tuple[str, list[str]]]:
+    """Give the address of something that answers like Kubernetes 1.35, and the writes that it got."""
+    writes: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            document = OLD_SERVER.get(self.path.partition("?")[0])
+            missing = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
+            self._answer(200 if document else 404, json.dumps(document or missing).encode())
+
+        def do_POST(self) -> None:
+            writes.append(self.path)
+            self._answer(500, b"{}")
+
+        do_PUT = do_PATCH = do_DELETE = do_POST  # noqa: N815 - names of the base class
+
+        def _answer(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name in the base class
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", writes
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_nothing_is_installed_on_an_older_server(tmp_path: Path, old_server: tuple[str, list[str]]) -> None:
+    url, writes = old_server
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "old", "cluster": {"server": url}}],
+        "contexts": [{"name": "old", "context": {"cluster": "old", "user": ""}}],
+        "current-context": "old",
+    }
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(config))
+    done = helm("install", "dracaena", CHART, "--namespace", NAMESPACE, home=tmp_path, kubeconfig=kubeconfig)
+    assert done.returncode != 0
+    assert ">=1.36.0-0" in done.stderr
+    assert "v1.35.4" in done.stderr
+    assert writes == []
