@@ -1,4 +1,6 @@
-"""The commands of docs/install.md, word for word, by an admin with helm and kubectl on PATH.
+"""The commands of docs/install.md and of the README's section on installing, word for word.
+
+They are typed by an admin with helm and kubectl on PATH.
 
 What is added: values for a node that plays a recorded machine, and pods that end before the release does.
 """
@@ -15,13 +17,14 @@ from e2e.installation import REPOSITORY
 from e2e.waiting import eventually
 
 PAGE = REPOSITORY / "docs" / "install.md"
+README = REPOSITORY / "README.md"
 
 WITH_VALUES = ("helm install ", "helm upgrade ")
 
 
-def blocks(section: str) -> list[list[str]]:
+def blocks(section: str, page: Path = PAGE) -> list[list[str]]:
     """Return the command lines of each block of a section, without comments."""
-    text = re.split(r"(?m)^## ", PAGE.read_text(encoding="utf-8"))
+    text = re.split(r"(?m)^## ", page.read_text(encoding="utf-8"))
     (body,) = [part for part in text if part.startswith(f"{section}\n")]
     found = re.findall(r"^```\n(.*?)^```$", body, re.MULTILINE | re.DOTALL)
     return [[line.partition(" #")[0].strip() for line in block.splitlines() if line] for block in found]
@@ -37,6 +40,24 @@ def typed(chart: ChartCluster, line: str, values: Path) -> str:
     return done.stdout
 
 
+def end_example(chart: ChartCluster) -> None:
+    """Delete what the example made."""
+    chart.kubectl("delete", "pod", "one-gpu", "--grace-period=1", "--timeout=60s")
+    chart.kubectl("delete", "resourceclaimtemplate", "one-gpu")
+    eventually(lambda: not allocated(chart.api), "the claim is gone", within_s=60)
+
+
+def test_the_readme_installs_and_gives_a_pod_its_gpu(bare: ChartCluster) -> None:
+    bare.ensure_uninstalled()
+    values = bare.values_file()
+    (commands,) = blocks("Install it", README)
+    for line in commands:
+        typed(bare, line, values)
+    wait_pods(bare, "default", "Running")
+    end_example(bare)
+    bare.ensure_uninstalled()
+
+
 def test_commands_of_the_install_page_work_as_they_are(bare: ChartCluster) -> None:
     bare.ensure_uninstalled()
     values = bare.values_file()
@@ -49,9 +70,7 @@ def test_commands_of_the_install_page_work_as_they_are(bare: ChartCluster) -> No
     for block in blocks("Upgrade"):
         for line in block:
             typed(bare, line, values)
-    bare.kubectl("delete", "pod", "one-gpu", "--grace-period=1", "--timeout=60s")
-    bare.kubectl("delete", "resourceclaimtemplate", "one-gpu")
-    eventually(lambda: not allocated(bare.api), "the claim is gone", within_s=60)
+    end_example(bare)
     for block in blocks("Uninstall"):
         for line in block:
             typed(bare, line, values)
