@@ -60,13 +60,13 @@ class Seen:
         """Return the seconds from creation to bind of the pods."""
         return [bound_s - self.pods[name] for name, bound_s in self.bound.items()]
 
-    def latencies_s(self, since_s: float = 0.0) -> list[float]:
-        """Return the seconds from creation to allocation of the claims that were made since a time."""
-        return [
-            allocated_s - self.created[name]
-            for name, allocated_s in self.allocated.items()
-            if self.created[name] >= since_s
-        ]
+    def latencies_s(self) -> list[float]:
+        """Return the seconds from creation to allocation of the claims."""
+        return [allocated_s - self.created[name] for name, allocated_s in self.allocated.items()]
+
+    def allocations_s(self, since_s: float) -> list[float]:
+        """Return the seconds from a time to the allocation of each claim that was allocated after it."""
+        return [allocated_s - since_s for allocated_s in self.allocated.values() if allocated_s >= since_s]
 
 
 class Watching:

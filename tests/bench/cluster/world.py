@@ -61,6 +61,10 @@ LONGEST_SETTLING_S: Final = 30.0
 RESTING_CORES: Final = 0.3
 """CPU seconds a second of the whole control plane below which it does nothing but its rounds."""
 
+NOTED_S: Final = 1.0
+"""Between a claim's creation and its name in the pod's status, and more: kube-controller-manager writes one after the
+other."""
+
 IDLE_S: Final = 5.0
 """For which the controller's CPU time at rest is measured."""
 
@@ -91,11 +95,9 @@ class Outcome:
     side: str
     pods: int
     seconds: float
-    """From the first pod's creation to the last bind that was seen."""
-    created_s: float
-    """Until the server had all pods."""
+    """From the start, when all pods and claims are there and who decides may begin, to the last bind that was seen."""
     latencies_s: Sequence[float]
-    """From a claim's creation to its allocation, as seen by the watch."""
+    """From the start to the allocation of a claim, as seen by the watch."""
     calm: Calm
     refused: int
     """Times that kube-scheduler tried a pod and said that it cannot be scheduled, as far as Events tell."""
@@ -178,10 +180,14 @@ class World:
         documents = [pod(f"r{self._rounds}-{number}", count) for number, count in enumerate(mix(pods, rng))]
         watching = Watching(self._connect)
         watching.expect(pods + len(calm.binds_s))
-        before = {program.name: cpu_s(program.pid) for program in programs}
-        began_s = time.monotonic()
-        self._send(Request("POST", PODS, document) for document in documents)
-        created_s = time.monotonic() - began_s
+        deciding = [self._plane.scheduler, *([controller] if controller is not None else ())]
+        with ExitStack() as standing_still:
+            for program in deciding:
+                standing_still.enter_context(program.paused())
+            self._send(Request("POST", PODS, document) for document in documents)
+            self._wait_generated(watching, pods + len(calm.binds_s), tuple(programs))
+            before = {program.name: cpu_s(program.pid) for program in programs}
+            began_s = time.monotonic()
         done = watching.enough.wait(60 + pods / SLOWEST_PODS_S)
         after = {program.name: cpu_s(program.pid) for program in programs}
         watching.cut()
@@ -199,8 +205,7 @@ class World:
             side=side.name,
             pods=pods,
             seconds=ended_s - began_s,
-            created_s=created_s,
-            latencies_s=seen.latencies_s(since_s=began_s),
+            latencies_s=seen.allocations_s(since_s=began_s),
             calm=calm,
             refused=self._refused(),
             cpu_s={name: after[name] - before[name] for name in before},
@@ -208,6 +213,16 @@ class World:
             memory=memory(controller.pid) if controller is not None else None,
             idle_cpu_share=idle,
         )
+
+    def _wait_generated(self, watching: Watching, claims: int, programs: tuple[Program, ...]) -> None:
+        """Wait until each claim was made from its template, and its pod says so."""
+        eventually(
+            lambda: len(watching.seen.created) >= claims,
+            "kube-controller-manager makes all claims",
+            within_s=60 + claims / SLOWEST_PODS_S,
+            programs=programs,
+        )
+        time.sleep(NOTED_S)
 
     def _refused(self) -> int:
         events = self._api.get(f"{EVENTS}?fieldSelector=reason=FailedScheduling")["items"]

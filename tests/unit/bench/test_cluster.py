@@ -26,7 +26,6 @@ def claim(node: int, *ordinals: int) -> dict[str, Any]:
 
 def outcome(side: str, pods: int, seconds: float, **fields: Any) -> Outcome:
     values: dict[str, Any] = {
-        "created_s": 1.0,
         "latencies_s": [0.1, 0.2],
         "calm": Calm([0.1], [0.2]),
         "refused": 0,
