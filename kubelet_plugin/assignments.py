@@ -274,7 +274,7 @@ class Assignments:
     def _prepared(self) -> list[PreparedClaim]:
         """Return the prepared claims with all pods that are known to use them."""
         users = self._users_so_far()
-        return [with_users(p, users) for p in self._checkpoints.prepared()]
+        return [with_users(p, users) if p.claim.uid in users else p for p in self._checkpoints.prepared()]
 
     def _users_so_far(self) -> Users:
         """Return who is known to use which claim. Called with the node's lock held, as is all that changes it."""

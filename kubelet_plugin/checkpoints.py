@@ -1,14 +1,16 @@
 """The checkpoints of this node: one file a claim. The files are the state.
 
-Two instances of the plugin share the folder during an upgrade, so each call looks at all files afresh, under the node's
-lock, once while it holds it. What a file said is kept by its stamp, so that only what changed is read: a node may have
-hundreds of claims where GPUs are divided or shared, and to read them all takes longer than to prepare one.
+A node may have hundreds of claims where GPUs are divided or shared, and to read them all takes longer than to prepare
+one. So what the files said is kept. Two instances of the plugin share the folder during an upgrade, so each call looks
+first, under the node's lock, whether the folder still has the mark that was set when it was last looked at; if not, at
+the stamp of each file, and reads those that changed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 
 import structlog
 
@@ -25,6 +27,9 @@ from dracaena.kubelet_plugin.prepare.checkpoint import (
 )
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
 
+ByBoot = tuple[tuple[Checkpoint, ...], tuple[Checkpoint, ...], tuple[Broken, ...]]
+"""Of this boot, of earlier ones, and those that cannot be trusted."""
+
 log = structlog.get_logger()
 
 
@@ -37,7 +42,10 @@ class Checkpoints:
         self.boot_id = boot_id
         self._turn = turn
         self._kept: dict[str, tuple[Hashable, Checkpoint | Broken | None]] = {}  # in the order of the names
-        self._kept_in: int | None = None
+        self._mark: Hashable | None = None  # of the folder when that was right; None: it is to be looked at
+        self._seen_in: int | None = None  # the turn in which that was found out
+        self._sorted: ByBoot | None = None  # both worked out from what is kept
+        self._prepared: tuple[PreparedClaim, ...] | None = None
 
     def load(self, uid: ClaimUid) -> Checkpoint | Broken | None:
         """Return the checkpoint of a claim, None when there is none."""
@@ -58,27 +66,38 @@ class Checkpoints:
         now, _, broken = self.load_by_boot()
         return now, broken
 
-    def load_by_boot(self) -> tuple[tuple[Checkpoint, ...], tuple[Checkpoint, ...], tuple[Broken, ...]]:
+    def load_by_boot(self) -> ByBoot:
         """Return the checkpoints of this boot, those of earlier ones, and those that cannot be trusted; each sorted."""
-        now: list[Checkpoint] = []
-        earlier: list[Checkpoint] = []
-        broken: list[Broken] = []
         self._look()
-        for _, found in self._kept.values():
-            if isinstance(found, Broken):
-                broken.append(found)
-            elif found is not None:
-                (now if found.boot_id == self.boot_id else earlier).append(found)
-        return tuple(now), tuple(earlier), tuple(broken)
+        if self._sorted is None:
+            now: list[Checkpoint] = []
+            earlier: list[Checkpoint] = []
+            broken: list[Broken] = []
+            for _, found in self._kept.values():
+                if isinstance(found, Broken):
+                    broken.append(found)
+                elif found is not None:
+                    (now if found.boot_id == self.boot_id else earlier).append(found)
+            self._sorted = (tuple(now), tuple(earlier), tuple(broken))
+        return self._sorted
+
+    def look_at_each(self) -> None:
+        """Look at each file the next time: one that somebody changed in place leaves the mark of its folder."""
+        self._mark = self._seen_in = None
 
     def _look(self) -> None:
         turn = self._turn()
-        if turn == self._kept_in:
+        if turn == self._seen_in:
             return
-        # A stamp is older than what is read after it: at worst a file is read once more than needed.
-        stamps = self._files.stamps(SUFFIX)
-        self._kept = {name: self._kept_or_read(name, stamp) for name, stamp in stamps.items()}
-        self._kept_in = turn
+        if self._mark is None or self._files.mark() != self._mark:
+            # A stamp is older than what is read after it: at worst a file is read once more than needed.
+            stamps = self._files.stamps(SUFFIX)
+            self._keep({name: self._kept_or_read(name, stamp) for name, stamp in stamps.items()})
+        self._seen_in = turn
+
+    def _keep(self, kept: dict[str, tuple[Hashable, Checkpoint | Broken | None]]) -> None:
+        self._kept, self._sorted, self._prepared = kept, None, None
+        self._mark = self._files.set_mark()
 
     def _kept_or_read(self, name: str, stamp: Hashable) -> tuple[Hashable, Checkpoint | Broken | None]:
         kept = self._kept.get(name)
@@ -88,7 +107,10 @@ class Checkpoints:
 
     def prepared(self) -> tuple[PreparedClaim, ...]:
         """Return the claims that are prepared now, sorted by claim UID."""
-        return tuple(c.prepared for c in self.load_all()[0] if c.state is State.DONE)
+        now, _ = self.load_all()
+        if self._prepared is None:
+            self._prepared = tuple(c.prepared for c in now if c.state is State.DONE)
+        return self._prepared
 
     def start(self, prepared: PreparedClaim) -> Checkpoint:
         """Write that this claim takes its devices; fields of an older checkpoint that we do not know are kept.
@@ -113,15 +135,27 @@ class Checkpoints:
         old = self.load(uid)
         if isinstance(old, Broken):
             self._keep_broken(old)
-        self._kept_in = None
-        self._files.remove(file_name(uid))
+        name = file_name(uid)
+        with self._changing() as seen:
+            self._files.remove(name)
+            if seen:
+                self._keep({other: kept for other, kept in self._kept.items() if other != name})
 
     def _write(self, checkpoint: Checkpoint) -> None:
-        turn, self._kept_in = self._kept_in, None  # where it fails nobody knows what is there
         name = file_name(checkpoint.prepared.claim.uid)
-        self._files.write(name, encode_checkpoint(checkpoint))
-        self._kept = dict(sorted({**self._kept, name: (None, checkpoint)}.items()))
-        self._kept_in = turn
+        with self._changing() as seen:
+            self._files.write(name, encode_checkpoint(checkpoint))
+            if seen:
+                kept = {**self._kept, name: (None, checkpoint)}
+                self._keep(kept if name in self._kept else {name: kept[name] for name in sorted(kept)})
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[bool]:
+        """Say whether what is kept was right before this change. Where it fails nobody knows what is there."""
+        seen_in, self._seen_in = self._seen_in, None
+        self._mark = None
+        yield seen_in == self._turn()
+        self._seen_in = seen_in
 
     def _keep_broken(self, broken: Broken) -> None:
         name = file_name(broken.uid)

@@ -174,6 +174,7 @@ class DeviceState:
         that a later try could settle.
         """
         with self._lock.hold():
+            self._checkpoints.look_at_each()
             good, broken = self._checkpoints.load_all()
         settled = [self._restore_spec(c.prepared.claim) for c in good if c.state is State.DONE]
         uids = {b.uid for b in broken}

@@ -100,7 +100,7 @@ class SliceAccess(Protocol):
 
 
 class DocumentStore(Protocol):
-    """Files of one folder, replaced as a whole and durably. Methods raise DracaenaError naming the path."""
+    """Files of one folder, replaced as a whole. Methods raise DracaenaError naming the path."""
 
     def names(self, suffix: str) -> tuple[str, ...]:
         """Return the names of all files that end so, sorted."""
@@ -128,6 +128,14 @@ class StampedStore(DocumentStore, Protocol):
 
     def stamps(self, suffix: str) -> Mapping[str, Hashable]:
         """Return the files that end so, sorted by name, each with a value that is another one after each write."""
+        ...
+
+    def set_mark(self) -> Hashable | None:
+        """Mark the folder and return the mark, another one each time; None where it cannot be marked."""
+        ...
+
+    def mark(self) -> Hashable | None:
+        """Return the mark: not the one that was set any more once a file was made, replaced or removed since."""
         ...
 
 

@@ -13,8 +13,8 @@ LOOK_EVERY_S = 0.5
 once."""
 
 MAX_WAITING = 2
-"""Calls that wait at a time. The server has eight workers (adapters.grpc_server): the unprepare that is waited for and
-the calls of all other claims must find one. A call beyond that fails at once, and kubelet asks again."""
+"""Calls that wait at a time, each with one of the server's workers (adapters.grpc_server): the unprepare that is waited
+for and the calls of all other claims must find one. A call beyond that fails at once, and kubelet asks again."""
 
 
 class TearDowns:

@@ -8,6 +8,10 @@ from collections.abc import Callable
 
 from dracaena.process.clock import Clock
 
+STOP_S = 3.0
+"""Longest that stop() waits: work takes milliseconds, unless the API server hangs, which is then asked once for each
+claim, 15 s each. Kubelet gives the whole pod 30 s."""
+
 
 class Worker:
     """Runs `loop` in a thread of its own. wait() and pause() are for the loop, the other methods for any thread.
@@ -27,12 +31,16 @@ class Worker:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the loop and wait for that; a worker that was never started is fine."""
+        """End the loop and wait for that; a worker that was never started is fine.
+
+        Work that takes longer than STOP_S is left behind and ends with the process: what it does to files may be cut
+        off at any step.
+        """
         with self._condition:
             self._stopping = True
             self._condition.notify_all()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(STOP_S)
 
     def notice(self) -> None:
         """Say that there is work. Never blocks; what is said during the work counts for the next time."""

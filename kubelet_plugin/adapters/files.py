@@ -1,4 +1,12 @@
-"""Files that are replaced as a whole or not at all, durable when the call returns."""
+"""Files that are replaced as a whole or not at all.
+
+What a call did outlives the process at once, however that ends: the kernel has it. A power cut may undo the last
+calls, as no folder is synced: an older file, one that was removed, or none may be there then. Nothing of ours needs
+more. A power cut means another boot id, with which no checkpoint holds a device any more; kubelet prepares the claims
+of its pods anew, which writes all their files; what nobody asks for is swept; podlist.json is made right at the start;
+the label of a node names the section of its settings again. Half a file would be read, though: so content is synced
+before it is put in its place.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +14,9 @@ import contextlib
 import errno
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+import secrets
+import time
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 
 from dracaena.api.errors import PermanentError, TemporaryError
@@ -15,6 +25,9 @@ _TEMPORARY_ERRNOS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EAGAIN, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 )
 """What may pass with nobody touching our files: full disk or quota, device trouble, too many open files."""
+
+TICK_NS = 50_000_000
+"""The kernel takes the times of files from a clock that moves each 1 to 10 ms; a few of its steps."""
 
 _HALF_WRITTEN = ".tmp"
 """End of the hidden name under which a file is written before it is put in its place."""
@@ -30,7 +43,7 @@ class FileSteps:
             view = view[os.write(descriptor, view) :]
 
     def fsync(self, descriptor: int) -> None:
-        """Make content, or the entries of a folder, durable."""
+        """Make content durable."""
         os.fsync(descriptor)
 
     def rename(self, source: Path, target: Path) -> None:
@@ -77,23 +90,47 @@ class DocumentFolder:
                 return ()
         return tuple(sorted(name for name in found if name.endswith(suffix) and not name.startswith(".")))
 
-    def stamps(self, suffix: str) -> Mapping[str, tuple[int, int, int, int]]:
-        """Return the files that names() would, each with inode, size and times: another one after each write().
+    def stamps(self, suffix: str) -> Mapping[str, Hashable]:
+        """Return the files that names() would, each with inode, size and times: another value after each write.
 
-        One look at the folder and one at each file, some microseconds each: to see which are worth reading again.
+        One look at the folder and one at each file, some microseconds each: to see which are worth reading again. A
+        file that was written just now never has the same value twice: the next write may leave all four as they are.
         """
-        found: dict[str, tuple[int, int, int, int]] = {}
+        found: dict[str, Hashable] = {}
+        settled_ns = time.time_ns() - TICK_NS
         with _our_errors("read", self.folder):
             try:
                 with os.scandir(self.folder) as entries:
                     for entry in entries:
                         if entry.name.endswith(suffix) and not entry.name.startswith(".") and not entry.is_dir():
                             with contextlib.suppress(FileNotFoundError):
-                                seen = entry.stat()
-                                found[entry.name] = (seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
+                                found[entry.name] = _stamp(entry.stat(), settled_ns)
             except (FileNotFoundError, NotADirectoryError):
                 return {}
         return dict(sorted(found.items()))
+
+    def set_mark(self) -> Hashable | None:
+        """Give the folder a time of change that it will not get otherwise and return its mark.
+
+        The kernel sets that time with each file that is made, replaced or removed, in steps of some milliseconds: two
+        changes within one step would look like one. None where the file system takes or keeps no such time.
+        """
+        second_ns = 10**9
+        wanted_ns = time.time_ns() // second_ns * second_ns + secrets.randbelow(second_ns)
+        try:
+            os.utime(self.folder, ns=(wanted_ns, wanted_ns))
+        except OSError:
+            return None
+        mark = self.mark()
+        return mark if mark is not None and mark[-1] == wanted_ns else None
+
+    def mark(self) -> tuple[int, int, int] | None:
+        """Return the folder's mark, None when there is no folder."""
+        try:
+            seen = self.folder.stat()
+        except OSError:
+            return None
+        return (seen.st_dev, seen.st_ino, seen.st_mtime_ns)
 
     def read(self, name: str) -> bytes | None:
         """Return a file's content, None when there is none."""
@@ -105,7 +142,7 @@ class DocumentFolder:
                 return None
 
     def write(self, name: str, data: bytes) -> None:
-        """Replace a file: readers see the old content or the new one, also after a crash. Costs two fsyncs.
+        """Replace a file: readers see the old content or the new one, also after a crash. Costs one fsync.
 
         In place the file is overwritten: after a crash it may hold a part of both.
         """
@@ -130,7 +167,6 @@ class DocumentFolder:
                 self._steps.remove(path)
             except (FileNotFoundError, NotADirectoryError):
                 return
-            self._sync_folder()
 
     def remove_half_written(self, prefix: str = "") -> tuple[str, ...]:
         """Remove what a crash left of files whose names start so; return the names of what was removed, sorted.
@@ -164,7 +200,6 @@ class DocumentFolder:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
-        self._sync_folder()
 
     def _overwrite(self, path: Path, data: bytes) -> None:
         lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode)
@@ -187,14 +222,6 @@ class DocumentFolder:
                 os.close(descriptor)
         finally:
             os.close(lock)
-        self._sync_folder()
-
-    def _sync_folder(self) -> None:
-        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            self._steps.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 class DocumentTree:
@@ -268,6 +295,12 @@ class DocumentTree:
                         raise
                     return
             folder = folder.parent
+
+
+def _stamp(seen: os.stat_result, settled_ns: int) -> Hashable:
+    if seen.st_ctime_ns > settled_ns:
+        return object()
+    return (seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
 
 
 @contextlib.contextmanager

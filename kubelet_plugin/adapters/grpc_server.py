@@ -22,9 +22,10 @@ from dracaena.proto.dra.v1 import api_pb2_grpc as v1_grpc
 from dracaena.proto.dra.v1beta1 import api_pb2 as v1beta1
 from dracaena.proto.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
 
-WORKERS = 8
-"""Calls at a time, one of them for each health stream. Kubelet sends few; work on the node is serial anyway, only reads
-of the API overlap."""
+WORKERS = 32
+"""Calls at a time, one of them for each health stream. Work on the node is serial, but each claim that waits for a slow
+API server keeps one, 15 s at most, and a node with 16 GPUs may have a pod for each: the probe of our own socket, an
+unprepare and the answers for prepared claims must find a free one meanwhile. A thread is made when it is needed."""
 
 STOP_GRACE_S = 10.0
 """Calls in progress may end: a claim takes milliseconds, a slow API some seconds. Kubelet repeats what is cut off."""

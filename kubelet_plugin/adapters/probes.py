@@ -58,7 +58,9 @@ class ProbeServer:
     def __init__(self, address: str, services: Mapping[str, Problem]) -> None:
         """`address` is `host:port`, port 0 takes a free one. `services`: name → what is wrong with it."""
         self._address = address
-        self._server = grpc.server(ThreadPoolExecutor(WORKERS, thread_name_prefix="probes"))
+        # Else a port that another gRPC server has would be shared with it, and probes would reach either.
+        alone = (("grpc.so_reuseport", 0),)
+        self._server = grpc.server(ThreadPoolExecutor(WORKERS, thread_name_prefix="probes"), options=alone)
         health_grpc.add_HealthServicer_to_server(_Health(services), self._server)  # type: ignore[no-untyped-call]
         self.port = 0
 

@@ -17,8 +17,11 @@ from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, PreparedDevice
 _FINISHED = frozenset({"Succeeded", "Failed"})
 """Phases in which no container of a pod will ever run again (core/v1 PodPhase)."""
 
-ClaimsByName = Mapping[tuple[str, str], Sequence[PreparedClaim]]
-"""Prepared claims by namespace and name: made once, so that each pod finds its own without a look at all others."""
+ClaimPlace = tuple[str, str]
+"""Namespace and name of a claim, whichever claim that is."""
+
+ClaimsByName = Mapping[ClaimPlace, Sequence[PreparedClaim]]
+"""Prepared claims by place: made once, so that each pod finds its own without a look at all others."""
 
 Users = Mapping[ClaimUid, frozenset[PodUid]]
 """Pods that are known to use a claim, by its UID."""
@@ -57,7 +60,7 @@ def claim_names(pod: Pod) -> tuple[str, ...]:
 
 def by_name(prepared: Iterable[PreparedClaim]) -> ClaimsByName:
     """Return prepared claims by namespace and name; the order within one name stays."""
-    found: dict[tuple[str, str], list[PreparedClaim]] = {}
+    found: dict[ClaimPlace, list[PreparedClaim]] = {}
     for p in prepared:
         found.setdefault((p.claim.namespace, p.claim.name), []).append(p)
     return found

@@ -1,10 +1,10 @@
 """The plugin is killed at each step of file work; whatever comes next ends in the same state as without the crash.
 
-The matrix: 8 operations with 16 + 16 + 12 + 15 + 8 + 12 + 7 + 8 = 94 steps (each write, fsync, rename and removal), and
-four more with device metadata with 24 + 14 + 18 + 14 = 70 steps. Killed in each step and after it: 328 crashes by
+The matrix: 8 operations with 12 + 12 + 9 + 11 + 5 + 8 + 4 + 5 = 66 steps (each write, fsync, rename and removal), and
+four more with device metadata with 18 + 9 + 12 + 9 = 48 steps. Killed in each step and after it: 228 crashes by
 SIGKILL. After each the plugin starts again four times over copies of what was left: kubelet asks to prepare, kubelet
 asks to unprepare, nobody asks (the start and a sweep alone), and nobody asks while the claim is gone. With metadata a
-fifth time: the setting was turned off meanwhile. 188 * 4 + 140 * 5 = 1,452 starts.
+fifth time: the setting was turned off meanwhile. 132 * 4 + 96 * 5 = 1,008 starts.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from support.plugin import PluginNode
 TESTS = Path(__file__).parent.parent
 
 STEPS = {
-    "prepare": 16,  # four files, each: write, fsync, rename, fsync of the folder
-    "prepare-over-broken": 16,  # the copy that is set aside is one more, podlist.json stands already
-    "prepare-after-reboot": 12,  # podlist.json stands already
-    "prepare-in-place": 15,  # podlist.json is overwritten: no rename
-    "unprepare": 8,  # podlist.json, two removals with fsync
-    "unprepare-broken": 12,
-    "unprepare-in-place": 7,
-    "sweep": 8,
-    "prepare-with-metadata": 24,  # the document and its CDI spec are two more files
-    "unprepare-with-metadata": 14,  # two more removals with fsync, and two folders
-    "unprepare-broken-with-metadata": 18,
-    "sweep-with-metadata": 14,
+    "prepare": 12,  # four files, each: write, fsync, rename
+    "prepare-over-broken": 12,  # the copy that is set aside is one more, podlist.json stands already
+    "prepare-after-reboot": 9,  # podlist.json stands already
+    "prepare-in-place": 11,  # podlist.json is overwritten: no rename
+    "unprepare": 5,  # podlist.json, two removals
+    "unprepare-broken": 8,
+    "unprepare-in-place": 4,
+    "sweep": 5,
+    "prepare-with-metadata": 18,  # the document and its CDI spec are two more files
+    "unprepare-with-metadata": 9,  # two more removals, and two folders
+    "unprepare-broken-with-metadata": 12,
+    "sweep-with-metadata": 9,
 }
 EMPTY = {"pod-resources/podlist.json": b"[]\n"}
 

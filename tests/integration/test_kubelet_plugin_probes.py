@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 
 import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.errors import BadInputError
+from dracaena.api.names import ClaimUid
+from dracaena.kubelet_plugin.adapters.grpc_server import plugin_server
+from dracaena.kubelet_plugin.adapters.probes import ProbeServer, socket_problem
+from dracaena.kubelet_plugin.adapters.registration import registration_server
+from dracaena.kubelet_plugin.driver import Failed
+from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim
 from dracaena.kubelet_plugin.program import Program
+from dracaena.proto.dra.v1 import api_pb2 as dra
+from dracaena.proto.dra.v1 import api_pb2_grpc as dra_grpc
 from dracaena.proto.grpc_health.v1 import api_pb2 as health
 from dracaena.proto.grpc_health.v1 import api_pb2_grpc as health_grpc
 from support.api_ground import ApiGround
 from support.kube import wait_for
 from support.plugin_world import CALL_S, World, http, start_process
 from support.sockets import short_folder
+
+GPUS = 16
+"""The most that a node has."""
 
 SERVING, NOT_SERVING = health.HealthCheckResponse.SERVING, health.HealthCheckResponse.NOT_SERVING
 
@@ -78,6 +90,51 @@ def test_a_port_that_is_taken_is_named_and_nothing_stays(world: World, plugin: P
     with pytest.raises(BadInputError, match=f"gRPC health address {address}: cannot listen"):
         second.start()
     assert not list((world.kubelet / "plugins_registry").glob("*uid-2*"))
+
+
+def test_a_port_that_another_grpc_server_has_is_not_shared_with_it(plugin: Program) -> None:
+    second = ProbeServer(f"127.0.0.1:{plugin.grpc_health_port}", {})
+    with pytest.raises(BadInputError, match="cannot listen"):
+        second.start()
+    second.stop()
+
+
+def test_claims_that_wait_for_the_api_do_not_make_the_plugin_look_dead() -> None:
+    class Waiting:
+        """A driver whose API server does not answer."""
+
+        answered = threading.Event()
+
+        def prepare_claims(
+            self, references: Iterable[ClaimReference], *, within_s: float
+        ) -> Mapping[ClaimUid, PreparedClaim | Failed]:
+            if references:
+                self.answered.wait(60)
+            return {}
+
+        def unprepare_claims(self, references: Iterable[ClaimReference]) -> Mapping[ClaimUid, Failed | None]:
+            return {}
+
+    driver = Waiting()
+    with short_folder() as folder:
+        dra_socket, registration_socket = folder / "dra.sock", folder / "reg.sock"
+        servers = [
+            plugin_server(dra_socket, "driver", driver),
+            registration_server(registration_socket, "driver", dra_socket, lambda _refusal: None),
+        ]
+        for server in servers:
+            server.start()
+        with grpc.insecure_channel(f"unix:{dra_socket}") as channel:
+            stub = dra_grpc.DRAPluginStub(channel)  # type: ignore[no-untyped-call]  # generated
+            request = dra.NodePrepareResourcesRequest(claims=[dra.Claim(namespace="default", name="a", uid="a")])
+            calls = [stub.NodePrepareResources.future(request, timeout=60) for _ in range(GPUS)]
+            assert socket_problem(dra_socket, registration_socket) is None
+            assert not any(call.done() for call in calls)
+            driver.answered.set()
+            for call in calls:
+                call.result()
+        for server in servers:
+            server.stop()
 
 
 def test_an_address_without_a_port_ends_in_one_line(world: World) -> None:

@@ -1,4 +1,4 @@
-"""What one durable replacement of a file costs here: all else of a prepare stands beside it."""
+"""What one replacement of a file with fsync costs here: all else of a prepare stands beside it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ REPLACEMENTS = 100
 
 
 def replacement_s(folder: Path) -> tuple[float, ...]:
-    """Return how long each of some replacements took: written, synced, renamed, folder synced."""
+    """Return how long each of some replacements took: written, synced, renamed."""
     target, temporary = folder / "probe", folder / ".probe.tmp"
     took = []
     for _ in range(REPLACEMENTS):
@@ -20,9 +20,6 @@ def replacement_s(folder: Path) -> tuple[float, ...]:
         os.fsync(descriptor)
         os.close(descriptor)
         temporary.replace(target)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        os.fsync(descriptor)
-        os.close(descriptor)
         took.append(time.perf_counter() - began_s)
     target.unlink()
     return tuple(took)

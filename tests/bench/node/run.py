@@ -162,7 +162,7 @@ def _run(bench: Bench, program: Path | str) -> None:
     replaced = f"{measure.median_ms(took):.2f} ms (p50), {measure.percentile_ms(took, 99):.2f} ms (p99)"
     bench.notes += [
         f"API: {options.api or 'the embedded server, in a process of its own'}; GPUs: recorded machine {MACHINE}",
-        f"disk: {disk.file_system(bench.folder)}; a durable replacement of a file takes {replaced}; a prepare has four",
+        f"disk: {disk.file_system(bench.folder)}; a file replaced with fsync takes {replaced}; a prepare has four",
         f"calls come one after the other with {options.pause_ms:g} ms between them, {options.calls} a row",
         f"load of this machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores when it began",
         against,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,8 @@ def test_two_instances_that_take_turns_see_what_the_files_say(turns: list[list[t
                         mine.remove(ClaimUid(f"{claim}-uid"))
                     assert mine.load_by_boot() == fresh(folder).load_by_boot()
             if any(step == "break" for _, step, _ in steps):  # somebody else, without our lock
-                (folder / "a-uid.json").write_bytes(b"broken")
+                (folder / "new").write_bytes(b"broken")
+                (folder / "new").replace(folder / "a-uid.json")
             with lock.hold():
                 assert one.load_by_boot() == other.load_by_boot() == fresh(folder).load_by_boot()
 
@@ -93,21 +95,66 @@ def test_a_write_that_failed_leaves_what_is_on_disk(tmp_path: Path) -> None:
         assert checkpoints.prepared() == ()
 
 
-def test_the_folder_is_looked_at_once_a_turn(tmp_path: Path) -> None:
-    class Counting(DocumentFolder):
-        looks = 0
+class Counting(DocumentFolder):
+    """Counts the looks at all files."""
 
-        def stamps(self, suffix: str) -> dict[str, tuple[int, int, int, int]]:
-            self.looks += 1
-            return dict(super().stamps(suffix))
+    looks = 0
 
+    def stamps(self, suffix: str) -> Mapping[str, Hashable]:
+        self.looks += 1
+        return super().stamps(suffix)
+
+
+def test_the_files_are_looked_at_once_while_nobody_else_writes(tmp_path: Path) -> None:
     lock, folder = ThreadLock(), Counting(tmp_path)
     checkpoints = Checkpoints(folder, BOOT, lambda: lock.turn)
     with lock.hold():
         checkpoints.load_all()
         checkpoints.finish(checkpoints.start(prepared_claim("a")))
+        checkpoints.finish(checkpoints.start(prepared_claim("b")))
+        checkpoints.remove(ClaimUid("b-uid"))
         assert [p.claim.name for p in checkpoints.prepared()] == ["a"]
-        assert folder.looks == 1
+    for _ in range(3):
+        with lock.hold():
+            assert [p.claim.name for p in checkpoints.prepared()] == ["a"]
+    assert folder.looks == 1
+
+
+def test_what_the_other_instance_did_in_the_same_tick_is_seen(tmp_path: Path) -> None:
+    lock = ThreadLock()
+    one, other = instance(tmp_path, lock), instance(tmp_path, lock)
+    for _ in range(30):
+        for mine, theirs in ((one, other), (other, one)):
+            with lock.hold():
+                mine.load_all()
+                mine.finish(mine.start(prepared_claim("a")))
+            with lock.hold():
+                assert [p.claim.name for p in theirs.prepared()] == ["a"]
+                theirs.remove(ClaimUid("a-uid"))
+            with lock.hold():
+                assert mine.prepared() == ()
+
+
+def test_where_a_folder_takes_no_mark_all_files_are_looked_at_each_time(tmp_path: Path) -> None:
+    class Unmarked(Counting):
+        def set_mark(self) -> Hashable | None:
+            return None
+
+    lock, folder = ThreadLock(), Unmarked(tmp_path)
+    checkpoints = Checkpoints(folder, BOOT, lambda: lock.turn)
+    for looks in (1, 2, 3):
+        with lock.hold():
+            checkpoints.load_all()
+        assert folder.looks == looks
+
+
+def test_a_file_that_was_changed_in_place_is_seen_when_each_is_looked_at(tmp_path: Path) -> None:
+    lock = ThreadLock()
+    checkpoints = instance(tmp_path, lock)
     with lock.hold():
-        assert [p.claim.name for p in checkpoints.prepared()] == ["a"]
-        assert folder.looks == 2
+        checkpoints.load_all()
+        checkpoints.finish(checkpoints.start(prepared_claim("a")))
+    (tmp_path / "a-uid.json").write_bytes(b"broken")
+    with lock.hold():
+        checkpoints.look_at_each()
+        assert checkpoints.load_all() == fresh(tmp_path).load_all()

@@ -406,10 +406,10 @@ def test_a_broken_checkpoint_is_set_aside_and_rebuilt_from_the_claim(tmp_path: P
 
 
 def test_a_broken_checkpoint_still_guards_its_devices(tmp_path: Path) -> None:
+    node_in(tmp_path).state.prepare(REFERENCE)
+    (tmp_path / CHECKPOINT).write_bytes(b"{")
     node = node_in(tmp_path)
     node.claims.put(make_claim("other", (1,)))
-    node.state.prepare(REFERENCE)
-    (tmp_path / CHECKPOINT).write_bytes(b"{")
     with pytest.raises(DeviceHeldError, match="still held by claim UID claim-uid"):
         node.state.prepare(OTHER)
     node.state.unprepare(REFERENCE)

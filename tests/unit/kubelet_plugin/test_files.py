@@ -4,12 +4,14 @@ import errno
 import fcntl
 import os
 import stat
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dracaena.api.errors import PermanentError, TemporaryError
-from dracaena.kubelet_plugin.adapters.files import DocumentFolder, FileSteps
+from dracaena.kubelet_plugin.adapters.files import TICK_NS, DocumentFolder, FileSteps
 
 
 class FailAt(FileSteps):
@@ -30,7 +32,7 @@ class FailAt(FileSteps):
         super().write(descriptor, data)
 
     def fsync(self, descriptor: int) -> None:
-        self._fail("fsync folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "fsync")
+        self._fail("fsync")
         super().fsync(descriptor)
 
     def rename(self, source: Path, target: Path) -> None:
@@ -57,9 +59,64 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, ste
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("x.json", b"old")]
 
 
-def test_a_folder_that_cannot_be_synced_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(TemporaryError, match="cannot write"):
-        DocumentFolder(tmp_path, steps=FailAt("fsync folder", errno.EIO)).write("x.json", b"1")
+def test_a_content_is_synced_before_it_is_put_in_its_place(tmp_path: Path) -> None:
+    class Watched(FileSteps):
+        seen: tuple[str, ...] = ()
+
+        def write(self, descriptor: int, data: bytes) -> None:
+            self.seen += ("write",)
+            super().write(descriptor, data)
+
+        def fsync(self, descriptor: int) -> None:
+            self.seen += ("fsync",)
+
+        def rename(self, source: Path, target: Path) -> None:
+            self.seen += ("rename",)
+            super().rename(source, target)
+
+    steps = Watched()
+    DocumentFolder(tmp_path, steps=steps).write("x.json", b"1")
+    assert steps.seen == ("write", "fsync", "rename")
+
+
+def test_two_writes_in_one_tick_of_the_clock_have_two_stamps(tmp_path: Path) -> None:
+    folder, path = DocumentFolder(tmp_path), tmp_path / "x.json"
+    for content in (b"1", b"2") * 20:  # the same inode and size, and mostly the same times
+        path.write_bytes(content)
+        before = folder.stamps(".json")
+        path.write_bytes(content[::-1])
+        assert folder.stamps(".json") != before
+
+
+def test_a_file_that_rests_keeps_its_stamp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = DocumentFolder(tmp_path)
+    folder.write("x.json", b"1")
+    later_ns = time.time_ns() + 2 * TICK_NS
+    monkeypatch.setattr(time, "time_ns", lambda: later_ns)
+    assert folder.stamps(".json") == folder.stamps(".json") != {}
+
+
+def test_a_marked_folder_loses_its_mark_with_each_change_of_its_files(tmp_path: Path) -> None:
+    folder, other = DocumentFolder(tmp_path), DocumentFolder(tmp_path)
+    by_somebody = tmp_path / "by somebody"
+    changes: list[Callable[[], object]] = [
+        lambda: other.write("x.json", b"1"),
+        lambda: other.write("x.json", b"2"),
+        lambda: other.remove("x.json"),
+        by_somebody.touch,
+        by_somebody.unlink,
+    ]
+    for change in changes * 10:
+        mark = folder.set_mark()
+        assert mark is not None
+        assert folder.mark() == mark
+        change()
+        assert folder.mark() != mark
+
+
+def test_a_folder_that_is_not_there_has_no_mark(tmp_path: Path) -> None:
+    folder = DocumentFolder(tmp_path / "none")
+    assert (folder.set_mark(), folder.mark()) == (None, None)
 
 
 def test_a_read_only_disk_needs_somebody_to_act(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from dracaena.kubelet_plugin import worker as worker_module
 from dracaena.kubelet_plugin.worker import Worker
 from support.clock import FakeClock
 from support.kube import wait_for
@@ -129,3 +130,19 @@ def test_stop_ends_the_loop_at_once(ends: list[Loop], go_on: Callable[[Worker], 
 
 def test_a_worker_that_was_never_started_can_be_stopped() -> None:
     Loop(lambda worker: worker.wait()).worker.stop()
+
+
+def test_work_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "STOP_S", 0.01)
+    began, answered = threading.Event(), threading.Event()
+
+    def work() -> None:
+        began.set()
+        answered.wait(60)  # an API server that does not answer
+
+    worker = Worker("test", work, FakeClock())
+    worker.start()
+    assert began.wait(10)
+    worker.stop()
+    assert not answered.is_set()
+    answered.set()
