@@ -45,7 +45,8 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class InProgress:
-    """A claim is just being allocated, for this pod or another: its next change wakes the pod."""
+    """A claim is just being allocated, for this pod or another: its next change wakes the pod, and so does a write that
+    came to nothing."""
 
     claim_key: str
 
@@ -100,6 +101,7 @@ class Cluster:
         self._unreserved: set[str] = set()
         self._inventory = Inventory(driver, allowed_drivers)
         self._assumed = AssumedAllocations(self._inventory)
+        self._kept_back: dict[str, set[str]] = {}  # UID of an assumed claim → pods that came to it meanwhile
         self._places = PodPlaces(self._inventory.resources)
         share_ids = (str(uuid4()) for _ in repeat(None))
         self._allocator = Allocator(first_fit=first_fit, max_steps=max_steps, share_ids=share_ids)
@@ -130,7 +132,10 @@ class Cluster:
         """
         with self._lock:
             for claim in claims:
-                if self._assumed.of_claim(claim.metadata.uid) or self._claims.get(claim.key) is not claim:
+                is_assumed = self._assumed.of_claim(claim.metadata.uid) is not None
+                if is_assumed:
+                    self._kept_back.setdefault(claim.metadata.uid, set()).add(pod.key)
+                if is_assumed or self._claims.get(claim.key) is not claim:
                     self._leave(pod.key)
                     return InProgress(claim.key)
             barred = self._barred(pod)
@@ -186,7 +191,7 @@ class Cluster:
         with self._lock:
             self._keeper.created_before = created_before
             mark = self._keeper.earmark
-            if mark is not None and not (created_before and self._still_waits(mark.pod_key)):
+            if mark is not None and not (created_before and self._still_waits(mark)):
                 self._keeper.clear("the pod waits no more")
                 self._may_help()
             questions = 0
@@ -207,14 +212,21 @@ class Cluster:
     def stored(self, claim: ResourceClaim) -> None:
         """A write was answered with this claim. It is assumed to be allocated until the watch shows the same."""
         with self._lock:
+            entry = self._assumed.of_claim(claim.metadata.uid)
+            shown = self._claims.get(claim.key)
             self._assumed.stored(claim)
-            self._assumed.observe(None, self._claims.get(claim.key))
-            self._settle(claim.metadata.uid)
+            self._assumed.observe(None, shown)
+            if entry is None or self._assumed.of_claim(entry.claim_uid) is not None:
+                return
+            self._settle(entry.claim_uid)
+            if shown is None or held_devices(shown, self._driver) != entry.devices:
+                self._may_help()  # it was cleared before the answer came, and nobody got them yet
 
     def forget(self, claim_uid: str) -> None:
         """A decision was not written, or was undone: devices are free again that looked taken."""
         with self._lock:
-            if self._assumed.of_claim(claim_uid) is None:
+            entry = self._assumed.of_claim(claim_uid)
+            if entry is None:
                 return
             self._assumed.drop(claim_uid)
             self._settle(claim_uid)
@@ -258,9 +270,12 @@ class Cluster:
             return tuple(self._collisions_of(claim))
 
     def all_collisions(self) -> tuple[tuple[ResourceClaim, tuple[Collision, ...]], ...]:
-        """Return all claims that collide now. Cost: a look at every claim."""
+        """Return all claims that collide now, each pair of claims once. Cost: a look at every claim."""
         with self._lock:
-            found = ((claim, tuple(self._collisions_of(claim))) for _, claim in sorted(self._claims.items()))
+            found = (
+                (claim, tuple(one for one in self._collisions_of(claim) if one.rival.key < key))
+                for key, claim in sorted(self._claims.items())
+            )
             return tuple((claim, collisions) for claim, collisions in found if collisions)
 
     def _collisions_of(self, claim: ResourceClaim) -> Iterator[Collision]:
@@ -367,7 +382,9 @@ class Cluster:
                 self._inventory.remove_class(subject.key)
             else:
                 self._inventory.set_class(new)
-            self._wake_all(self._lines.all())
+            # Also who waits in no line: what is left for kube-scheduler to allocate depends on classes, too.
+            unbound = (key for key, pod in self._pods.items() if not pod.spec.node_name)
+            self._wake_all(dict.fromkeys((*self._lines.all(), *sorted(unbound))))
 
     def taint_rule_changed(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
         """Take in a DeviceTaintRule."""
@@ -381,11 +398,6 @@ class Cluster:
                 self._inventory.set_taint_rule(new)
             self._may_help()
 
-    def wake_pods_of(self, claim_key: str, *, but: str) -> None:
-        """Wake the pods that name a claim, all but the one that the caller is at work on."""
-        with self._lock:
-            self._wake_all(sorted(self._pods_of_claim.get(claim_key, set()) - {but}))
-
     def check(self) -> None:
         """State what must always hold. For tests: slow."""
         with self._lock:
@@ -395,9 +407,13 @@ class Cluster:
         """Name the pods that go when a holder of devices lets go of them, as the inventory does."""
         return [pod_name(self._pods[key]) for key in self._pods_of_claim.get(claim_of(holder), ())]
 
-    def _still_waits(self, key: str) -> bool:
-        """Whether a pod fits nowhere, or what was decided for it is not shown yet, and may still be lost."""
-        return self._lines.fits_nowhere(key) or bool(self._assumed.of_pod(key))
+    def _still_waits(self, mark: Earmark) -> bool:
+        """Whether the pod of a mark, and no later one of its name, fits nowhere, or what was decided for it is not
+        shown yet, and may still be lost."""
+        pod = self._pods.get(mark.pod_key)
+        if pod is None or turn(pod) != mark.turn:
+            return False
+        return self._lines.fits_nowhere(pod.key) or bool(self._assumed.of_pod(pod.key))
 
     def _reconsider(self, key: str, now_s: float) -> bool | None:
         """Look whether a node has to be kept for a pod that waits; then tell it. See EarmarkKeeper.consider()."""
@@ -433,9 +449,11 @@ class Cluster:
             self._wake_all(key for key in self._lines.firsts() if key in self._short)
 
     def _settle(self, claim_uid: str) -> None:
-        """Let the pod of a decision that is assumed no longer count where the API shows it, if anywhere."""
+        """If a decision is assumed no longer, let its pod count where the API shows it, if anywhere, and wake those who
+        share the claim and came while it was written."""
         if self._assumed.of_claim(claim_uid) is None:
             self._has_room(self._places.settled(claim_uid))
+            self._wake_all(sorted(self._kept_back.pop(claim_uid, ())))
 
     def _leave(self, key: str) -> None:
         self._short.discard(key)

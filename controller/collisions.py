@@ -66,7 +66,7 @@ class Collisions:
         self._metrics = metrics
 
     def seen(self, claim: ResourceClaim, collisions: Sequence[Collision]) -> None:
-        """An allocation was shown with devices that others have: count it and tell it. Once for each allocation."""
+        """An allocation was shown with devices that others have: count it, and write Events on both claims."""
         for collision in collisions:
             self._metrics.collisions.labels(collision.kind).inc()
             log.error(
@@ -75,11 +75,6 @@ class Collisions:
                 claim=claim.key,
                 other=collision.rival.key,
             )
-        self.tell(claim, collisions)
-
-    def tell(self, claim: ResourceClaim, collisions: Sequence[Collision]) -> None:
-        """Write Events on both claims of each collision."""
-        for collision in collisions:
             for subject, other in ((claim, collision.rival), (collision.rival, claim)):
                 text = (
                     f"device {collision.name} is allocated to claim {other.key} too. A claim that tolerates the taint "

@@ -45,8 +45,9 @@ _NO_STATUSES: Final[list[ContainerStatus]] = []
 def kept_pod(pod: Pod) -> Pod:
     """Return what is kept of a pod: one container that takes what all of the pod takes, and no labels or annotations.
 
-    Of a pod without claims nothing else is left but name, UID, version, node and phase. pod_resources() of it is that
-    of the pod. Cost: some 20 µs.
+    Of a pod without claims nothing else is left but name, UID, version, node, phase, and what tells how kube-scheduler
+    works (bind_watch): priority, the scheduler's name, and what it said while the pod has no node. pod_resources() of
+    it is that of the pod. Cost: some 20 µs.
     """
     try:
         containers = _one_container(pod_resources(pod))
@@ -65,9 +66,7 @@ def kept_pod(pod: Pod) -> Pod:
         owner_references=_NO_OWNERS,
     )
     if not pod.spec.resource_claims:
-        return Pod(
-            metadata=meta, spec=_plain_spec(pod.spec.node_name, containers), status=_plain_status(pod.status.phase)
-        )
+        return Pod(metadata=meta, spec=_plain_spec(pod.spec, containers), status=_plain_status(pod))
     replace = msgspec.structs.replace
     spec = replace(pod.spec, containers=containers, init_containers=_NO_CONTAINERS, resources=None, overhead=_NO_MAP)
     status = replace(
@@ -90,9 +89,9 @@ def _one_container(taken: PodResources) -> list[Container]:
     return [Container(name="", resources=ContainerResources(claims=[], requests=requests), ports=ports)]
 
 
-def _plain_spec(node_name: str, containers: list[Container]) -> PodSpec:
+def _plain_spec(spec: PodSpec, containers: list[Container]) -> PodSpec:
     return PodSpec(
-        node_name=sys.intern(node_name),
+        node_name=sys.intern(spec.node_name),
         node_selector=_NO_MAP,
         affinity=_NO_MAP,
         tolerations=_NO_TOLERATIONS,
@@ -101,15 +100,29 @@ def _plain_spec(node_name: str, containers: list[Container]) -> PodSpec:
         containers=containers,
         init_containers=_NO_CONTAINERS,
         overhead=_NO_MAP,
+        scheduler_name=sys.intern(spec.scheduler_name),
+        priority=spec.priority,
     )
 
 
+def _plain_status(pod: Pod) -> PodStatus:
+    if not pod.spec.node_name:
+        said = [condition for condition in pod.status.conditions if condition.type == "PodScheduled"]
+        if said:
+            return _status_of(pod.status.phase, said)
+    return _quiet_status(pod.status.phase)
+
+
 @lru_cache(16)
-def _plain_status(phase: str) -> PodStatus:
-    """Return the status of all plain pods of a phase."""
+def _quiet_status(phase: str) -> PodStatus:
+    """Return the status of all plain pods of a phase of which kube-scheduler says nothing."""
+    return _status_of(phase, _NO_CONDITIONS)
+
+
+def _status_of(phase: str, conditions: list[PodCondition]) -> PodStatus:
     return PodStatus(
         phase=phase,
-        conditions=_NO_CONDITIONS,
+        conditions=conditions,
         resource_claim_statuses=_NO_CLAIM_STATUSES,
         container_statuses=_NO_STATUSES,
         init_container_statuses=_NO_STATUSES,

@@ -96,6 +96,7 @@ class Controller:
         client = client.guarded(self._leadership.writing)
         self._settings = settings
         self._clock = clock
+        self._on_lost = on_lost
         self._stopping = threading.Event()
         self._metrics = ControllerMetrics(registry)
         self._queue = WorkQueue(clock, rng, self._turn_of)
@@ -124,6 +125,7 @@ class Controller:
             claims,
             nomination,
             self._cluster.forget,
+            self._cluster.stored,
             clock,
             self._metrics,
             unbound_wait_s=settings.unbound_wait_s,
@@ -249,7 +251,8 @@ class Controller:
         self._cluster.pod_changed(old, new)
 
     def _collided(self, claim: ResourceClaim, collisions: Sequence[Collision]) -> None:
-        self._collisions.seen(claim, collisions)
+        if self._working.is_set():  # a stand-by counts nothing twice; what there is then is looked for at the start
+            self._collisions.seen(claim, collisions)
 
     def _wake(self, key: str) -> None:
         """Queue a pod. A stand-by decides nothing: its queue would only grow by every pod that ever was."""
@@ -257,7 +260,15 @@ class Controller:
             self._queue.add(key)
 
     def _spawn(self, name: str, work: Callable[[], None]) -> None:
-        thread = threading.Thread(target=work, name=name, daemon=True)
+        def guarded() -> None:
+            try:
+                work()
+            except Exception:
+                # Without this thread nothing would be decided, or nothing found that is stuck: better a new process.
+                log.exception("fault in the controller, the process ends", thread=name)
+                self._on_lost(f"fault in thread {name}")
+
+        thread = threading.Thread(target=guarded, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
@@ -276,8 +287,8 @@ class Controller:
         for pod in self._pods.values():
             if pod.spec.resource_claims:
                 self._wake(pod.key)
-        for claim, found in self._cluster.all_collisions():  # what was seen before was told to nobody
-            self._collisions.tell(claim, found)
+        for claim, found in self._cluster.all_collisions():
+            self._collisions.seen(claim, found)
         log.info("decisions begin", workers=self._settings.workers)
         self._spawn("sweeper", self._sweep)
         for number in range(self._settings.workers):
@@ -360,10 +371,13 @@ class Controller:
 
     def _tick(self) -> None:
         while not self._clock.sleep_until_set(self._stopping, TICK_S):
-            self._keep_for_starving()
-            self._waiting.tell_due()
-            for key in sorted(self._cluster.assumed_before(self._clock.monotonic() - DOUBT_S)):
-                self._queue.add(key)
+            try:
+                for key in sorted(self._cluster.assumed_before(self._clock.monotonic() - DOUBT_S)):
+                    self._queue.add(key)
+                self._keep_for_starving()
+                self._waiting.tell_due()
+            except Exception:  # the thread's outermost loop: writes in doubt have to be looked at whatever happens
+                log.exception("fault in the controller, will try again")
 
 
 def _leadership(

@@ -227,14 +227,14 @@ class Reconciler:
                 continue  # written; the watch will show it
             fresh = self._claims.read_claim(*entry.claim_key.split("/", 1))
             if fresh is not None and fresh.metadata.uid == entry.claim_uid:
-                if held_devices(fresh, self._driver) == entry.devices:
+                if fresh.status.allocation is None:  # asked first: admin access holds no device
+                    if left_s > 0:
+                        waits.append(left_s)
+                        continue
+                elif held_devices(fresh, self._driver) == entry.devices:
                     self._cluster.stored(fresh)
                     continue
-                if fresh.status.allocation is None and left_s > 0:
-                    waits.append(left_s)
-                    continue
             self._cluster.forget(entry.claim_uid)
-            self._cluster.wake_pods_of(entry.claim_key, but=key)
         return min(waits, default=None)
 
     def _ready_claims(self, pod: Pod) -> tuple[ResourceClaim, ...] | Missing | Nothing:
@@ -315,7 +315,6 @@ class Reconciler:
         for entry in allocation.claims:
             if entry.claim.metadata.uid not in written:
                 self._cluster.forget(entry.claim.metadata.uid)
-                self._cluster.wake_pods_of(entry.claim.key, but=pod.key)
 
     def _wait(self, pod: Pod, claims: Sequence[ResourceClaim], decision: NoFit | Behind | Refused) -> None:
         half_written = [claim for claim in claims if self._is_half_written(pod, claim)]

@@ -43,8 +43,10 @@ class ControllerSettings:
     lease_duration_s: int = option(
         20, help="seconds after its last renewal for which a replica leads, the same for all replicas", least=14
     )
-    # Writes wait for the API server most of the time: four workers keep it busy, decisions are made one at a time.
-    workers: int = option(4, help="pods whose claims are written at the same time", least=1)
+    # Writes wait for the API server most of the time, 100 ms and more each while it is busy; decisions are made one by
+    # one. With 4, pods wait for a worker and kube-scheduler tries them in vain meanwhile (`make bench-cluster`, 100
+    # nodes, a busy machine: 12 pods bound a second; with 16: 33). Of the 32 connections the caches take about eight.
+    workers: int = option(16, help="pods whose claims are written at the same time", least=1)
     # A bind that began before the reservation was dropped has ended after 2 s: with this wait no pod of 40 was
     # bound without devices, without it 2 of 40 were (real 1.36.3 control plane).
     unbound_wait_s: float = option(

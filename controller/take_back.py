@@ -29,6 +29,9 @@ from dracaena.process.clock import Clock
 MAX_ENDED: Final = 1_000
 """Ends that are remembered, 0.2 MB: of a few seconds at the highest rate."""
 
+REFUSED_S: Final = 30.0
+"""Until a write is tried again that the server's validation refuses: a person has to change something first."""
+
 log = structlog.get_logger()
 
 
@@ -53,12 +56,15 @@ class _Task:
 class _Ended:
     how: str
     """Label of the metric."""
+    claim: ResourceClaim | None = None
+    """The claim when it stays allocated: the watch may be behind, and its devices are nobody else's."""
 
 
 class TakeBack:
     """Claims of pods that are being taken back, by pod. One lock of its own, for the table of tasks.
 
-    `forget` is called with the UID of each claim that is dealt with: nothing has to be assumed about it any more.
+    `forget` is called with the UID of each claim that was freed: nothing has to be assumed about it any more; `stored`
+    with each claim that stays allocated.
     """
 
     def __init__(
@@ -68,6 +74,7 @@ class TakeBack:
         pods: PodApi,
         nomination: Nomination,
         forget: Callable[[str], None],
+        stored: Callable[[ResourceClaim], None],
         clock: Clock,
         metrics: ControllerMetrics,
         *,
@@ -78,6 +85,7 @@ class TakeBack:
         self._claims = claims
         self._pods = pods
         self._forget = forget
+        self._stored = stored
         self._clock = clock
         self._metrics = metrics
         self._unbound_wait_s = unbound_wait_s
@@ -129,7 +137,10 @@ class TakeBack:
         self._metrics.take_backs.labels(task.reason, ended.how).inc()
         claim_key = f"{task.namespace}/{task.name}"
         log.info("taken back", claim=claim_key, claim_uid=task.uid, reason=task.reason, end=ended.how)
-        self._forget(task.uid)
+        if ended.claim is None:
+            self._forget(task.uid)
+        else:
+            self._stored(ended.claim)
         with self._lock:
             self._tasks[pod_key].remove(task)
             if not self._tasks[pod_key]:
@@ -143,15 +154,17 @@ class TakeBack:
         if claim is None or claim.metadata.uid != task.uid or claim.status.allocation is None:
             return _Ended("gone")
         if any(consumer.uid != task.pod_uid for consumer in claim.status.reserved_for):
-            return _Ended("kept")  # another pod counts on it
+            return _Ended("kept", claim)  # another pod counts on it
         pod = self._pods.read_pod(*pod_key.split("/", 1))
         if pod is not None and pod.metadata.uid == task.pod_uid and pod.spec.node_name:
             return self._keep(task, claim, pod)
         try:
             return self._drop_or_clear(task, claim, pod)
-        except (ConflictError, InvalidError, NotFoundError) as error:
+        except InvalidError as error:
+            log.warning("take-back refused by the API server", claim=claim.key, again_in_s=REFUSED_S, error=str(error))
+            return REFUSED_S
+        except (ConflictError, NotFoundError) as error:
             log.info("take-back refused, reading again", claim=claim.key, error=str(error))
-            task.dropped = None
             return 0.0
 
     def _keep(self, task: _Task, claim: ResourceClaim, pod: Pod) -> float | _Ended:
@@ -161,7 +174,7 @@ class TakeBack:
                 self._claims.reserve(claim, [pod_reference(pod)])
             except (ConflictError, NotFoundError):
                 return 0.0
-        return _Ended("kept")
+        return _Ended("kept", claim)
 
     def _drop_or_clear(self, task: _Task, claim: ResourceClaim, pod: Pod | None) -> float | _Ended:
         now_s = self._clock.monotonic()

@@ -68,7 +68,9 @@ class UnusedClaims:
         try:
             self._claims.deallocate(claim)
         except (ConflictError, InvalidError, NotFoundError) as error:
-            log.info("unused claim not freed, it changed", claim=claim.key, error=str(error))
+            # It changed, which the watch shows soon; or it cannot be written, and then once a second is too often.
+            self._since_s[_identity(claim)] = self._clock.monotonic()
+            log.info("unused claim not freed", claim=claim.key, again_in_s=UNUSED_S, error=str(error))
             return
         self._metrics.take_backs.labels("unused", "cleared").inc()
         log.info("unused claim freed", claim=claim.key, claim_uid=claim.metadata.uid)

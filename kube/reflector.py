@@ -57,7 +57,8 @@ class Reflector(Generic[T]):
 
     `on_change(old, new)` is called from the reflector's thread, one call at a time, in the server's order: old is
     None for a new object, new is None for a deleted one. After a broken watch a fresh list is compared with the
-    cache, so that nothing is missed; several changes of one object may then arrive as one.
+    cache, so that nothing is missed; several changes of one object may then arrive as one. A change for which it fails
+    is told again with the next list, and there is no watch (at the start: no sync) before a list went well.
     `transform` makes what is kept of each object that came, under the same key and version.
     A kind with `older` versions, which decode to the same, is read by the first that the server serves; where it serves
     none there are no objects, and it is asked again every UNSERVED_S. Of any other kind that is an error.
@@ -186,10 +187,15 @@ class Reflector(Generic[T]):
         # what it holds.
         with self._lock:
             stale = sorted(key for key in self._objects if key not in fresh and key not in listing.undecodable)
-        for key in stale:
-            self._apply(key, None)
-        for key in sorted(fresh):
-            self._apply(key, fresh[key])
+        failed: Exception | None = None
+        for key in (*stale, *sorted(fresh)):
+            try:
+                self._apply(key, fresh.get(key))
+            except Exception as error:  # one object's trouble must not hide all others
+                log.exception("change not taken in", resource=self._kind.RESOURCE, object=key)
+                failed = failed or error
+        if failed is not None:
+            raise failed
         self._synced.set()
         with self._lock:
             if not self._list_wanted:  # else that was asked for after this list began
@@ -270,7 +276,15 @@ class Reflector(Generic[T]):
             return
         if old is not None and new is not None and _same(old, new):
             return
-        self._on_change(old, new)
+        try:
+            self._on_change(old, new)
+        except Exception:
+            with self._lock:  # the next list has to tell it again
+                if old is None:
+                    del self._objects[key]
+                else:
+                    self._objects[key] = old
+            raise
 
     def _pause(self) -> None:
         self._clock.sleep_until_set(self._stopping, self._backoff.next_s())

@@ -54,7 +54,8 @@ class PoolChange:
     """What changed when slices of a pool were taken in."""
 
     offer_changed: bool
-    """Whether other devices are offered than before, or otherwise linked or tainted."""
+    """Whether other devices are offered than before, or otherwise linked or tainted; where there are more than whole
+    GPUs, whether they may be."""
     new_problems: tuple[Problem, ...]
 
 
@@ -417,7 +418,9 @@ class Inventory:
             usable = self.pool(node)
             (self._mixed.add if usable is not None and usable.others else self._mixed.discard)(node)
             self._put(node)
-        return PoolChange(before.pool != after.pool, new_problems)
+        # Of devices that are no whole GPUs a pool holds the names only.
+        changed = before.pool != after.pool or (after.pool is not None and bool(after.pool.others))
+        return PoolChange(changed, new_problems)
 
     def _shared(self, reading: PoolReading) -> PoolReading:
         """Let equal nodes share one kind: it is compared by identity then, and its links are kept once."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import yaml
 
+from dracaena.controller.settings import ControllerSettings
 from dracaena.demo.apiserver import ApiServer
 from dracaena.kube.client import KubeClient
 from support.allocation import DRIVER, blocks, machine
@@ -80,7 +81,8 @@ def test_the_process_serves_health_and_metrics_decides_and_ends_on_sigterm(serve
     assert [entry["event"] for entry in decided] == ["decided", "allocated"]
     assert decided[0]["result"] == "allocated"
     (settings,) = (entry for entry in lines(log) if entry["event"] == "settings")
-    assert (settings["starvation_wait_s"], settings["workers"], settings["driver_name"]) == (120, 4, DRIVER)
+    assert (settings["starvation_wait_s"], settings["driver_name"]) == (120, DRIVER)
+    assert settings["workers"] == ControllerSettings().workers
 
 
 def test_an_unknown_setting_is_refused_in_one_line(tmp_path: Path) -> None:

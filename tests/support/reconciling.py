@@ -65,6 +65,7 @@ class Bench:
             self.api,
             nomination,
             self.cluster.forget,
+            self.cluster.stored,
             self.clock,
             metrics,
             unbound_wait_s=UNBOUND_WAIT_S,

@@ -194,3 +194,35 @@ def test_a_pod_without_claims_that_comes_back_with_claims_is_known() -> None:
     assert bench.cluster.pod("default/p") is None
     bench.cluster.pod_changed(plain, with_claims)
     assert bench.cluster.pod("default/p") == with_claims
+
+
+def test_a_pod_that_is_refused_for_a_selector_without_an_answer_somewhere_is_asked_when_another_node_has_room() -> None:
+    bench = Bench(a="8", b="8")
+    named = pool_slice("b", machine("named", blocks(4, inside="PIX", outside="PIX"), product_name="B"))
+    bench.cluster.slice_changed(pool_slice("b", FOUR), named)
+    bench.cluster.pod_changed(None, hog("h", "b"))
+    is_b = {"cel": {"expression": f'device.attributes["{DRIVER}"].productName == "B"'}}
+    waiting, asked = asking("p", "c"), claim("c", request(selectors=[is_b]))
+    bench.cluster.pod_changed(None, waiting)
+    bench.cluster.claim_changed(None, asked)
+    assert isinstance(bench.cluster.decide(waiting, [asked], now_s=0.0), Refused)
+    bench.take_woken()
+    bench.cluster.pod_changed(hog("h", "b"), None)
+    assert bench.take_woken() == ["default/p"]
+    assert node_of(bench.cluster.decide(waiting, [asked], now_s=0.0)) == "b"
+
+
+def test_a_decision_that_is_shown_reserved_for_somebody_else_gives_the_cpu_back_with_its_answer() -> None:
+    bench = Bench(a="8")
+    decision = bench.decide("p", cpu="6")
+    assert isinstance(decision, Allocation)
+    assert isinstance(bench.decide("q"), NoFit)
+    (entry,) = decision.claims
+    document = msgspec.to_builtins(allocated_claim(decision, entry, "2026-01-01T00:00:00Z"))
+    document["status"]["reservedFor"] = [{"resource": "pods", "name": "r", "uid": "uid-r"}]
+    shown = msgspec.convert(document, ResourceClaim)
+    bench.cluster.claim_changed(entry.claim, shown)
+    assert bench.take_woken() == ["default/p"]
+    bench.cluster.stored(shown)
+    assert bench.take_woken() == ["default/q"]
+    assert node_of(bench.decide("q")) == "a"

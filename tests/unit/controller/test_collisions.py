@@ -134,6 +134,19 @@ def test_a_device_of_a_driver_that_is_allowed_collides_too_and_of_others_nothing
             held = holding(claim(f"{name}-{driver[:3]}"), "fabric", "port-1", driver=driver)
             cluster.claim_changed(None, held)
     assert seen == [("y-nic", [("other", "nic.example.com/fabric/port-1", "x-nic")])]
-    assert [item.metadata.name for item, _ in cluster.all_collisions()] == ["x-nic", "y-nic"]
+    assert [item.metadata.name for item, _ in cluster.all_collisions()] == ["y-nic"]
     cluster.claim_changed(cluster.claim("default/x-nic"), claim("x-nic"))
     assert cluster.all_collisions() == ()
+
+
+def test_a_claim_that_was_allocated_anew_between_two_looks_of_the_watch_is_compared_again() -> None:
+    """After a broken watch several changes come as one."""
+    bench = allocated_by_us()
+    first = by_scheduler("x", 1)
+    bench.add(first)
+    assert told(bench) == []
+    again = by_scheduler("x", 0)
+    assert again.status.allocation is not None
+    later = msgspec.structs.replace(again.status.allocation, allocation_timestamp="2027-01-01T00:00:00Z")
+    bench.add(msgspec.structs.replace(again, status=msgspec.structs.replace(again.status, allocation=later)))
+    assert len(told(bench)) == 2

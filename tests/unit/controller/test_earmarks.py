@@ -299,6 +299,10 @@ def test_a_node_is_kept_after_the_wait_and_not_before() -> None:
         wait(world, 1)
     assert world.kept() == ("default/large", "n0")
     assert [(line["event"], line["node"], line["in_use"]) for line in logs] == [("node is kept for a pod", "n0", 4)]
+    world.cluster.keep_for_starving("", now_s=99.0)
+    world.queue.clear()
+    world.cluster.keep_for_starving(rfc3339(START + timedelta(seconds=1)), now_s=99.0)
+    assert "default/large" in world.queue, "it is told"
     off = full_world(wait_s=0)
     off.come("large", 4, 100)
     wait(off, 3 * WAIT_S)
@@ -359,6 +363,41 @@ def test_the_mark_goes_when_the_pod_has_its_set_or_is_gone_and_those_behind_it_a
             assert held_by(world, "large") == {"n0"}
         else:
             assert held_by(world, "late") == {"n0"}
+
+
+def test_when_the_mark_moves_to_another_node_those_whom_it_barred_are_woken() -> None:
+    world = full_world()
+    world.come("large", 4, 100)
+    wait(world, 1)
+    named = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": named}}
+    world.come("important", 4, 100, priority=1, affinity={"nodeAffinity": required})
+    wait(world, WAIT_S)
+    assert world.kept() == ("default/large", "n0")
+    world.go("default/busy-0")
+    world.come("late", 1, 100)
+    world.work()
+    assert held_by(world, "late") == set()
+    wait(world, 1)
+    assert world.kept() == ("default/important", "n1")
+    assert held_by(world, "late") == {"n0"}
+
+
+def test_a_later_pod_of_the_same_name_does_not_inherit_the_mark() -> None:
+    """A StatefulSet makes its pod again under its old name within moments."""
+    world = full_world()
+    world.come("large", 4, 100)
+    wait(world, WAIT_S + 1)
+    assert world.kept() == ("default/large", "n0")
+    world.go("default/large")
+    world.come("large", 4, 100)
+    world.come("late", 1, 100)
+    world.go("default/busy-0")
+    world.work()
+    assert held_by(world, "late") == set()
+    wait(world, 1)
+    assert world.kept() is None
+    assert held_by(world, "late") == {"n0"}
 
 
 def test_only_the_first_in_the_queue_has_a_node_kept_and_one_that_comes_before_it_takes_over() -> None:

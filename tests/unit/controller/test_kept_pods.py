@@ -50,7 +50,6 @@ def test_of_a_pod_without_claims_only_what_it_takes_is_kept() -> None:
     assert pod_resources(first) == pod_resources(watched("p"))
     assert dict(pod_resources(first).amounts) == {"cpu": 2001, "memory": 3 << 30, "pods": 1}
     assert (first.metadata.labels, first.metadata.annotations, first.spec.node_selector) == ({}, {}, {})
-    assert first.status.conditions == []
     assert first.spec.containers is second.spec.containers
     assert first.status is second.status
     assert len(msgspec.json.encode(first)) < len(msgspec.json.encode(watched("p"))) / 2
@@ -73,3 +72,18 @@ def test_a_quantity_that_cannot_be_read_leaves_the_pod_as_it_came() -> None:
     document = {"metadata": {"name": "p"}, "spec": {"overhead": {"cpu": "much"}}}
     odd = msgspec.convert(document, Pod)
     assert kept_pod(odd) is odd
+
+
+def test_what_tells_of_the_schedulers_work_is_kept_of_all_pods() -> None:
+    """It shows who was overtaken: by pods of which priority and scheduler, and when they were first tried."""
+    waiting = watched("p")
+    conditions = [{"type": "Initialized", "status": "True"}, {"type": "PodScheduled", "status": "False", "reason": "x"}]
+    document = msgspec.to_builtins(waiting)
+    document["spec"] |= {"nodeName": "", "schedulerName": "another"}
+    document["status"] = {"phase": "Pending", "conditions": conditions}
+    kept = kept_pod(msgspec.convert(document, Pod))
+    assert (kept.spec.priority, kept.spec.scheduler_name) == (7, "another")
+    assert [(one.type, one.reason) for one in kept.status.conditions] == [("PodScheduled", "x")]
+    assert kept_pod(waiting).spec.priority == 7
+    assert kept_pod(waiting).status.conditions == []
+    assert kept_pod(kept) == kept

@@ -10,7 +10,7 @@ from dracaena.controller.cluster import Cluster
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.nomination import NEVER, Nomination
 from dracaena.kube.errors import ApiUnavailableError
-from support.allocation import blocks, claim, machine, pod
+from support.allocation import blocks, claim, holding, machine, pod
 from support.claim_api import FakeClaims
 from support.reconciling import REFUSED_WAIT_S, UNBOUND_WAIT_S, Bench
 
@@ -115,3 +115,18 @@ def test_a_server_that_refuses_it_does_not_stop_the_allocation() -> None:
     bench.run()
     assert bench.on_node("c") == "a"
     assert bench.metric("nominations_total", result="refused") == 1
+
+
+def test_it_is_cleared_when_the_allocation_is_lost_to_somebody_else() -> None:
+    bench = Bench(Cluster, 0, a=TWO)
+
+    def steal(verb: str, key: str) -> None:
+        if verb == "allocate":
+            bench.api.before = lambda verb, key: None
+            bench.api.put(holding(bench.api.claims[key], "elsewhere", "gpu-of-somebody"))
+
+    bench.api.before = steal
+    bench.add(claim("c"), POD)
+    bench.run()
+    assert [verb for verb, _ in bench.api.writes] == ["mark", "nominate", "nominate"]
+    assert bench.api.pods[POD.key].status.nominated_node_name == ""

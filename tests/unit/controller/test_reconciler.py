@@ -13,7 +13,7 @@ from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION, decision_annotation
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
 from dracaena.controller.cluster import Cluster
 from dracaena.controller.reconciler import DOUBT_S, MISSING_CLAIM_S
-from dracaena.kube.errors import ApiUnavailableError
+from dracaena.kube.errors import ApiUnavailableError, InvalidError
 from support.allocation import (
     DRIVER,
     blocks,
@@ -121,6 +121,17 @@ def test_a_claim_that_comes_late_is_allocated_and_nothing_is_waited_for_any_more
 def test_a_generated_name_that_another_pods_claim_has_is_not_taken() -> None:
     bench = Bench()
     bench.add(generated("p", ("t", "p-t-x")), claim("p-t-x", owner=pod("other")))
+    bench.run()
+    assert bench.api.writes == []
+
+
+def test_a_claim_that_names_the_pod_as_an_owner_but_not_as_its_controller_is_not_taken() -> None:
+    bench = Bench()
+    made = generated("p", ("t", "p-t-x"))
+    owned = claim("p-t-x", owner=made)
+    owners = [msgspec.structs.replace(owner, controller=False) for owner in owned.metadata.owner_references]
+    metadata = msgspec.structs.replace(owned.metadata, owner_references=owners)
+    bench.add(made, msgspec.structs.replace(owned, metadata=metadata))
     bench.run()
     assert bench.api.writes == []
 
@@ -335,6 +346,17 @@ def test_what_cannot_be_completed_is_taken_back_and_planned_again_elsewhere() ->
     assert (bench.on_node("x"), bench.on_node("y")) == ("a", "a")
 
 
+def test_what_a_pod_has_that_names_its_node_is_not_taken_back_although_the_rest_does_not_fit() -> None:
+    bench = Bench(a=SEVEN, b=TWO)
+    waiting = pod("p", "x", "y", nodeName="b")
+    bench.add(*blockers("b", TWO, 1), waiting, half_written("x", "b", TWO, 0, waiting), claim("y"))
+    bench.run()
+    bench.advance(5)
+    assert (bench.on_node("x"), bench.users("x"), bench.held("y")) == ("b", ["p"], None)
+    assert bench.api.writes == []
+    assert bench.metric("take_backs_total", reason="half-written", end="kept") is None
+
+
 def test_claims_on_different_nodes_are_untangled() -> None:
     bench = Bench(a=SEVEN, b=TWO)
     waiting = pod("p", "x", "y")
@@ -353,6 +375,7 @@ def test_a_claim_that_another_pod_uses_is_never_taken_back() -> None:
     bench.advance(5)
     assert (bench.on_node("x"), bench.users("x")) == ("b", ["other"])
     assert bench.held("y") is None
+    assert bench.metric("take_backs_total", reason="half-written", end="kept") is None, "it does not even begin"
     assert "other than the node of a claim that is already allocated" in bench.told()[0]
 
 
@@ -420,3 +443,17 @@ def test_a_claim_that_goes_before_anything_was_written_leaves_nothing_to_take_ba
     bench.add(claim("c", uid="made-again"))
     bench.pass_time(2)
     assert bench.held("c") == (0,)
+
+
+def test_a_write_that_validation_refuses_is_told_to_the_user() -> None:
+    bench = Bench()
+    bench.add(pod("p", "c"), claim("c"))
+
+    def refuse(verb: str, key: str) -> None:
+        raise InvalidError(f"PATCH {key}", 422, "Invalid", "spec: field is immutable")
+
+    bench.api.before = refuse
+    bench.run()
+    (text,) = bench.told()
+    assert text.startswith("claim default/c is refused by the API server: spec: field is immutable")
+    assert bench.metric("waiting_pods", reason="refused-write") == 1

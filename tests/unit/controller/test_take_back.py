@@ -7,10 +7,11 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.decision import Decision, encode_decision
 from dracaena.api.names import decision_annotation
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
+from dracaena.controller import take_back
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.nomination import Nomination
 from dracaena.controller.take_back import TakeBack, was_allocated_by_us
-from dracaena.kube.errors import ApiUnavailableError, ConflictError
+from dracaena.kube.errors import ApiUnavailableError, ConflictError, InvalidError
 from support.allocation import DRIVER, claim, holding, pod
 from support.claim_api import FakeClaims
 from support.clock import FakeClock
@@ -34,10 +35,19 @@ class Bench:
         self.clock = FakeClock()
         self.registry = CollectorRegistry()
         self.assumed = {"uid-c"}
+        self.kept: list[str] = []
         metrics = ControllerMetrics(self.registry)
         nomination = Nomination(self.api, lambda: 1, metrics, above_nodes=0)
         self.take_back = TakeBack(
-            DRIVER, self.api, self.api, nomination, self.assumed.remove, self.clock, metrics, unbound_wait_s=2.0
+            DRIVER,
+            self.api,
+            self.api,
+            nomination,
+            self.assumed.remove,
+            lambda claim: self.kept.append(claim.metadata.uid),
+            self.clock,
+            metrics,
+            unbound_wait_s=2.0,
         )
         self.take_back.begin(POD, [held], "refused")
 
@@ -51,7 +61,8 @@ class Bench:
     def ended(self, how: str) -> bool:
         labels = {"reason": "refused", "end": how}
         count = self.registry.get_sample_value("dracaena_controller_take_backs_total", labels)
-        return count == 1 and self.advance() is None and not self.assumed
+        is_told = (self.assumed, self.kept) == (({"uid-c"}, ["uid-c"]) if how == "kept" else (set(), []))
+        return count == 1 and self.advance() is None and is_told
 
 
 def test_the_reservation_goes_first_and_the_allocation_only_after_the_wait() -> None:
@@ -233,3 +244,62 @@ def decided(*devices: str, cut: bool = False) -> dict[str, str]:
 )
 def test_an_allocation_is_ours_when_the_decision_tells_of_it(item: ResourceClaim, ours: bool) -> None:
     assert was_allocated_by_us(item, DRIVER) is ours
+
+
+def test_a_write_that_validation_refuses_is_not_tried_again_at_once() -> None:
+    bench = Bench()
+
+    def refuse(verb: str, key: str) -> None:
+        raise InvalidError(f"PATCH {key}", 422, "Invalid", "spec: field is immutable")
+
+    bench.api.before = refuse
+    assert bench.advance() == 30.0
+    bench.api.before = lambda verb, key: None
+    assert bench.advance() == 2.0
+    bench.clock.advance(2)
+    bench.api.before = refuse
+    assert bench.advance() == 30.0
+    bench.api.before = lambda verb, key: None
+    assert bench.advance() is None
+    assert bench.ended("cleared")
+
+
+def test_a_claim_that_was_made_again_under_its_name_is_left_alone() -> None:
+    bench = Bench()
+    bench.api.put(msgspec.structs.replace(HELD, metadata=msgspec.structs.replace(HELD.metadata, uid="made-again")))
+    assert bench.advance() is None
+    assert bench.api.writes == []
+    assert bench.ended("gone")
+
+
+def test_a_later_pod_of_the_same_name_that_is_bound_keeps_nothing_of_the_first() -> None:
+    bench = Bench()
+    bench.api.pods["default/p"] = msgspec.structs.replace(
+        BOUND, metadata=msgspec.structs.replace(BOUND.metadata, uid="made-again")
+    )
+    assert bench.advance() == 2.0
+    bench.clock.advance(2)
+    assert bench.advance() is None
+    assert bench.ended("cleared")
+
+
+def test_the_wait_begins_when_the_first_write_was_answered_however_long_it_took() -> None:
+    bench = Bench()
+    bench.api.after = lambda verb, key: bench.clock.advance(9)
+    assert bench.advance() == 2.0
+    bench.clock.advance(1.5)
+    assert bench.advance() == 0.5
+    assert bench.claim.status.allocation is not None
+
+
+def test_of_thousands_of_ends_a_few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(take_back, "MAX_ENDED", 3)
+    bench = Bench()
+    bench.api.claims.clear()
+    for number in range(20):
+        bench.assumed.add(f"uid-{number}")
+        gone = holding(claim(f"c{number}", uid=f"uid-{number}"), "node-a", "gpu-1")
+        bench.take_back.begin(POD, [gone], "refused")
+        assert bench.advance() is None
+        assert not bench.take_back.begin(POD, [gone], "refused"), "the watch may still show it"
+        assert len(bench.take_back._ended) <= 3

@@ -84,7 +84,17 @@ def race(seed: int, *, unbound_wait_s: float) -> str:
     scheduler = Scheduler(api, rng)
 
     def new_leader() -> TakeBack:
-        leader = TakeBack(DRIVER, api, api, nomination, lambda uid: None, clock, metrics, unbound_wait_s=unbound_wait_s)
+        leader = TakeBack(
+            DRIVER,
+            api,
+            api,
+            nomination,
+            lambda uid: None,
+            lambda claim: None,
+            clock,
+            metrics,
+            unbound_wait_s=unbound_wait_s,
+        )
         leader.begin(POD, [api.claims[f"default/{name}"] for name in ("c", "d")], "refused")
         return leader
 

@@ -6,9 +6,11 @@ import msgspec
 import pytest
 
 from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.controller.allocation.allocator import Settled
 from dracaena.controller.bind_watch import ELSEWHERE, NOT_SEEN, SETTLE_S, TURN_S
+from dracaena.controller.reconciler import Decided, Held
 from dracaena.controller.unbound_pods import UNRESERVED_S
-from support.allocation import blocks, claim, device_class, holding, machine, pod, request
+from support.allocation import blocks, claim, device_class, device_name, holding, machine, pod, request
 from support.reconciling import (
     EXCLUSION_S,
     PASSED_OVER_WAIT_S,
@@ -318,3 +320,15 @@ def test_users_are_told_what_was_taken_back_and_why() -> None:
     assert [event for event in bench.events.seen if event[1] == "GPUsTakenBack"] == [
         ("Pod default/p", "GPUsTakenBack", text)
     ]
+
+
+def test_a_pod_that_is_held_and_has_all_its_devices_by_now_is_attended_to() -> None:
+    bench = Bench(a=TWO)
+    waiting = pod("p", "c")
+    bench.exclusions.hold(waiting, None)
+    bench.add(waiting, claim("c"))
+    assert isinstance(bench.reconciler.plan(waiting.key), Held)
+    bench.add(holding(claim("c"), "a", device_name(TWO, 0)))
+    step = bench.reconciler.plan(waiting.key)
+    assert isinstance(step, Decided)
+    assert isinstance(step.decision, Settled)

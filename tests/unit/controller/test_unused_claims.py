@@ -5,7 +5,7 @@ import pytest
 
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
 from dracaena.controller.unused_claims import UNUSED_S
-from dracaena.kube.errors import ApiUnavailableError, ConflictError
+from dracaena.kube.errors import ApiUnavailableError, ConflictError, InvalidError
 from support.allocation import blocks, claim, holding, machine, pod
 from support.reconciling import Bench
 
@@ -109,6 +109,19 @@ def test_who_reserves_it_at_the_last_moment_keeps_it() -> None:
     bench.pass_time(3 * WAIT_S)
     assert bench.on_node("c") == "a"
     assert bench.users("c") == ["q"]
+
+
+def test_a_write_that_validation_refuses_is_tried_again_only_after_the_whole_time() -> None:
+    bench = left_behind()
+    tries: list[str] = []
+
+    def refuse(verb: str, key: str) -> None:
+        tries.append(verb)
+        raise InvalidError("PATCH", 422, "Invalid", "spec: field is immutable")
+
+    bench.api.before = refuse
+    bench.pass_time(3 * WAIT_S + 2)
+    assert tries == ["deallocate"] * 3
 
 
 def test_a_server_that_does_not_answer_is_asked_again() -> None:

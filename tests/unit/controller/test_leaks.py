@@ -1,0 +1,150 @@
+"""Whatever pods and claims come and go, nothing is left of them."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from dracaena.api.objects import ResourceClaimStatus
+from dracaena.controller.reconciler import DOUBT_S
+from dracaena.kube.errors import ApiUnavailableError, ConflictError, InvalidError
+from support.allocation import DRIVER, blocks, claim, machine, pod, request
+from support.reconciling import LONGEST_EXCLUSION_S, PASSED_OVER_WAIT_S, Bench
+
+FOUR = machine("four", blocks(4, inside="PIX", outside="PIX"))
+
+BOUNDED = {
+    "_ended": "TakeBack: MAX_ENDED",
+    "_explanations": "Cluster: MAX_EXPLANATIONS",
+    "_quick_turns": "BindWatch: one for each scheduler and priority",
+    "_at_work_s": "BindWatch: one for each scheduler",
+    "_counts": "WaitingPods: one for each reason",
+    "_by_turn": "WorkQueue: what was overtaken goes with the next look of a worker that finds nothing",
+}
+"""Tables that do not grow with the number of pods that ever were; test_… of their own hold the limits."""
+
+
+def tables(owner: Any, path: str, seen: set[int]) -> Iterator[tuple[str, int]]:
+    """Yield the size of each table in what the controller's own objects hold."""
+    if id(owner) in seen:
+        return
+    seen.add(id(owner))
+    names = getattr(owner, "__dict__", None) or {
+        name: None for kind in type(owner).__mro__ for name in getattr(kind, "__slots__", ())
+    }
+    for name in sorted(names):
+        value = getattr(owner, name, None)
+        if name in BOUNDED:
+            continue
+        if isinstance(value, dict | set | list | deque):
+            yield f"{path}.{name}", len(value)
+        elif type(value).__module__.startswith("dracaena.controller") and "allocator" not in type(value).__module__:
+            yield from tables(value, f"{path}.{name}", seen)
+
+
+def sizes(bench: Bench) -> dict[str, int]:
+    seen: set[int] = set()
+    found = dict(tables(bench.reconciler, "reconciler", seen))
+    found |= dict(tables(bench.unused, "unused", seen))
+    for name in ("_inventory", "_lines", "_assumed", "_places", "_keeper"):
+        assert any(f".{name}." in path for path in found), f"{name} is walked through"
+    return found
+
+
+class Traffic:
+    """Pods of all kinds that come, and end in all ways."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.bench = Bench(a=FOUR, b=FOUR)
+        self.bench.api.before = self.disturb
+        self.alive: list[str] = []
+        self.calm = False
+        self.number = 0
+
+    def disturb(self, verb: str, key: str) -> None:
+        if self.calm or self.rng.random() > 0.25:
+            return
+        raise self.rng.choice(
+            [
+                ConflictError("PATCH", 409, "Conflict", "changed"),
+                ApiUnavailableError("PATCH", None, "", "no answer"),
+                InvalidError("PATCH", 422, "Invalid", "no"),
+            ]
+        )
+
+    def come(self) -> None:
+        self.number += 1
+        name = f"p{self.number % 40}"  # names come again
+        if name in self.alive:
+            return
+        self.alive.append(name)
+        asked = [claim(f"{name}-{part}", self.request(), uid=f"{self.number}-{part}") for part in "xy"]
+        made = pod(name, *(item.metadata.name for item in asked))
+        meta = msgspec.structs.replace(made.metadata, uid=f"uid-{self.number}")
+        self.bench.add(*asked, msgspec.structs.replace(made, metadata=meta))
+
+    def request(self) -> dict[str, Any]:
+        """One in ten asks by a class that is not there, and is refused."""
+        return request(
+            count=self.rng.choice((1, 1, 2, 3, 5)), device_class="nobodys" if self.rng.random() < 0.1 else DRIVER
+        )
+
+    def go(self, name: str) -> None:
+        """The pod goes, kube-controller-manager frees its claims, and somebody deletes them."""
+        self.alive.remove(name)
+        self.bench.remove_pod(f"default/{name}")
+        for part in "xy":
+            key = f"default/{name}-{part}"
+            held = self.bench.api.claims[key]
+            if held.status.allocation is not None:
+                self.bench.api.put(msgspec.structs.replace(held, status=ResourceClaimStatus()))
+            self.bench.api.remove(key)
+
+    def step(self) -> None:
+        rng = self.rng
+        if rng.random() < 0.5:
+            self.come()
+        if self.alive and rng.random() < 0.4:
+            name = rng.choice(self.alive)
+            happens = rng.randrange(4)
+            node_name = self.bench.on_node(f"{name}-x")
+            if happens == 0 and node_name and self.bench.on_node(f"{name}-y"):
+                self.bench.bind(name, node_name)
+            elif happens == 1:
+                self.bench.say(name, f"0/2 nodes are available: {rng.randrange(9)}.")
+            elif happens == 2 and node_name:
+                held = self.bench.api.claims[f"default/{name}-x"]
+                self.bench.api.put(msgspec.structs.replace(held, status=ResourceClaimStatus()))
+            else:
+                self.go(name)
+        self.bench.cluster.keep_for_starving("", now_s=self.bench.clock.monotonic())
+        for key in sorted(self.bench.cluster.assumed_before(self.bench.clock.monotonic() - DOUBT_S)):
+            self.bench.queue.add(key)
+        self.bench.pass_time(rng.choice((0, 0, 1, 5)))
+        self.bench.run()
+
+
+def test_after_many_pods_all_tables_are_as_at_the_start() -> None:
+    traffic = Traffic(1)
+    before = sizes(traffic.bench)
+    for _ in range(800):
+        traffic.step()
+    bench = traffic.bench
+    for reason in ("lost-write", "half-written", "refused"):
+        assert any(bench.metric("take_backs_total", reason=reason, end=end) for end in ("cleared", "gone")), reason
+    for name in list(traffic.alive):
+        traffic.go(name)
+    traffic.calm = True
+    for _ in range(int(max(LONGEST_EXCLUSION_S, PASSED_OVER_WAIT_S, DOUBT_S) / 5) + 10):
+        for key in sorted(bench.cluster.assumed_before(bench.clock.monotonic() - DOUBT_S)):
+            bench.queue.add(key)
+        bench.advance(5)
+        bench.unused.sweep()
+    bench.cluster.check()
+    after = sizes(bench)
+    assert {path: (size, after.get(path)) for path, size in before.items() if after.get(path) != size} == {}

@@ -1,0 +1,76 @@
+"""A fault in one of the controller's threads: it goes on, or the process ends; never does it stand still unseen."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from dracaena.controller.program import Controller
+from dracaena.controller.settings import ControllerSettings
+from support.clock import FakeClock
+from support.kube import client_for, wait_for
+from support.scripted_server import Request, ScriptedServer
+
+
+def empty_lists(request: Request) -> None:
+    if request.watching:
+        request.begin_stream()
+        threading.Event().wait(0.2)
+        request.end_stream()
+    else:
+        request.answer(200, {"metadata": {"resourceVersion": "1"}, "items": []})
+
+
+def controller_over(server: ScriptedServer, folder: Path, clock: FakeClock, ends: list[str]) -> Controller:
+    settings = ControllerSettings(leader_elect=False, workers=1)
+    return Controller(
+        settings, client_for(server.url, folder), clock=clock, registry=CollectorRegistry(), on_lost=ends.append
+    )
+
+
+def test_writes_in_doubt_are_looked_for_although_what_else_is_done_each_second_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, ends = FakeClock(), list[str]()
+    looked: list[float] = []
+
+    def fail() -> None:
+        raise ZeroDivisionError("a bug")
+
+    def look(before_s: float) -> frozenset[str]:
+        looked.append(before_s)
+        return frozenset()
+
+    with ScriptedServer(empty_lists) as server:
+        controller = controller_over(server, tmp_path, clock, ends)
+        monkeypatch.setattr(controller._waiting, "tell_due", fail)
+        monkeypatch.setattr(controller._cluster, "assumed_before", look)
+        controller.start()
+
+        def twice() -> bool:
+            clock.advance(1)
+            return len(looked) > 1
+
+        wait_for(twice, "two looks")
+        controller.stop()
+    assert ends == []
+
+
+def test_a_controller_that_cannot_begin_for_a_fault_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, ends = FakeClock(), list[str]()
+
+    def fail() -> None:
+        raise ZeroDivisionError("a bug")
+
+    with ScriptedServer(empty_lists) as server:
+        controller = controller_over(server, tmp_path, clock, ends)
+        monkeypatch.setattr(controller._cluster, "all_collisions", fail)
+        controller.start()
+        wait_for(lambda: ends, "the end")
+        controller.stop()
+    assert ends == ["fault in thread starter"]
