@@ -46,6 +46,17 @@ def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in _anchors(found), target
 
 
+def test_the_page_about_waiting_has_the_words_that_pods_are_told() -> None:
+    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "waiting.md").read_text(encoding="utf-8"), re.MULTILINE)
+    phrases = [phrase for row in rows for phrase in re.findall(r"`([^`]+)`", row)]
+    source = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "controller").rglob("*.py")))
+    told = re.sub(r"\{[^{}]*\}", "§", source)
+    assert len(phrases) > 12
+    for phrase in phrases:
+        fixed = re.split(r"…|\d+|gpu\.dracaena\.dev|cpu", phrase)
+        assert all(part.strip() in told for part in fixed), phrase
+
+
 def _commands(page: Path) -> list[str]:
     """Return what stands after `dracaena` in the commands of a page; those inside a sentence may be cut short."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
