@@ -444,8 +444,8 @@ def _nvml(settings: PluginSettings, metrics: PluginMetrics) -> NodeSource:
 
 def run(layers: Layers[PluginSettings]) -> int:
     """Run until SIGTERM or SIGINT and return the exit code. Raises DracaenaError when it cannot start."""
-    hold_end_signals()
     settings, section = layers.resolve(), None
+    hold_end_signals()
     configure_logs(settings.log_level, settings.log_format)
     if layers.has_file:
         section = _section(layers, settings)
