@@ -152,6 +152,8 @@ class ChartCluster:
         own = {
             "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
             "logLevel": "debug",
+            # As on a large cluster, so that each pod has the controller use its right to nominate.
+            "controller": {"settings": {"nominate-above-nodes": 0}},
             "kubeletPlugin": {
                 "settings": {"machine": "/recorded/machine.json"},
                 "hostPaths": {

@@ -222,6 +222,10 @@ CONTROLLER_MUST_NOT = (
 )
 
 
+TRIES = 20
+"""It is slower than three requests in a row at least once in so many times."""
+
+
 def answers(who: As, calls: tuple[Call, ...], *, refused: bool) -> list[str]:
     """Send all, and return those that were not answered as they should."""
     wrong = []
@@ -234,7 +238,12 @@ def answers(who: As, calls: tuple[Call, ...], *, refused: bool) -> list[str]:
 
 
 def test_plugin_may_do_what_it_needs(stage: Stage) -> None:
-    assert answers(stage.plugin, PLUGIN_NEEDS, refused=False) == []
+    """The plugin that runs on the node deletes slices that it did not publish, and may be faster than this one."""
+    for _ in range(TRIES):
+        wrong = answers(stage.plugin, PLUGIN_NEEDS, refused=False)
+        if not any(": 404 " in line for line in wrong):
+            break
+    assert wrong == []
 
 
 def test_plugin_may_not_do_anything_else(stage: Stage) -> None:

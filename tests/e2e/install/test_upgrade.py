@@ -45,7 +45,7 @@ def test_upgrade_under_load_loses_nothing(chart: ChartCluster) -> None:
     names: list[str] = []
     with ThreadPoolExecutor(1) as aside:
         # Both parts roll: the log level stands in the settings of each.
-        upgrade = aside.submit(chart.upgrade, logLevel="info", controller={"settings": {"nominate-above-nodes": 0}})
+        upgrade = aside.submit(chart.upgrade, logLevel="info")
         while not upgrade.done() or len(names) < 5:
             name = f"short-{len(names)}"
             api.create(PODS, short_pod(name))

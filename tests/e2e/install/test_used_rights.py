@@ -20,6 +20,11 @@ NEEDED_MODULES = {"test_bad_input", "test_repairs", "test_upgrade"}
 """Tests that bring about what happens seldom."""
 
 
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/controller.{DRIVER}"
+"""`helm uninstall` takes the Role away before the pods have ended, and a controller that ends gives its lease back: it
+is refused then, and the lease runs out."""
+
+
 class Right(NamedTuple):
     """One verb of one program."""
 
@@ -90,7 +95,7 @@ def test_rights_granted_are_those_used(
     refused = {
         f"{event['user']['username']} {event['verb']} {event['requestURI']}"
         for event in events
-        if event.get("responseStatus", {}).get("code") == 403
+        if event.get("responseStatus", {}).get("code") == 403 and not event["requestURI"].startswith(LEASE)
     }
     assert refused == set()
     assert seen.keys() - allowed == set(), f"used and not granted to {DRIVER}"
