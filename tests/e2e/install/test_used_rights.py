@@ -40,6 +40,8 @@ SELDOM = {
     # In a take-back and after a lost write: tests/e2e/test_take_back.py brings both about, in the other world.
     Right("controller", "", "pods", "get"),
     Right("controller", "resource.k8s.io", "resourceclaims", "get"),
+    # An Event that is told again: by the next leader about a pod that waits, if that comes in the time of the test.
+    Right("controller", "", "events", "patch"),
     # When kubelet asks to prepare a claim for a pod that the plugin's watch does not show yet: a race of milliseconds.
     Right("kubelet-plugin", "", "pods", "get"),
 }
