@@ -81,13 +81,15 @@ wheels: $(VENV)/runtime.stamp ## put all that the image holds into wheels/, for 
 	@$(RUN) deploy/image/wheels.py --python $(IMAGE_PYTHON) --machine $(MACHINE)
 
 image: wheels ## build the container image with buildah or docker (IMAGE=name, BASE=image with python3)
-	@if command -v buildah >/dev/null; then buildah build --build-arg BASE=$(BASE) --tag $(IMAGE) .; \
-	elif docker info >/dev/null 2>&1; then docker build --build-arg BASE=$(BASE) --tag $(IMAGE) .; \
+	@if command -v buildah >/dev/null; then buildah build --timestamp $(IMAGE_TIME) --build-arg BASE=$(BASE) --tag $(IMAGE) .; \
+	elif docker info >/dev/null 2>&1; then SOURCE_DATE_EPOCH=$(IMAGE_TIME) docker build --build-arg BASE=$(BASE) --tag $(IMAGE) .; \
 	else echo "make image: neither buildah nor a running docker is here" >&2; exit 1; fi
 
 IMAGE := docker.io/dracaena/dracaena:0.1.0
 BASE := docker.io/library/python:3.13-slim-trixie
 IMAGE_PYTHON := 3.13
+# The commit's, so that one commit and one base make one image; 1980 where there is no git.
+IMAGE_TIME = $(shell git log -1 --format=%ct 2>/dev/null || echo 315532800)
 MACHINE := $(shell uname -m)
 
 chart: $(VENV)/runtime.stamp ## write what follows from other files into the chart: table of values, schema of settings

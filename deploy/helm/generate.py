@@ -1,4 +1,4 @@
-"""Write what follows from other files: the table of values in README.md, and the settings in values.schema.json.
+"""Write what follows from other files: the table of values in README.md; settings and policy in values.schema.json.
 
 `make chart` runs it; `--check` changes nothing and exits 1 where something would change.
 """
@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from dracaena.controller.settings import ControllerSettings
 from dracaena.kubelet_plugin.settings import PluginSettings
 
 CHART = Path(__file__).parent / "dracaena"
+POLICY_SCHEMA = files("dracaena.api.config.v1alpha1") / "topologypolicy.schema.json"
 BEGIN, END = "<!-- values: made by `make chart` -->", "<!-- end of values -->"
 
 _OF_EACH = frozenset({"kubeconfig", "driver-name", "http-address", "log-level", "log-format"})
@@ -115,7 +117,16 @@ def _with_settings(path: Path) -> str:
         "propertyNames": {"pattern": _ASCII_LABEL},
         "additionalProperties": plugin["settings"],
     }
+    schema["properties"]["deviceClasses"]["properties"]["policy"] = _policy()
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def _policy() -> dict[str, Any]:
+    """Return what the controller takes as a TopologyPolicy, without what the template adds."""
+    schema = json.loads(POLICY_SCHEMA.read_text(encoding="utf-8"))
+    added = {"apiVersion", "kind"}
+    fields = {name: rule for name, rule in schema["properties"].items() if name not in added}
+    return {"type": "object", "additionalProperties": False, "properties": fields}
 
 
 def _settings(settings: type[Any], left_out: frozenset[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:

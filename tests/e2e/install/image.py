@@ -35,6 +35,9 @@ NEEDED = {"buildah": "Debian package buildah", "debootstrap": "Debian package de
 _EMPTIED = ("var/cache/apt", "var/lib/apt/lists", "var/log", "usr/share/doc", "usr/share/locale", "usr/share/man")
 """Folders of the base that nothing needs at run time; half of what debootstrap makes."""
 
+_BYTECODE = "__pycache__"
+"""Folders that Python's own images, the Dockerfile's default, have none of: so the base has none either."""
+
 _SOURCES = ("Dockerfile", ".dockerignore", "pyproject.toml", "setup.py", "requirements/runtime.txt", "deploy/image")
 """What decides about the image beside the packages below src/dracaena."""
 
@@ -93,7 +96,7 @@ def _build(archive: Path) -> None:
 
 def _base(folder: Path) -> Path:
     """Return the base's files as an archive."""
-    archive = folder / f"base-{_digest([SUITE, PACKAGES, *_EMPTIED, platform.machine()])}.tar"
+    archive = folder / f"base-{_digest([SUITE, PACKAGES, *_EMPTIED, _BYTECODE, platform.machine()])}.tar"
     if archive.exists():
         return archive
     _say("making the image's base of Debian packages (1 minute)")
@@ -104,6 +107,8 @@ def _base(folder: Path) -> Path:
         for name in _EMPTIED:
             shutil.rmtree(root / name)
             (root / name).mkdir()
+        for cache in sorted(root.rglob(_BYTECODE)):
+            shutil.rmtree(cache)
         unfinished = folder / "base.tar"
         _run("tar", "--create", "--file", unfinished, "--directory", root, ".")
         unfinished.rename(archive)

@@ -25,9 +25,12 @@ REFUSED = (403, 422)
 """By rights or a policy; by the server's own rules about who may change what in a claim's status."""
 
 
-def a_slice(name: str, *, node: str | None = NODE_NAME, driver: str = DRIVER) -> dict[str, Any]:
+def a_slice(
+    name: str, *, node: str | None = NODE_NAME, driver: str = DRIVER, pool: str | None = None
+) -> dict[str, Any]:
     scope: dict[str, Any] = {"nodeName": node} if node else {"allNodes": True}
-    spec = {**scope, "driver": driver, "pool": {"name": f"pool-of-{name}", "generation": 1, "resourceSliceCount": 1}}
+    where = {"name": pool or node or NODE_NAME, "generation": 1, "resourceSliceCount": 1}
+    spec = {**scope, "driver": driver, "pool": where}
     return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name}, "spec": spec}
 
 
@@ -89,6 +92,7 @@ def stage(chart: ChartCluster) -> Iterator[Stage]:
         ("elsewhere", OTHER_NODE, DRIVER),
         ("of-other-driver", NODE_NAME, OTHER_DRIVER),
     ):
+        api.patch(f"{CLAIMS}/{name}", metadata(finalizers=[MINE]))
         api.patch(f"{CLAIMS}/{name}/status", {"status": {"allocation": allocation(driver, node)}})
     for name, on in (("bound-here", NODE_NAME), ("bound-elsewhere", OTHER_NODE), ("unbound", None)):
         api.create(PODS, a_pod(name, on))
@@ -100,6 +104,7 @@ def stage(chart: ChartCluster) -> Iterator[Stage]:
         api.delete(f"{PODS}/{name}", grace_s=0)
     for name in ("here", "elsewhere", "of-other-driver", "free"):
         api.patch(f"{CLAIMS}/{name}/status", {"status": {"allocation": None, "devices": None}})
+        api.patch(f"{CLAIMS}/{name}", metadata(finalizers=None))
         api.delete(f"{CLAIMS}/{name}")
 
 
@@ -141,6 +146,8 @@ PLUGIN_MUST_NOT = (
     Call("POST", ALL_SLICES, a_slice("new", node=OTHER_NODE)),
     Call("POST", ALL_SLICES, a_slice("new", node=None)),
     Call("POST", ALL_SLICES, a_slice("new", driver=OTHER_DRIVER)),
+    # A slice of its own node that claims to belong to another node's pool would make that pool unusable.
+    Call("POST", ALL_SLICES, a_slice("new", pool=OTHER_NODE)),
     Call("PATCH", f"{ALL_SLICES}/slice-of-other-node", {"spec": {"pool": {"generation": 2}}}),
     Call("PATCH", f"{ALL_SLICES}/slice-of-other-driver", {"spec": {"pool": {"generation": 2}}}),
     Call("DELETE", f"{ALL_SLICES}/slice-of-other-node"),
@@ -182,7 +189,7 @@ CONTROLLER_NEEDS = (
     Call("PATCH", f"{CLAIMS}/free", metadata(finalizers=[MINE], annotations={f"{DRIVER}/decision": "{}"})),
     Call("PATCH", f"{CLAIMS}/free/status", {"status": {"allocation": allocation()}}),
     Call("PATCH", f"{CLAIMS}/free/status", {"status": {"allocation": None}}),
-    Call("PATCH", f"{CLAIMS}/free", metadata(finalizers=None, annotations={f"{DRIVER}/decision": None})),
+    Call("PATCH", f"{CLAIMS}/free", metadata(annotations={f"{DRIVER}/decision": None})),
     Call("GET", ALL_SLICES),
     Call("GET", "/apis/resource.k8s.io/v1/deviceclasses"),
     Call("GET", "/api/v1/nodes"),
@@ -201,6 +208,9 @@ CONTROLLER_MUST_NOT = (
     Call("PATCH", f"{CLAIMS}/free", metadata(annotations={"example.com/mine": "2"})),
     Call("PATCH", f"{CLAIMS}/free", metadata(annotations={"example.com/mine": None})),
     Call("PATCH", f"{CLAIMS}/free", metadata(finalizers=["example.com/stay"])),
+    # kube-controller-manager's to take: without it a claim in use could be deleted.
+    Call("PATCH", f"{CLAIMS}/here", metadata(finalizers=None)),
+    Call("PATCH", f"{CLAIMS}/of-other-driver", metadata(finalizers=None)),
     Call("DELETE", f"{CLAIMS}/free"),
     Call("POST", CLAIMS, a_claim("new")),
     Call("POST", ALL_SLICES, a_slice("new")),
@@ -211,6 +221,8 @@ CONTROLLER_MUST_NOT = (
     Call("PATCH", f"{PODS}/unbound/status", {"status": {"phase": "Failed"}}),
     Call("PATCH", f"{PODS}/unbound/status", {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}),
     Call("PATCH", f"{PODS}/unbound/status", {"status": {"podIP": "10.98.0.99"}}),
+    Call("PATCH", f"{PODS}/unbound/status", {"status": {"resources": {"requests": {"cpu": "1"}}}}),
+    Call("PATCH", f"{PODS}/unbound/status", metadata(finalizers=["example.com/stay"])),
     Call("POST", f"{PODS}/unbound/binding", {"metadata": {"name": "unbound"}, "target": {"name": NODE_NAME}}),
     Call("DELETE", f"{PODS}/unbound"),
     Call("PATCH", f"/api/v1/nodes/{NODE_NAME}", {"spec": {"unschedulable": True}}),

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import re
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +38,42 @@ def test_build_takes_no_package_that_the_lock_does_not_name() -> None:
     for flag in ("--no-index", "--require-hashes", "--only-binary :all:", "--no-deps"):
         assert flag in dockerfile
     assert "USER 65532:65532" in dockerfile
+
+
+def test_bytecode_holds_whatever_time_a_build_gives_to_files() -> None:
+    """compileall leaves bytecode alone that another program wrote, with its source's time, unless it is forced."""
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    compiled = re.findall(r"compileall .*", dockerfile)
+    assert len(compiled) == 2
+    assert all("--invalidation-mode unchecked-hash" in line for line in compiled)
+    assert " -f " in compiled[0]
+
+
+def test_nothing_of_ours_loads_what_the_image_leaves_out() -> None:
+    script = wheels_script()
+    everything = (
+        "import importlib, importlib.metadata, pkgutil, sys, dracaena\n"
+        "for module in pkgutil.walk_packages(dracaena.__path__, 'dracaena.'):\n"
+        "    importlib.import_module(module.name)\n"
+        "known = importlib.metadata.packages_distributions()\n"
+        "loaded = {name.partition('.')[0] for name in sys.modules}\n"
+        "print(*sorted({one.lower().replace('_', '-') for name in loaded for one in known.get(name, ())}))\n"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", everything], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert {"kubernetes", "grpcio"} <= loaded
+    assert not loaded & script.ASYNCIO_HALF
+    lock = {script._name(block) for block in script._blocks(script.LOCK.read_text(encoding="utf-8"))}
+    assert lock > script.NOT_IN_THE_IMAGE, "no name that the lock does not hold"
+
+
+def test_wheel_holds_no_time_of_the_checkout_that_it_was_made_of(tmp_path: Path) -> None:
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    with zipfile.ZipFile(wheels_script()._own_wheel(tmp_path / "source", wheels)) as archive:
+        files = archive.infolist()
+    assert len(files) > 200
+    assert {one.date_time for one in files} == {(1980, 1, 1, 0, 0, 0)}
 
 
 def test_wheels_of_an_earlier_run_are_used_again_by_their_hashes(tmp_path: Path) -> None:

@@ -85,10 +85,91 @@ def test_notes_name_the_classes_that_there_are(tmp_path: Path) -> None:
     assert "DRADeviceTaints" in notes
 
 
+def test_notes_name_no_label_that_the_plugin_does_not_ask_for(tmp_path: Path) -> None:
+    done = helm(
+        "install", "dracaena", CHART, "--dry-run=client", "--set", "kubeletPlugin.affinity=null", home=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    notes = done.stdout.partition("NOTES:")[2]
+    assert "nvidia.com/gpu.present" not in notes
+    assert "The node needs the labels in kubeletPlugin.nodeSelector" in notes
+
+
 def test_device_classes_are_those_of_the_folder(tmp_path: Path) -> None:
     rendered = {one["metadata"]["name"]: one["spec"] for one in objects(render(tmp_path), "DeviceClass")}
     files = [yaml.safe_load(path.read_text()) for path in (ROOT / "deploy" / "deviceclasses").glob("*.yaml")]
     assert rendered == {one["metadata"]["name"]: one["spec"] for one in files}
+
+
+def test_values_that_may_be_taken_away_leave_nothing_half_said(tmp_path: Path) -> None:
+    """`null` takes a key away, on the command line and in a file."""
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    taken = list(optional(values, schema))
+    assert "kubeletPlugin.affinity" in taken
+    rendered = render(tmp_path, *(f"--set={path}=null" for path in taken))
+    assert "null" not in rendered
+    assert "<no value>" not in rendered
+    assert {one["kind"] for one in yaml.safe_load_all(rendered) if one} >= {"Deployment", "DaemonSet"}
+
+
+def optional(values: Any, schema: Any, path: str = "") -> Iterator[str]:
+    """Yield the values that need not be there; of a map that must be, those in it."""
+    for key, value in values.items():
+        below = schema["properties"][key]
+        if key not in schema.get("required", ()) and not (isinstance(value, dict) and "required" in below):
+            yield f"{path}{key}"
+        elif isinstance(value, dict) and "properties" in below:
+            yield from optional(value, below, f"{path}{key}.")
+
+
+@pytest.mark.parametrize("part", ["image", "controller", "kubeletPlugin.hostPaths.kubelet", "driverName"])
+def test_value_that_templates_need_is_missed_by_name(tmp_path: Path, part: str) -> None:
+    done = helm("template", "dracaena", CHART, KUBERNETES, f"--set={part}=null", home=tmp_path)
+    assert done.returncode != 0
+    assert f"missing property '{part.rpartition('.')[2]}'" in done.stderr
+
+
+def test_egress_rules_hold_for_all_pods_of_the_release(tmp_path: Path) -> None:
+    rule = {"to": [{"ipBlock": {"cidr": "192.0.2.1/32"}}]}
+    rendered = render(tmp_path, f"--set-json=networkPolicy.egress={json.dumps([rule])}")
+    (policy,) = (one for one in objects(rendered, "NetworkPolicy") if "Egress" in one["spec"]["policyTypes"])
+    assert policy["spec"]["egress"] == [rule]
+    makers = [one for kind in ("Deployment", "DaemonSet", "Job") for one in objects(rendered, kind)]
+    assert len(makers) == 3
+    for maker in makers:
+        labels = maker["spec"]["template"]["metadata"]["labels"]
+        assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+
+
+def test_name_with_a_quote_stays_inside_its_expression(tmp_path: Path) -> None:
+    rendered = render(tmp_path, "--set", "controller.settings.allowed-drivers=nic'example")
+    (policy,) = (
+        one
+        for one in objects(rendered, "ValidatingAdmissionPolicy")
+        if one["metadata"]["name"].startswith("allocations.")
+    )
+    drivers = {variable["name"]: variable["expression"] for variable in policy["spec"]["variables"]}["drivers"]
+    assert json.loads(drivers) == ["gpu.dracaena.dev", "nic'example"]
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_chart_stands_in_another_one_with_a_condition(tmp_path: Path, is_wanted: bool) -> None:
+    parent = tmp_path / "parent"
+    shutil.copytree(CHART, parent / "charts" / "dracaena")
+    dependency = {"name": "dracaena", "version": "0.1.0", "condition": "dracaena.enabled"}
+    chart = {"apiVersion": "v2", "name": "parent", "version": "1.0.0", "dependencies": [dependency]}
+    (parent / "Chart.yaml").write_text(yaml.safe_dump(chart), encoding="utf-8")
+    done = helm("template", "p", parent, KUBERNETES, f"--set=dracaena.enabled={str(is_wanted).lower()}", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(objects(done.stdout, "DaemonSet")) == is_wanted
+
+
+@pytest.mark.parametrize("part", ["Deployment", "DaemonSet"])
+def test_environment_holds_nothing_but_settings(tmp_path: Path, part: str) -> None:
+    """A Service named dracaena-… of the namespace would come in as DRACAENA_…, beside the settings of that prefix."""
+    (maker,) = objects(render(tmp_path), part)
+    assert maker["spec"]["template"]["spec"]["enableServiceLinks"] is False
 
 
 def test_names_follow_the_driver(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 import re
@@ -25,6 +26,12 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
 
 
+def at(values: Any, path: str) -> Any:
+    for name in path.split("."):
+        values = values[name]
+    return values
+
+
 def generator() -> Any:
     spec = importlib.util.spec_from_file_location("chart_generator", CHART.parent / "generate.py")
     assert spec is not None
@@ -35,10 +42,62 @@ def generator() -> Any:
     return module
 
 
+OF_A_PARENT = {"global", "enabled"}
+"""Keys that helm, or a parent chart with a condition, puts among the values."""
+
+WRONG = {
+    "no plugin is ever updated": ("kubeletPlugin.maxSurge", "0%"),
+    "no percentage": ("kubeletPlugin.maxSurge", "200%"),
+    "kubelet's folder is not the root": ("kubeletPlugin.hostPaths.kubelet", "/"),
+    "hostPath takes no parent folder": ("kubeletPlugin.hostPaths.cdi", "/var/run/../cdi"),
+    "mountPath takes no colon": ("kubeletPlugin.hostPaths.devRoot", "/run:/driver"),
+    "tag beside tag": ("image.repository", "registry.example.com:5000/dracaena:v1"),
+    "digest has a value of its own": ("image.repository", "dracaena@sha256:0"),
+    "no tag": ("image.tag", "v1 final"),
+    "label by which the Deployment finds its pods": ("controller.podLabels", {"app.kubernetes.io/name": "mine"}),
+    "label by which the DaemonSet finds its pods": ("kubeletPlugin.podLabels", {"app.kubernetes.io/instance": "mine"}),
+    "annotation that rolls the pods": ("controller.podAnnotations", {"checksum/settings": "0"}),
+    "label of every object": ("monitoring.dashboard.labels", {"helm.sh/chart": "mine"}),
+    "no name of a class": ("admissionPolicies.otherDeviceClasses", ["nic'example"]),
+    "field that no policy has": ("deviceClasses.policy", {"objectiv": "Pack"}),
+    "requirement that there is not": ("deviceClasses.policy", {"requirement": "NVSwitch"}),
+    "the template's own field": ("deviceClasses.policy", {"kind": "GpuConfig"}),
+    "condition of a parent, and no parent": ("enabled", False),
+}
+
+RIGHT = {
+    "registry with a port": ("image.repository", "registry.example.com:5000/gpu/dracaena"),
+    "Prometheus takes such a time": ("monitoring.podMonitor.interval", "1m30s"),
+    "folder with a slash at its end": ("kubeletPlugin.hostPaths.driverRoot", "/run/nvidia/driver/"),
+    "labels of one's own": ("kubeletPlugin.podLabels", {"team": "gpu", "app.kubernetes.io/part-of": "platform"}),
+    "policy": ("deviceClasses.policy", {"requirement": "NVLink", "objective": "Pack", "minBandwidth": 100}),
+    "condition of a parent": ("enabled", True),
+}
+
+
+def replaced(path: str, value: Any) -> Any:
+    """Return the default values with another one at a path."""
+    values = copy.deepcopy(VALUES)
+    *parents, last = path.split(".")
+    place = values
+    for name in parents:
+        place = place[name]
+    place[last] = value
+    return values
+
+
+def required(schema: Any, path: str = "") -> Iterator[str]:
+    """Yield the paths of the keys that must be there."""
+    for key in schema.get("required", ()):
+        yield f"{path}.{key}".lstrip(".")
+    for key, below in schema.get("properties", {}).items():
+        yield from required(below, f"{path}.{key}")
+
+
 def leaves(value: Any, path: str = "") -> Iterator[str]:
     """Yield the paths of a schema's fixed keys that hold no further fixed keys."""
     fixed = value.get("properties", {}) if path not in {"controller.settings", "kubeletPlugin.settings"} else {}
-    if not fixed or path.endswith(("resources", ".nodeSettings")):
+    if not fixed or path.endswith(("resources", ".nodeSettings", ".policy")):
         yield path
         return
     for key, below in fixed.items():
@@ -53,11 +112,29 @@ def test_table_and_schema_are_what_make_chart_writes() -> None:
 def test_every_value_is_documented_and_in_the_schema() -> None:
     documented = [value.path for value in generator().documented((CHART / "values.yaml").read_text(encoding="utf-8"))]
     assert len(documented) == len(set(documented))
-    assert sorted(documented) == sorted(set(leaves(SCHEMA)) - {"global"})
+    assert sorted(documented) == sorted(set(leaves(SCHEMA)) - OF_A_PARENT)
 
 
 def test_defaults_pass_the_schema() -> None:
     jsonschema.Draft7Validator(SCHEMA).validate(VALUES)
+
+
+@pytest.mark.parametrize(("path", "value"), WRONG.values(), ids=WRONG)
+def test_schema_refuses_what_the_cluster_would_refuse_later(path: str, value: Any) -> None:
+    errors = list(jsonschema.Draft7Validator(SCHEMA).iter_errors(replaced(path, value)))
+    assert errors
+    assert all(".".join(map(str, error.absolute_path)).startswith(path) for error in errors)
+
+
+@pytest.mark.parametrize(("path", "value"), RIGHT.values(), ids=RIGHT)
+def test_schema_takes_what_the_cluster_takes(path: str, value: Any) -> None:
+    jsonschema.Draft7Validator(SCHEMA).validate(replaced(path, value))
+
+
+def test_every_map_of_values_must_be_there() -> None:
+    """`null` takes a key away; templates look into the maps."""
+    maps = {path for path in required(SCHEMA) if isinstance(at(VALUES, path), dict)}
+    assert maps >= {name for name, value in VALUES.items() if isinstance(value, dict)}
 
 
 def test_schema_refuses_unknown_keys_at_every_level() -> None:
@@ -95,6 +172,10 @@ def test_dashboard_asks_for_metrics_that_exist() -> None:
     PluginMetrics(registry)
     suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
     exist = {f"{metric.name}{suffix}" for metric in registry.collect() for suffix in suffixes[metric.type]}
+    # Of a histogram, and what the PodMonitor adds.
+    labels = {"le", "node"}.union(
+        *(getattr(metric, "_labelnames", ()) for metric in registry._names_to_collectors.values())
+    )
     dashboard = json.loads((CHART / "files" / "dashboard.json").read_text(encoding="utf-8"))
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert asked
@@ -102,3 +183,6 @@ def test_dashboard_asks_for_metrics_that_exist() -> None:
         names = re.findall(r"dracaena_\w+", expression)
         assert names, expression
         assert set(names) <= exist, expression
+        by = [label for found in re.findall(r"\bby \(([^)]*)\)", expression) for label in found.split(", ")]
+        filtered = re.findall(r"[{,] *(\w+) *[=!]", expression)
+        assert {*by, *filtered} <= labels, expression
