@@ -1,8 +1,16 @@
-"""Rows of text in columns."""
+"""Text for a terminal: rows in columns, paragraphs in lines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+
+_WIDEST = 118
+"""Most columns of a paragraph: what is still read with ease, and what a log gets."""
+_NARROWEST = 40
+"""Least columns: below them a terminal's own breaks do no more harm than ours."""
 
 
 def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
@@ -10,3 +18,29 @@ def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines that a terminal shows and does not obey: names and messages come from files and clusters."""
+    print("\n".join(map(shown, lines)))
+
+
+def shown(line: str) -> str:
+    """Return a line with all that is no character to look at escaped as in JSON."""
+    if line.isprintable():
+        return line
+    from dracaena.validation import printable  # heavy, and almost never needed
+
+    return printable(line)
+
+
+def wrapped(text: str, *, first: int, rest: int) -> list[str]:
+    """Return the lines of a paragraph for standard output, indented by so many blanks; no name is cut at a dash."""
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDEST
+    return textwrap.wrap(
+        text,
+        max(_NARROWEST, min(columns, _WIDEST)),
+        initial_indent=" " * first,
+        subsequent_indent=" " * rest,
+        break_on_hyphens=False,
+    )

@@ -1,9 +1,60 @@
-"""What the sub-commands share: the type of the object that takes them."""
+"""What the sub-commands share: their parser, and the options that several of them have."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TypeAlias
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from dracaena.api.names import DEFAULT_DRIVER_NAME
+from dracaena.process.settings import DRIVER_NAME
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - it has no public name
 """What add_subparsers() returns."""
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose help fits the terminal, and which answers a wrong argument with the usage of its own command.
+
+    Sub-commands get the same kind of parser. In descriptions and epilogs a paragraph with an indented line stays as
+    it is: an example, a table.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": _HelpFormatter, **options})
+
+    def parse_known_args(  # type: ignore[override]  # argparse's overloads say the same in three ways
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Refuse unknown arguments here: argparse leaves that to the outermost parser, with a usage of no use."""
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(
+            textwrap.indent(paragraph if "\n " in f"\n{paragraph}" else textwrap.fill(paragraph, width), indent)
+            for paragraph in text.strip("\n").split("\n\n")
+        )
+
+
+def add_driver_name(parser: argparse.ArgumentParser, meaning: str = "DRA driver name") -> None:
+    """Add --driver-name; a name that the API refuses ends the program as any wrong argument does."""
+    parser.add_argument(
+        "--driver-name",
+        type=_driver_name,
+        default=DEFAULT_DRIVER_NAME,
+        metavar="NAME",
+        help=f"{meaning} (default: %(default)s)",
+    )
+
+
+def _driver_name(text: str) -> str:
+    if not re.fullmatch(DRIVER_NAME.pattern, text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {DRIVER_NAME.expected}")
+    return text

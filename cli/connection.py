@@ -5,22 +5,21 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from dracaena.api.names import DEFAULT_DRIVER_NAME
+from dracaena.cli.commands import add_driver_name
 
 if TYPE_CHECKING:
     from dracaena.kube.client import KubeClient
 
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:
-    """Add --kubeconfig and --driver-name."""
+    """Add --kubeconfig, --context and --driver-name."""
     parser.add_argument(
         "--kubeconfig",
         metavar="FILE",
         help="how to reach the cluster (default: the pod's ServiceAccount, else KUBECONFIG or ~/.kube/config)",
     )
-    parser.add_argument(
-        "--driver-name", default=DEFAULT_DRIVER_NAME, metavar="NAME", help="DRA driver name (default: %(default)s)"
-    )
+    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig (default: its current one)")
+    add_driver_name(parser)
 
 
 def connect(arguments: argparse.Namespace) -> KubeClient:
@@ -30,11 +29,13 @@ def connect(arguments: argparse.Namespace) -> KubeClient:
     from dracaena.process.logs import configure_logs
 
     configure_logs("warning", "text")  # an object that does not decode is left out, and named on standard error
-    return KubeClient(Transport.from_kubeconfig(arguments.kubeconfig, user_agent="dracaena-cli"))
+    return KubeClient(
+        Transport.from_kubeconfig(arguments.kubeconfig, user_agent="dracaena-cli", context=arguments.context)
+    )
 
 
 def namespace_of(arguments: argparse.Namespace) -> str:
     """Return the namespace that was given, else the kubeconfig's."""
     from dracaena.kube.transport import context_namespace
 
-    return str(arguments.namespace or context_namespace(arguments.kubeconfig))
+    return str(arguments.namespace or context_namespace(arguments.kubeconfig, arguments.context))

@@ -9,6 +9,15 @@ from dracaena.cli.commands import Commands
 from dracaena.controller.settings import ControllerSettings
 from dracaena.process.settings import add_arguments, load
 
+_EXAMPLES = """\
+examples:
+  From a shell, on the cluster that kubectl reaches
+      dracaena controller --log-format text
+
+  With settings from a file, and another port for one try
+      dracaena controller --config controller.yaml --http-address 127.0.0.1:8080
+"""
+
 
 def register(commands: Commands) -> None:
     """Add the command."""
@@ -17,6 +26,7 @@ def register(commands: Commands) -> None:
         help="run the program that allocates the GPUs of the cluster",
         description="Decide for each pending pod which GPUs of which node its claims get, and write the allocations. "
         "One instance works at a time. A flag wins over the environment, that over --config, that over the default.",
+        epilog=_EXAMPLES,
     )
     add_arguments(parser, ControllerSettings)
     parser.set_defaults(run=_run)

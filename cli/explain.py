@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from dracaena.api.errors import BadInputError
+from dracaena.cli.columns import print_lines, wrapped
 from dracaena.cli.commands import Commands
 from dracaena.cli.connection import add_connection_options, connect, namespace_of
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 CONTROLLER: Final = "dracaena-controller"
 """Component in the controller's Events."""
-
-_WIDTH: Final = 118
-"""Columns of reasons."""
 
 _DESCRIPTION: Final = """\
 Say which GPUs a pod or a claim got and why these, or why it waits. Nothing is written.
@@ -96,11 +93,10 @@ def register(commands: Commands) -> None:
         help="say what a pod or a claim got and why, or why it waits",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("kind", choices=("pod", "claim"), help="what is asked about")
     parser.add_argument("name", metavar="NAME", help="its name")
-    parser.add_argument("-n", "--namespace", metavar="NAMESPACE", help="its namespace (default: the kubeconfig's)")
+    parser.add_argument("-n", "--namespace", metavar="NAMESPACE", help="its namespace (default: the context's)")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="form (default: %(default)s)")
     add_connection_options(parser)
     parser.set_defaults(run=_run)
@@ -110,16 +106,19 @@ def _run(arguments: argparse.Namespace) -> int:
     reader = _Reader(connect(arguments), arguments.driver_name, namespace_of(arguments))
     if arguments.kind == "pod":
         pod = reader.pod_answer(arguments.name)
-        print(json.dumps(_pod_document(pod), indent=2) if arguments.output == "json" else "\n".join(_pod_lines(pod)))
+        if arguments.output == "json":
+            print(json.dumps(_pod_document(pod), indent=2))
+        else:
+            print_lines(_pod_lines(pod))
         return 0
     claim, pods = reader.claim_answer(arguments.name)
     if arguments.output == "json":
         print(json.dumps(_claim_document(claim) | {"pods": [_pod_document(pod) for pod in pods]}, indent=2))
     else:
-        print("\n".join(_claim_lines(claim)))
+        print_lines(_claim_lines(claim))
         for pod in pods:
             if pod.state == "waiting":
-                print("\n".join(("", *_pod_lines(pod, claims=False))))
+                print_lines(("", *_pod_lines(pod, claims=False)))
     return 0
 
 
@@ -339,7 +338,7 @@ _STATES: Final = {
 def _pod_lines(pod: PodAnswer, *, claims: bool = True) -> Iterator[str]:
     yield f"pod {pod.name} {_STATES[pod.state]}" + (f" on {pod.node}" if pod.node else "")
     for reason in pod.reasons:
-        yield from _wrapped(reason)
+        yield from wrapped(reason, first=2, rest=4)
     if claims:
         told: dict[tuple[str, ...], str] = {}
         for claim in pod.claims:
@@ -360,7 +359,7 @@ def _claim_lines(claim: ClaimAnswer, told: dict[tuple[str, ...], str] | None = N
     yield f"claim {claim.name} {words[claim.state]}"
     yield from (f"  {device}" for device in (*claim.devices, *claim.other_devices))
     for reason in claim.reasons:
-        yield from _wrapped(reason)
+        yield from wrapped(reason, first=2, rest=4)
     if claim.decision is not None:
         lines = tuple(_decision_lines(claim.decision))
         first = (told if told is not None else {}).setdefault(lines, claim.name)
@@ -371,11 +370,7 @@ def _decision_lines(decision: Decision) -> Iterator[str]:
     from dracaena.api.decision import describe
 
     for part in describe(decision).split("; "):
-        yield from _wrapped(part)
-
-
-def _wrapped(text: str) -> Iterator[str]:
-    yield from textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+        yield from wrapped(part, first=2, rest=4)
 
 
 def _pod_document(pod: PodAnswer) -> dict[str, Any]:

@@ -9,6 +9,15 @@ from dracaena.cli.commands import Commands
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.process.settings import add_arguments, read_layers
 
+_EXAMPLES = """\
+examples:
+  On a node, with the GPUs that its driver shows
+      dracaena kubelet-plugin --node-name worker-1 --log-format text
+
+  On a machine without GPUs, with those of a recorded one
+      dracaena kubelet-plugin --node-name worker-1 --machine hgx-h100
+"""
+
 
 def register(commands: Commands) -> None:
     """Add the command."""
@@ -18,6 +27,7 @@ def register(commands: Commands) -> None:
         description="Publish the GPUs of this node and prepare them for kubelet. A flag wins over the environment, "
         "that over the section of --config that the node's label <driver-name>/settings names, that over the rest of "
         "--config, that over the default.",
+        epilog=_EXAMPLES,
     )
     add_arguments(parser, PluginSettings)
     parser.set_defaults(run=_run)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from dracaena.api.errors import DracaenaError, PermanentError
-from dracaena.cli import controller, demo, explain, kubelet_plugin, simulate, status, topology, validate, version
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
 
 EXIT_FAILED = 1
 """Something outside failed that may work later."""
@@ -19,6 +19,12 @@ EXIT_INTERRUPTED = 130
 """128 + SIGINT, as a shell reports it."""
 EXIT_BROKEN_PIPE = 141
 """128 + SIGPIPE: the reader of our output (head, less) went away."""
+
+_ADVICE = {
+    401: " (the cluster does not take these credentials: log in again, or name others with --kubeconfig)",
+    403: " (an admin of the cluster has to grant this)",
+}
+"""What to do about an answer of the API server; HTTP status → words."""
 
 _EXAMPLES = """\
 examples:
@@ -54,7 +60,20 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code. A wrong command line ends in SystemExit(2): argparse's way."""
+    """Run the command line and return the exit code. A wrong command line ends in SystemExit(2): argparse's way.
+
+    All else is imported in here: that is most of a short command's time, and an interrupt in it ends as any other.
+    """
+    try:
+        return _run(argv)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    from dracaena.api.errors import DracaenaError, PermanentError
+    from dracaena.cli.columns import shown
+
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without box characters shows ? in their place
     parser = build_parser()
@@ -66,10 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
     except DracaenaError as error:
-        print(f"dracaena: {' '.join(str(error).split())}", file=sys.stderr)
+        advice = _ADVICE.get(getattr(error, "status", 0), "")
+        print(f"dracaena: {shown(' '.join(str(error).split()))}{advice}", file=sys.stderr)
         return EXIT_BAD_INPUT if isinstance(error, PermanentError) else EXIT_FAILED
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
     except BrokenPipeError:
         _silence_stdout()
         return EXIT_BROKEN_PIPE
@@ -87,12 +105,16 @@ def _silence_stdout() -> None:
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command; a chosen sub-command leaves its function in `run`."""
-    parser = argparse.ArgumentParser(
+    from dracaena import __version__
+    from dracaena.cli import controller, demo, explain, kubelet_plugin, simulate, status, topology, validate, version
+    from dracaena.cli.commands import CommandParser
+
+    parser = CommandParser(
         prog="dracaena",
         description="Kubernetes DRA driver for NVIDIA GPUs that gives each pod the GPUs that are linked best.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"dracaena {__version__}", help="print the version")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for module in (explain, status, topology, simulate, validate, demo, controller, kubelet_plugin, version):
         module.register(commands)

@@ -29,7 +29,6 @@ def register(verbs: Commands) -> None:
         "record",
         help="write this machine as a recorded machine",
         description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("-o", "--output", metavar="FILE", default="-", help="file to write (default: standard output)")
     parser.add_argument("--name", default="", help="name of the recorded machine (default: from count and product)")
@@ -71,6 +70,7 @@ def run(arguments: argparse.Namespace, source: ReadingSource | None = None) -> i
 
 def read_this_machine(arguments: argparse.Namespace, source: ReadingSource | None = None) -> Reading:
     """Return this machine as its driver tells it. Raises DracaenaError, also when the driver does not answer."""
+    from dracaena.kubelet_plugin.adapters.nvml_library import DriverNotReadyError
     from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
     from dracaena.kubelet_plugin.driver_thread import DriverThread
     from dracaena.kubelet_plugin.live_machine import READ_DEADLINE_S
@@ -81,6 +81,12 @@ def read_this_machine(arguments: argparse.Namespace, source: ReadingSource | Non
     driver.start()
     try:
         return driver.call("a reading", source.read_all, READ_DEADLINE_S)
+    except DriverNotReadyError as error:
+        reason = str(error).removeprefix("waiting for the NVIDIA driver: ")  # a program waits, a command does not
+        raise DriverNotReadyError(
+            f"the NVIDIA driver of this machine cannot be used: {reason}; "
+            f"--driver-root names the folder of a driver that is not installed in /"
+        ) from error
     finally:
         driver.stop()
 

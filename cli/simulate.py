@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from dracaena.api.names import DEFAULT_DRIVER_NAME
-from dracaena.cli.commands import Commands
+from dracaena.cli.commands import Commands, add_driver_name
 
 if TYPE_CHECKING:
     from dracaena.api.objects import Node
@@ -23,9 +21,9 @@ _DESCRIPTION: Final = """\
 Read Kubernetes objects from files and say what the controller would do, pod by pod, without a cluster.
 
 Read are Nodes, ResourceSlices, DeviceClasses, ResourceClaims, ResourceClaimTemplates and Pods, in YAML or JSON, also
-as lists. Claims that are allocated hold their devices. Pods are taken by age, then as they stand in the files: one
-that was never created comes after those that were. At last come claims that no pod names, as if a pod without other
-needs used each. Priorities do not count, as they do not for the controller.
+as lists. Claims that are allocated hold their devices. Pods are taken by priority (spec.priority: a PriorityClass is
+not looked up), then by age, then as they stand in the files: one that was never created comes after those that were.
+At last come claims that no pod names, as if a pod without other needs used each.
 
 Exit code: 0 also when something gets no devices, 2 when something cannot be read. Remarks go to standard error.
 """
@@ -40,8 +38,6 @@ examples:
       dracaena topology show --machine dgx-1v -o resourceslices --node worker-1 > worker-1.yaml
       dracaena simulate -f worker-1.yaml -f deploy/deviceclasses -f pod.yaml
 """
-_WIDTH: Final = 118
-"""Columns of the reasons below the table."""
 _WRITTEN_BY_PEOPLE: Final = ("DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "Pod")
 _MISTAKES_SHOWN: Final = 10
 """Mistakes of the input that are named: a cluster of a later version may have a field that we do not know a
@@ -55,7 +51,6 @@ def register(commands: Commands) -> None:
         help="say what the controller would do with the pods and claims of some files",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "-f",
@@ -69,17 +64,15 @@ def register(commands: Commands) -> None:
     parser.add_argument(
         "-o", "--output", choices=("table", "json"), default="table", help="form of the output (default: table)"
     )
-    parser.add_argument(
-        "--driver-name", default=DEFAULT_DRIVER_NAME, metavar="NAME", help="DRA driver name (default: %(default)s)"
-    )
+    add_driver_name(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from dracaena.cli.cluster_objects import read_cluster_objects
+    from dracaena.cli.columns import print_lines, shown
     from dracaena.cli.manifests import load_manifests
     from dracaena.controller.allocation.simulation import Simulation
-    from dracaena.validation import printable
 
     manifests = load_manifests(arguments.paths)
     objects = read_cluster_objects(manifests.objects)
@@ -95,11 +88,11 @@ def _run(arguments: argparse.Namespace) -> int:
     outcomes = list(simulation.outcomes(objects.pods))
     refused = _refused(manifests.objects, arguments.driver_name)
     for line in (*manifests.left_out, *objects.left_out, *refused, *_remarks(objects, assumed, simulation)):
-        print(f"dracaena: {printable(line)}", file=sys.stderr)
+        print(f"dracaena: {shown(line)}", file=sys.stderr)
     if arguments.output == "json":
         print(json.dumps([_document(outcome) for outcome in outcomes], indent=2))
     else:
-        print("\n".join(map(printable, _table(outcomes, simulation))))
+        print_lines(_table(outcomes, simulation))
     return 0
 
 
@@ -161,7 +154,7 @@ def _document(outcome: Outcome) -> dict[str, Any]:
 
 
 def _table(outcomes: Sequence[Outcome], simulation: Simulation) -> Iterator[str]:
-    from dracaena.cli.columns import aligned
+    from dracaena.cli.columns import aligned, wrapped
 
     if not outcomes:
         yield "nothing to decide: the input holds no pending pod and no claim without devices"
@@ -174,7 +167,7 @@ def _table(outcomes: Sequence[Outcome], simulation: Simulation) -> Iterator[str]
     yield next(lines)
     for line, outcome in zip(lines, outcomes, strict=True):
         yield line
-        yield from textwrap.wrap(outcome.reason, _WIDTH, initial_indent="    ", subsequent_indent="    ")
+        yield from wrapped(outcome.reason, first=4, rest=4)
     served = sum(1 for outcome in outcomes if outcome.node is not None)
     yield f"{served} of {len(outcomes)} claims get their devices"
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from dracaena.api.errors import BadInputError
+from dracaena.cli.columns import aligned, print_lines
 from dracaena.cli.commands import Commands
 from dracaena.cli.connection import add_connection_options, connect
 
@@ -102,7 +103,6 @@ def register(commands: Commands) -> None:
         help="show the nodes of a cluster as trees with who has which GPU",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--node", dest="nodes", metavar="NAME", action="append", default=[], help="show this node; may be repeated"
@@ -126,7 +126,7 @@ def _run(arguments: argparse.Namespace) -> int:
     elif not shown:
         print(f"no node publishes devices of {driver}: does its kubelet plugin run there?")
     else:
-        print("\n".join((*_lines(shown, trees=bool(arguments.nodes)), _total(shown))))
+        print_lines((*_lines(shown, trees=bool(arguments.nodes)), _total(shown)))
     return 0
 
 
@@ -229,8 +229,6 @@ def _lines(shown: Sequence[NodeStatus], *, trees: bool) -> Iterator[str]:
             yield from _tree(node)
             yield ""
         return
-    from dracaena.cli.columns import aligned
-
     rows = [("NODE", "GPUS", "FREE", "CLAIMS", "REMARKS")]
     for node in shown:
         claims = {holder.claim for device in node.devices for holder in device.holders}

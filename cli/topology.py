@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dracaena.api.errors import BadInputError
-from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.cli import record
-from dracaena.cli.columns import aligned
-from dracaena.cli.commands import Commands
+from dracaena.cli.columns import aligned, print_lines
+from dracaena.cli.commands import Commands, add_driver_name
 from dracaena.cli.device_set import MARK, describe_set, read_devices
+from dracaena.process.settings import NODE_NAME
 
 if TYPE_CHECKING:
     from dracaena.api.machine import Machine
@@ -27,9 +27,6 @@ _STDIN = "-"
 _DEFAULT_NODE = "node"
 _MOST_BYTES = 16 << 20
 """Largest text that is read: the matrix of 64 GPUs and as many NICs has some 100 KB, logs around it a few MB."""
-_MOST_DRIVER_CHARACTERS = 63
-"""Longest driver name that the API takes (ResourceSlice, spec.driver)."""
-_DNS_SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.ASCII)
 _DESCRIPTION = """\
 Read how GPUs are linked and show it as
 
@@ -37,6 +34,17 @@ Read how GPUs are linked and show it as
   matrix          the matrix, link tokens as they were printed
   json            the same for programs
   resourceslices  the YAML that a node with these links would publish
+"""
+_EXAMPLES = """\
+examples:
+  How are the GPUs of this machine linked?
+      nvidia-smi topo -m | dracaena topology import -
+
+  What are GPUs 0 and 5 of a DGX-1 worth beside its best pair?
+      dracaena topology show --machine dgx-1v --devices 0,5
+
+  The links as a script reads them
+      dracaena topology show --machine dgx-1v -o json | jq .matrix[0]
 """
 
 
@@ -46,7 +54,7 @@ def register(commands: Commands) -> None:
         "topology",
         help="show how the GPUs of a machine are linked",
         description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_EXAMPLES,
     )
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     importing = verbs.add_parser("import", help="read the text of `nvidia-smi topo -m`")
@@ -72,12 +80,7 @@ def register(commands: Commands) -> None:
 def _add_form(parser: argparse.ArgumentParser, node_help: str) -> None:
     parser.add_argument("-o", "--output", choices=_FORMS, default="tree", help="form of the output (default: tree)")
     parser.add_argument("--node", metavar="NAME", help=node_help)
-    parser.add_argument(
-        "--driver-name",
-        default=DEFAULT_DRIVER_NAME,
-        metavar="NAME",
-        help="DRA driver name in resourceslices (default: %(default)s)",
-    )
+    add_driver_name(parser, "DRA driver name in resourceslices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +129,14 @@ def _run_machines(_: argparse.Namespace) -> int:
         numa_nodes = {node for node in machine.topology.numa_nodes if node is not None}
         links = sorted({link.token for link in machine.topology.pairs})
         rows.append((name, str(len(machine.gpus)), str(len(numa_nodes)), " ".join(links), ", ".join(products)))
-    for line in aligned(rows):
-        print(line)
+    print_lines(aligned(rows))
     return 0
 
 
 def _read(file: str) -> bytes:
     try:
+        if not file:
+            raise BadInputError("is no path, expected a file with the output of `nvidia-smi topo -m`")
         if file != _STDIN:
             with Path(file).open("rb") as source:
                 text = source.read(_MOST_BYTES + 1)
@@ -151,30 +155,23 @@ def _read(file: str) -> bytes:
 
 
 def _display(file: str) -> str:
-    return "standard input" if file == _STDIN else file
-
-
-def _check_name(name: str, option: str, most_characters: int = 253) -> None:
-    if not _DNS_SUBDOMAIN.fullmatch(name):
-        raise BadInputError(f"{option}: {name!r} is no DNS name, expected lower-case letters, digits, dashes and dots")
-    if len(name) > most_characters:
-        raise BadInputError(f"{option}: {name!r} has {len(name)} characters, expected at most {most_characters}")
+    return "standard input" if file == _STDIN else file or repr(file)
 
 
 def _print(shown: _Shown, arguments: argparse.Namespace) -> None:
     if arguments.output == "tree":
         from dracaena.api.tree import render_tree
 
-        print("\n".join(render_tree(shown.machine, dict.fromkeys(shown.marked, MARK))))
+        print_lines(render_tree(shown.machine, dict.fromkeys(shown.marked, MARK)))
         if shown.marked:
-            print("\n".join(("", *describe_set(shown.machine, shown.marked))))
+            print_lines(("", *describe_set(shown.machine, shown.marked)))
     elif arguments.output == "matrix":
-        print("\n".join(aligned(_matrix_rows(_document(shown)))))
+        print_lines(aligned(_matrix_rows(_document(shown))))
     elif arguments.output == "json":
         print(_json_text(_document(shown)))
     else:
-        _check_name(shown.node, "--node")
-        _check_name(arguments.driver_name, "--driver-name", _MOST_DRIVER_CHARACTERS)
+        if not re.fullmatch(NODE_NAME.pattern, shown.node):
+            raise BadInputError(f"--node: {shown.node!r} is not {NODE_NAME.expected}")
         print(_resourceslices_text(shown, arguments.driver_name), end="")
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dracaena.api.names import DEFAULT_DRIVER_NAME
-from dracaena.cli.commands import Commands
+from dracaena.cli.commands import Commands, add_driver_name
 
 if TYPE_CHECKING:
     from dracaena.cli.document import Place
@@ -60,18 +60,12 @@ def register(commands: Commands) -> None:
         help="check claims, classes and pods in files, without a cluster",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "files", nargs="+", metavar="FILE", help="YAML or JSON file, folder with such files, or - for standard input"
     )
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="form (default: %(default)s)")
-    parser.add_argument(
-        "--driver-name",
-        default=DEFAULT_DRIVER_NAME,
-        metavar="NAME",
-        help="DRA driver whose configuration is read and whose taint is known (default: %(default)s)",
-    )
+    add_driver_name(parser, "DRA driver whose configuration is read and whose taint is known")
     parser.set_defaults(run=_run)
 
 
@@ -106,14 +100,13 @@ class _Summary:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    import sys
-
+    from dracaena.cli.columns import print_lines, shown
     from dracaena.cli.manifests import load_manifests
     from dracaena.validation import Severity, is_checked, validate_all
 
     manifests = load_manifests(arguments.files)
     for line in manifests.left_out:
-        print(f"left out: {line}", file=sys.stderr)
+        print(f"dracaena: left out: {shown(line)}", file=sys.stderr)
     verdicts = validate_all([manifest.object for manifest in manifests.objects], arguments.driver_name)
     found = [
         each
@@ -132,7 +125,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.output == "json":
         print(json.dumps(_document(found, summary), indent=2))
     else:
-        print("\n".join((*_lines(found), str(summary))))
+        print_lines((*_lines(found), str(summary)))
     return EXIT_FINDINGS if errors else 0
 
 

@@ -12,7 +12,7 @@ What it does, as the real one does it:
 What it does not: it never allocates a claim (all devices here carry our taint, which is what stops the real one), also
 not one without requests, which the real one allocates with an empty result: its pod waits and is told. It has no host
 ports, no scores (fewest pods, then name), no preemption, no pod affinity (such a pod is refused by name), no profiles.
-It never clears an allocation that fits nowhere (PostFilter): that is for a later issue.
+It never clears an allocation that fits nowhere (PostFilter).
 """
 
 from __future__ import annotations

@@ -98,6 +98,14 @@ class Observation:
         """Return a pod by name."""
         return next((pod for pod in self.pods if pod.name == name), None)
 
+    def unanswered(self) -> str | None:
+        """Say which pods have neither devices nor an Event about why they wait; None when each has one of them."""
+        names = [pod.name for pod in self.pods if not pod.ordinals and not self._told(pod)]
+        return f"no decision on {', '.join(names)}" if names else None
+
+    def _told(self, pod: ObservedPod) -> bool:
+        return any(event.type == "Warning" and event.source.component not in STAND_INS for event in self.events_of(pod))
+
     def events_of(self, pod: ObservedPod) -> tuple[Event, ...]:
         """Return the Events about a pod and its claims, oldest first."""
         uids = {pod.pod.metadata.uid, *(claim.metadata.uid for claim in pod.claims)}

@@ -7,6 +7,7 @@ nodes' folders. What it says is verified; it ends with 1 when something does not
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -164,7 +165,11 @@ class Demo:
 
             for manifest in manifests:
                 apply(cluster.client, [manifest])
-                missing()  # for the eye: the pods before it are on their way already
+                # One after another: pods that wait together are served in the order of the controller's queue, and
+                # what each gets would differ from run to run.
+                cluster.wait(
+                    f"an answer to {manifest.file}", lambda: missing() and latest[0].unanswered(), SETTLE_TIMEOUT_S
+                )
             cluster.wait("all pods to get what they ask for", missing, SETTLE_TIMEOUT_S)
         view.pods(latest[0].pods)
         return latest[0]
@@ -177,6 +182,7 @@ class Demo:
         view.decisions([(pod.name, decision) for pod in full.pods if (decision := _decision(pod)) is not None])
         view.note("Compared in this order: bandwidth of the set, damage to what stays free, worst level, NUMA nodes;")
         view.note("ordinals: equal in all of these, the fixed order decides.")
+        view.note("1 or 2 GPUs count by their share of what such a machine can give: fast machines stay whole.")
         shown = full.pod(SHOWN_POD)
         for claim in shown.claims if shown else ():
             view.document(f"All of it for pod {SHOWN_POD}:", claim.metadata.annotations[key])
@@ -264,12 +270,18 @@ class Demo:
         view, cluster = self._view, self._cluster
         view.section("It keeps running until Ctrl-C")
         view.text(f"export KUBECONFIG={cluster.kubeconfig}")
+        own = Path(sys.executable).with_name("dracaena")  # not on every PATH: `make demo` has an environment of its own
+        for line in OWN_COMMANDS:
+            view.text(f"{own} {line}")
         for line in KEEP_COMMANDS:
             view.text(line)
         view.note("These work: get -o yaml|json|name, describe, delete, label, annotate, patch, cordon, apply.")
         view.note("What the embedded server does not serve (exec, logs, other kinds) it refuses by name.")
         view.note(f"Logs and the nodes' files are in {cluster.root}.")
 
+
+OWN_COMMANDS = ("status", "explain pod train", "explain pod too-big")
+"""What `dracaena` itself is worth asking on such a cluster."""
 
 KEEP_COMMANDS = (
     "kubectl get pods -o name",

@@ -7,6 +7,7 @@ pool. Bodies pass through as bytes: its typed models are not used.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ import urllib3
 import yaml
 from kubernetes import client as official
 from kubernetes import config as official_config
+from kubernetes.config import kube_config
 
 from dracaena.api.errors import BadInputError
 from dracaena.kube.errors import ApiUnavailableError, error_for
@@ -32,6 +34,19 @@ POOL_SIZE = 32
 
 
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_OWN_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+_UNREADABLE = (
+    official_config.ConfigException,
+    yaml.YAMLError,
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+)
+"""What the official client raises on a kubeconfig that is none: it looks into values without asking what they are."""
 
 
 class Stream:
@@ -79,21 +94,38 @@ class Transport:
         self._client.user_agent = user_agent  # a default header there wins over the request's own
 
     @classmethod
-    def from_kubeconfig(cls, path: str | None, *, user_agent: str, read_timeout_s: float = READ_TIMEOUT_S) -> Transport:
+    def from_kubeconfig(
+        cls,
+        path: str | None,
+        *,
+        user_agent: str,
+        read_timeout_s: float = READ_TIMEOUT_S,
+        context: str | None = None,
+    ) -> Transport:
         """Connect as `path` says; without a path as the pod's ServiceAccount, else as KUBECONFIG or ~/.kube/config.
 
+        `context` is one of the kubeconfig's, None its current one; a context that is given needs a kubeconfig.
         `read_timeout_s` is the longest silence within one answer; streams have their own. Raises BadInputError when
         none of them can be read.
         """
         configuration = official.Configuration()
+        where = path or "in-cluster credentials, KUBECONFIG or ~/.kube/config"
         try:
-            if path is None and Path("/var/run/secrets/kubernetes.io/serviceaccount/token").exists():
+            if path is None and context is None and _OWN_TOKEN.exists():
                 official_config.load_incluster_config(client_configuration=configuration)
             else:
-                official_config.load_kube_config(config_file=path, client_configuration=configuration)
-        except (official_config.ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, TypeError) as error:
-            where = path or "in-cluster credentials, KUBECONFIG or ~/.kube/config"
-            raise BadInputError(f"no connection to Kubernetes from {where}: {' '.join(str(error).split())}") from error
+                files = path or kube_config.KUBE_CONFIG_DEFAULT_LOCATION
+                command = _checked_exec_command(files, context)
+                official_config.load_kube_config(config_file=files, context=context, client_configuration=configuration)
+                if command and not configuration.api_key and not configuration.cert_file:
+                    raise official_config.ConfigException(f"{command!r} gave no credentials; the log line says why")
+        except _UNREADABLE as error:
+            raise BadInputError(f"no connection to Kubernetes from {where}: {_one_line(error)}") from error
+        if not configuration.host.startswith(("http://", "https://")):
+            raise BadInputError(
+                f"no connection to Kubernetes from {where}: the cluster's server is {configuration.host!r}, "
+                f"expected https://HOST:PORT"
+            )
         return cls(configuration, user_agent=user_agent, read_timeout_s=read_timeout_s)
 
     def request(
@@ -142,7 +174,7 @@ class Transport:
                 method, path, header_params=headers, auth_settings=["BearerToken"]
             )
         except (official_config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            raise ApiUnavailableError(call, None, "", f"no credentials: {' '.join(str(error).split())}") from error
+            raise ApiUnavailableError(call, None, "", f"no credentials: {_one_line(error)}") from error
         if query:
             url += "?" + urlencode(query)
         try:
@@ -171,12 +203,43 @@ def _body(call: str, response: urllib3.BaseHTTPResponse) -> bytes:
         response.close()
 
 
-def context_namespace(path: str | None) -> str:
+def context_namespace(path: str | None, context: str | None = None) -> str:
     """Return the namespace that kubectl would use with this kubeconfig, `default` when nothing names one."""
-    if path is None and _OWN_NAMESPACE.exists():
+    if path is None and context is None and _OWN_NAMESPACE.exists():
         return _OWN_NAMESPACE.read_text(encoding="utf-8").strip()
     try:
-        _, active = official_config.list_kube_config_contexts(config_file=path)
-    except (official_config.ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, TypeError):
+        every, active = official_config.list_kube_config_contexts(config_file=path)
+        if context is not None:
+            active = next(each for each in every if each["name"] == context)
+        return str(active.get("context", {}).get("namespace") or "default")
+    except (*_UNREADABLE, StopIteration):
         return "default"  # connecting tells what is wrong with it
-    return str(active.get("context", {}).get("namespace") or "default")
+
+
+def _checked_exec_command(files: str, context: str | None) -> str:
+    """Return the command that gives the context's user its credentials, empty when none does.
+
+    `files` are paths as in KUBECONFIG. Refuses what the official client passes over: it would send anonymous requests,
+    which the server refuses for a reason that is not the true one. Raises one of _UNREADABLE.
+    """
+    paths = [Path(name).expanduser() for name in files.split(os.pathsep) if name]
+    if not any(path.exists() for path in paths):
+        raise official_config.ConfigException(f"no such file: {', '.join(map(str, paths))}")
+    config = kube_config.KubeConfigMerger(files).config
+    name = config["contexts"].get_with_name(context or config["current-context"])["context"].safe_get("user")
+    if not name:
+        return ""
+    entry = config["users"].get_with_name(name, safe=True)
+    if entry is None:
+        raise official_config.ConfigException(f"the context is for user {name!r}, expected an entry of users")
+    user = entry.safe_get("user") or {}
+    provider = (user.get("auth-provider") or {}).get("name", "oidc")
+    if provider != "oidc":
+        raise official_config.ConfigException(
+            f"user {name!r} has auth-provider {provider!r}, expected exec, a token or a client certificate"
+        )
+    return str((user.get("exec") or {}).get("command", ""))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

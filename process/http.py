@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections.abc import Callable
@@ -31,12 +32,13 @@ class HttpEndpoint:
         alive: Callable[[], str | None] = lambda: None,
     ) -> None:
         host, colon, port = address.rpartition(":")
-        if not colon or not port.isdigit() or int(port) > 65535:
+        if not colon or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
             raise BadInputError(f"HTTP address {address!r} is not host:port with a port from 0 to 65535")
         try:
             self._server = _server((host.strip("[]"), int(port)), ready, state, alive, registry)
-        except OSError as error:
-            raise BadInputError(f"HTTP address {address}: cannot listen: {error.strerror}") from error
+        except (OSError, UnicodeError, TypeError) as error:  # the latter two: a host that has no form in IDNA
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise BadInputError(f"HTTP address {address}: cannot listen: {reason}") from error
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import TextIO
 
@@ -32,7 +33,7 @@ def configure_logs(level: str, form: str, stream: TextIO | None = None) -> None:
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer(sort_keys=True)
         if form == "json"
-        else structlog.dev.ConsoleRenderer(colors=(stream or sys.stderr).isatty())
+        else structlog.dev.ConsoleRenderer(colors=_wants_colors(stream or sys.stderr))
     )
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -51,3 +52,8 @@ def configure_logs(level: str, form: str, stream: TextIO | None = None) -> None:
     root.setLevel(number)
     for noisy in ("urllib3", "kubernetes", "grpc"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def _wants_colors(stream: TextIO) -> bool:
+    """Tell whether a terminal reads the lines, and nobody asked for none (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR")

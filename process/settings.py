@@ -23,6 +23,9 @@ from dracaena.api.errors import BadInputError
 
 ENVIRONMENT_PREFIX = "DRACAENA_"
 
+_MOST_BYTES = 1 << 20
+"""Largest file that is read: a ConfigMap, where it comes from, holds no more."""
+
 SECTIONS = "sections"
 """Key of the file: name of a section → its settings."""
 
@@ -149,12 +152,33 @@ def read_layers(
     )
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice: the first one would silently not hold."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001 - as in the base class
+        seen: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                problem = f"key {key.value!r} stands twice, expected once"
+                raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def _document(path: Path) -> dict[Any, Any]:
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES + 1)
+        if len(text) > _MOST_BYTES:
+            raise BadInputError(
+                f"settings file {path} holds more than {_MOST_BYTES >> 20} MiB, expected a map of settings"
+            )
+        document = yaml.load(text.decode(), _Loader)  # noqa: S506 - a safe loader with one more check
     except OSError as error:
         raise BadInputError(f"settings file {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise BadInputError(f"settings file {path} is nested too deep, expected a map of settings") from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, a day or a number that there is not
         raise BadInputError(f"settings file {path} is no YAML: {' '.join(str(error).split())}") from error
     return _map({} if document is None else document, f"settings file {path}")
 
@@ -264,8 +288,9 @@ def _variable(name: str) -> str:
 
 
 def _metavar(settings: type[Any], field: dataclasses.Field[Any]) -> str:
-    choices = field.metadata["choices"]
-    return "|".join(choices) if choices else _type(settings, field).__name__.upper()
+    wanted = _type(settings, field)
+    choices = ("true", "false") if wanted is bool else field.metadata["choices"]
+    return "|".join(choices) if choices else wanted.__name__.upper()
 
 
 def _help(field: dataclasses.Field[Any]) -> str:
@@ -273,5 +298,5 @@ def _help(field: dataclasses.Field[Any]) -> str:
     if field.default is dataclasses.MISSING:
         default = "; must be given"
     elif field.default not in ("", None):
-        default = f"; default {field.default}"
+        default = f"; default {str(field.default).lower() if isinstance(field.default, bool) else field.default}"
     return f"{field.metadata['help']}{default} [{_variable(field.name)}]".replace("%", "%%")

@@ -11,6 +11,8 @@ from dracaena.api.machine import Machine
 from dracaena.api.machine_json import MachineJsonError, decode_machine
 
 _SUFFIX = ".json"
+_MOST_BYTES = 1 << 20
+"""Largest file that is read: the largest machine of the package, 16 GPUs, has 6 KB."""
 
 
 def machine_names() -> tuple[str, ...]:
@@ -29,7 +31,8 @@ def read_machine(name_or_path: str) -> Machine:
     if name_or_path not in machine_names():
         known = ", ".join(machine_names())
         raise BadInputError(
-            f"no recorded machine is called {name_or_path!r}, expected the path of a file or one of {known}"
+            f"no recorded machine is called {name_or_path!r}, "
+            f"expected a file (its path with a / or .json at the end) or one of {known}"
         )
     return _decode(name_or_path, _folder() / f"{name_or_path}{_SUFFIX}")
 
@@ -51,7 +54,11 @@ def _folder() -> Traversable:
 
 def _decode(name: str, file: Traversable) -> Machine:
     try:
-        return decode_machine(file.read_bytes())
+        with file.open("rb") as opened:
+            text = opened.read(_MOST_BYTES + 1)
+        if len(text) > _MOST_BYTES:
+            raise BadInputError(f"{name}: holds more than {_MOST_BYTES >> 20} MiB, expected a recorded machine")
+        return decode_machine(text)
     except OSError as error:
         raise BadInputError(f"{name}: cannot be read: {error.strerror or error}") from error
     except MachineJsonError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -13,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from dracaena.demo.program import OWN_COMMANDS
 from support.kube import wait_for
 
+ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-P", "-m", "dracaena.cli.main", "demo", "--plain")
 
 
@@ -26,7 +29,23 @@ def test_the_demo_shows_its_load_and_ends_by_itself() -> None:
     for expected in ("notebook", "finetune", "render", "train", "pretrain", "too-big", "typo", "ROOT:", "cdiVersion"):
         assert expected in done.stdout
     assert "✗" not in done.stdout
+    for row in readme_rows():
+        assert row in words_of(done.stdout)
     assert max(len(line) for line in done.stdout.splitlines()) <= 100
+
+
+def words_of(text: str) -> list[list[str]]:
+    """The words of each line, up to a list of nodes: its end is where the lines wrap."""
+    return [line.partition("(")[0].split() for line in text.splitlines()]
+
+
+def readme_rows() -> list[list[str]]:
+    """The rows of the table that README.md says the demo shows."""
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    head = next(at for at, line in enumerate(lines) if "LINKS, OR WHY IT WAITS" in line)
+    rows = words_of("\n".join(lines[head : lines.index("```", head)]))
+    assert len(rows) > 4
+    return rows
 
 
 @contextmanager
@@ -46,6 +65,19 @@ def kept_demo() -> Iterator[tuple[subprocess.Popen[str], Path, list[int]]]:
     finally:
         demo.kill()
         demo.communicate()
+
+
+def test_what_a_kept_demo_says_to_ask_it_is_answered() -> None:
+    with kept_demo() as (demo, folder, _):
+        environment = os.environ | {"KUBECONFIG": str(folder / "kubeconfig")}
+        for line in OWN_COMMANDS:
+            command = (sys.executable, "-P", "-m", "dracaena.cli.main", *shlex.split(line))
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert "dgx-a100" in done.stdout
+        demo.terminate()  # in order: one that is killed leaves its folder
+        demo.communicate(timeout=30)
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -9,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from dracaena import __version__
-from dracaena.cli.main import main
+from dracaena.cli.main import build_parser, main
+from support.kube import kubeconfig_document
+from support.scripted_server import ScriptedServer
 
 COMMAND = [sys.executable, "-P", "-m", "dracaena.cli.main"]
 
@@ -30,6 +34,20 @@ def test_help_teaches_with_examples_of_commands_that_parse(capsys: pytest.Captur
     assert len(examples) >= 6
     for name in ("topology", "demo", "controller", "kubelet-plugin"):
         assert any(example.startswith(name) for example in examples)
+
+
+@pytest.mark.parametrize(
+    "command", ["explain", "status", "topology", "simulate", "validate", "controller", "kubelet-plugin"]
+)
+def test_the_help_of_a_command_has_examples_that_parse(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    examples = re.findall(
+        r"^ +(?:.*\| )?(?:\$ )?dracaena ([^|>\n]+?)(?:  .*| [|>].*)?$", capsys.readouterr().out, re.MULTILINE
+    )
+    assert len(examples) >= 2
+    for example in examples:
+        assert build_parser().parse_args(shlex.split(example)).run
 
 
 @pytest.mark.parametrize("command", ["topology", "controller", "kubelet-plugin", "demo", "version"])
@@ -51,6 +69,9 @@ def test_a_wrong_command_line_ends_with_2(arguments: list[str], capsys: pytest.C
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version"]) == 0
     assert capsys.readouterr().out == f"dracaena {__version__}\n"
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"dracaena {__version__}\n")
 
 
 def test_a_missing_setting_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,6 +118,21 @@ def test_an_interrupt_ends_quietly(tmp_path: Path) -> None:
     assert (process.returncode, err) == (130, b"")
 
 
+def test_an_interrupt_while_the_command_is_still_being_loaded_ends_quietly() -> None:
+    script = (
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'dracaena.cli.status':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from dracaena.cli.main import main\n"
+        "sys.exit(main(['version']))"
+    )
+    result = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, timeout=60, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (130, b"", b"")
+
+
 def test_heavy_libraries_are_not_loaded_by_light_commands() -> None:
     script = (
         "import sys; from dracaena.cli.main import main; main(['version'])\n"
@@ -141,4 +177,85 @@ def test_a_driver_name_that_the_api_refuses_is_refused_here_too() -> None:
         "topology", "import", "-", "-o", "resourceslices", "--driver-name", name, stdout=subprocess.PIPE, input=MATRIX
     )
     assert (done.returncode, done.stdout) == (2, b"")
-    assert b"has 64 characters, expected at most 63" in done.stderr
+    assert b"--driver-name: 'aaaaaaaa" in done.stderr
+    assert b"is not a DNS name of at most 63 characters" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["topology", "show", "--machine", "dgx-1v"],
+        ["validate", "claim.yaml"],
+        ["simulate", "-f", "claim.yaml"],
+        ["status"],
+        ["explain", "pod", "a"],
+    ],
+)
+def test_every_command_refuses_a_driver_name_that_none_can_have(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--driver-name", ""])
+    assert ended.value.code == 2
+    assert "argument --driver-name: '' is not a DNS name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [(401, "log in again, or name others with --kubeconfig"), (403, "an admin of the cluster has to")],
+)
+def test_an_answer_that_somebody_has_to_act_on_says_who(
+    code: int, advice: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    with ScriptedServer(lambda request: request.answer(code, {"reason": "Refused", "message": "no"})) as server:
+        kubeconfig.write_text(yaml.safe_dump(kubeconfig_document(server.url)))
+        assert main(["status", "--kubeconfig", str(kubeconfig)]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"dracaena: GET /api/v1/nodes: {code} Refused: no (")
+    assert advice in err
+    assert err.count("\n") == 1
+
+
+def test_an_unknown_argument_is_answered_with_the_usage_of_its_own_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["topology", "machines", "--unknown"])
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith("usage: dracaena topology machines")
+    assert "dracaena topology machines: error: unrecognized arguments: --unknown" in err
+
+
+@pytest.mark.parametrize("command", [[], ["status"], ["simulate"], ["validate"], ["explain"], ["topology", "record"]])
+def test_the_prose_of_a_help_fits_the_terminal(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Examples, which are indented, and usages stay as they are: a command is copied as a whole."""
+    monkeypatch.setenv("COLUMNS", "60")
+    with pytest.raises(SystemExit):
+        main([*command, "--help"])
+    prose = [line for line in capsys.readouterr().out.splitlines() if not line.startswith((" ", "usage: "))]
+    assert len(prose) > 3
+    assert [line for line in prose if len(line) > 60] == []
+
+
+@pytest.mark.parametrize(("columns", "widest"), [("60", 60), ("200", 118), ("10", 40)])
+def test_reasons_fit_the_terminal_they_are_read_on(columns: str, widest: int) -> None:
+    """A terminal of its own stands in for the user's: 118 columns at most, and not a word a line on a tiny one."""
+    machine = run_to_end("topology", "show", "--machine", "l40s-x4", "-o", "resourceslices", stdout=subprocess.PIPE)
+    controlling, terminal = os.openpty()
+    claim = (
+        b"---\napiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: a}\n"
+        b"spec: {devices: {requests: [{name: gpus, exactly: {deviceClassName: "
+        + b"a-long-class-name." * 6
+        + b"x}}]}}\n"
+    )
+    with os.fdopen(terminal, "wb") as screen, os.fdopen(controlling, "rb", buffering=0) as seen:
+        done = run_to_end(
+            "simulate", "-f", "-", stdout=screen, input=machine.stdout + claim, env=os.environ | {"COLUMNS": columns}
+        )
+        lines = [line for line in seen.read(1 << 16).decode().splitlines() if line.startswith("    ")]
+    assert done.returncode == 0
+    words = [line for line in lines if len(line.split()) > 1]
+    assert words
+    assert max(map(len, words)) <= widest

@@ -57,8 +57,9 @@ def test_what_the_driver_refused_is_said_on_standard_error(tmp_path: Path, capsy
 
 def test_without_a_driver_there_is_one_clear_error_and_no_file(tmp_path: Path) -> None:
     target = tmp_path / "mine.json"
-    with pytest.raises(DriverNotReadyError, match=f"no libnvidia-ml.so.1 below {tmp_path}"):
+    with pytest.raises(DriverNotReadyError, match=f"cannot be used: no libnvidia-ml.so.1 below {tmp_path}") as caught:
         record.run(arguments("-o", str(target), "--driver-root", str(tmp_path)))
+    assert "waiting" not in str(caught.value)  # a command ends: only the plugin waits
     assert not target.exists()
 
 

@@ -130,9 +130,13 @@ def test_a_broken_matrix_is_one_line_with_file_and_line(run: Run, name: str) -> 
     ("arguments", "message"),
     [
         (("topology", "import", "/no/such/file"), "/no/such/file: cannot be read: No such file or directory"),
+        (("topology", "import", ""), "'': is no path, expected a file with the output"),
         (("topology", "import", "."), ".: cannot be read: Is a directory"),
         (("topology", "import", "a\0b"), "cannot be read: embedded null"),
-        (("topology", "import", SOC, "-o", "resourceslices", "--node", "No Node"), "--node: 'No Node' is no DNS name"),
+        (
+            ("topology", "import", SOC, "-o", "resourceslices", "--node", "No Node"),
+            "--node: 'No Node' is not the name of a Node: a DNS name",
+        ),
         (("topology", "show", "--machine", "dgx-9"), "no recorded machine is called 'dgx-9'"),
         (("topology", "show", "--machine", "./no.json"), "./no.json: cannot be read"),
     ],
@@ -148,7 +152,9 @@ def test_bad_input_is_one_line_and_exit_code_2(run: Run, arguments: tuple[object
 def test_this_machine_is_shown_in_place_of_a_recorded_one(run: Run, tmp_path: Path) -> None:
     result = run("topology", "show", "--nvml", "--driver-root", tmp_path)
     assert (result.code, result.out) == (1, "")
-    assert result.err.startswith("dracaena: waiting for the NVIDIA driver: no libnvidia-ml.so.1 below")
+    assert result.err.startswith(
+        "dracaena: the NVIDIA driver of this machine cannot be used: no libnvidia-ml.so.1 below"
+    )
     assert result.err.count("\n") == 1
 
 

@@ -40,6 +40,13 @@ def test_why_a_pod_waits_is_told_by_whoever_has_the_next_step() -> None:
     assert one_pod(bound, claim("c1", 0, 1), events=(*events, kubelet)).pods[0].waits == "not prepared"
 
 
+def test_a_pod_is_answered_by_devices_or_by_an_event_that_is_ours() -> None:
+    ours, theirs = event("p1-uid", "dracaena-controller", "ours", 1), event("p1-uid", "default-scheduler", "theirs", 2)
+    assert one_pod(pod("p1", "c1"), claim("c1"), events=(theirs,)).unanswered() == "no decision on p1"
+    assert one_pod(pod("p1", "c1"), claim("c1"), events=(ours, theirs)).unanswered() is None
+    assert one_pod(pod("p1", "c1"), claim("c1", 0, 1)).unanswered() is None
+
+
 def test_states_between_pending_and_running() -> None:
     assert one_pod(pod("p1", "c1"), claim("c1")).pods[0].state == "Pending"
     assert one_pod(pod("p1", "c1"), claim("c1", 0, 1)).pods[0].state == "Allocated"

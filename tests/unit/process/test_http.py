@@ -72,7 +72,7 @@ def test_other_paths_are_not_found(endpoint: HttpEndpoint) -> None:
     assert get(endpoint, "/debug")[0] == 404
 
 
-@pytest.mark.parametrize("address", ["8080", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:70000"])
+@pytest.mark.parametrize("address", ["8080", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:70000", "127.0.0.1:²"])
 def test_bad_address_is_refused(address: str) -> None:
     with pytest.raises(BadInputError, match="is not host:port"):
         HttpEndpoint(address, lambda: None)
@@ -81,6 +81,11 @@ def test_bad_address_is_refused(address: str) -> None:
 def test_taken_port_is_refused_by_name(endpoint: HttpEndpoint) -> None:
     with pytest.raises(BadInputError, match="cannot listen: Address already in use"):
         HttpEndpoint(f"127.0.0.1:{endpoint.port}", lambda: None)
+
+
+def test_host_that_can_have_no_address_is_refused_by_name() -> None:
+    with pytest.raises(BadInputError, match="cannot listen: encoding of hostname failed"):
+        HttpEndpoint(f"{'ü' * 80}:0", lambda: None)
 
 
 def test_client_that_hangs_up_leaves_no_traceback(endpoint: HttpEndpoint, capfd: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -53,6 +54,21 @@ def test_text_is_for_people() -> None:
     text = "\n".join(run("info", "text"))
     assert "claim prepared" in text
     assert "claim=ns/c" in text
+
+
+@pytest.mark.parametrize(("no_color", "colored"), [("", True), ("1", False)])
+def test_a_terminal_gets_colors_unless_somebody_wants_none(*, no_color: str, colored: bool) -> None:
+    controlling, terminal = os.openpty()
+    with os.fdopen(terminal, "wb") as screen, os.fdopen(controlling, "rb", buffering=0) as seen:
+        subprocess.run(
+            [sys.executable, "-P", "-c", PROGRAM, "info", "text"],
+            stderr=screen,
+            check=True,
+            env=os.environ | {"NO_COLOR": no_color},
+        )
+        text = seen.read(1 << 16)
+    assert b"claim prepared" in text
+    assert (b"\x1b[" in text) == colored
 
 
 @pytest.mark.parametrize(("level", "form"), [("loud", "json"), ("info", "xml")])

@@ -76,6 +76,11 @@ def test_bad_value_names_layer_value_and_expectation(
         ("workers: [1]\n", "workers: [1] is no whole number"),
         ("workers: 1.9\n", "workers: 1.9 is no whole number"),
         ("wait-s: .nan\n", "wait-s: nan is no number"),
+        ("workers: 1\nworkers: 2\n", "key 'workers' stands twice, expected once"),
+        ("workers: 2001-99-99\n", "is no YAML: month must be in 1..12"),
+        (f"workers: {'9' * 5_000}\n", "is no YAML: "),
+        ("? [a]\n: b\n", "is no YAML: "),
+        ("[" * 5_000, "is nested too deep"),
     ],
 )
 def test_bad_file_is_refused_with_its_name(text: str, message: str, tmp_path: Path) -> None:
@@ -85,6 +90,11 @@ def test_bad_file_is_refused_with_its_name(text: str, message: str, tmp_path: Pa
         resolve("--node-name", "n", "--config", str(file))
     assert message in str(caught.value)
     assert str(file) in str(caught.value)
+
+
+def test_endless_file_is_refused_and_not_read_into_memory() -> None:
+    with pytest.raises(BadInputError, match="settings file /dev/zero holds more than 1 MiB"):
+        resolve("--node-name", "n", "--config", "/dev/zero")
 
 
 def test_missing_file_is_refused_with_its_name(tmp_path: Path) -> None:
@@ -100,6 +110,7 @@ def test_help_shows_variable_default_and_choices() -> None:
     assert "--form json|text" in text
     assert "this node; must be given [DRACAENA_NODE_NAME]" in text
     assert "at most 100 %" in text
+    assert "--verbose true|false say more; default false [DRACAENA_VERBOSE]" in text
 
 
 def test_variables_that_kubernetes_makes_for_a_service_of_our_name_do_no_harm() -> None:

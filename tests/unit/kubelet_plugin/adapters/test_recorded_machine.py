@@ -57,6 +57,18 @@ def test_link_counts_of_gpus_agree_with_their_pairs(name: str) -> None:
             assert gpu.nvlink_count in (sum(filter(None, links)), *links)
 
 
+def test_an_endless_file_is_refused_and_not_read_into_memory() -> None:
+    with pytest.raises(BadInputError, match="/dev/zero: holds more than 1 MiB, expected a recorded machine"):
+        read_machine("/dev/zero")
+
+
+def test_an_unknown_name_says_what_makes_a_path() -> None:
+    with pytest.raises(
+        BadInputError, match=r"'mine', expected a file \(its path with a / or .json at the end\) or one"
+    ):
+        read_machine("mine")
+
+
 def test_the_three_plus_five_box_and_its_crossing_bridge() -> None:
     machine = read_machine("h100-pcie-bridged-numa-3-5")
     assert Counter(machine.topology.numa_nodes) == {0: 3, 1: 5}
