@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from dracaena.api.objects import ResourceClaim
-from dracaena.controller.allocation.inventory import Inventory, assumed_holder
+from dracaena.controller.allocation.holdings import assumed_holder
+from dracaena.controller.allocation.inventory import Inventory
 from dracaena.controller.allocation.pool import DeviceId, held_devices
 from dracaena.controller.allocation.structured.books import Holding
 

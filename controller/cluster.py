@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from types import MappingProxyType
@@ -18,27 +18,23 @@ from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.demands import Refused
 from dracaena.controller.allocation.earmarks import Earmark
 from dracaena.controller.allocation.explanation import Unsatisfied
-from dracaena.controller.allocation.inventory import Inventory, assumed_holder, claim_holder, claim_of, pod_name
+from dracaena.controller.allocation.holdings import claim_holder, claim_of
+from dracaena.controller.allocation.inventory import Inventory
+from dracaena.controller.allocation.node_resources import pod_name
 from dracaena.controller.allocation.pool import held_devices, other_holdings
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.shape import shape
 from dracaena.controller.allocation.structured.search import MAX_STEPS
-from dracaena.controller.allocation.structured.slices import DeviceId
 from dracaena.controller.allocation.turn import turn
 from dracaena.controller.assumed import AssumedAllocation, AssumedAllocations
-from dracaena.controller.collisions import Collision
+from dracaena.controller.collisions import Collision, find_collisions
 from dracaena.controller.earmark_keeper import QUESTIONS, EarmarkKeeper
+from dracaena.controller.explanations import Explanations
 from dracaena.controller.pod_places import PodPlaces
 from dracaena.controller.waiting_line import WaitingLines
 
 NO_BARS: Final[Mapping[str, str]] = MappingProxyType({})
 """Nothing keeps a pod from any node beside what its spec says."""
-
-EXPLANATION_S: Final = 1.0
-"""For so long a reason is told to all pods that ask for the same: each is told once in ten seconds at most."""
-
-MAX_EXPLANATIONS: Final = 1_000
-"""Remembered reasons, at most about 1 MB."""
 
 log = structlog.get_logger()
 
@@ -54,12 +50,6 @@ class InProgress:
 @dataclass(frozen=True, slots=True)
 class Behind:
     """An equal pod with an earlier turn waits because it fits on no node now, and so this one needs no look."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Explanation:
-    at_s: float
-    text: str | None
 
 
 class Cluster:
@@ -108,7 +98,7 @@ class Cluster:
         self._lines = WaitingLines()
         self._short: set[str] = set()  # waiting pods that more cpu and the like on some node may help
         self._keeper = EarmarkKeeper(self._allocator, self._inventory, self._pods_holding)
-        self._explanations: dict[tuple[bytes, tuple[str, ...]], _Explanation] = {}
+        self._explanations = Explanations()
 
     # Deciding
 
@@ -172,17 +162,16 @@ class Cluster:
             barred = self._barred(pod)
             asked = shape(pod, claims, apart=bool(barred))
             barred = {**self._keeper.bars(turn(pod), claims), **barred}
-            known = self._explanations.get((asked, tuple(barred)))
-            if known is None or now_s - known.at_s >= EXPLANATION_S:
+
+            def work_out() -> str | None:
                 found = self._allocator.explain(self._inventory, pod, claims, barred=barred)
-                text = str(found) if isinstance(found, Unsatisfied) else None
-                if len(self._explanations) >= MAX_EXPLANATIONS:
-                    self._explanations.clear()
-                known = self._explanations[asked, tuple(barred)] = _Explanation(now_s, text)
+                return str(found) if isinstance(found, Unsatisfied) else None
+
+            text = self._explanations.get((asked, tuple(barred)), work_out, now_s=now_s)
             mark = self._keeper.earmark
-        if known.text is not None and mark is not None and mark.pod_key == pod.key:
-            return f"{known.text}; node {mark.node} is being kept free for it"
-        return known.text
+        if text is not None and mark is not None and mark.pod_key == pod.key:
+            return f"{text}; node {mark.node} is being kept free for it"
+        return text
 
     def keep_for_starving(self, created_before: str, *, now_s: float) -> None:
         """Keep a node for the first pod that was created before a time (RFC 3339, UTC; empty: none was) and waits only
@@ -265,9 +254,9 @@ class Cluster:
             )
 
     def collisions_of(self, claim: ResourceClaim) -> tuple[Collision, ...]:
-        """Return which devices of a claim another claim has too, as the watch shows it. Shares and admins share."""
+        """Return which devices of a claim another claim has too, as the watch shows it (collisions)."""
         with self._lock:
-            return tuple(self._collisions_of(claim))
+            return self._collisions_of(claim)
 
     def all_collisions(self) -> tuple[tuple[ResourceClaim, tuple[Collision, ...]], ...]:
         """Return all claims that collide now, each pair of claims once. Cost: a look at every claim."""
@@ -278,17 +267,8 @@ class Cluster:
             )
             return tuple((claim, collisions) for claim, collisions in found if collisions)
 
-    def _collisions_of(self, claim: ResourceClaim) -> Iterator[Collision]:
-        allocation = claim.status.allocation
-        own_names = (claim_holder(claim), assumed_holder(claim.key, claim.metadata.uid))
-        for result in allocation.devices.results if allocation is not None else ():
-            if result.admin_access or result.share_id is not None:
-                continue
-            device = DeviceId(result.driver, result.pool, result.device)
-            for name in self._inventory.holders(device, but=own_names):
-                rival = self._claims.get(name)  # what is only assumed is no collision yet
-                if rival is not None:
-                    yield Collision(result.driver == self._driver, device, rival)
+    def _collisions_of(self, claim: ResourceClaim) -> tuple[Collision, ...]:
+        return tuple(find_collisions(claim, self._inventory, self._claims))
 
     # What the watches tell
 
@@ -336,7 +316,7 @@ class Cluster:
             self._has_room(self._places.claim_changed(old, new))
             for claim in (old, new):
                 self._settle("" if claim is None else claim.metadata.uid)
-            collisions = tuple(self._collisions_of(new)) if new is not None and _is_newly_allocated(old, new) else ()
+            collisions = self._collisions_of(new) if new is not None and _is_newly_allocated(old, new) else ()
             keys = {key, *(collision.rival.key for collision in collisions)}
             self._wake_all(sorted(pod for name in keys for pod in self._pods_of_claim.get(name, ())))
             if freed or forgotten:

@@ -6,13 +6,15 @@ kube-scheduler in the moment in which we allocate: 13 of 40 times in a test.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
 from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.controller.allocation.holdings import assumed_holder, claim_holder
+from dracaena.controller.allocation.inventory import Inventory
 from dracaena.controller.allocation.structured.slices import DeviceId
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import EventSink
@@ -42,6 +44,25 @@ class Collision:
     def name(self) -> str:
         """The device as a user reads it."""
         return f"{self.device.driver}/{self.device.pool}/{self.device.device}"
+
+
+def find_collisions(
+    claim: ResourceClaim, inventory: Inventory, claims: Mapping[str, ResourceClaim]
+) -> Iterator[Collision]:
+    """Yield the devices of a claim that another one of `claims` (by key) holds too. Shares and admins share.
+
+    What is only assumed is no collision yet.
+    """
+    allocation = claim.status.allocation
+    own_names = (claim_holder(claim), assumed_holder(claim.key, claim.metadata.uid))
+    for result in allocation.devices.results if allocation is not None else ():
+        if result.admin_access or result.share_id is not None:
+            continue
+        device = DeviceId(result.driver, result.pool, result.device)
+        for name in inventory.holdings.holders(device, but=own_names):
+            rival = claims.get(name)
+            if rival is not None:
+                yield Collision(result.driver == inventory.driver, device, rival)
 
 
 class Collisions:

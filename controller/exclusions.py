@@ -99,10 +99,12 @@ class Exclusions:
             first = min(left_out, key=lambda waits: waits.again_s, default=None)
             return None if first is None else End(first.again_s - now_s, first.again_at)
 
-    def drop(self, key: str) -> None:
-        """Forget a pod: it is gone or bound."""
+    def drop(self, key: str, uid: str | None = None) -> None:
+        """Forget a pod: it is gone or bound. With a UID: unless another pod of its name is there by now."""
         with self._lock:
-            self._pods.pop(key, None)
+            entry = self._pods.get(key)
+            if entry is not None and uid in (None, entry.uid):
+                del self._pods[key]
 
     def _of(self, key: str, uid: str) -> _OfPod:
         entry = self._pods.get(key)

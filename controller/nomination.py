@@ -5,12 +5,15 @@ It would find the one node that an allocation allows by filtering many. The more
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 import structlog
 
-from dracaena.api.objects import Pod
+from dracaena.api.decision import decode_decision
+from dracaena.api.errors import BadInputError
+from dracaena.api.names import decision_annotation
+from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import PodApi
 from dracaena.kube.errors import KubeError
@@ -33,11 +36,14 @@ class Nomination:
         self._metrics = metrics
         self._above_nodes = above_nodes
 
-    def set(self, pod: Pod, node: str) -> Pod:
-        """Name a node, unless the pod has one already; return the pod as it is stored now, as far as is known."""
+    def set(self, pod: Pod, node: str, *, earlier: Collection[str] = ()) -> Pod:
+        """Name a node, unless the pod has one that somebody else gave; return the pod as it is stored now, as far as is
+        known. `earlier`: nodes of decisions of ours that came to nothing (earlier_nodes); a hint there gives way.
+        """
         if self._above_nodes == NEVER or self._nodes() <= self._above_nodes:
             return pod
-        if pod.status.nominated_node_name or pod.spec.node_name:
+        named = pod.status.nominated_node_name
+        if pod.spec.node_name or named == node or (named and named not in earlier):
             return pod
         return self._write(pod, node, "set")
 
@@ -55,3 +61,21 @@ class Nomination:
             return pod
         self._metrics.nominations.labels(result).inc()
         return stored
+
+
+def earlier_nodes(claims: Iterable[ResourceClaim], driver: str) -> frozenset[str]:
+    """Return the nodes of the decisions that claims without an allocation tell of.
+
+    A decision is noted on the claim before the hint is given. When its allocation was not written, or nobody knows, the
+    hint stays behind: kube-scheduler would keep cpu and the like free there for a pod that goes elsewhere.
+    """
+    waiting = (claim for claim in claims if claim.status.allocation is None)
+    noted = (claim.metadata.annotations.get(decision_annotation(driver)) for claim in waiting)
+    return frozenset(node for text in noted if text is not None and (node := _node_in(text)) is not None)
+
+
+def _node_in(text: str) -> str | None:
+    try:
+        return decode_decision(text).node
+    except BadInputError:
+        return None

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.controller.allocation.inventory import pod_name
-from dracaena.controller.allocation.node_resources import NodeResources
+from dracaena.controller.allocation.node_resources import NodeResources, pod_name
 from dracaena.controller.allocation.node_selector import NAME_FIELD, read_node_selector
 from dracaena.controller.allocation.pod_resources import ENDED, readable_resources, shared_resources
 

@@ -21,7 +21,7 @@ from dracaena.controller.claim_writer import ClaimWriter, Lost
 from dracaena.controller.cluster import Behind, Cluster, InProgress
 from dracaena.controller.collisions import Collisions
 from dracaena.controller.metrics import ControllerMetrics
-from dracaena.controller.nomination import Nomination
+from dracaena.controller.nomination import Nomination, earlier_nodes
 from dracaena.controller.ports import ClaimApi, EventSink
 from dracaena.controller.take_back import TakeBack, was_allocated_by_us
 from dracaena.controller.unbound_pods import UnboundPods
@@ -278,7 +278,7 @@ class Reconciler:
         if isinstance(marked, Lost):
             self._lost(pod, allocation, marked)
             return False
-        nominated = self._nomination.set(pod, allocation.node)
+        nominated = self._nomination.set(pod, allocation.node, earlier=self._hinted(pod, allocation))
         outcome = self._writer.allocate(allocation, marked, pod)
         if isinstance(outcome, Lost):
             self._nomination.clear(nominated, allocation.node)
@@ -310,6 +310,12 @@ class Reconciler:
         if outcome.refused:
             self._waiting.report(pod, "refused-write", f"claim {outcome.claim_key} {outcome.why}", tell=True)
 
+    def _hinted(self, pod: Pod, allocation: Allocation) -> frozenset[str]:
+        """Return where a hint of the pod may be an old one of ours. The claims are those from before this decision."""
+        if not pod.status.nominated_node_name:
+            return frozenset()
+        return earlier_nodes((entry.claim for entry in allocation.claims), self._driver)
+
     def _not_written(self, pod: Pod, allocation: Allocation, written: frozenset[str] = frozenset()) -> None:
         """Give back the devices of claims that did not get them."""
         for entry in allocation.claims:
@@ -326,6 +332,9 @@ class Reconciler:
             self._waiting.report(pod, decision.kind.value, decision.text, tell=decision.concerns_us)
         else:
             self._waiting.report(pod, "no-node", lambda: self._explain(pod, claims), tell=True)
+        if pod.status.nominated_node_name:
+            for node in sorted(earlier_nodes(claims, self._driver)):
+                self._nomination.clear(pod, node)
         again_s = self._unbound.next_try_s(pod)
         if again_s is not None:
             self._queue.add_after(pod.key, again_s)

@@ -26,7 +26,9 @@ class ControllerSettings:
         "127.0.0.1:0", help="host:port of /healthz, /readyz and /metrics; port 0: any free one; empty: off"
     )
     leader_elect: bool = option(
-        True, help="whether replicas agree on one that writes, by a Lease; false only where one controller runs"
+        True,
+        help="whether replicas agree on one that writes, by a Lease; false only where one controller runs, and none is "
+        "started within 10 s after one was killed: until then a last write of that one may land",
     )
     lease_namespace: str = option(
         "", help="namespace of the Lease, the same for all replicas; empty: the pod's own, outside of a pod: default"

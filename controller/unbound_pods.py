@@ -103,6 +103,7 @@ class UnboundPods:
             key = f"{old.metadata.namespace}/{user.name}"
             if self._watch.is_unbound(key, user.uid):
                 for_s = self._exclusions.exclude(key, user.uid, decision.node)
+                self._drop_if_over(key, user.uid)
                 log.info("allocation was cleared", pod=key, claim=old.key, node=decision.node, not_there_for_s=for_s)
 
     # What is to be done
@@ -130,6 +131,7 @@ class UnboundPods:
             for_s = self._exclusions.exclude(pod.key, pod.metadata.uid, node)
         else:
             for_s = self._exclusions.hold(pod, standing.said)
+        self._drop_if_over(pod.key, pod.metadata.uid)
         log.warning(
             "allocation led nowhere, taking it back",
             reason=found.reason,
@@ -167,6 +169,14 @@ class UnboundPods:
             f"its GPUs were given back, because kube-scheduler did not bind it for reasons of its own: {message} "
             f"They are allocated again when it says something else{until}"
         )
+
+    def _drop_if_over(self, key: str, uid: str) -> None:
+        """Leave no exclusion behind for a pod that went, or was bound, in the moment in which it was written.
+
+        pod_changed() tells the watch first and drops then: one of the two sees what the other did.
+        """
+        if not self._watch.is_unbound(key, uid):
+            self._exclusions.drop(key, uid)
 
     def _judge(self, pod: Pod, standing: Standing, node: str) -> _LedNowhere | float:
         """Say whether an allocation led nowhere, else in how many seconds to look again."""

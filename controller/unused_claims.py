@@ -15,7 +15,7 @@ from dracaena.api.objects import ResourceClaim
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import ClaimApi
 from dracaena.controller.take_back import our_decision
-from dracaena.kube.errors import ConflictError, InvalidError, NotFoundError
+from dracaena.kube.errors import ApiUnavailableError, KubeError
 from dracaena.process.clock import Clock
 
 UNUSED_S: Final = 15.0
@@ -48,7 +48,8 @@ class UnusedClaims:
         self._since_s: dict[tuple[str, str], float] = {}
 
     def sweep(self) -> None:
-        """Free what has been unused for long enough. Raises KubeError when the server does not answer.
+        """Free what has been unused for long enough. Raises KubeError when the server does not answer, or for the first
+        claim that it has trouble with: then all others were tried.
 
         The write is guarded by the version that the watch shows: who reserves the claim at the same moment wins, and
         kube-scheduler, if it comes later, finds the claim unallocated and reserves nothing.
@@ -56,9 +57,17 @@ class UnusedClaims:
         now_s = self._clock.monotonic()
         found = {_identity(claim): claim for claim in self._unused() if self._is_ours_to_free(claim)}
         self._since_s = {identity: self._since_s.get(identity, now_s) for identity in found}
+        failed: KubeError | None = None
         for identity, claim in found.items():
             if now_s - self._since_s[identity] >= UNUSED_S:
-                self._free(claim)
+                try:
+                    self._free(claim)
+                except KubeError as error:
+                    if error.status is None:
+                        raise
+                    failed = failed or error
+        if failed is not None:
+            raise failed
 
     def _is_ours_to_free(self, claim: ResourceClaim) -> bool:
         """Whether it is allocated by us; one that is being deleted is freed by kube-controller-manager."""
@@ -67,7 +76,9 @@ class UnusedClaims:
     def _free(self, claim: ResourceClaim) -> None:
         try:
             self._claims.deallocate(claim)
-        except (ConflictError, InvalidError, NotFoundError) as error:
+        except ApiUnavailableError:
+            raise
+        except KubeError as error:
             # It changed, which the watch shows soon; or it cannot be written, and then once a second is too often.
             self._since_s[_identity(claim)] = self._clock.monotonic()
             log.info("unused claim not freed", claim=claim.key, again_in_s=UNUSED_S, error=str(error))

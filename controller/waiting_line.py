@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final
 
 from dracaena.controller.allocation.turn import Turn
@@ -101,18 +100,23 @@ class WaitingLines:
         return [key for _, key in sorted(first for first in found if first is not None)]
 
     def first_before(self, created_before: str) -> Sequence[str]:
-        """Return of each line whose first fits on no node the first pod that was created before a time, by turn.
+        """Return of each line whose first fits on no node the first pod that was created before a time, by turn; of an
+        empty time nobody was.
 
         Cost: O(lines), and where the first of a line is younger (then it has a higher priority) O(pods of the line).
         """
+        if not created_before:
+            return ()
         found: list[tuple[Turn, str]] = []
         for line in self._lines.values():
             first = self._first(line)
             if first is None or line.answer:
                 continue
-            members = [first] if _is_before(first[0], created_before) else sorted(line.members)
+            members = [first] if _is_before(first[0], created_before) else line.members
             old = (m for m in members if _is_before(m[0], created_before) and self._stands(line, *m))
-            found.extend(islice(old, 1))
+            oldest = min(old, default=None)
+            if oldest is not None:
+                found.append(oldest)
         return [key for _, key in sorted(found)]
 
     def standing(self, key: str) -> Standing | None:

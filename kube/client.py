@@ -152,6 +152,10 @@ class KubeClient:
         """Read one object."""
         return _one(kind, self._transport.request("GET", _path(kind, namespace, name)))
 
+    def get_raw(self, path: str) -> bytes:
+        """Read what is no object of the API, `/version` for example."""
+        return self._transport.request("GET", path)
+
     def list(
         self, kind: type[T], *, namespace: str = "", field_selector: str = "", label_selector: str = ""
     ) -> Listing[T]:

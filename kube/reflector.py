@@ -59,6 +59,7 @@ class Reflector(Generic[T]):
     None for a new object, new is None for a deleted one. After a broken watch a fresh list is compared with the
     cache, so that nothing is missed; several changes of one object may then arrive as one. A change for which it fails
     is told again with the next list, and there is no watch (at the start: no sync) before a list went well.
+    Of a list all deletions are told first, then the objects of which `first` says so, then the others, by key.
     `transform` makes what is kept of each object that came, under the same key and version.
     A kind with `older` versions, which decode to the same, is read by the first that the server serves; where it serves
     none there are no objects, and it is asked again every UNSERVED_S. Of any other kind that is an error.
@@ -75,6 +76,7 @@ class Reflector(Generic[T]):
         field_selector: str = "",
         on_change: Callable[[T | None, T | None], None] | None = None,
         transform: Callable[[T], T] = lambda item: item,
+        first: Callable[[T], bool] = lambda item: False,
         rng: random.Random | None = None,
     ) -> None:
         self._client = client
@@ -84,6 +86,7 @@ class Reflector(Generic[T]):
         self._field_selector = field_selector
         self._on_change = on_change
         self._transform = transform
+        self._first = first
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
         self._backoff = Backoff(self._rng)
         self._lock = threading.Lock()
@@ -188,7 +191,7 @@ class Reflector(Generic[T]):
         with self._lock:
             stale = sorted(key for key in self._objects if key not in fresh and key not in listing.undecodable)
         failed: Exception | None = None
-        for key in (*stale, *sorted(fresh)):
+        for key in (*stale, *sorted(fresh, key=lambda key: (not self._first(fresh[key]), key))):
             try:
                 self._apply(key, fresh.get(key))
             except Exception as error:  # one object's trouble must not hide all others

@@ -13,7 +13,9 @@ from typing import Final
 
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
-from dracaena.controller.allocation.inventory import Inventory, assumed_holder, claim_holder, pod_name
+from dracaena.controller.allocation.holdings import assumed_holder, claim_holder
+from dracaena.controller.allocation.inventory import Inventory
+from dracaena.controller.allocation.node_resources import pod_name
 from dracaena.controller.allocation.pool import NodeKind
 from dracaena.controller.allocation.turn import Turn
 
@@ -79,7 +81,7 @@ def node_to_keep(
         if asked == MAX_ASKED:
             return None
         asked += 1
-        holders = inventory.holders_by_pool() if holders is None else holders
+        holders = inventory.holdings.by_pool() if holders is None else holders
         leaving = [holder for holder in holders.get(pool.pool, ()) if holder not in own]
         pods = {key for holder in leaving for key in pods_of(holder)} - {pod_name(pod)}
         with emptied(inventory, pool.pool, leaving, sorted(pods)):
@@ -91,7 +93,7 @@ def node_to_keep(
 @contextmanager
 def emptied(inventory: Inventory, pool: str, holders: Sequence[str], pods: Sequence[str] = ()) -> Iterator[None]:
     """Let these holders have nothing of a pool for a while, and these pods count on no node."""
-    before = {holder: inventory.held_by(holder) for holder in holders}
+    before = {holder: inventory.holdings.held_by(holder) for holder in holders}
     counted = {key: found for key in pods if (found := inventory.resources.counted(key)) is not None}
     try:
         for holder, (devices, others) in before.items():

@@ -205,14 +205,6 @@ def members(collection: int) -> bytes:
     return collection.to_bytes(1 << MAX_GPUS - 3, "little")
 
 
-def subsets_of(mask: int) -> int:
-    """Return the collection of all subsets of a set."""
-    found = 1
-    for ordinal in ordinals_of(mask):
-        found |= found << (1 << ordinal)
-    return found
-
-
 def supersets_within(collection: int, mask: int) -> int:
     """Return the collection of all sets that hold a set of a collection and else only members of `mask`."""
     for ordinal in ordinals_of(mask):

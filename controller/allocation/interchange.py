@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from math import prod
 
 from dracaena.controller.allocation.box import Box, mask_of, ordinals_of
 
@@ -65,11 +64,6 @@ def lowest_of(mask: int, count: int) -> int:
         lowest |= bit
         mask ^= bit
     return lowest
-
-
-def representatives_count(kinds: Sequence[int], free: int) -> int:
-    """Return how many sets, of all sizes, representatives() has for these GPUs."""
-    return prod((kind & free).bit_count() + 1 for kind in kinds)
 
 
 def representatives(kinds: Sequence[int], free: int, count: int) -> Iterator[int]:

@@ -19,8 +19,9 @@ import msgspec
 from dracaena.api.names import taint_key
 from dracaena.api.objects import DeviceClass, DeviceTaintRule, Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.box import Box
+from dracaena.controller.allocation.holdings import Holdings, assumed_holder, claim_holder
 from dracaena.controller.allocation.node_index import NodeIndex
-from dracaena.controller.allocation.node_resources import NodeResources, ResourceDemand
+from dracaena.controller.allocation.node_resources import NodeResources, ResourceDemand, pod_name
 from dracaena.controller.allocation.pod_resources import node_allocatable, pod_resources
 from dracaena.controller.allocation.pool import (
     DeviceId,
@@ -34,10 +35,9 @@ from dracaena.controller.allocation.pool import (
     several_pools,
 )
 from dracaena.controller.allocation.result import Allocation
-from dracaena.controller.allocation.structured import slices as structured
 from dracaena.controller.allocation.structured.books import Books, Holding
 from dracaena.controller.allocation.structured.pools import JointSlices, SliceIndex, SliceSource
-from dracaena.controller.allocation.structured.slices import Device, PoolId, read_slice
+from dracaena.controller.allocation.structured.slices import Device, read_slice
 from dracaena.controller.allocation.structured.taints import with_taint_rules
 
 _NO_POOL: Final = PoolReading(None)
@@ -85,8 +85,7 @@ class Inventory:
         self._readings: dict[str, PoolReading] = {}
         self._pools_of_node: dict[str, set[str]] = {}
         self._kinds: WeakValueDictionary[tuple[Box, object, object], NodeKind] = WeakValueDictionary()
-        self._held_by: dict[str, frozenset[DeviceId]] = {}
-        self._holders: dict[str, dict[str, int]] = {}  # pool → device → number of holders
+        self.holdings = Holdings(driver, self.allowed_drivers)  # to be asked; hold() changes it
         self._places: dict[str, Place | str] = {}
         self._outside: Counter[str] = Counter()
         self._buckets: dict[NodeKind, dict[int, list[str]]] = {}
@@ -95,8 +94,6 @@ class Inventory:
         self._rules: dict[str, DeviceTaintRule] = {}
         self._foreign: dict[str, ResourceSlice] = {}
         self._foreign_index: SliceIndex | None = None
-        self._others_by: dict[str, frozenset[Holding]] = {}
-        self._others_of: dict[PoolId, dict[Holding, int]] = {}
 
     # Asking
 
@@ -165,55 +162,13 @@ class Inventory:
         if self._foreign_index is None:
             self._foreign_index = SliceIndex(read_slice(item) for item in self._foreign.values())
         source = JointSlices(SliceIndex(own), self._foreign_index)
-        holdings: list[Holding] = []
         ids = {one.pool for one in (*source.on_node(node), *source.of_no_node())}
-        for pool_id in sorted(ids):
-            beside = self._others_of.get(pool_id, {})
-            holdings += beside
-            if pool_id.driver == self.driver:
-                shared = {holding.device.device for holding in beside}
-                held = (name for name in self._holders.get(pool_id.pool, ()) if name not in shared)
-                holdings += (Holding("", structured.DeviceId(*pool_id, name)) for name in held)
-        return source, Books(holdings)
-
-    def holders(self, device: structured.DeviceId, *, but: Collection[str]) -> tuple[str, ...]:
-        """Return who holds a device besides `but`, sorted: whole or a share of it.
-
-        Cost: a look-up when nobody else does, else O(holders).
-        """
-        if device.driver == self.driver:
-            ours = DeviceId(device.pool, device.device)
-            count = self._holders.get(device.pool, {}).get(device.device, 0)
-            if count <= sum(ours in self._held_by.get(name, ()) for name in but):
-                return ()
-            return tuple(sorted(name for name, held in self._held_by.items() if ours in held and name not in but))
-        beside = self._others_of.get(device.pool_id, {})
-        mine = [self._others_by.get(name, frozenset()) for name in but]
-        if not any(held.device == device and not any(held in one for one in mine) for held in beside):
-            return ()
-        found = (name for name, held in self._others_by.items() if any(one.device == device for one in held))
-        return tuple(sorted(name for name in found if name not in but))
+        return source, Books(holding for pool_id in sorted(ids) for holding in self.holdings.in_pool(pool_id))
 
     def held_count(self, node: str) -> int:
         """Return how many devices of ours on a node are held, 0 when it has no usable pool."""
         pool = self.pool(node)
-        return 0 if pool is None else len(self._holders.get(pool.pool, ()))
-
-    def held_by(self, holder: str) -> tuple[frozenset[DeviceId], frozenset[Holding]]:
-        """Return what a holder holds: devices of ours, and shares and devices of other drivers."""
-        return self._held_by.get(holder, frozenset()), self._others_by.get(holder, frozenset())
-
-    def holders_by_pool(self) -> Mapping[str, Sequence[str]]:
-        """Return who holds something of each of our pools, sorted. Cost: O(all that is held)."""
-        found: dict[str, set[str]] = {}
-        for holder, devices in self._held_by.items():
-            for device in devices:
-                found.setdefault(device.pool, set()).add(holder)
-        for holder, others in self._others_by.items():
-            for holding in others:
-                if holding.device.driver == self.driver:
-                    found.setdefault(holding.device.pool, set()).add(holder)
-        return {pool: sorted(holders) for pool, holders in found.items()}
+        return 0 if pool is None else len(self.holdings.taken(pool.pool))
 
     def resource_demand(self, pod: Pod) -> ResourceDemand:
         """Return what a pod needs of nodes besides devices. Raises UnreadableQuantityError."""
@@ -288,19 +243,12 @@ class Inventory:
         `others` are shares, and devices of other drivers; those of drivers that are not allowed do not count. Devices
         need not be known. Cost: O(devices), and for each node of theirs its GPUs.
         """
-        let_go = self._hold_others(holder, others)
-        before = self._held_by.pop(holder, frozenset())
-        if devices:
-            self._held_by[holder] = devices
-        for device in before - devices:
-            self._count(device, -1)
-        for device in devices - before:
-            self._count(device, 1)
-        for name in sorted({device.pool for device in before ^ devices}):
+        change = self.holdings.hold(holder, devices, others)
+        for name in change.pools:
             pool = self._readings.get(name, _NO_POOL).pool
             if pool is not None:
                 self._put(pool.node)
-        return (before - devices) | let_go
+        return change.let_go
 
     def release(self, holder: str) -> frozenset[DeviceId | Holding]:
         """Let a holder let go of everything; return what it held."""
@@ -321,9 +269,7 @@ class Inventory:
         """State what must always hold, by working everything out again from what was told. For tests: slow."""
         self.nodes.check()
         self.resources.check({name: node_allocatable(self.nodes.get(name).node) for name in self.nodes.names})
-        counts: Counter[DeviceId] = Counter(device for devices in self._held_by.values() for device in devices)
-        known = {DeviceId(p, d): count for p, devices in self._holders.items() for d, count in devices.items()}
-        assert known == dict(counts), "holders are counted"
+        self.holdings.check()
         assert set(self._slices) == set(self._readings), "each pool was read"
         pools: dict[str, set[str]] = {}
         for name, reading in self._readings.items():
@@ -380,21 +326,6 @@ class Inventory:
         ]
         return msgspec.structs.replace(item, spec=msgspec.structs.replace(item.spec, devices=devices))
 
-    def _hold_others(self, holder: str, others: frozenset[Holding]) -> frozenset[Holding]:
-        known = self.allowed_drivers | {self.driver}
-        others = frozenset(holding for holding in others if holding.device.driver in known)
-        before = self._others_by.pop(holder, frozenset())
-        if others:
-            self._others_by[holder] = others
-        for holding, change in (*((old, -1) for old in before - others), *((new, 1) for new in others - before)):
-            counts = self._others_of.setdefault(holding.device.pool_id, {})
-            counts[holding] = counts.get(holding, 0) + change
-            if not counts[holding]:
-                del counts[holding]
-                if not counts:
-                    del self._others_of[holding.device.pool_id]
-        return before - others
-
     def _read_again(self, name: str) -> PoolChange:
         before = self._readings.pop(name, _NO_POOL)
         after = _NO_POOL
@@ -429,16 +360,8 @@ class Inventory:
         kind = self._kinds.setdefault(_key(reading.pool.kind), reading.pool.kind)
         return replace(reading, pool=replace(reading.pool, kind=kind))
 
-    def _count(self, device: DeviceId, change: int) -> None:
-        counts = self._holders.setdefault(device.pool, {})
-        counts[device.device] = counts.get(device.device, 0) + change
-        if not counts[device.device]:
-            del counts[device.device]
-            if not counts:
-                del self._holders[device.pool]
-
     def _free(self, pool: NodePool) -> int:
-        held = self._holders.get(pool.pool)
+        held = self.holdings.taken(pool.pool)
         if not held:
             return pool.offered
         taken = 0
@@ -515,23 +438,3 @@ def make_inventory(
     for claim in claims:
         inventory.hold(claim_holder(claim), held_devices(claim, driver), other_holdings(claim, driver))
     return inventory
-
-
-def pod_name(pod: Pod) -> str:
-    """Return the name under which a pod counts on its node: another pod of the same name is another pod."""
-    return pod.metadata.uid or pod.key
-
-
-def claim_holder(claim: ResourceClaim) -> str:
-    """Return the name under which a claim holds what the API shows that it holds."""
-    return claim.key
-
-
-def assumed_holder(claim_key: str, claim_uid: str) -> str:
-    """Return the name under which a claim holds what was decided for it and the API may not show yet."""
-    return f"{claim_key} {claim_uid}"
-
-
-def claim_of(holder: str) -> str:
-    """Return the key of the claim that holds something under one of these names."""
-    return holder.partition(" ")[0]

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from dracaena.api.objects import Pod
 from dracaena.controller.allocation.pod_resources import CPU, PODS, HostPort, PodResources
 
 MAX_INDEXED: Final = 8
@@ -252,3 +253,8 @@ def _listed(resources: list[str]) -> str:
     # cpu and memory first, as everywhere in Kubernetes; the others by name.
     names = sorted(resources, key=lambda name: (name not in (CPU, "memory"), name))
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def pod_name(pod: Pod) -> str:
+    """Return the name under which a pod counts on its node: another pod of the same name is another pod."""
+    return pod.metadata.uid or pod.key

@@ -25,7 +25,8 @@ from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.demands import Refused
 from dracaena.controller.allocation.explanation import Unsatisfied
-from dracaena.controller.allocation.inventory import Inventory, make_inventory, pod_name
+from dracaena.controller.allocation.inventory import Inventory, make_inventory
+from dracaena.controller.allocation.node_resources import pod_name
 from dracaena.controller.allocation.pod_resources import ENDED, readable_resources
 from dracaena.controller.allocation.result import Allocation, allocated_claim, decision_of
 from dracaena.controller.allocation.turn import turn

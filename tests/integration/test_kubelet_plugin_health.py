@@ -25,29 +25,34 @@ from dracaena.proto.health.v1alpha1 import api_pb2 as health_v1alpha1
 from dracaena.proto.health.v1alpha1 import api_pb2_grpc as health_v1alpha1_grpc
 from support.api_ground import ApiGround
 from support.clock import FakeClock
-from support.driver_root import put, put_driver
+from support.driver_root import put
 from support.fake_nvml import SYMBOLS, FakeHealth, FakeNvml
-from support.fake_sysfs import write_machine
 from support.kube import wait_for
-from support.nvml_world import MIG, NAMES, RECORDED, NvmlNode, node_events, taints, times, without_last_gpu
+from support.nvml_world import (
+    MIG,
+    NAMES,
+    RECORDED,
+    NvmlNode,
+    node_events,
+    nvml_node,
+    nvml_world,
+    taints,
+    times,
+    without_last_gpu,
+)
 from support.plugin_world import NODE, World, http
-from support.sockets import short_folder
 
 
 @pytest.fixture
 def world(server: ApiGround) -> Iterator[World]:
-    with short_folder() as folder:
-        write_machine(folder / "sys", RECORDED)
-        put_driver(folder / "host")
-        put(folder, "host/dev/nvidiactl")
-        yield World(server, folder)
+    with nvml_world(server) as made:
+        yield made
 
 
 @pytest.fixture
 def node(world: World) -> Iterator[NvmlNode]:
-    made = NvmlNode(world)
-    yield made
-    made.program.stop()
+    with nvml_node(world) as made:
+        yield made
 
 
 def test_an_xid_taints_its_gpu_beside_our_taint_until_the_driver_asks_for_nothing_any_more(node: NvmlNode) -> None:

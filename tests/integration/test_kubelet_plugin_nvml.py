@@ -11,26 +11,20 @@ import pytest
 from dracaena.kubelet_plugin.live_machine import READ_DEADLINE_S, REREAD_S, RETRY_S
 from support.api_ground import ApiGround
 from support.driver_root import VERSION, put, put_driver
-from support.fake_sysfs import write_machine
-from support.nvml_world import MIG, NAMES, RECORDED, NvmlNode
+from support.nvml_world import MIG, NAMES, RECORDED, NvmlNode, nvml_node, nvml_world
 from support.plugin_world import CALL_S, World, http, start_process
-from support.sockets import short_folder
 
 
 @pytest.fixture
 def world(server: ApiGround) -> Iterator[World]:
-    with short_folder() as folder:
-        write_machine(folder / "sys", RECORDED)
-        put_driver(folder / "host")
-        put(folder, "host/dev/nvidiactl")
-        yield World(server, folder)
+    with nvml_world(server) as made:
+        yield made
 
 
 @pytest.fixture
 def node(world: World) -> Iterator[NvmlNode]:
-    made = NvmlNode(world)
-    yield made
-    made.program.stop()
+    with nvml_node(world) as made:
+        yield made
 
 
 def test_a_node_is_published_as_its_recording_would_be_and_a_claim_gets_gpus_and_driver(node: NvmlNode) -> None:

@@ -6,7 +6,8 @@ Time is the test's: it stands still while the driver is asked, or a slow machine
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -22,14 +23,38 @@ from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.program import Program
+from support.api_ground import ApiGround
 from support.clock import FakeClock
+from support.driver_root import put, put_driver
 from support.fake_nvml import FakeMig, FakeNvml
+from support.fake_sysfs import write_machine
 from support.kube import wait_for
 from support.plugin_world import DRIVER, MACHINE, NODE, World
+from support.sockets import short_folder
 
 RECORDED = read_machine(MACHINE)
 NAMES = [gpu_device_name(gpu.uuid) for gpu in RECORDED.gpus]
 MIG = FakeMig(0, 0, "MIG-00000000-0000-4000-8000-000000000001", "NVIDIA MIG 1g.5gb", gpu_instance=7, start=4)
+
+
+@contextmanager
+def nvml_world(server: ApiGround) -> Iterator[World]:
+    """Give the folders of a node on which the recorded machine's driver is installed, and no GPU is touched yet."""
+    with short_folder() as folder:
+        write_machine(folder / "sys", RECORDED)
+        put_driver(folder / "host")
+        put(folder, "host/dev/nvidiactl")
+        yield World(server, folder)
+
+
+@contextmanager
+def nvml_node(world: World) -> Iterator[NvmlNode]:
+    """Give a plugin that is not started, and stop it at the end."""
+    made = NvmlNode(world)
+    try:
+        yield made
+    finally:
+        made.program.stop()
 
 
 class NvmlNode:

@@ -203,6 +203,9 @@ class FakePods:
         self.stored.pop(pod.key)
         self.shown.pop(pod.key, None)
 
+    def get(self, key: str) -> Pod | None:
+        return self.shown.get(key)
+
     def values(self) -> tuple[Pod, ...]:
         return tuple(self.shown[key] for key in sorted(self.shown))
 
@@ -272,13 +275,16 @@ class PluginNode:
     def __post_init__(self) -> None:
         self.metrics = PluginMetrics(self.registry)
         lock = ThreadLock()
-        self.specs = DocumentFolder(self.folder / "cdi", steps=self.steps)
-        self.podlist = DocumentFolder(self.folder / "pod-resources", steps=self.steps, in_place=self.podlist_in_place)
-        self.checkpoint_files = DocumentFolder(self.folder / "claims", steps=self.steps)
-        self.documents = DocumentTree(self.folder / "metadata", steps=self.steps)
-        self.jobs = DocumentFolder(self.folder / "jobs", steps=self.steps)
+        self.specs = DocumentFolder(self.folder / "cdi", steps=self.steps, synced=False)
+        self.podlist = DocumentFolder(
+            self.folder / "pod-resources", steps=self.steps, synced=False, in_place=self.podlist_in_place
+        )
+        self.checkpoint_files = DocumentFolder(self.folder / "claims", steps=self.steps, synced=False)
+        self.documents = DocumentTree(self.folder / "metadata", steps=self.steps, synced=False)
+        self.jobs = DocumentFolder(self.folder / "jobs", steps=self.steps, synced=False)
         statuses = DeviceStatuses(driver=DRIVER, claims=self.claims, writer=self.claims)
-        self.checkpoints = Checkpoints(self.checkpoint_files, self.boot_id, lambda: lock.turn)
+        marks = DocumentFolder(self.folder, steps=self.steps, synced=False)
+        self.checkpoints = Checkpoints(self.checkpoint_files, marks, self.boot_id, lambda: lock.turn)
         self.assignments = Assignments(
             driver=DRIVER,
             node_name=NodeName(NODE),

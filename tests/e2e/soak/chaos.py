@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from e2e.api import MERGE_PATCH
 from e2e.made_up_nodes import DRIVER, NODES, SLICES, MadeUpNode, gpu_uuid
 from e2e.processes import Program
+from e2e.soak.rules import FRIEND, LONELY, NEEDY
 from e2e.soak.world import SHAPES, Replica, World
 
 PODS: Final = "/api/v1/namespaces/default/pods"
@@ -46,6 +47,15 @@ LOG_END: Final = 4_000
 DOWN_S: Final = (0.3, 3.0)
 """For which a killed program stays away."""
 
+MOST_LONELY: Final = 8
+"""Pods at a time that bear no other of their kind on the same node. The controller does not know that rule: it gives
+them devices where kube-scheduler refuses them and clears the allocation, and comes to a node that does after some."""
+
+MOST_NEEDY: Final = 4
+"""Pods at a time that kube-scheduler binds only while a friend is there: of those without one it clears nothing, and
+the controller has to take the devices back once others wait for them. A friend that comes at that moment makes the bind
+race with it."""
+
 FAULT_PERCENT: Final = (0.0, 5.0, 15.0, 30.0)
 """Of the controllers' requests, changed now and then."""
 
@@ -62,6 +72,9 @@ class Chaos:
         self._pages: dict[int, int] = {}
         self._cordoned: set[int] = set()
         self._pods: list[str] = []
+        self._lonely: set[str] = set()
+        self._needy: set[str] = set()
+        self._friend: str | None = None
         self._named_claims: list[str] = []
         self._pod_number = 0
         self._due_s = {deed: first for deed, (first, _, _) in BIG_DEEDS.items()}
@@ -73,6 +86,7 @@ class Chaos:
             (self._finish_pod, 4),
             (self._new_named_claim, 3),
             (self._delete_named_claim, 2),
+            (self._befriend, 8),
             (self._cordon, 3),
             (self._uncordon, 4),
             (self._add_node, 3),
@@ -106,20 +120,31 @@ class Chaos:
         for number in sorted(self._nodes):
             self._write_slices(number, without=())
 
-    def revive(self) -> list[str]:
-        """Start again the controllers that ended by themselves, and return what the log of each says that crashed.
+    def open_nodes(self) -> None:
+        """Let every node take pods again."""
+        for number in sorted(self._cordoned):
+            self._surely(lambda number=number: self._set_closed(number, closed=False))  # type: ignore[misc]
+        self._cordoned.clear()
 
-        One that lost its lease ends in order, and kubelet would start it again.
+    def revive(self) -> list[str]:
+        """Start again what ended by itself, and return what the log of each controller says that crashed.
+
+        One that lost its lease ends in order, and kubelet would start it again; so it would Kubernetes' own programs,
+        which end when they find no API server for 10 s at their start.
         """
         crashed: list[str] = []
         if any(timer.is_alive() for timer in self._restarts):
             return crashed
+        for program in self._world.plane.programs:
+            if not program.is_running:
+                self._done("programs of Kubernetes that ended", program.name)
+                program.start()
         for replica in self._world.replicas:
             if not replica.program.is_running:
                 end = replica.program.log.read_text(encoding="utf-8", errors="replace")[-LOG_END:]
                 if LOST not in end:
                     crashed.append(f"{replica.name} ended by itself, and no leadership was lost:\n{end}")
-                self.counts["controllers that lost the lease"] += 1
+                self._done("controllers that lost the lease", replica.name)
                 replica.program.start()
         return crashed
 
@@ -157,7 +182,7 @@ class Chaos:
         if self._restarts:
             self._due_s[deed] = self._world.now_s() + 1.0  # one after the other, so that each is seen by itself
             return
-        self.counts[deed] += 1
+        self._done(deed, *(program.name for program in programs))
         for program in programs:
             program.kill()
             timer = threading.Timer(self._rng.uniform(*DOWN_S), program.start)
@@ -174,7 +199,7 @@ class Chaos:
             name = f"pod-{self._pod_number}"
             if self._try("POST", PODS, self._pod(name)):
                 self._pods.append(name)
-                self.counts["pods created"] += 1
+                self._done("pods created", name)
 
     def _pod(self, name: str) -> dict[str, Any]:
         claims: list[dict[str, str]] = []
@@ -197,7 +222,37 @@ class Chaos:
         }
         if self._rng.random() < 0.1:
             spec["nodeSelector"] = {"topology.kubernetes.io/zone": f"somewhere-1{self._rng.choice('abc')}"}
-        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+        metadata: dict[str, Any] = {"name": name}
+        self._lonely.intersection_update(self._pods)
+        self._needy.intersection_update(self._pods)
+        if len(self._lonely) < MOST_LONELY and self._rng.random() < 0.3:
+            self._lonely.add(name)
+            metadata["labels"] = LONELY
+            spec["affinity"] = {"podAntiAffinity": _required(LONELY, "kubernetes.io/hostname")}
+        elif len(self._needy) < MOST_NEEDY and self._rng.random() < 0.3:
+            self._needy.add(name)
+            metadata["labels"] = NEEDY
+            spec["affinity"] = {"podAffinity": _required(FRIEND, "kubernetes.io/os")}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+    def _befriend(self) -> None:
+        """Let a friend come, or go again."""
+        if self._friend is not None:
+            if self._delete(f"{PODS}/{self._friend}"):
+                self._done("friends gone", self._friend)
+                self._friend = None
+            return
+        self._pod_number += 1
+        name = f"friend-{self._pod_number}"
+        spec = {
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "main", "image": "nobody/runs-this:1"}],
+        }
+        document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": FRIEND}, "spec": spec}
+        if self._try("POST", PODS, document):
+            self._friend = name
+            self._done("friends come", name)
 
     def _delete_pod(self) -> None:
         if not self._pods:
@@ -205,7 +260,7 @@ class Chaos:
         name = self._pods[self._rng.randrange(len(self._pods))]
         if self._delete(f"{PODS}/{name}"):
             self._pods.remove(name)
-            self.counts["pods deleted"] += 1
+            self._done("pods deleted", name)
 
     def _finish_pod(self) -> None:
         """Let a pod end as kubelet would; one that is not bound cannot."""
@@ -216,7 +271,7 @@ class Chaos:
         if found.status == 200 and found.document["spec"].get("nodeName"):
             phase = self._rng.choice(("Succeeded", "Failed"))
             if self._try("PATCH", f"{PODS}/{name}/status", {"status": {"phase": phase}}):
-                self.counts["pods finished"] += 1
+                self._done("pods finished", name)
 
     def _new_named_claim(self) -> None:
         if len(self._named_claims) >= 4:
@@ -231,6 +286,7 @@ class Chaos:
         }
         if self._try("POST", CLAIMS, document):
             self._named_claims.append(name)
+            self._done("claims created", name)
 
     def _delete_named_claim(self) -> None:
         """Delete a claim that pods may still wait for, or use: it goes when they do."""
@@ -238,6 +294,7 @@ class Chaos:
             name = self._rng.choice(self._named_claims)
             if self._delete(f"{CLAIMS}/{name}"):
                 self._named_claims.remove(name)
+                self._done("claims deleted", name)
 
     # Nodes
 
@@ -250,7 +307,7 @@ class Chaos:
         if self._try("POST", NODES, node.document()):
             self._nodes[number] = node
             self._write_slices(number, without=())
-            self.counts["nodes added"] += 1
+            self._done("nodes added", node.name)
 
     def _remove_node(self) -> None:
         """Remove a node with its slices, with or without its pods: those that stay the pod collector finds."""
@@ -268,27 +325,32 @@ class Chaos:
                 self._delete_surely(f"{SLICES}/{MadeUpNode(number).slice_name(page)}")
             for name in self._pods_on(MadeUpNode(number).name):
                 self._delete_surely(f"{PODS}/{name}")
-            self.counts["nodes removed"] += 1
+            self._done("nodes removed", MadeUpNode(number).name, "drained" if drained else "with its pods")
 
     def _cordon(self) -> None:
         if len(self._cordoned) < 3:
             number = self._rng.choice(sorted(self._nodes))
-            if self._try("PATCH", f"{NODES}/{MadeUpNode(number).name}", {"spec": {"unschedulable": True}}):
+            if self._set_closed(number, closed=True):
                 self._cordoned.add(number)
-                self.counts["nodes cordoned"] += 1
+                self._done("nodes cordoned", MadeUpNode(number).name)
 
     def _uncordon(self) -> None:
         if self._cordoned:
             number = self._rng.choice(sorted(self._cordoned))
-            if self._try("PATCH", f"{NODES}/{MadeUpNode(number).name}", {"spec": {"unschedulable": None}}):
+            if self._set_closed(number, closed=False):
                 self._cordoned.discard(number)
+                self._done("nodes opened", MadeUpNode(number).name)
+
+    def _set_closed(self, number: int, *, closed: bool) -> bool:
+        path = f"{NODES}/{MadeUpNode(number).name}"
+        return self._try("PATCH", path, {"spec": {"unschedulable": closed or None}})
 
     def _rewrite_slices(self) -> None:
         """Publish a node's pool anew, now and then with a GPU less, or on two pages."""
         number = self._rng.choice(sorted(self._nodes))
         without = (self._rng.randrange(8),) if self._rng.random() < 0.3 else ()
         self._write_slices(number, without=without, pages=self._rng.choice((1, 1, 2)))
-        self.counts["pools rewritten"] += 1
+        self._done("pools rewritten", MadeUpNode(number).name, f"without {without}")
 
     def _write_slices(self, number: int, *, without: tuple[int, ...], pages: int = 1) -> None:
         node = MadeUpNode(number)
@@ -308,7 +370,11 @@ class Chaos:
     def _change_faults(self) -> None:
         percent = self._rng.choice(FAULT_PERCENT)
         self._world.disturb(percent)
-        self.counts["fault rates"] += 1
+        self._done("fault rates", f"{percent:.0f} %")
+
+    def _done(self, deed: str, *about: str) -> None:
+        self.counts[deed] += 1
+        self._world.note(" ".join((deed, *about)))
 
     # The API, which may be away
 
@@ -333,6 +399,11 @@ class Chaos:
             if deed():
                 return
             self._world.pause(0.5)
+
+
+def _required(labels: Mapping[str, str], topology_key: str) -> dict[str, Any]:
+    term = {"labelSelector": {"matchLabels": labels}, "topologyKey": topology_key}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
 
 
 def _shared_device(number: int) -> dict[str, Any]:

@@ -6,12 +6,22 @@ Plain JSON and no code of the product. It is told what the server stored, so it 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from e2e.soak.events import Event, What
-from e2e.soak.rules import DRIVER, Device, choose, taken_amounts, wrong_results
+from e2e.soak.rules import (
+    DRIVER,
+    FRIEND,
+    LONELY,
+    NEEDY,
+    Device,
+    choose,
+    shares_left,
+    taken_amounts,
+    wrong_results,
+)
 
 HISTORY: Final = 40
 """States of each object that a violation is told with."""
@@ -85,17 +95,30 @@ class Checker:
         pods = self._known("pods")
         return len(pods), sum(bool(pod["spec"].get("nodeName")) for pod in pods.values())
 
-    def free_devices(self) -> dict[str, dict[str, Device]]:
-        """Return by node what nobody holds of the nodes that take pods."""
+    def free_devices(self, but: Collection[str] = ()) -> dict[str, dict[str, Device]]:
+        """Return by node what nobody holds of the nodes that take pods; `but`: UIDs of claims that do not count."""
         return {
             name: {
                 device: published
                 for device, published in self._published.get(name, {}).items()
-                if not self._holders.get((name, device))
+                if not self._holders.get((name, device), {}).keys() - but
             }
-            for name, node in self._known("nodes").items()
-            if not node["spec"].get("unschedulable")
+            for name in self._open_nodes()
         }
+
+    def shares_left(self) -> dict[str, int]:
+        """Return by node how many shares of SHARE fit into its shared devices beside those that are taken."""
+        return {
+            name: sum(
+                shares_left((result for _, result in self._holders.get((name, device), {}).values()), published)
+                for device, published in self._published.get(name, {}).items()
+                if published.get("allowMultipleAllocations")
+            )
+            for name in self._open_nodes()
+        }
+
+    def _open_nodes(self) -> list[str]:
+        return [name for name, node in self._known("nodes").items() if not node["spec"].get("unschedulable")]
 
     def unsettled(self) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
         """Return what must be over when nobody disturbs: each with the objects that it is about."""
@@ -121,6 +144,8 @@ class Checker:
                         )
             elif missing := self._not_made(pod):
                 found.append((f"pod {key} has no claim yet for {', '.join(missing)}", self._about(key, pod)))
+            elif self._has_no_friend(pod):
+                continue  # it may keep what it has, as long as nobody else asks for it
             elif node := self._where_it_fits(pod):
                 found.append((f"pod {key} waits although it fits on {node}", self._about(key, pod)))
         return found
@@ -265,16 +290,41 @@ class Checker:
         return [pod for pod in pods if any(key == claim_key for key, _ in self._claims_of(pod))]
 
     def _where_it_fits(self, pod: Mapping[str, Any]) -> str | None:
-        """Return a node that could take a pod with all its claims now; a simple search, which may miss one."""
-        claims = [claim for _, claim in self._claims_of(pod)]
-        if pod["spec"].get("schedulingGates") or any(claim is None or _is_going(claim) for claim in claims):
+        """Return a node that could take a pod with all its claims now; a simple search, which may miss one.
+
+        What is allocated for this pod alone can be taken back: an allocation where the pod is never bound is no excuse.
+        """
+        named = list(self._claims_of(pod))
+        if pod["spec"].get("schedulingGates") or any(claim is None or _is_going(claim) for _, claim in named):
             return None  # nobody may begin to use a claim that is being deleted
+        its_own = {claim["metadata"]["uid"] for key, claim in named if claim and self._is_only_for(pod, key, claim)}
         selector = pod["spec"].get("nodeSelector", {})
-        for name, free in sorted(self.free_devices().items()):
+        for name, free in sorted(self.free_devices(but=its_own).items()):
             labels = self._objects["nodes"][name].object["metadata"].get("labels", {})
-            if all(labels.get(key) == value for key, value in selector.items()) and _fits(claims, name, free):
+            suits = all(labels.get(key) == value for key, value in selector.items())
+            if suits and not self._bears_not(pod, name) and _fits([claim for _, claim in named], name, free, its_own):
                 return name
         return None
+
+    def _is_only_for(self, pod: Mapping[str, Any], key: str, claim: Mapping[str, Any]) -> bool:
+        uid = pod["metadata"]["uid"]
+        users = {user["metadata"]["uid"] for user in self._users(key)}
+        return users == {uid} and {user["uid"] for user in claim.get("status", {}).get("reservedFor", ())} <= {uid}
+
+    def _has_no_friend(self, pod: Mapping[str, Any]) -> bool:
+        """Whether no node takes a pod, because nobody is there whom it needs."""
+        pods = self._known("pods").values()
+        return _is_labelled(pod, NEEDY) and not any(
+            _is_labelled(other, FRIEND) and other["spec"].get("nodeName") and not _is_over(other) for other in pods
+        )
+
+    def _bears_not(self, pod: Mapping[str, Any], node: str) -> bool:
+        """Whether a pod that wants to be the only one of its kind would meet another one."""
+        others = (other for other in self._known("pods").values() if other["spec"].get("nodeName") == node)
+        return _is_labelled(pod, LONELY) and any(
+            _is_labelled(other, LONELY) and other["status"].get("phase") not in ("Succeeded", "Failed")
+            for other in others
+        )
 
     def _about(self, key: str, pod: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
         return (("pods", key), *(("resourceclaims", name) for name, _ in self._claims_of(pod)))
@@ -334,12 +384,15 @@ def _node_of(allocation: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _fits(claims: list[Mapping[str, Any] | None], node: str, free: Mapping[str, Device]) -> bool:
+def _fits(
+    claims: list[Mapping[str, Any] | None], node: str, free: Mapping[str, Device], movable: Collection[str]
+) -> bool:
+    """Whether claims find their devices on a node; allocations count, except for the claims with these UIDs."""
     left = dict(free)
     for claim in claims:
         assert claim is not None
         allocation = claim.get("status", {}).get("allocation")
-        if allocation is not None:
+        if allocation is not None and claim["metadata"]["uid"] not in movable:
             if _node_of(allocation) != node:
                 return False
             continue
@@ -349,6 +402,10 @@ def _fits(claims: list[Mapping[str, Any] | None], node: str, free: Mapping[str, 
         for name in chosen:
             del left[name]
     return True
+
+
+def _is_labelled(pod: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    return bool(labels.items() <= pod["metadata"].get("labels", {}).items())
 
 
 def _is_going(item: Mapping[str, Any]) -> bool:

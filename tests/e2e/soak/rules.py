@@ -5,11 +5,21 @@ It knows the classes and selectors that the soak uses and raises on any other: w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 DRIVER: Final = "gpu.dracaena.dev"
 Device = Mapping[str, Any]
+
+LONELY: Final = {"soak": "lonely"}
+"""Label of pods of which a node takes one (required podAntiAffinity by host name)."""
+
+NEEDY: Final = {"soak": "needy"}
+FRIEND: Final = {"soak": "friend"}
+"""Labels of pods that are bound only while one of the others is there, on whatever node (required podAffinity)."""
+
+SHARE: Final = {"memory": "30Gi"}
+"""What one share takes of a shared device."""
 
 
 def attribute(device: Device, name: str) -> Any:
@@ -76,6 +86,15 @@ def taken_amounts(result: Mapping[str, Any], device: Device) -> dict[str, int]:
         name: amount(consumed[name]) if name in consumed else amount(value["value"])
         for name, value in device.get("capacity", {}).items()
     }
+
+
+def shares_left(results: Iterable[Mapping[str, Any]], device: Device) -> int:
+    """Return how many shares of SHARE still fit into a device beside these results."""
+    room = taken_amounts({}, device)
+    for result in results:
+        for name, value in taken_amounts(result, device).items():
+            room[name] -= value
+    return min(room[name] // amount(text) for name, text in SHARE.items())
 
 
 _UNITS: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 10**6, "G": 10**9}

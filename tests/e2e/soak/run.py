@@ -128,21 +128,29 @@ class Soak:
             time.sleep(CHECK_S)
 
     def _fill(self, world: World, chaos: Chaos, following: Following) -> None:
-        """Every free device is free: a pod for each one is bound."""
-        count = 0
-        for node, devices in sorted(self._checker.free_devices().items()):
-            for number in range(sum(CLASSES[DRIVER](device) for device in devices.values())):
-                count += 1
-                world.api.create(PODS, _filler(f"fill-{node}-{number}", node))
-        chaos.counts["free GPUs filled"] = count
+        """Every free device is free, and every free share, also on nodes that were closed: a pod for each is bound."""
+        chaos.open_nodes()
+        self._settle(world, chaos, following)
+        gpus = {
+            node: sum(CLASSES[DRIVER](device) for device in devices.values())
+            for node, devices in self._checker.free_devices().items()
+        }
+        shares = self._checker.shares_left()
+        for template, counts in (("one", gpus), ("share", shares)):
+            for node, count in sorted(counts.items()):
+                for number in range(count):
+                    world.api.create(PODS, _filler(f"fill-{template}-{node}-{number}", node, template))
+        count = sum(gpus.values()) + sum(shares.values())
+        chaos.counts["free GPUs filled"] = sum(gpus.values())
+        chaos.counts["free shares filled"] = sum(shares.values())
         self._settle(world, chaos, following)
         pods, bound = self._checker.pods()
         waiting = [item["metadata"]["name"] for item in world.api.get(PODS)["items"] if _waits(item)]
         fillers = [name for name in waiting if name.startswith("fill-")]
         for name in fillers:
             about = (("pods", f"default/{name}"),)
-            self._checker.report(f"a GPU was free and pod {name}, made for it, is not bound", *about)
-        _say(f"soak: {count} free GPUs were asked for, {bound} of {pods} pods are bound")
+            self._checker.report(f"something was free and pod {name}, made for it, is not bound", *about)
+        _say(f"soak: {count} free GPUs and shares were asked for, {bound} of {pods} pods are bound")
 
     def _check(self, following: Following) -> bool:
         try:
@@ -177,13 +185,13 @@ class Soak:
         )
 
 
-def _filler(name: str, node: str) -> dict[str, Any]:
+def _filler(name: str, node: str, template: str) -> dict[str, Any]:
     container = {"name": "main", "image": "nobody/runs-this:1", "resources": {"claims": [{"name": "gpu"}]}}
     spec = {
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 0,
         "nodeSelector": {"kubernetes.io/hostname": node},
-        "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}],
+        "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": template}],
         "containers": [container],
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}

@@ -19,7 +19,7 @@ from e2e.installation import DEVICE_CLASSES, RIGHTS
 from e2e.made_up_nodes import DRIVER
 from e2e.processes import Program
 from e2e.soak.fault_proxy import FaultProxy
-from e2e.soak.rules import HOPPER, NOT_HOPPER
+from e2e.soak.rules import HOPPER, NOT_HOPPER, SHARE
 from support.readiness import metric
 
 TEMPLATES: Final = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"
@@ -29,6 +29,8 @@ LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 LEASE: Final = f"controller.{DRIVER}"
 PORTS: Final = (8091, 8092)
 
+DEEDS: Final = "deeds.log"
+
 LEASE_S: Final = 14
 """The shortest that the controller takes: its writes may need 10 s of it."""
 
@@ -36,12 +38,13 @@ SETTINGS: Final = (
     f"--lease-duration-s={LEASE_S}",
     "--refused-wait-s=3",
     "--passed-over-wait-s=20",
-    "--exclusion-s=3",
-    "--longest-exclusion-s=12",
+    "--exclusion-s=60",
+    "--longest-exclusion-s=60",
     "--starvation-wait-s=0",
     "--log-level=debug",
 )
-"""Of both controllers; their patience is short, so that waits of minutes fit into a soak of minutes. No node is kept
+"""Of both controllers; their patience is short, so that waits of minutes fit into a soak of minutes. A try takes 10 s
+(5 s until a refusal counts, 3 s while it stands, 2 s to take back): in 60 s a pod has seen six nodes. No node is kept
 for a pod that starves: then pods wait on purpose that would fit."""
 
 FLAGS: Final = {"kube-apiserver": ("--disable-admission-plugins=TaintNodesByCondition",)}
@@ -79,7 +82,7 @@ SHAPES: Final[dict[str, dict[str, Any]]] = {
         "requests": [_request(1, "first"), _request(1, "second")],
         "constraints": _same(f"{DRIVER}/nvlinkGroup"),
     },
-    "share": {"requests": [_share("30Gi")]},
+    "share": {"requests": [_share(SHARE["memory"])]},
 }
 """What templates and named claims ask for: spec.devices of a claim."""
 
@@ -169,6 +172,11 @@ class World:
     def now_s(self) -> float:
         """Return the seconds since the soak began."""
         return time.monotonic() - self.began_s
+
+    def note(self, deed: str) -> None:
+        """Write down what is done to the cluster, and when: the story that belongs to a violation."""
+        with (self._logs / DEEDS).open("a", encoding="utf-8") as file:
+            file.write(f"{self.now_s():8.2f} s {deed}\n")
 
     def pause(self, seconds: float) -> None:
         """Wait: the server may be away."""

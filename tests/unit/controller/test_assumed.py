@@ -27,7 +27,8 @@ def assumed(*entries: AssumedAllocation) -> AssumedAllocations:
 def held(known: AssumedAllocations) -> frozenset[DeviceId]:
     """What the inventory keeps from others."""
     known._inventory.check()
-    return frozenset(DeviceId(pool, name) for pool, names in known._inventory._holders.items() for name in names)
+    taken = known._inventory.holdings._holders
+    return frozenset(DeviceId(pool, name) for pool, names in taken.items() for name in names)
 
 
 def test_devices_are_kept_until_the_watch_shows_the_allocation_that_was_stored() -> None:

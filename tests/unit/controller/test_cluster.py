@@ -10,7 +10,8 @@ from dracaena.controller.allocation.allocator import NoFit
 from dracaena.controller.allocation.demands import Refused
 from dracaena.controller.allocation.inventory import Inventory
 from dracaena.controller.allocation.result import Allocation, allocated_claim
-from dracaena.controller.cluster import EXPLANATION_S, Behind, Cluster, InProgress
+from dracaena.controller.cluster import Behind, Cluster, InProgress
+from dracaena.controller.explanations import EXPLANATION_S
 from support.allocation import (
     DRIVER,
     blocks,

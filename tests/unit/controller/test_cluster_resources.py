@@ -10,7 +10,7 @@ import msgspec
 from dracaena.api.objects import Node, Pod, ResourceClaim
 from dracaena.controller.allocation.allocator import NoFit
 from dracaena.controller.allocation.demands import Refused
-from dracaena.controller.allocation.inventory import pod_name
+from dracaena.controller.allocation.node_resources import pod_name
 from dracaena.controller.allocation.result import Allocation, allocated_claim
 from dracaena.controller.cluster import Cluster
 from support.allocation import DRIVER, blocks, claim, device_class, machine, pod, pool_slice, request

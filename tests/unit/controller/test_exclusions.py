@@ -79,3 +79,12 @@ def test_a_pod_that_went_is_forgotten() -> None:
     exclusions.drop(POD.key)
     assert exclusions.barred(POD) == {}
     assert exclusions.exclude(POD.key, UID, "a") == 60.0
+
+
+def test_a_pod_that_is_dropped_by_its_uid_leaves_a_later_one_of_its_name_alone() -> None:
+    exclusions, _ = table()
+    exclusions.exclude(POD.key, UID, "a")
+    exclusions.drop(POD.key, "of-one-before")
+    assert exclusions.barred(POD) == {"a": TRIED}
+    exclusions.drop(POD.key, UID)
+    assert exclusions.barred(POD) == {}

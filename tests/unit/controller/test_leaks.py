@@ -19,7 +19,7 @@ FOUR = machine("four", blocks(4, inside="PIX", outside="PIX"))
 
 BOUNDED = {
     "_ended": "TakeBack: MAX_ENDED",
-    "_explanations": "Cluster: MAX_EXPLANATIONS",
+    "_explanations": "Explanations: MAX_EXPLANATIONS",
     "_quick_turns": "BindWatch: one for each scheduler and priority",
     "_at_work_s": "BindWatch: one for each scheduler",
     "_counts": "WaitingPods: one for each reason",

@@ -4,13 +4,15 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
+from dracaena.api.names import decision_annotation
 from dracaena.api.objects import Pod
 from dracaena.controller.bind_watch import ELSEWHERE
 from dracaena.controller.cluster import Cluster
 from dracaena.controller.metrics import ControllerMetrics
-from dracaena.controller.nomination import NEVER, Nomination
+from dracaena.controller.nomination import NEVER, Nomination, earlier_nodes
+from dracaena.controller.reconciler import DOUBT_S
 from dracaena.kube.errors import ApiUnavailableError
-from support.allocation import blocks, claim, holding, machine, pod
+from support.allocation import DRIVER, blocks, claim, holding, machine, pod
 from support.claim_api import FakeClaims
 from support.reconciling import REFUSED_WAIT_S, UNBOUND_WAIT_S, Bench
 
@@ -130,3 +132,61 @@ def test_it_is_cleared_when_the_allocation_is_lost_to_somebody_else() -> None:
     bench.run()
     assert [verb for verb, _ in bench.api.writes] == ["mark", "nominate", "nominate"]
     assert bench.api.pods[POD.key].status.nominated_node_name == ""
+
+
+def lose_allocations(bench: Bench) -> None:
+    """From now on no allocation reaches the server, and no answer comes."""
+
+    def lose(verb: str, key: str) -> None:
+        if verb == "allocate":
+            raise ApiUnavailableError(f"PATCH {key}", None, "", "no answer")
+
+    bench.api.before = lose
+
+
+def with_a_hint_of_a_write_that_was_lost(bench: Bench) -> None:
+    """The pod is told of node a, and what became of the allocation there is not known for a while."""
+    lose_allocations(bench)
+    bench.add(POD, claim("c"))
+    bench.run()
+    assert (bench.on_node("c"), bench.api.pods[POD.key].status.nominated_node_name) == (None, "a")
+    bench.add(bench.api.pods[POD.key])
+    bench.exclusions.exclude(POD.key, POD.metadata.uid, "a")
+
+
+def test_a_hint_of_a_decision_that_was_not_written_gives_way_to_the_next_one() -> None:
+    bench = Bench(Cluster, 0, a=TWO, b=TWO)
+    with_a_hint_of_a_write_that_was_lost(bench)
+    bench.api.before = lambda verb, key: None
+    bench.pass_time(int(DOUBT_S) + 1)
+    assert bench.on_node("c") == "b"
+    assert bench.api.pods[POD.key].status.nominated_node_name == "b"
+
+
+def test_a_hint_of_a_decision_that_was_not_written_goes_when_the_pod_fits_nowhere_any_more() -> None:
+    """kube-scheduler would keep cpu free there for a pod that waits for devices."""
+    bench = Bench(Cluster, 0, a=TWO)
+    with_a_hint_of_a_write_that_was_lost(bench)
+    bench.api.before = lambda verb, key: None
+    bench.pass_time(int(DOUBT_S) + 1)
+    assert bench.on_node("c") is None
+    assert bench.api.pods[POD.key].status.nominated_node_name == ""
+    assert [verb for verb, _ in bench.api.writes] == ["mark", "nominate", "nominate"]
+
+
+def test_a_hint_of_somebody_else_stays_beside_a_decision_that_was_not_written() -> None:
+    bench = Bench(Cluster, 0, a=TWO, b=TWO)
+    with_a_hint_of_a_write_that_was_lost(bench)
+    bench.change_pod("p", lambda old: nominated(old, "elsewhere"))
+    bench.api.before = lambda verb, key: None
+    bench.pass_time(int(DOUBT_S) + 1)
+    assert bench.on_node("c") == "b"
+    assert bench.api.pods[POD.key].status.nominated_node_name == "elsewhere"
+
+
+def test_a_decision_that_cannot_be_read_tells_of_no_node() -> None:
+    noted = claim("c")
+    unreadable = msgspec.structs.replace(
+        noted, metadata=msgspec.structs.replace(noted.metadata, annotations={decision_annotation(DRIVER): "{"})
+    )
+    assert earlier_nodes([noted, unreadable], DRIVER) == frozenset()

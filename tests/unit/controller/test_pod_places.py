@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.controller.allocation.inventory import pod_name
-from dracaena.controller.allocation.node_resources import NodeResources
+from dracaena.controller.allocation.node_resources import NodeResources, pod_name
 from dracaena.controller.allocation.pod_resources import pod_resources
 from dracaena.controller.pod_places import PodPlaces
 from support.allocation import allocated, claim, pod

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
 from dracaena.controller.program import Controller
 from dracaena.controller.settings import ControllerSettings
+from support.allocation import claim, holding
 from support.clock import FakeClock
 from support.kube import client_for, wait_for
 from support.scripted_server import Request, ScriptedServer
@@ -74,3 +76,44 @@ def test_a_controller_that_cannot_begin_for_a_fault_ends_the_process(
         wait_for(lambda: ends, "the end")
         controller.stop()
     assert ends == ["fault in thread starter"]
+
+
+def test_a_device_that_changed_hands_while_the_watch_was_broken_is_no_collision(tmp_path: Path) -> None:
+    """The list that follows tells of both claims, and that of the new holder would come first by name."""
+    clock, ends, lists = FakeClock(), list[str](), list[int]()
+    registry = CollectorRegistry()
+    old, new = claim("z-old"), claim("a-new")
+    states = ((holding(old, "n", "gpu-0"), new), (old, holding(new, "n", "gpu-0")))
+
+    def answer(request: Request) -> None:
+        if not request.path.endswith("/resourceclaims"):
+            empty_lists(request)
+        elif request.watching:
+            running.wait(10)
+            request.answer(410, {"reason": "Expired", "message": "too old"})
+        else:
+            documents = []
+            for item in states[bool(lists)]:
+                document = msgspec.to_builtins(item)
+                document["metadata"]["resourceVersion"] = str(10 + len(lists))
+                documents.append(document)
+            lists.append(len(documents))
+            request.answer(200, {"metadata": {"resourceVersion": "1"}, "items": documents})
+
+    with ScriptedServer(answer) as server:
+        settings = ControllerSettings(leader_elect=False, workers=1)
+        controller = Controller(
+            settings, client_for(server.url, tmp_path), clock=clock, registry=registry, on_lost=ends.append
+        )
+        running = controller._working
+        controller.start()
+
+        def told() -> bool:
+            clock.advance(0.2)
+            shown = controller._cluster.claim("default/a-new")
+            return shown is not None and shown.status.allocation is not None
+
+        wait_for(told, "the second list")
+        controller.stop()
+    assert registry.get_sample_value("dracaena_controller_collisions_total", {"kind": "own"}) is None
+    assert ends == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 import pytest
 
@@ -332,3 +334,24 @@ def test_a_pod_that_is_held_and_has_all_its_devices_by_now_is_attended_to() -> N
     step = bench.reconciler.plan(waiting.key)
     assert isinstance(step, Decided)
     assert isinstance(step.decision, Settled)
+
+
+@pytest.mark.parametrize("said", [ANTI, "0/2 nodes are available: 2 node(s) were unschedulable."])
+def test_a_pod_that_goes_while_a_node_is_excluded_for_it_leaves_nothing_behind(
+    said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker has judged; then the watch shows that the pod is gone, and only then the exclusion is written."""
+    bench = two_nodes()
+    bench.advance(SETTLE_S + 1)
+    bench.say("p", said)
+    begin = bench.take_back.begin
+
+    def go_then_begin(item: Pod, claims: Iterable[ResourceClaim], reason: str) -> bool:
+        if reason == "refused":
+            bench.remove_pod(item.key)
+        return begin(item, claims, reason)
+
+    monkeypatch.setattr(bench.take_back, "begin", go_then_begin)
+    bench.pass_time(int(REFUSED_WAIT_S))
+    assert bench.api.pods == {}
+    assert bench.exclusions._pods == {}

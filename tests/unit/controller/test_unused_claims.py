@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 import pytest
 
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
 from dracaena.controller.unused_claims import UNUSED_S
-from dracaena.kube.errors import ApiUnavailableError, ConflictError, InvalidError
+from dracaena.kube.errors import ApiUnavailableError, ConflictError, ForbiddenError, InvalidError, KubeError
 from support.allocation import blocks, claim, holding, machine, pod
 from support.reconciling import Bench
 
@@ -138,3 +140,31 @@ def test_a_server_that_does_not_answer_is_asked_again() -> None:
     bench.api.before = lambda verb, key: None
     bench.pass_time(1)
     assert bench.on_node("c") is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ApiUnavailableError("PATCH", 500, "InternalError", "failed calling webhook"),
+        ForbiddenError("PATCH", 403, "Forbidden", "denied by a policy"),
+    ],
+)
+def test_a_claim_that_cannot_be_freed_keeps_no_other_one_allocated(error: KubeError) -> None:
+    """An admission webhook may refuse one claim for ever."""
+    first = Bench(a=TWO)
+    for name in ("c", "d"):
+        first.add(pod(f"p-{name}", name), claim(name, uid=f"uid-{name}"))
+    first.run()
+    bench = Bench(a=TWO)
+    bench.add(*(reserved(first.api.claims[f"default/{name}"]) for name in ("c", "d")))
+
+    def refuse(verb: str, key: str) -> None:
+        if key == "default/c":
+            raise error
+
+    bench.api.before = refuse
+    for _ in range(WAIT_S + 2):
+        bench.advance(1.0)
+        with suppress(KubeError):
+            bench.unused.sweep()
+    assert (bench.on_node("c"), bench.on_node("d")) == ("a", None)

@@ -91,3 +91,40 @@ def test_a_pod_that_comes_and_goes_leaves_nothing_behind() -> None:
     lines.leave("first")
     assert not lines._lines
     assert not lines._standing
+
+
+CREATED = st.sampled_from(["", "2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z", "2026-01-01T00:10:00Z"])
+
+
+@settings(derandomize=True, max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.tuples(KEYS, st.sampled_from([b"small", b"large"]), st.sampled_from([0, 1]), CREATED, st.sampled_from("-x")),
+        max_size=30,
+    ),
+    st.sets(KEYS),
+    CREATED,
+)
+def test_the_first_of_each_line_that_waits_too_long_is_what_a_look_at_everybody_says(
+    puts: list[tuple[str, bytes, int, str, str]], left: set[str], before: str
+) -> None:
+    lines = WaitingLines()
+    for key, shape, priority, created, answer in puts:
+        lines.put(key, shape, (-priority, not created, created, key), answer.strip("-"))
+    for key in sorted(left):
+        lines.leave(key)
+    old: dict[bytes, tuple[Turn, str]] = {}
+    for key in lines.all():
+        standing = lines.standing(key)
+        assert standing is not None
+        _, never_created, created, _ = standing.turn
+        if before and not never_created and created < before and lines.fits_nowhere(key):
+            old.setdefault(standing.shape, (standing.turn, key))
+    assert list(lines.first_before(before)) == [key for _, key in sorted(old.values())]
+
+
+def test_where_nobody_can_starve_no_line_is_looked_through() -> None:
+    lines = WaitingLines()
+    lines.put("p", b"s", place("p"), "")
+    lines._lines[b"s"].members = None  # type: ignore[assignment]
+    assert lines.first_before("") == ()

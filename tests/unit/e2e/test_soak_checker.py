@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from e2e.made_up_nodes import MadeUpNode
 from e2e.soak.checker import FINALIZER, STALE_S, Checker
 from e2e.soak.events import Event, What
+from e2e.soak.rules import FRIEND, LONELY, NEEDY
 
 HOPPER, VOLTA = MadeUpNode(0), MadeUpNode(1)
 DRIVER = "gpu.dracaena.dev"
@@ -309,3 +310,67 @@ def test_a_selector_that_the_checker_does_not_know_is_not_passed_over(history: H
     asked = claim(selectors=[{"cel": {"expression": "true"}}])
     with pytest.raises(KeyError):
         history.tell("resourceclaims", allocated(asked, HOPPER, gpu(HOPPER, 0)))
+
+
+def test_a_pod_that_stays_unbound_on_a_node_that_does_not_take_it_is_found_where_another_one_would(
+    history: History,
+) -> None:
+    """An allocation that leads nowhere is no excuse: it could be taken back."""
+    history.tell("nodes", HOPPER.document() | {"spec": {"unschedulable": True}})
+    history.tell("resourceclaims", allocated(claim(), HOPPER, gpu(HOPPER, 0)))
+    history.tell("pods", pod())
+    assert history.unsettled == [f"pod default/p waits although it fits on {VOLTA.name}"]
+    history.tell("nodes", VOLTA.document() | {"spec": {"unschedulable": True}})
+    assert history.unsettled == []
+
+
+def test_a_pod_may_wait_whose_claim_another_pod_keeps_on_a_node_that_does_not_take_it(history: History) -> None:
+    history.tell("resourceclaims", allocated(claim(), HOPPER, gpu(HOPPER, 0), user="other"))
+    history.tell("pods", pod("other", on=HOPPER))
+    history.tell("nodes", HOPPER.document() | {"spec": {"unschedulable": True}})
+    history.tell("pods", pod())
+    assert history.unsettled == []
+
+
+def labelled(item: dict[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
+    return item | {"metadata": item["metadata"] | {"labels": dict(labels)}}
+
+
+def lonely(item: dict[str, Any]) -> dict[str, Any]:
+    return labelled(item, LONELY)
+
+
+def test_a_pod_that_can_be_bound_nowhere_may_wait_until_a_friend_comes(history: History) -> None:
+    history.tell("resourceclaims", allocated(claim(), HOPPER, gpu(HOPPER, 0)))
+    history.tell("pods", labelled(pod(), NEEDY))
+    assert history.unsettled == []
+    friend = labelled({**pod("friend", on=VOLTA), "spec": {"nodeName": VOLTA.name}}, FRIEND)
+    history.tell("pods", friend)
+    assert history.unsettled == [f"pod default/p waits although it fits on {HOPPER.name}"]
+    history.tell("pods", friend, What.GONE)
+    history.tell("resourceclaims", claim())
+    assert history.unsettled == []
+
+
+def test_a_pod_that_wants_to_be_the_only_one_of_its_kind_fits_beside_others_only(history: History) -> None:
+    for name in ("a", "b"):
+        history.tell("resourceclaims", claim(f"of-{name}"))
+    history.tell("pods", lonely(pod("a", "of-a", on=HOPPER)))
+    history.tell("pods", pod("b", "of-b", on=VOLTA))
+    history.tell("resourceclaims", claim())
+    history.tell("pods", lonely(pod()))
+    assert f"pod default/p waits although it fits on {VOLTA.name}" in history.unsettled
+    history.tell("pods", lonely(pod("b", "of-b", on=VOLTA)))
+    assert "pod default/p waits" not in "".join(history.unsettled)
+    history.tell("pods", lonely(pod("a", "of-a", on=HOPPER, phase="Failed")))
+    assert f"pod default/p waits although it fits on {HOPPER.name}" in history.unsettled
+
+
+def test_free_shares_are_what_the_others_leave(history: History) -> None:
+    history.tell("resourceslices", shared_slice(HOPPER))
+    assert history.checker.shares_left() == {HOPPER.name: 2, VOLTA.name: 0}
+    share: dict[str, Any] = {"shareID": "s", "consumedCapacity": {"memory": "30Gi"}}
+    history.tell("resourceclaims", allocated(claim(deviceClassName="shared.dracaena.dev"), HOPPER, "shared-0", **share))
+    assert history.checker.shares_left() == {HOPPER.name: 1, VOLTA.name: 0}
+    history.tell("nodes", HOPPER.document() | {"spec": {"unschedulable": True}})
+    assert history.checker.shares_left() == {VOLTA.name: 0}

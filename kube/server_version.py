@@ -1,0 +1,53 @@
+"""Which Kubernetes an API server answers as, and whether that is new enough for this program."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from dracaena.kube.client import KubeClient
+from dracaena.kube.errors import KubeError
+
+OLDEST: Final = (1, 36)
+"""Kubernetes that is needed: device taints, which keep kube-scheduler off our devices, are on by default since then."""
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    """The answer to GET /version. A server that was started with --emulated-version names that one too."""
+
+    major: str = ""
+    minor: str = ""
+    emulation_major: str = ""
+    emulation_minor: str = ""
+
+
+msgspec.json.Decoder(_Version)  # by the thread that imports: see kube.client
+
+
+def too_old(client: KubeClient) -> str:
+    """Say that the server is older than OLDEST, and what to do about it; nothing when it is not, or does not say.
+
+    One read, which every user may do. A server that emulates a version lacks what that version lacks.
+    """
+    try:
+        said = msgspec.json.decode(client.get_raw("/version"), type=_Version)
+        seen = _number(said.emulation_major or said.major), _number(said.emulation_minor or said.minor)
+    except (KubeError, msgspec.MsgspecError, ValueError):
+        return ""
+    if seen >= OLDEST:
+        return ""
+    emulated = " (by --emulated-version)" if said.emulation_minor not in ("", said.minor) else ""
+    return (
+        f"the API server answers as Kubernetes {_text(seen)}{emulated}, and {_text(OLDEST)} or newer is needed: an "
+        "admin has to update the control plane"
+    )
+
+
+def _number(text: str) -> int:
+    """Read what stands before a provider's own sign, as in `36+`."""
+    return int(text.rstrip("+"))
+
+
+def _text(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"

@@ -1,0 +1,36 @@
+"""The garbage collector stops no decision once everything was seen."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from dracaena.controller.program import YOUNG_OBJECTS, freeze_what_stays
+
+
+@pytest.fixture
+def collections() -> Iterator[list[int]]:
+    """Note the generation of each collection, and leave the collector as it was."""
+    thresholds, seen = gc.get_threshold(), list[int]()
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            seen.append(info["generation"])
+
+    gc.callbacks.append(note)
+    yield seen
+    gc.callbacks.remove(note)
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
+
+
+def test_what_is_there_is_looked_at_no_more_and_what_comes_seldom(collections: list[int]) -> None:
+    freeze_what_stays()
+    assert gc.get_freeze_count() > 0
+    collections.clear()
+    made: list[list[int]] = [[number] for number in range(YOUNG_OBJECTS // 2)]
+    assert collections == []
+    made += [[number] for number in range(2 * YOUNG_OBJECTS)]
+    assert collections, "it is not switched off: errors make cycles"
