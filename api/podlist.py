@@ -7,6 +7,7 @@ order; readers must ignore further keys. It is an observation, never an input of
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import itemgetter
 
 import msgspec
 
@@ -35,12 +36,26 @@ class PodlistEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         return (self.namespace, self.name, self.container)
 
 
-def encode_podlist(entries: Iterable[PodlistEntry]) -> bytes:
+PodlistLine = tuple[tuple[str, str, str], bytes]
+"""PodlistEntry.order of one entry, and the entry as it stands in the file."""
+
+
+def podlist_line(entry: PodlistEntry) -> PodlistLine:
+    """Return one entry encoded, for join_lines."""
+    return entry.order, msgspec.json.encode(entry)
+
+
+def join_lines(lines: Iterable[PodlistLine]) -> bytes:
     """Return the file's content: sorted by namespace, pod and container; `[]` when no container has a GPU."""
-    encoded = [msgspec.json.encode(entry) for entry in sorted(entries, key=lambda entry: entry.order)]
+    encoded = [data for _, data in sorted(lines, key=itemgetter(0))]
     if not encoded:
         return b"[]\n"
     return b"[\n" + b",\n".join(encoded) + b"\n]\n"  # one line a container: people read and diff this file
+
+
+def encode_podlist(entries: Iterable[PodlistEntry]) -> bytes:
+    """Return the file's content from its entries, in any order."""
+    return join_lines(podlist_line(entry) for entry in entries)
 
 
 def decode_podlist(data: bytes) -> tuple[PodlistEntry, ...]:

@@ -20,7 +20,7 @@ import structlog
 from dracaena.api.errors import BadInputError, DracaenaError, TemporaryError
 from dracaena.api.names import ClaimUid, NodeName, PodUid
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.api.podlist import PodlistEntry, decode_podlist, encode_podlist
+from dracaena.api.podlist import PodlistEntry, decode_podlist, join_lines, podlist_line
 from dracaena.kube.reflector import Backoff
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
@@ -42,6 +42,7 @@ from dracaena.kubelet_plugin.prepare.podlist import (
     has_claims,
     may_run,
     runs_on,
+    same_use,
     with_users,
 )
 from dracaena.kubelet_plugin.worker import Worker
@@ -119,15 +120,24 @@ class Assignments:
         self._worker.notice()
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        """Take note of a change that the watch told; pods without claims are none of ours."""
-        if any(pod is not None and has_claims(pod) for pod in (old, new)):
-            self.changed()
+        """Take note of a change that the watch told; pods without claims are none of ours.
+
+        Nor is there anything to do when what we wrote comes back: to look at all files then would stand in the way of
+        the next call. The cache has the pod as it is now, so whoever decides later what it should have sees it too.
+        """
+        if not any(pod is not None and has_claims(pod) for pod in (old, new)):
+            return
+        if old is not None and new is not None and same_use(old, new) and self._grants.are_told(new):
+            return
+        self.changed()
 
     def learn_consumers(self, claim: ResourceClaim) -> None:
         """Read the pods of a claim that the watch has not shown yet. A pod that cannot be read is left to the watch."""
-        known = {pod.metadata.uid for pod in self._pods.values()}
         for consumer in claim.status.reserved_for:
-            if consumer.resource != "pods" or consumer.uid in known:
+            if consumer.resource != "pods":
+                continue
+            known = self._pods.get(f"{claim.metadata.namespace}/{consumer.name}")
+            if known is not None and known.metadata.uid == consumer.uid:
                 continue
             try:
                 pod = self._access.read_pod(claim.metadata.namespace, consumer.name)
@@ -152,27 +162,26 @@ class Assignments:
         return [pod for pod in self._pods.values() if pod.metadata.uid in users]
 
     def write_podlist(self, *, including: PreparedClaim | None = None, without: ClaimUid | None = None) -> None:
-        """Bring podlist.json up to date: all prepared claims, with or without the one that is worked on.
+        """Bring podlist.json up to date: all prepared claims, with one that is not done yet, or without one.
 
         Not written when equal. Raises DracaenaError when the file cannot be written.
         """
-        left_out = including.claim.uid if including else without
-        prepared = [p for p in self._prepared() if p.claim.uid != left_out]
+        prepared = self._prepared()
         if including is not None:
             prepared.append(with_users(including, self._users_so_far()))
+        if without is not None:
+            prepared = [p for p in prepared if p.claim.uid != without]
         self._write_podlist(prepared, without)
 
     def _write_podlist(self, prepared: Sequence[PreparedClaim], without: ClaimUid | None) -> tuple[PodGrants, ...]:
-        self._metrics.prepared_claims.set(len(prepared))
-        self._metrics.prepared_devices.set(len({device.device for p in prepared for device in p.devices}))
         grants = self._grants.of(self._known_pods(), prepared)
-        entries = [entry for each in grants for entry in each.entries]
+        lines = [line for each in grants for line in each.lines]
         if not self._pods.synced:
             # Right after a restart not all pods are known: what the last run wrote about the others still holds.
-            ours = {entry.order for entry in entries}
-            entries += [e for e in self._last_written(without) if e.order not in ours]
-        if self._files.write_if_changed(PODLIST, encode_podlist(entries)):
-            log.info("podlist written", containers=len(entries))
+            ours = {order for order, _ in lines}
+            lines += [podlist_line(e) for e in self._last_written(without) if e.order not in ours]
+        if self._files.write_if_changed(PODLIST, join_lines(lines)):
+            log.debug("podlist written", containers=len(lines))
         self._right_s = self._clock.monotonic()
         return grants
 
@@ -212,6 +221,8 @@ class Assignments:
         with self._lock.hold():
             self._forget_users()
             prepared = self._prepared()
+            self._metrics.prepared_claims.set(len(prepared))
+            self._metrics.prepared_devices.set(len({device.device for p in prepared for device in p.devices}))
             grants = self._write_podlist(prepared, None)
             try:
                 self._write_job_mapping(prepared)
@@ -274,6 +285,8 @@ class Assignments:
     def _prepared(self) -> list[PreparedClaim]:
         """Return the prepared claims with all pods that are known to use them."""
         users = self._users_so_far()
+        if not users:
+            return list(self._checkpoints.prepared())
         return [with_users(p, users) if p.claim.uid in users else p for p in self._checkpoints.prepared()]
 
     def _users_so_far(self) -> Users:

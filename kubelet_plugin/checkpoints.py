@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterator
 import structlog
 
 from dracaena.api.names import ClaimUid
-from dracaena.kubelet_plugin.ports import StampedStore
+from dracaena.kubelet_plugin.ports import DocumentStore, StampedStore
 from dracaena.kubelet_plugin.prepare.checkpoint import (
     SUFFIX,
     Broken,
@@ -27,6 +27,9 @@ from dracaena.kubelet_plugin.prepare.checkpoint import (
 )
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
 
+BOOT_MARK = "boot-id"
+"""File that names the boot in which an instance of the plugin last started."""
+
 ByBoot = tuple[tuple[Checkpoint, ...], tuple[Checkpoint, ...], tuple[Broken, ...]]
 """Of this boot, of earlier ones, and those that cannot be trusted."""
 
@@ -36,9 +39,13 @@ log = structlog.get_logger()
 class Checkpoints:
     """Reads and writes checkpoints. Callers hold the node's lock."""
 
-    def __init__(self, files: StampedStore, boot_id: str, turn: Callable[[], int]) -> None:
-        """`turn` tells one hold of the node's lock from the next: nobody else writes while it stays the same."""
+    def __init__(self, files: StampedStore, marks: DocumentStore, boot_id: str, turn: Callable[[], int]) -> None:
+        """`marks` is for BOOT_MARK, apart from the claims' files.
+
+        `turn` tells one hold of the node's lock from the next: nobody else writes while it stays the same.
+        """
         self._files = files
+        self._marks = marks
         self.boot_id = boot_id
         self._turn = turn
         self._kept: dict[str, tuple[Hashable, Checkpoint | Broken | None]] = {}  # in the order of the names
@@ -70,16 +77,26 @@ class Checkpoints:
         """Return the checkpoints of this boot, those of earlier ones, and those that cannot be trusted; each sorted."""
         self._look()
         if self._sorted is None:
-            now: list[Checkpoint] = []
-            earlier: list[Checkpoint] = []
-            broken: list[Broken] = []
-            for _, found in self._kept.values():
-                if isinstance(found, Broken):
-                    broken.append(found)
-                elif found is not None:
-                    (now if found.boot_id == self.boot_id else earlier).append(found)
-            self._sorted = (tuple(now), tuple(earlier), tuple(broken))
+            good = [found for _, found in self._kept.values() if isinstance(found, Checkpoint)]
+            now = tuple([found for found in good if found.boot_id == self.boot_id])
+            earlier = () if len(now) == len(good) else tuple(c for c in good if c.boot_id != self.boot_id)
+            broken = tuple([found for _, found in self._kept.values() if isinstance(found, Broken)])
+            self._sorted = (now, earlier, broken)
         return self._sorted
+
+    def enter_boot(self) -> tuple[Broken, ...]:
+        """Say that this boot began; return the broken checkpoints that were left by an earlier one for certain.
+
+        Those are the ones that are there when an instance starts for the first time in a boot. Without a mark of an
+        earlier one nothing is certain: a release that leaves none may have run in this boot.
+        """
+        now = f"{self.boot_id}\n".encode()
+        last = self._marks.read(BOOT_MARK)
+        if last == now:
+            return ()
+        # Marked first: what breaks from here on is of this boot, whatever happens to those that are returned.
+        self._marks.write(BOOT_MARK, now)
+        return () if last is None else self.load_by_boot()[2]
 
     def look_at_each(self) -> None:
         """Look at each file the next time: one that somebody changed in place leaves the mark of its folder."""
@@ -107,9 +124,10 @@ class Checkpoints:
 
     def prepared(self) -> tuple[PreparedClaim, ...]:
         """Return the claims that are prepared now, sorted by claim UID."""
-        now, _ = self.load_all()
+        self._look()
         if self._prepared is None:
-            self._prepared = tuple(c.prepared for c in now if c.state is State.DONE)
+            now, _ = self.load_all()
+            self._prepared = tuple([c.prepared for c in now if c.state is State.DONE])
         return self._prepared
 
     def start(self, prepared: PreparedClaim) -> Checkpoint:
@@ -135,6 +153,10 @@ class Checkpoints:
         old = self.load(uid)
         if isinstance(old, Broken):
             self._keep_broken(old)
+        self.discard(uid)
+
+    def discard(self, uid: ClaimUid) -> None:
+        """Forget a claim, whatever its checkpoint says."""
         name = file_name(uid)
         with self._changing() as seen:
             self._files.remove(name)
@@ -146,8 +168,11 @@ class Checkpoints:
         with self._changing() as seen:
             self._files.write(name, encode_checkpoint(checkpoint))
             if seen:
+                # A claim that has just begun is none of the prepared ones yet: those stay as they were worked out.
+                prepared = self._prepared if checkpoint.state is State.STARTED and name not in self._kept else None
                 kept = {**self._kept, name: (None, checkpoint)}
                 self._keep(kept if name in self._kept else {name: kept[name] for name in sorted(kept)})
+                self._prepared = prepared
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[bool]:

@@ -166,6 +166,22 @@ class DeviceState:
             known = {c.prepared.claim.uid for c in (*now, *earlier) if c.prepared.metadata is not None}
             return self._metadata.remove_strays(known | {b.uid for b in broken})
 
+    def enter_boot(self) -> None:
+        """Remove what a power cut left half written, before anything is served; kubelet prepares its claims anew.
+
+        Content is not synced (adapters.files), so a checkpoint may be torn. It would count as one that broke in this
+        boot: set aside for an operator who can do nothing with it, its devices held by a CDI spec of that boot.
+        """
+        try:
+            with self._lock.hold():
+                for broken in self._checkpoints.enter_boot():
+                    self._specs.remove(spec_file_name(self._driver, broken.uid))
+                    self._metadata.remove(broken)
+                    self._checkpoints.discard(broken.uid)
+                    log.info("checkpoint of an earlier boot removed", claim_uid=broken.uid, problem=broken.problem)
+        except DracaenaError as error:
+            log.warning("what an earlier boot left is not looked at", error=str(error))
+
     def recover(self, pods: Iterable[Pod]) -> bool:
         """Finish or take back what a crash left half done, write lost CDI specs again, rebuild broken checkpoints.
 

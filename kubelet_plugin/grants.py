@@ -6,18 +6,17 @@ node that is divided or shared may have hundreds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from dracaena.api.names import ClaimUid, PodUid
+from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Pod
-from dracaena.api.podlist import PodlistEntry
+from dracaena.api.podlist import PodlistLine, podlist_line
 from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
 from dracaena.kubelet_plugin.prepare.podlist import (
     ClaimPlace,
-    ClaimsByName,
     annotation_changes,
     by_name,
     claim_names,
@@ -34,59 +33,90 @@ class PodGrants:
     pod: Pod
     places: tuple[ClaimPlace, ...]
     """Of the claims that it uses, prepared or not."""
-    entries: tuple[PodlistEntry, ...]
+    lines: tuple[PodlistLine, ...]
+    """Of podlist.json, one a container that has GPUs."""
+    wanted: Mapping[str, str | None]
+    """Its annotations as they should be; None: it should not be there."""
     changes: Mapping[str, str | None]
-    """Of its annotations: what is still to be written; None: to be removed."""
+    """What is still to be written of them."""
     unknown: tuple[ClaimUid, ...]
     """Claims of which it is not known whether it uses them."""
 
 
 class Grants:
-    """Keeps what was worked out last. Callers hold the node's lock."""
+    """Keeps what was worked out last. Callers of of() hold the node's lock."""
 
     def __init__(self, driver: str, form: GpuForm) -> None:
         self._driver = driver
         self._form = form
-        self._known: dict[PodUid, PodGrants] = {}
-        self._prepared: Mapping[ClaimUid, PreparedClaim] = {}
-        self._claims: ClaimsByName = {}  # the same
+        self._known: dict[str, PodGrants] = {}  # by the pod's UID; replaced whole, never changed
+        self._pods: tuple[Pod, ...] = ()  # of which that is
+        self._users: Mapping[ClaimPlace, Sequence[Pod]] = {}  # the same, by the claims that they use
+        self._prepared: Mapping[int, PreparedClaim] = {}  # by identity, which tells at once what is the same
+        self._claims: dict[ClaimPlace, Sequence[PreparedClaim]] = {}  # the same
 
     def of(self, pods: Sequence[Pod], prepared: Sequence[PreparedClaim]) -> tuple[PodGrants, ...]:
         """Return what these pods have, in their order; the others are forgotten.
 
-        A pod is the same as before when it is the same object, which the watch replaces with each change.
+        A pod is the same as before when it is the same object, which the watch replaces with each change. While all
+        are, only the users of changed claims are looked at.
         """
-        changed = self._take(prepared)
-        self._known = {PodUid(pod.metadata.uid): self._of(pod, changed) for pod in pods}
+        changed, pods = self._take(prepared), tuple(pods)
+        if pods == self._pods:
+            anew = {pod.metadata.uid: self._work_out(pod) for place in changed for pod in self._users.get(place, ())}
+            self._known = {**self._known, **anew}
+        else:
+            self._known = {pod.metadata.uid: self._of(pod, changed) for pod in pods}
+            self._users = _by_place(self._known.values())
+        self._pods = pods
         return tuple(self._known.values())
+
+    def are_told(self, pod: Pod) -> bool:
+        """Whether a pod has the annotations that it should have by what was worked out last. From any thread."""
+        known = self._known.get(pod.metadata.uid)
+        return known is not None and not annotation_changes(pod, known.wanted)
 
     def _take(self, prepared: Sequence[PreparedClaim]) -> AbstractSet[ClaimPlace]:
         """Take in the claims as they are now; return the places where something changed."""
-        before, now = self._prepared, {p.claim.uid: p for p in prepared}
-        changed = {_place(p) for uid, p in before.items() if uid not in now}
-        for uid, p in now.items():
-            known = before.get(uid)
-            if known is not p and known != p:
-                changed.add(_place(p))
-        if changed:
-            others = {place: claims for place, claims in self._claims.items() if place not in changed}
-            self._claims = {**others, **by_name(p for p in prepared if _place(p) in changed)}
+        before, now = self._prepared, dict(zip(map(id, prepared), prepared, strict=True))
+        gone = {before[key].claim.uid: before[key] for key in before.keys() - now.keys()}
+        come = {now[key].claim.uid: now[key] for key in now.keys() - before.keys()}
         self._prepared = now
-        return changed
+        touched = {_place(p) for p in (*gone.values(), *come.values())}
+        stay = [p for place in touched for p in self._claims.get(place, ()) if id(p) in now]
+        there = by_name(sorted((*stay, *come.values()), key=lambda p: p.claim.uid))
+        self._claims = {**self._claims, **there}
+        for place in touched - there.keys():
+            del self._claims[place]
+        return {_place(p) for uid, p in {**gone, **come}.items() if gone.get(uid) != come.get(uid)}
 
     def _of(self, pod: Pod, changed: AbstractSet[ClaimPlace]) -> PodGrants:
-        known = self._known.get(PodUid(pod.metadata.uid))
+        known = self._known.get(pod.metadata.uid)
         if known is not None and known.pod is pod and changed.isdisjoint(known.places):
             return known
+        return self._work_out(pod)
+
+    def _work_out(self, pod: Pod) -> PodGrants:
         places = tuple((pod.metadata.namespace, name) for name in claim_names(pod))
         mine = {place: self._claims[place] for place in places if place in self._claims}
+        wanted = pod_annotations(pod, mine, self._driver)
         return PodGrants(
             pod,
             places,
-            pod_entries(pod, mine, self._form),
-            annotation_changes(pod, pod_annotations(pod, mine, self._driver)),
+            tuple(podlist_line(entry) for entry in pod_entries(pod, mine, self._form)),
+            wanted,
+            annotation_changes(pod, wanted),
             unknown_claims(pod, mine),
         )
+
+
+def _by_place(grants: Iterable[PodGrants]) -> Mapping[ClaimPlace, Sequence[Pod]]:
+    """Return which pods use which claim."""
+    users: dict[ClaimPlace, list[Pod]] = {}
+    for each in grants:
+        for place in each.places:
+            users.setdefault(place, []).append(each.pod)
+    return users
 
 
 def _place(prepared: PreparedClaim) -> ClaimPlace:

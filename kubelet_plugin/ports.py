@@ -57,6 +57,10 @@ class PodCache(Protocol):
         """Whether the first list is in."""
         ...
 
+    def get(self, key: str) -> Pod | None:
+        """Return the pod with this key (`namespace/name`), if there is one."""
+        ...
+
     def values(self) -> tuple[Pod, ...]:
         """Return all of them, sorted by key."""
         ...

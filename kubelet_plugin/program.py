@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +20,7 @@ from dracaena.api.objects import Node, ObjectMeta, Pod, ResourceSlice
 from dracaena.kube.client import KubeClient
 from dracaena.kube.events import EventRecorder, EventType
 from dracaena.kube.reflector import Reflector
+from dracaena.kube.server_version import too_old
 from dracaena.kube.transport import Transport
 from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.device_nodes import read_control_nodes
@@ -32,7 +34,7 @@ from dracaena.kubelet_plugin.adapters.recorded_faults import RecordedFaults
 from dracaena.kubelet_plugin.adapters.recorded_machine import RecordedMachine
 from dracaena.kubelet_plugin.adapters.registration import registration_server
 from dracaena.kubelet_plugin.assignments import PODLIST, Assignments
-from dracaena.kubelet_plugin.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.checkpoints import BOOT_MARK, Checkpoints
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.discovery.health import MAX_TAINTS, Fault, Rules, taints
@@ -169,6 +171,7 @@ class Program:
             log.info("serving health and metrics", port=self._http.port)
         if self._probes is not None:
             self._probes.start()
+        self._state.enter_boot()
         self._dra_server.start()
         if self._live is not None:
             self._live.start()
@@ -289,20 +292,22 @@ class Program:
         """Build what answers kubelet."""
         driver = settings.driver_name
         lock = self._call_lock
-        checkpoint_files = DocumentFolder(self._paths.checkpoints, mode=CHECKPOINT_MODE)
-        podlist = DocumentFolder(self._paths.podlist, in_place=settings.podlist_in_place)
-        jobs = DocumentFolder(Path(settings.job_mapping_dir)) if settings.job_mapping_dir else None
-        specs = DocumentFolder(Path(settings.cdi_root), mode=CDI_SPEC_MODE)
-        metadata = DocumentTree(self._paths.metadata)
+        checkpoint_files = DocumentFolder(self._paths.checkpoints, mode=CHECKPOINT_MODE, synced=False)
+        marks = DocumentFolder(self._paths.checkpoints.parent, synced=False)
+        podlist = DocumentFolder(self._paths.podlist, synced=False, in_place=settings.podlist_in_place)
+        jobs = DocumentFolder(Path(settings.job_mapping_dir), synced=False) if settings.job_mapping_dir else None
+        specs = DocumentFolder(Path(settings.cdi_root), mode=CDI_SPEC_MODE, synced=False)
+        metadata = DocumentTree(self._paths.metadata, synced=False)
         self._written: tuple[tuple[DocumentFolder | DocumentTree, str], ...] = (
             (checkpoint_files, ""),
+            (marks, BOOT_MARK),
             (metadata, ""),
             (specs, spec_prefix(driver)),
             (podlist, PODLIST),
             (specs, spec_file_name(driver, ClaimUid("")).removesuffix(".json")),  # other vendors write there too
             *([(jobs, "")] if jobs is not None else []),
         )
-        checkpoints = Checkpoints(checkpoint_files, read_boot_id(), lambda: lock.turn)
+        checkpoints = Checkpoints(checkpoint_files, marks, read_boot_id(), lambda: lock.turn)
         self._pods: Reflector[Pod] = Reflector(
             client,
             Pod,
@@ -388,11 +393,12 @@ class Program:
             access=access,
             clock=clock,
             metrics=self._metrics,
-            on_refused=self._devices_refused,
+            on_refused=partial(self._devices_refused, client),
         )
 
-    def _devices_refused(self, node: Node, reason: str) -> None:
-        self._events.record(node, "Warning", "DevicesNotPublished", reason)
+    def _devices_refused(self, client: KubeClient, node: Node, reason: str) -> None:
+        trouble = too_old(client)
+        self._events.record(node, "Warning", "DevicesNotPublished", f"{trouble}; {reason}" if trouble else reason)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         self._assignments.pod_changed(old, new)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -21,37 +22,44 @@ _MOST_LINKS = 40
 
 
 class DriverRoot:
-    """Looks up paths as a process with this root would see them: an absolute link stays below the root."""
+    """Looks up paths as a process with this root would see them: an absolute link stays below the root.
+
+    Each prepare looks up some hundred: texts take a quarter of the time that Path objects do.
+    """
 
     def __init__(self, root: str) -> None:
         self.root = Path(root)
+        self._prefix = "" if str(self.root) == "/" else str(self.root)
 
     def resolve(self, path: str) -> PurePosixPath | None:
         """Return a path with all links followed, still without the root in front; None where nothing is there."""
-        pending = list(reversed(PurePosixPath(path).parts[1:]))
-        found = PurePosixPath("/")
+        pending = path.split("/")[::-1]
+        found = ""  # the root; else it begins with a slash
         links = 0
         while pending:
             part = pending.pop()
-            if part == "..":
-                found = found.parent
+            if part in ("", "."):
                 continue
-            step = found / part
+            if part == "..":
+                found = found.rpartition("/")[0]
+                continue
+            step = f"{found}/{part}"
             try:
-                target = self.on_disk(step).readlink()
+                target = os.readlink(self._prefix + step)  # noqa: PTH115 - a Path costs four times as much
             except OSError:
                 found = step  # no link, or nothing there, which the end of the walk finds out
                 continue
             links += 1
             if links > _MOST_LINKS:
                 return None
-            found = PurePosixPath("/") if target.is_absolute() else found
-            pending += [piece for piece in reversed(target.parts) if piece != "/"]
-        return found if self.on_disk(found).exists() else None
+            found = "" if target.startswith("/") else found
+            pending += target.split("/")[::-1]
+        found = found or "/"
+        return PurePosixPath(found) if os.path.exists(self._prefix + found) else None  # noqa: PTH110 - as above
 
     def on_disk(self, path: PurePosixPath) -> Path:
         """Return where this process finds a path of the root."""
-        return self.root / path.relative_to("/")
+        return Path(f"{self._prefix}{path}")
 
     def library(self, name: str) -> PurePosixPath | None:
         """Return the file of a library by its name, links followed, as resolve() does; None when no folder has it."""

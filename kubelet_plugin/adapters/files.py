@@ -1,11 +1,18 @@
 """Files that are replaced as a whole or not at all.
 
 What a call did outlives the process at once, however that ends: the kernel has it. A power cut may undo the last
-calls, as no folder is synced: an older file, one that was removed, or none may be there then. Nothing of ours needs
-more. A power cut means another boot id, with which no checkpoint holds a device any more; kubelet prepares the claims
-of its pods anew, which writes all their files; what nobody asks for is swept; podlist.json is made right at the start;
-the label of a node names the section of its settings again. Half a file would be read, though: so content is synced
-before it is put in its place.
+calls: an older file, one that was removed, or none may be there then, as no folder is synced; and where content is not
+synced either, half a file. Nothing of what a prepare writes needs more, because a power cut means another boot id:
+
+* a checkpoint of an earlier boot holds no device, and one that cannot be read has a checksum that says so: the first
+  start in a boot removes those (DeviceState.enter_boot);
+* a CDI spec and device metadata are read for containers of claims that were prepared in this boot, which wrote them
+  anew. A runtime reads its CDI folder file by file: one that does not parse is logged and hides no other;
+* podlist.json and the job mapping name pods of the boot before until the plugin has started, whole or not, and are
+  made right then.
+
+So those are not synced (docs/design/0015-no-fsync.md). What is read in a later boot is: it is `synced` before it is
+put in its place.
 """
 
 from __future__ import annotations
@@ -66,15 +73,23 @@ class DocumentFolder:
     """
 
     def __init__(
-        self, folder: Path, *, mode: int = 0o644, steps: FileSteps | None = None, in_place: bool = False
+        self,
+        folder: Path,
+        *,
+        mode: int = 0o644,
+        steps: FileSteps | None = None,
+        synced: bool = True,
+        in_place: bool = False,
     ) -> None:
-        """`in_place`: files are overwritten, for readers that mounted a single file: a rename never reaches those.
+        """`synced`: a file that is there is whole after a power cut too. Costs one fsync a write.
 
-        A reader can then see half a file unless it takes flock(2) on `.<name>.lock`, shared, while it reads.
+        `in_place`: files are overwritten, for readers that mounted a single file: a rename never reaches those. A
+        reader can then see half a file unless it takes flock(2) on `.<name>.lock`, shared, while it reads.
         """
         self.folder = folder
         self._mode = mode
         self._steps = steps or FileSteps()
+        self._synced = synced
         self._put = self._overwrite if in_place else self._replace
 
     def names(self, suffix: str) -> tuple[str, ...]:
@@ -142,14 +157,17 @@ class DocumentFolder:
                 return None
 
     def write(self, name: str, data: bytes) -> None:
-        """Replace a file: readers see the old content or the new one, also after a crash. Costs one fsync.
+        """Replace a file: readers see the old content or the new one, also after a crash of this process.
 
         In place the file is overwritten: after a crash it may hold a part of both.
         """
         path = self.folder / name
         with _our_errors("write", path):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._put(path, data)
+            try:
+                self._put(path, data)
+            except FileNotFoundError:  # the folder is nearly always there
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self._put(path, data)
 
     def write_if_changed(self, name: str, data: bytes) -> bool:
         """Replace a file unless it has this content already; return whether it was written."""
@@ -186,13 +204,14 @@ class DocumentFolder:
     def _replace(self, path: Path, data: bytes) -> None:
         # One fixed hidden name a file: a crash leaves at most one, and the next write takes it over. Two writers of
         # one file do not meet: they hold the plugin's lock.
-        temporary = path.with_name(f".{path.name}{_HALF_WRITTEN}")
+        temporary = self.folder / f".{path.name}{_HALF_WRITTEN}"
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, self._mode)
             try:
                 self._steps.write(descriptor, data)
                 os.fchmod(descriptor, self._mode)  # whatever the umask: monitoring reads podlist.json without root
-                self._steps.fsync(descriptor)
+                if self._synced:
+                    self._steps.fsync(descriptor)
             finally:
                 os.close(descriptor)
             self._steps.rename(temporary, path)
@@ -217,7 +236,8 @@ class DocumentFolder:
                 self._steps.write(descriptor, data)
                 os.ftruncate(descriptor, len(data))
                 os.fchmod(descriptor, self._mode)
-                self._steps.fsync(descriptor)
+                if self._synced:
+                    self._steps.fsync(descriptor)
             finally:
                 os.close(descriptor)
         finally:
@@ -230,10 +250,12 @@ class DocumentTree:
     Methods raise as those of DocumentFolder do.
     """
 
-    def __init__(self, folder: Path, *, mode: int = 0o644, steps: FileSteps | None = None) -> None:
+    def __init__(self, folder: Path, *, mode: int = 0o644, steps: FileSteps | None = None, synced: bool = True) -> None:
+        """`synced`: as of DocumentFolder."""
         self.folder = folder
         self._mode = mode
         self._steps = steps or FileSteps()
+        self._synced = synced
 
     def names(self, suffix: str) -> tuple[str, ...]:
         """Return the paths of all files that end so, sorted; half-written ones (hidden) are not among them."""
@@ -276,7 +298,7 @@ class DocumentTree:
         return tuple(sorted(left))
 
     def _folder_of(self, name: str) -> DocumentFolder:
-        return DocumentFolder((self.folder / name).parent, mode=self._mode, steps=self._steps)
+        return DocumentFolder((self.folder / name).parent, mode=self._mode, steps=self._steps, synced=self._synced)
 
     def _folders(self) -> tuple[Path, ...]:
         """Return the folder and all below it, the deepest first."""

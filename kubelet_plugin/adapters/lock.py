@@ -33,8 +33,7 @@ class FileLock:
         Raises PermanentError when the file cannot be opened.
         """
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = self._open()
         except OSError as error:
             raise PermanentError(f"cannot open lock file {self.path}: {error.strerror}") from error
         try:
@@ -47,6 +46,14 @@ class FileLock:
             raise PermanentError(f"cannot lock {self.path}: {error.strerror}") from error
         self._descriptor = descriptor
         return True
+
+    def _open(self) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        try:
+            return os.open(self.path, flags, 0o600)
+        except FileNotFoundError:  # the folder is nearly always there
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(self.path, flags, 0o600)
 
     def release(self) -> None:
         """Give the lock up. The file stays: removing it would let two processes lock two files of one name."""

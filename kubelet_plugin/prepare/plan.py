@@ -73,7 +73,7 @@ class PreparedDevice:
     @property
     def exclusive(self) -> bool:
         """Whether no other claim may hold this device at the same time (KEP-4381, adminAccess; KEP-5075, shareID)."""
-        return not self.admin_access and self.share_id is None
+        return self.share_id is None and not self.admin_access
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +163,11 @@ def holders(
     admin access and shares of a device hold nothing and are held by nobody.
     """
     held: dict[DeviceName, list[tuple[PreparedDevice, PreparedClaim]]] = {}
+    mine_uid = wanted.claim.uid
     for other in prepared:
-        if other.claim.uid == wanted.claim.uid:
-            continue
         for device in other.devices:
-            if device.exclusive:
+            # Most of many claims on one node are shares: that is asked first.
+            if device.exclusive and other.claim.uid != mine_uid:
                 held.setdefault(device.physical_gpu, []).append((device, other))
     found = []
     for mine in (device for device in wanted.devices if device.exclusive):

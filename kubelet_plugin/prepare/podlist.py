@@ -51,6 +51,16 @@ def has_claims(pod: Pod) -> bool:
     return bool(pod.spec.resource_claims) or pod.status.extended_resource_claim_status is not None
 
 
+def same_use(old: Pod, new: Pod) -> bool:
+    """Whether two states of a pod give it the same GPUs. Annotations, labels and its version give nothing."""
+    return (
+        old.metadata.uid == new.metadata.uid
+        and old.metadata.deletion_timestamp == new.metadata.deletion_timestamp
+        and old.spec == new.spec
+        and old.status == new.status
+    )
+
+
 def claim_names(pod: Pod) -> tuple[str, ...]:
     """Return the names of all ResourceClaims that a pod uses, each in its own namespace."""
     names = [claim.name for claim in pod_claims(pod) if claim.name is not None]

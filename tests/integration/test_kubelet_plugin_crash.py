@@ -1,10 +1,10 @@
 """The plugin is killed at each step of file work; whatever comes next ends in the same state as without the crash.
 
-The matrix: 8 operations with 12 + 12 + 9 + 11 + 5 + 8 + 4 + 5 = 66 steps (each write, fsync, rename and removal), and
-four more with device metadata with 18 + 9 + 12 + 9 = 48 steps. Killed in each step and after it: 228 crashes by
-SIGKILL. After each the plugin starts again four times over copies of what was left: kubelet asks to prepare, kubelet
-asks to unprepare, nobody asks (the start and a sweep alone), and nobody asks while the claim is gone. With metadata a
-fifth time: the setting was turned off meanwhile. 132 * 4 + 96 * 5 = 1,008 starts.
+The matrix: 8 operations with 8 + 8 + 6 + 7 + 4 + 6 + 3 + 4 = 46 steps (each write, rename and removal; nothing is
+synced), and four more with device metadata with 12 + 8 + 10 + 8 = 38 steps. Killed in each step and after it: 168
+crashes by SIGKILL. After each the plugin starts again four times over copies of what was left: kubelet asks to prepare,
+kubelet asks to unprepare, nobody asks (the start and a sweep alone), and nobody asks while the claim is gone. With
+metadata a fifth time: the setting was turned off meanwhile. 92 * 4 + 76 * 5 = 748 starts.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from support.plugin import PluginNode
 TESTS = Path(__file__).parent.parent
 
 STEPS = {
-    "prepare": 12,  # four files, each: write, fsync, rename
-    "prepare-over-broken": 12,  # the copy that is set aside is one more, podlist.json stands already
-    "prepare-after-reboot": 9,  # podlist.json stands already
-    "prepare-in-place": 11,  # podlist.json is overwritten: no rename
-    "unprepare": 5,  # podlist.json, two removals
-    "unprepare-broken": 8,
-    "unprepare-in-place": 4,
-    "sweep": 5,
-    "prepare-with-metadata": 18,  # the document and its CDI spec are two more files
-    "unprepare-with-metadata": 9,  # two more removals, and two folders
-    "unprepare-broken-with-metadata": 12,
-    "sweep-with-metadata": 9,
+    "prepare": 8,  # four files, each: write, rename
+    "prepare-over-broken": 8,  # the copy that is set aside is one more, podlist.json stands already
+    "prepare-after-reboot": 6,  # podlist.json stands already
+    "prepare-in-place": 7,  # podlist.json is overwritten: no rename
+    "unprepare": 4,  # podlist.json, two removals
+    "unprepare-broken": 6,
+    "unprepare-in-place": 3,
+    "sweep": 4,
+    "prepare-with-metadata": 12,  # the document and its CDI spec are two more files
+    "unprepare-with-metadata": 8,  # two more removals, and two folders
+    "unprepare-broken-with-metadata": 10,
+    "sweep-with-metadata": 8,
 }
 EMPTY = {"pod-resources/podlist.json": b"[]\n"}
 

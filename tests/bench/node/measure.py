@@ -31,6 +31,8 @@ class Calls:
 
     prepare_s: tuple[float, ...]
     unprepare_s: tuple[float, ...]
+    cpu_s: float
+    """Of the process for one of each, with all that follows them; steadier than the times on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +57,13 @@ class Leak:
 def calls(driver: NodeDriver, claims: Sequence[Claim], *, pause_s: float) -> Calls:
     """Prepare and unprepare each claim once, one call after the other, with a pause behind each."""
     prepare, unprepare = [], []
+    before_s = driver.usage().cpu_s
     for claim in claims:
         prepare.append(driver.prepare(claim))
         time.sleep(pause_s)
         unprepare.append(driver.unprepare(claim))
         time.sleep(pause_s)
-    return Calls(tuple(prepare), tuple(unprepare))
+    return Calls(tuple(prepare), tuple(unprepare), (driver.usage().cpu_s - before_s) / len(claims))
 
 
 def hold(driver: NodeDriver, claims: Iterable[Claim]) -> None:

@@ -155,14 +155,14 @@ def _api(kubeconfig: Path, options: argparse.Namespace) -> Iterator[None]:
 def _run(bench: Bench, program: Path | str) -> None:
     options = bench.options
     library = f"k8s.io/dynamic-resource-allocation {reference_driver.library_version()}"
-    against = f"a trivial driver on {library}: two files a claim instead of four, no look at other claims, nothing told"
+    against = f"a trivial driver on {library}: two files a claim with fsync, no look at other claims, nothing told"
     if not isinstance(program, Path):
         against = f"not measured beside it: a driver on {library}: {program}"
     took = disk.replacement_s(bench.folder)
     replaced = f"{measure.median_ms(took):.2f} ms (p50), {measure.percentile_ms(took, 99):.2f} ms (p99)"
     bench.notes += [
         f"API: {options.api or 'the embedded server, in a process of its own'}; GPUs: recorded machine {MACHINE}",
-        f"disk: {disk.file_system(bench.folder)}; a file replaced with fsync takes {replaced}; a prepare has four",
+        f"disk: {disk.file_system(bench.folder)}; a file replaced with fsync takes {replaced}: our prepare has none",
         f"calls come one after the other with {options.pause_ms:g} ms between them, {options.calls} a row",
         f"load of this machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores when it began",
         against,
@@ -193,6 +193,8 @@ def _measure_calls(bench: Bench, program: Path | str) -> None:
             bench.floors.append(
                 Floor(f"{operation}, {count} claims prepared, p99", worst, CALL_FLOOR_MS, "ms", CALL_GOAL_MS)
             )
+        cpu = theirs[count].cpu_s * 1000 if theirs else None
+        bench.rows.append(_row(f"CPU of both, {count} claims prepared", ours[count].cpu_s * 1000, cpu, "ms"))
     for operation in ("prepare", "unprepare"):
         few, many = (measure.median_ms(getattr(ours[count], f"{operation}_s")) for count in (min(HELD), max(HELD)))
         name = f"{operation}, {max(HELD)} claims prepared against {min(HELD)}, p50"

@@ -22,7 +22,7 @@ CLUSTER_WIDE = (
 OF_KUBERNETES = {"serviceaccounts": {"default"}, "configmaps": {"kube-root-ca.crt"}}
 """What every namespace has."""
 
-DOCUMENTED = {"leases": {f"controller.{DRIVER}"}, "files": {"settings-section"}}
+DOCUMENTED = {"leases": {f"controller.{DRIVER}"}, "files": {"settings-section", "boot-id"}}
 """What the chart's README says that stays; lock files too."""
 
 

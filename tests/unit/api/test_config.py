@@ -20,6 +20,7 @@ from dracaena.api.config.v1alpha1 import (
     decode_config,
     merged,
 )
+from dracaena.api.config.v1alpha1.types import MAX_GB_S
 
 
 def policy(**fields: Any) -> dict[str, Any]:
@@ -72,6 +73,13 @@ def test_every_link_may_have_a_figure_of_its_own(name: str) -> None:
     config = decode_config(policy(linkBandwidth={name: 7}))
     assert isinstance(config, TopologyPolicy)
     assert config.link_bandwidth == LinkBandwidth(**{name.lower(): 7.0})
+
+
+@pytest.mark.parametrize("name", ["NVLink", "SYS"])
+def test_a_figure_that_can_only_be_mb_s_is_refused(name: str) -> None:
+    decode_config(policy(linkBandwidth={name: MAX_GB_S}))
+    with pytest.raises(ConfigError, match=str(MAX_GB_S)):
+        decode_config(policy(linkBandwidth={name: MAX_GB_S + 1}))
 
 
 @pytest.mark.parametrize("requirement", list(Requirement))

@@ -3,9 +3,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.objects import Pod
 from dracaena.api.podlist import PodlistEntry, decode_podlist, encode_podlist
 from dracaena.kubelet_plugin.assignments import RECONCILE_EVERY_S
 from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
@@ -215,12 +217,70 @@ def test_pods_without_claims_cause_no_work(tmp_path: Path) -> None:
         node.assignments.stop()
 
 
+def asks_for_work(node: PluginNode, old: Pod, new: Pod) -> bool:
+    """Whether a change that the watch tells makes the thread look at all files again."""
+    node.assignments._worker._noticed = False
+    node.pods.add(new)
+    node.assignments.pod_changed(old, new)
+    return node.assignments._worker._noticed
+
+
+def test_our_own_annotations_that_come_back_by_watch_cause_no_work(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    bare = node.pods.stored["default/pod"]
+    node.state.prepare(reference_to(CLAIM))
+    assert asks_for_work(node, bare, msgspec.structs.replace(bare))  # they are not written yet
+    node.assignments.reconcile()
+    ours = node.pods.stored["default/pod"]
+    assert ours.metadata.annotations
+    assert not asks_for_work(node, bare, ours)
+    labelled = msgspec.structs.replace(
+        ours.metadata, labels={"a": "b"}, annotations={**ours.metadata.annotations, "c": "d"}
+    )
+    assert not asks_for_work(node, ours, msgspec.structs.replace(ours, metadata=labelled))
+    patches = len(node.pods.patches)
+    node.assignments.reconcile()
+    assert len(node.pods.patches) == patches
+
+
+def test_whatever_else_changes_a_pod_with_claims_is_looked_at(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    node.state.prepare(reference_to(CLAIM))
+    node.assignments.reconcile()
+    ours = node.pods.stored["default/pod"]
+    for change in (
+        msgspec.structs.replace(ours, status=msgspec.structs.replace(ours.status, phase="Failed")),
+        msgspec.structs.replace(ours, metadata=msgspec.structs.replace(ours.metadata, uid="another")),
+        msgspec.structs.replace(ours, metadata=msgspec.structs.replace(ours.metadata, annotations={})),
+        msgspec.structs.replace(ours, metadata=msgspec.structs.replace(ours.metadata, deletion_timestamp="now")),
+        msgspec.structs.replace(ours, spec=make_pod(claims={"other": "other"}).spec),
+    ):
+        assert asks_for_work(node, ours, change)
+        assert asks_for_work(node, change, ours) or change.metadata.annotations == {}
+
+
+def test_annotations_that_come_back_after_their_claim_went_are_removed(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    bare = node.pods.stored["default/pod"]
+    node.state.prepare(reference_to(CLAIM))
+    node.assignments.reconcile()
+    late = node.pods.stored["default/pod"]
+    node.pods.add(bare)  # the watch is behind: it has not shown our annotations yet
+    node.state.unprepare(reference_to(CLAIM))
+    node.assignments.reconcile()
+    assert asks_for_work(node, bare, late)
+    node.assignments.reconcile()
+    assert node.pods.annotations("pod") == {}
+
+
 def test_metrics_count_prepared_claims_and_devices(tmp_path: Path) -> None:
     node = node_in(tmp_path)
     gauges = (node.metrics.prepared_claims, node.metrics.prepared_devices)
     node.state.prepare(reference_to(CLAIM))
+    node.assignments.reconcile()
     assert [gauge._value.get() for gauge in gauges] == [1, 1]
     node.state.unprepare(reference_to(CLAIM))
+    node.assignments.reconcile()
     assert [gauge._value.get() for gauge in gauges] == [0, 0]
 
 

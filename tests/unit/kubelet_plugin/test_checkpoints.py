@@ -40,7 +40,8 @@ class FailingSteps(FileSteps):
 
 
 def instance(folder: Path, lock: ThreadLock, steps: FileSteps | None = None) -> Checkpoints:
-    return Checkpoints(DocumentFolder(folder, steps=steps or QuickSteps()), BOOT, lambda: lock.turn)
+    files = DocumentFolder(folder, steps=steps or QuickSteps())
+    return Checkpoints(files, DocumentFolder(folder.parent), BOOT, lambda: lock.turn)
 
 
 def fresh(folder: Path) -> Checkpoints:
@@ -107,7 +108,7 @@ class Counting(DocumentFolder):
 
 def test_the_files_are_looked_at_once_while_nobody_else_writes(tmp_path: Path) -> None:
     lock, folder = ThreadLock(), Counting(tmp_path)
-    checkpoints = Checkpoints(folder, BOOT, lambda: lock.turn)
+    checkpoints = Checkpoints(folder, folder, BOOT, lambda: lock.turn)
     with lock.hold():
         checkpoints.load_all()
         checkpoints.finish(checkpoints.start(prepared_claim("a")))
@@ -141,7 +142,7 @@ def test_where_a_folder_takes_no_mark_all_files_are_looked_at_each_time(tmp_path
             return None
 
     lock, folder = ThreadLock(), Unmarked(tmp_path)
-    checkpoints = Checkpoints(folder, BOOT, lambda: lock.turn)
+    checkpoints = Checkpoints(folder, folder, BOOT, lambda: lock.turn)
     for looks in (1, 2, 3):
         with lock.hold():
             checkpoints.load_all()

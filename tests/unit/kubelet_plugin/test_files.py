@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.errors import PermanentError, TemporaryError
-from dracaena.kubelet_plugin.adapters.files import TICK_NS, DocumentFolder, FileSteps
+from dracaena.kubelet_plugin.adapters.files import TICK_NS, DocumentFolder, DocumentTree, FileSteps
 
 
 class FailAt(FileSteps):
@@ -77,6 +77,30 @@ def test_a_content_is_synced_before_it_is_put_in_its_place(tmp_path: Path) -> No
     steps = Watched()
     DocumentFolder(tmp_path, steps=steps).write("x.json", b"1")
     assert steps.seen == ("write", "fsync", "rename")
+
+
+def test_what_is_not_synced_is_put_in_its_place_as_well_without_a_wait_for_the_disk(tmp_path: Path) -> None:
+    class Unsynced(FileSteps):
+        def fsync(self, descriptor: int) -> None:
+            raise AssertionError("a call of kubelet must not wait for the disk")
+
+    for in_place in (False, True):
+        folder = DocumentFolder(tmp_path / str(in_place), steps=Unsynced(), synced=False, in_place=in_place)
+        folder.write("x.json", b"first")
+        folder.write("x.json", b"2")
+        assert folder.read("x.json") == b"2"
+    tree = DocumentTree(tmp_path / "tree", steps=Unsynced(), synced=False)
+    tree.write("a/x.json", b"1")
+    assert tree.read("a/x.json") == b"1"
+
+
+def test_a_folder_that_somebody_removed_is_made_again(tmp_path: Path) -> None:
+    folder = DocumentFolder(tmp_path / "a" / "b")
+    folder.write("x.json", b"1")
+    (tmp_path / "a" / "b" / "x.json").unlink()
+    (tmp_path / "a" / "b").rmdir()
+    folder.write("x.json", b"2")
+    assert folder.read("x.json") == b"2"
 
 
 def test_two_writes_in_one_tick_of_the_clock_have_two_stamps(tmp_path: Path) -> None:
