@@ -113,10 +113,7 @@ class ControlPlane:
 
     def start(self) -> None:
         """Start everything and wait until the server and both its clients are at work."""
-        self._write_files()
-        self.etcd.start()
-        self.apiserver.start()
-        self.wait_ready()
+        self.start_server()
         self.controller_manager.start()
         self.scheduler.start()
         eventually(
@@ -125,6 +122,13 @@ class ControlPlane:
             within_s=START_S,
             programs=self.programs,
         )
+
+    def start_server(self) -> None:
+        """Start etcd and kube-apiserver alone, and wait until the server is ready."""
+        self._write_files()
+        self.etcd.start()
+        self.apiserver.start()
+        self.wait_ready()
 
     def stop(self) -> None:
         """End everything, clients first."""

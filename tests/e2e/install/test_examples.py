@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -12,6 +13,7 @@ import pytest
 
 from e2e.gpus import GPU_COUNT
 from e2e.install.chart_cluster import NODE_NAME, ChartCluster
+from e2e.install.pages import commands
 from e2e.install.seen import ALL_CLAIMS, allocated, gpus_in, gpus_shown, wait_pods
 from e2e.installation import DRIVER, REPOSITORY
 from e2e.waiting import eventually
@@ -104,10 +106,10 @@ def test_every_example_is_in_the_table() -> None:
 
 @pytest.fixture
 def opted_out(chart: ChartCluster) -> Iterator[ChartCluster]:
-    text = (EXAMPLES / OPTED_OUT / "README.md").read_text(encoding="utf-8")
-    assert f"--set kubeletPlugin.nodeSettings.{OPTED_OUT}.allocator=kube-scheduler" in text
-    chart.upgrade(kubeletPlugin={"nodeSettings": {OPTED_OUT: {"allocator": "kube-scheduler"}}})
-    chart.kubectl("label", "node", NODE_NAME, f"{DRIVER}/settings={OPTED_OUT}")
+    readme = EXAMPLES / OPTED_OUT / "README.md"
+    prepare, label, _ = commands(readme)
+    for line in (prepare, label.replace(" NODE ", f" {NODE_NAME} ")):
+        subprocess.run(["sh", "-c", line], cwd=REPOSITORY, env=chart.shell(), check=True, timeout=120)
     eventually(lambda: not tainted(chart), "the devices are published without the taint", within_s=90)
     yield chart
     chart.kubectl("label", "node", NODE_NAME, f"{DRIVER}/settings-")

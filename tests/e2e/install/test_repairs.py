@@ -57,3 +57,35 @@ def test_claim_that_nobody_else_frees_is_freed(chart: ChartCluster) -> None:
         chart.control_plane.controller_manager.start()
     chart.kubectl("delete", "--namespace", "default", "resourceclaim", "orphan", "--timeout=60s")
     assert chart.api.find(f"{CLAIMS}/orphan") is None
+
+
+def test_claim_that_is_reserved_for_a_pod_elsewhere_gives_that_pod_nothing_here(chart: ChartCluster) -> None:
+    """The plugin watches the pods of its node. Who else uses the claim is asked for in the API, and left out."""
+    path = create_claim(chart.api, "common", claim_spec(1))
+    guest, owner = (Pod(name, claims={"gpu": "common"}) for name in ("guest", "owner"))
+    waiting = guest.document()
+    waiting["spec"]["schedulingGates"] = [{"name": "example.com/not-yet"}]
+    uid = chart.api.create(PODS, waiting)["metadata"]["uid"]
+    chart.control_plane.scheduler.kill()
+    try:
+        chart.api.create(PODS, owner.document())
+        claim = eventually(lambda: allocated_claim(chart, path), "it has its GPU", within_s=MENDED_S)
+        users = [*claim["status"]["reservedFor"], {"resource": "pods", "name": guest.name, "uid": uid}]
+        chart.api.patch(f"{path}/status", {"status": {"reservedFor": users}})
+    finally:
+        chart.control_plane.scheduler.start()
+    eventually(lambda: chart.api.get(owner.path)["status"]["phase"] == "Running", "it runs", within_s=MENDED_S)
+    eventually(chart.podlist, "the node says who has the GPU", within_s=MENDED_S)
+    assert [entry["name"] for entry in chart.podlist()] == [owner.name]
+    read = [event["objectRef"] for event in chart.audited() if event["verb"] == "get" and "objectRef" in event]
+    assert ("pods", guest.name) in {(target["resource"], target.get("name")) for target in read}
+    annotations = chart.api.get(guest.path)["metadata"].get("annotations", {})
+    assert not [key for key in annotations if key.startswith(DRIVER)]
+    chart.kubectl("delete", "pods", guest.name, owner.name, "--grace-period=1", "--timeout=60s")
+    chart.kubectl("delete", "resourceclaim", "common", "--timeout=60s")
+    eventually(lambda: not chart.podlist(), "the node forgets them", within_s=MENDED_S)
+
+
+def allocated_claim(chart: ChartCluster, path: str) -> Any:
+    found = chart.api.get(path)
+    return found if found["status"].get("reservedFor") else None

@@ -109,7 +109,7 @@ def test_a_manifest_of_a_page_is_right_and_gets_its_gpus(
     manifest.write_text("---\n".join([text, *map(yaml.safe_dump, users)]), encoding="utf-8")
     assert main(["simulate", "-f", str(node), "-f", str(CLASSES), "-f", str(manifest), "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found or "ResourceQuota" in text
+    assert found or any(kind in text for kind in ("ResourceQuota", "DeviceTaintRule"))
     assert all(entry["node"] == "worker-1" and entry["devices"] for entry in found)
 
 

@@ -1,0 +1,98 @@
+"""The commands that the pages tell people to type, and which of them test_commands.py does not run itself, and why.
+
+Pages of design are not read: they tell what was decided, and nobody types them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[3]
+PAGES = (
+    REPOSITORY / "README.md",
+    REPOSITORY / "CONTRIBUTING.md",
+    *sorted((REPOSITORY / "docs").glob("*.md")),
+    *sorted((REPOSITORY / "docs" / "dev").glob("*.md")),
+    *sorted((REPOSITORY / "deploy").rglob("*.md")),
+)
+
+_PROGRAMS = (
+    *("apt", "buildah", "crictl", "ctr", "curl", "docker", "dracaena", "git", "go", "helm", "journalctl", "kubectl"),
+    *("make", "nvidia-smi", "oras", "pip", "podman", "python3", "skopeo", "systemctl"),
+)
+_COMMAND = rf"(?:sudo |[A-Z][A-Z_0-9]*=\S+ |\.venv/bin/)*(?:{'|'.join(_PROGRAMS)}) [^\n]+"
+_FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_TYPED = re.compile(rf"^(?:\$ )?({_COMMAND})$", re.MULTILINE)
+_IN_A_SENTENCE = re.compile(rf"`({_COMMAND.replace('[^', '[^`')}|\.ci/run)`")
+
+_SPOKEN_OF = "names the command in a sentence, without what it needs"
+_MORE = "test_documents.py types it, with values for the node of the tests"
+_EXAMPLE = "test_examples.py does it and compares with what the example's page promises"
+_DRIVER = "asks NVIDIA's driver, which no machine of these tests has"
+
+NOT_RUN_HERE = {
+    ".ci/run": "runs all tests, these too",
+    "apt install etcd-server runc containernetworking-plugins iproute2 iptables buildah debootstrap": (
+        "installs programs on the machine of the tests, which run because they are there"
+    ),
+    "dracaena controller": _SPOKEN_OF,
+    "dracaena explain": _SPOKEN_OF,
+    "dracaena kubelet-plugin": _SPOKEN_OF,
+    "dracaena simulate": _SPOKEN_OF,
+    "dracaena topology import": _SPOKEN_OF,
+    "dracaena topology record": _DRIVER,
+    "dracaena topology record -o mine.json": _DRIVER,
+    "dracaena topology show --nvml": _DRIVER,
+    "dracaena validate": _SPOKEN_OF,
+    "git worktree add folder v0.1.0": "needs a checkout with its history and a version that was tagged",
+    "go mod tidy -e": "fetches modules from a network that these tests do not have",
+    "helm install dracaena deploy/helm/dracaena --namespace dracaena --create-namespace": _MORE,
+    "helm rollback": _SPOKEN_OF,
+    "helm uninstall": _SPOKEN_OF,
+    "helm uninstall --no-hooks": _SPOKEN_OF,
+    "helm uninstall dracaena --namespace dracaena": "test_documents.py types it",
+    "helm upgrade dracaena deploy/helm/dracaena --namespace dracaena": _MORE,
+    (
+        "helm upgrade dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
+        "--set kubeletPlugin.nodeSettings.left-to-kube-scheduler.allocator=kube-scheduler"
+    ): "test_examples.py types it",
+    "kubectl apply -f": _SPOKEN_OF,
+    "kubectl apply -f deploy/examples/admin-access/pod.yaml": _EXAMPLE,
+    "kubectl apply -f deploy/examples/deployment/deployment.yaml": _EXAMPLE,
+    "kubectl apply -f deploy/examples/fall-back/pod.yaml": _EXAMPLE,
+    "kubectl apply -f deploy/examples/four-gpus/pod.yaml": _EXAMPLE,
+    "kubectl apply -f deploy/examples/job/job.yaml": _EXAMPLE,
+    "kubectl apply -f deploy/examples/left-to-kube-scheduler/pod.yaml": _EXAMPLE,
+    "kubectl apply -f deploy/examples/linked-gpus/pod.yaml": _EXAMPLE,
+    "kubectl apply -f deploy/examples/one-gpu/pod.yaml": _EXAMPLE,
+    "kubectl apply -f deploy/examples/selectors/pod.yaml": _EXAMPLE,
+    "kubectl apply -f deploy/examples/shared-claim/pods.yaml": _EXAMPLE,
+    "kubectl apply -f deploy/examples/shared-containers/pod.yaml": _EXAMPLE,
+    "kubectl describe pod one-gpu": "test_documents.py types it",
+    "kubectl label node NODE <driver>/settings=lab": "test_examples.py types the same for a section of its own",
+    "kubectl label node NODE gpu.dracaena.dev/settings=left-to-kube-scheduler": "test_examples.py types it",
+    "nvidia-smi -L": "in a container of a user's image, which brings that program",
+    "nvidia-smi topo -m": "only what it prints is spoken of",
+}
+"""Commands of the pages, as commands() returns them, that test_commands.py does not run, each with its reason.
+
+Of `make` it shows what would be done: most targets are the tests themselves.
+"""
+
+
+def commands(page: Path) -> list[str]:
+    """Return the commands of a page in its order, each once: lines of blocks, then those within sentences.
+
+    Without comments, the prompt, `sudo` and the folder of our own program; lines that go on are one.
+    """
+    text = page.read_text(encoding="utf-8")
+    blocks = [block for language, block in _FENCED.findall(text) if language in ("", "sh")]
+    typed = [line for block in blocks for line in _TYPED.findall(block.replace("\\\n", ""))]
+    found = [*typed, *_IN_A_SENTENCE.findall(_FENCED.sub("", text))]
+    return list(dict.fromkeys(_plain(line) for line in found))
+
+
+def _plain(line: str) -> str:
+    without_comment = re.sub(r" +#.*", "", line)
+    return re.sub(r"\bsudo |\.venv/bin/", "", re.sub(r"\s+", " ", without_comment)).strip()

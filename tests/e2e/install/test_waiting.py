@@ -1,0 +1,78 @@
+"""Pods that wait in the installed cluster: what they are told, and GPUs that they have and cannot use."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from e2e.install.chart_cluster import NAMESPACE, NODE_NAME, ChartCluster
+from e2e.install.seen import devices_of, wait_pods
+from e2e.installation import DRIVER
+from e2e.pods import CLAIMS, EVENTS, PODS, Pod, claim_spec, create_claim, wait_event
+from e2e.waiting import eventually
+
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/controller.{DRIVER}"
+
+TAKE_OVER_S = 90.0
+"""A leader that ends gives its Lease back; the next one begins 10 s later, and tells a pod that has waited a little."""
+
+SETTLED_S = 5.5
+"""So long after the allocation a refusal of kube-scheduler counts: one that comes sooner may be about before."""
+
+TAKEN_BACK_S = 60.0
+"""A refusal has to stand for 10 s; two writes with 2 s between them follow."""
+
+
+def told(chart: ChartCluster, pod: Pod, reason: str) -> list[Any]:
+    found = chart.api.items(EVENTS)
+    return [one for one in found if one["involvedObject"].get("name") == pod.name and one["reason"] == reason]
+
+
+def leader(chart: ChartCluster) -> str:
+    """Return the name of the pod that leads, nothing while none does: a replica's name and a part of its own."""
+    return str(chart.api.get(LEASE)["spec"].get("holderIdentity") or "").partition("_")[0]
+
+
+def remove(chart: ChartCluster, name: str) -> None:
+    chart.kubectl("delete", "pod", name, "--grace-period=1", "--timeout=60s")
+    chart.kubectl("delete", "resourceclaim", name, "--timeout=60s")
+
+
+def test_what_the_next_leader_tells_a_pod_again_is_counted_on_the_same_event(chart: ChartCluster) -> None:
+    create_claim(chart.api, "too-large", claim_spec(20))
+    pod = Pod("too-large", claims={"gpus": "too-large"})
+    chart.api.create(PODS, pod.document())
+    message = wait_event(chart.api, pod, "WaitingForGPUs", "with fewer than 20 free GPUs")
+    first = eventually(lambda: leader(chart), "somebody leads", within_s=TAKE_OVER_S)
+    chart.kubectl("--namespace", NAMESPACE, "delete", "pod", first, "--timeout=60s")
+    eventually(lambda: leader(chart) not in ("", first), "the other one leads", within_s=TAKE_OVER_S)
+    again = eventually(
+        lambda: [one for one in told(chart, pod, "WaitingForGPUs") if one["count"] > 1],
+        "the pod is told again",
+        within_s=TAKE_OVER_S,
+    )
+    assert [one["message"] for one in again] == [message]
+    assert len(told(chart, pod, "WaitingForGPUs")) == 1
+    remove(chart, "too-large")
+
+
+def test_gpus_of_a_pod_whose_node_was_closed_are_free_until_it_opens_again(chart: ChartCluster) -> None:
+    """An admin cordons the node between the allocation and the bind: kube-scheduler refuses the pod there."""
+    path = create_claim(chart.api, "shut-out", claim_spec(2))
+    pod = Pod("shut-out", claims={"gpus": "shut-out"})
+    chart.control_plane.scheduler.kill()
+    try:
+        chart.api.create(PODS, pod.document())
+        eventually(lambda: devices_of(chart.api.get(path)), "it has its GPUs", within_s=TAKEN_BACK_S)
+        chart.kubectl("cordon", NODE_NAME)
+        time.sleep(SETTLED_S)
+    finally:
+        chart.control_plane.scheduler.start()
+    try:
+        eventually(lambda: not devices_of(chart.api.get(path)), "they are taken back", within_s=TAKEN_BACK_S)
+        wait_event(chart.api, pod, "GPUsTakenBack", f"GPUs on node {NODE_NAME} are taken back")
+    finally:
+        chart.kubectl("uncordon", NODE_NAME)
+    wait_pods(chart, "default", "Running")
+    assert len(devices_of(chart.api.get(f"{CLAIMS}/shut-out"))) == 2
+    remove(chart, "shut-out")
