@@ -180,6 +180,7 @@ class Program:
         self._pods.start()
         self._slices.start()
         self._events.start()
+        self._try_folders()
         self._publisher.start()
         self._assignments.start(self._state.recover)
         self._sweeper.start()
@@ -279,6 +280,21 @@ class Program:
         kind, reason = _EVENTS[health.status]
         text = f"device {health.device} is {health.status.value}"
         self._tell_node(kind, reason, f"{text}: {health.message}" if health.message else text)
+
+    def _try_folders(self) -> None:
+        """Tell now of folders that the first claim would find not to be writable.
+
+        No reason to end: what was prepared before can be unprepared, and the claims say the same when they fail.
+        """
+        folders = {
+            files.folder: (files, prefix) for files, prefix in self._written if isinstance(files, DocumentFolder)
+        }
+        for files, prefix in folders.values():
+            try:
+                files.try_to_write(prefix)
+            except DracaenaError as error:
+                log.error("claims cannot be prepared here", error=str(error))
+                self._tell_node("Warning", "FolderNotWritable", f"claims cannot be prepared here: {error}")
 
     def _tell_node(self, kind: EventType, reason: str, text: str) -> None:
         """Write an Event on the node, its UID the name as kubelet has it: `kubectl describe node` looks for both."""

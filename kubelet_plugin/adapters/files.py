@@ -169,6 +169,14 @@ class DocumentFolder:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self._put(path, data)
 
+    def try_to_write(self, prefix: str = "") -> None:
+        """Make and remove an empty hidden file, and the folder before it; remove_half_written(prefix) finds it too."""
+        path = self.folder / f".{prefix}try{_HALF_WRITTEN}"
+        with _our_errors("write to", self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, self._mode))
+            path.unlink()
+
     def write_if_changed(self, name: str, data: bytes) -> bool:
         """Replace a file unless it has this content already; return whether it was written."""
         if self.read(name) == data:

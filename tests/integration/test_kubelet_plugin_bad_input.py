@@ -12,6 +12,7 @@ from dracaena.api.names import gpu_device_name
 from dracaena.api.objects import ResourceClaim
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
+from support.kube import wait_for
 from support.plugin import files_below
 from support.plugin_world import DRIVER, GPUS, NODE, World, http
 from support.sockets import short_folder
@@ -93,3 +94,22 @@ def test_kubelet_hears_what_is_wrong_and_nothing_is_left(
     good = world.allocated_claim("good", [0])
     assert world.prepare(good)[good.metadata.uid].error == ""
     assert world.unprepare(claim) == {claim.metadata.uid: ""}
+
+
+def test_folders_that_cannot_be_written_are_told_on_the_node_at_the_start(world: World) -> None:
+    (world.folder / "a-file").write_text("in the way")
+    jobs = world.folder / "jobs"
+    program = Program(
+        world.settings(cdi_root=str(world.folder / "a-file"), job_mapping_dir=str(jobs)), registry=CollectorRegistry()
+    )
+    program.start()
+    try:
+        wait_for(lambda: told(world), "an Event on the node")
+    finally:
+        program.stop()
+    assert told(world) == [f"claims cannot be prepared here: cannot write to {world.folder}/a-file: File exists"]
+    assert list(jobs.iterdir()) == []
+
+
+def told(world: World) -> list[str]:
+    return [event.message for event in world.events() if event.reason == "FolderNotWritable"]
