@@ -171,15 +171,7 @@ class Controller:
             clock=clock,
             metrics=self._metrics,
         )
-        # What was freed while the watch was broken has to be free before it is seen in other hands: else two claims
-        # seem to have one device, which is told to users, and the later one is taken back.
-        self._claims = Reflector(
-            client,
-            ResourceClaim,
-            clock=clock,
-            on_change=self._claim_changed,
-            first=lambda claim: claim.status.allocation is None,
-        )
+        self._claims = Reflector(client, ResourceClaim, clock=clock, on_change=self._claim_changed, first=_let_go)
         self._pods = Reflector(client, Pod, clock=clock, on_change=self._pod_changed, transform=kept_pod)
         slices = [
             Reflector(
@@ -410,6 +402,16 @@ def _leadership(
     # its own, whose writes may still be under way.
     identity = f"{settings.lease_identity or socket.gethostname()}_{uuid.uuid4()}"
     return Election(lease, clock, rng, identity=identity, duration_s=settings.lease_duration_s, on_lost=on_lost)
+
+
+def _let_go(old: ResourceClaim | None, new: ResourceClaim) -> bool:
+    """Whether a claim has not all that it had.
+
+    What was freed while the watch was broken has to be free before it is seen in other hands: else two claims seem to
+    have one device, which is told to users, and the later one is taken back.
+    """
+    before = None if old is None else old.status.allocation
+    return before is not None and before != new.status.allocation
 
 
 def freeze_what_stays() -> None:

@@ -59,7 +59,8 @@ class Reflector(Generic[T]):
     None for a new object, new is None for a deleted one. After a broken watch a fresh list is compared with the
     cache, so that nothing is missed; several changes of one object may then arrive as one. A change for which it fails
     is told again with the next list, and there is no watch (at the start: no sync) before a list went well.
-    Of a list all deletions are told first, then the objects of which `first` says so, then the others, by key.
+    Of a list all deletions are told first, then the objects of which `first` says so by their old and new state, then
+    the others, by key.
     `transform` makes what is kept of each object that came, under the same key and version.
     A kind with `older` versions, which decode to the same, is read by the first that the server serves; where it serves
     none there are no objects, and it is asked again every UNSERVED_S. Of any other kind that is an error.
@@ -76,7 +77,7 @@ class Reflector(Generic[T]):
         field_selector: str = "",
         on_change: Callable[[T | None, T | None], None] | None = None,
         transform: Callable[[T], T] = lambda item: item,
-        first: Callable[[T], bool] = lambda item: False,
+        first: Callable[[T | None, T], bool] = lambda old, new: False,
         rng: random.Random | None = None,
     ) -> None:
         self._client = client
@@ -190,8 +191,9 @@ class Reflector(Generic[T]):
         # what it holds.
         with self._lock:
             stale = sorted(key for key in self._objects if key not in fresh and key not in listing.undecodable)
+            early = {key for key, item in fresh.items() if self._first(self._objects.get(key), item)}
         failed: Exception | None = None
-        for key in (*stale, *sorted(fresh, key=lambda key: (not self._first(fresh[key]), key))):
+        for key in (*stale, *sorted(fresh, key=lambda key: (key not in early, key))):
             try:
                 self._apply(key, fresh.get(key))
             except Exception as error:  # one object's trouble must not hide all others

@@ -78,12 +78,16 @@ def test_a_controller_that_cannot_begin_for_a_fault_ends_the_process(
     assert ends == ["fault in thread starter"]
 
 
-def test_a_device_that_changed_hands_while_the_watch_was_broken_is_no_collision(tmp_path: Path) -> None:
+@pytest.mark.parametrize("elsewhere", [(), ("gpu-1",)], ids=["its holder has nothing now", "its holder has another"])
+def test_a_device_that_changed_hands_while_the_watch_was_broken_is_no_collision(
+    elsewhere: tuple[str, ...], tmp_path: Path
+) -> None:
     """The list that follows tells of both claims, and that of the new holder would come first by name."""
     clock, ends, lists = FakeClock(), list[str](), list[int]()
     registry = CollectorRegistry()
     old, new = claim("z-old"), claim("a-new")
-    states = ((holding(old, "n", "gpu-0"), new), (old, holding(new, "n", "gpu-0")))
+    later = holding(old, "n", *elsewhere) if elsewhere else old
+    states = ((holding(old, "n", "gpu-0"), new), (later, holding(new, "n", "gpu-0")))
 
     def answer(request: Request) -> None:
         if not request.path.endswith("/resourceclaims"):

@@ -137,21 +137,25 @@ def test_list_then_changes_in_order(clock: FakeClock, tmp_path: Path) -> None:
 
 def test_a_list_tells_deletions_first_and_then_what_is_to_come_first(clock: FakeClock, tmp_path: Path) -> None:
     seen: list[tuple[str, bool]] = []
-    lists = [listing(10, pod("z", 5)), listing(20, pod("a", 11), pod("b", 12), pod("c", 13))]
+    lists = [
+        listing(10, pod("c", 5), pod("z", 6)),
+        listing(20, pod("a", 11), pod("b", 12), pod("c", 13)),
+    ]
     with scripted(lists, [closed_watch(("ERROR", {"code": 410, "message": "too old"})), open_watch()]) as server:
         cache = Reflector(
             client_for(server.url, tmp_path),
             Pod,
             clock=clock,
             on_change=lambda old, new: seen.append(((new or old).metadata.name, new is None)),  # type: ignore[union-attr]
-            first=lambda item: item.metadata.name == "c",
+            first=lambda old, new: old is not None and old.metadata.name == new.metadata.name == "c",
         )
         cache.start()
         try:
-            tick_until(clock, lambda: len(seen) == 5, "both lists")
+            tick_until(clock, lambda: len(seen) == 6, "both lists")
         finally:
             cache.stop()
-    assert seen == [("z", False), ("z", True), ("c", False), ("a", False), ("b", False)]
+    assert seen[:2] == [("c", False), ("z", False)]
+    assert seen[2:] == [("z", True), ("c", False), ("a", False), ("b", False)]
 
 
 def test_what_is_kept_and_told_is_what_transform_makes_of_each_object(clock: FakeClock, tmp_path: Path) -> None:
