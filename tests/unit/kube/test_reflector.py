@@ -12,21 +12,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from dracaena.api.objects import DeviceTaintRule, DeviceTaintRuleV1Beta2, Pod
-from dracaena.kube.reflector import UNSERVED_S, Backoff, Reflector
+from dracaena.api.objects import Pod
+from dracaena.kube.reflector import Backoff, Reflector
 from support.clock import FakeClock
 from support.kube import client_for, wait_for
 from support.scripted_server import Request, ScriptedServer
+from support.scripted_watches import closed_watch, listing, open_watch, tick_until
 
 Seen = list[tuple[str | None, str | None]]
 
 
 def pod(name: str, version: int, uid: str = "u") -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": "ns", "resourceVersion": str(version), "uid": uid}}
-
-
-def listing(version: int, *items: dict[str, Any]) -> dict[str, Any]:
-    return {"metadata": {"resourceVersion": str(version)}, "items": list(items)}
 
 
 def label(item: Pod | None) -> str | None:
@@ -56,16 +53,6 @@ def rubbish(request: Request) -> None:
     request.end_stream()
 
 
-def tick_until(clock: FakeClock, condition: Callable[[], bool], what: str) -> None:
-    """Let the clock run until the reflector's pauses are over and the condition holds."""
-
-    def ticked() -> bool:
-        clock.advance(1)
-        return condition()
-
-    wait_for(ticked, what)
-
-
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
@@ -91,32 +78,6 @@ def scripted(lists: list[Any], watches: list[Callable[[Request], None]]) -> Scri
 
     box.append(ScriptedServer(answer))
     return box[0]
-
-
-def open_watch(*events: tuple[str, dict[str, Any]], until: threading.Event | None = None) -> Callable[[Request], None]:
-    """Send events; then stay open, or until an event of the test."""
-
-    def answer(request: Request) -> None:
-        request.begin_stream()
-        for kind, document in events:
-            request.send_event(kind, document)
-        if until is None:
-            threading.Event().wait(10)
-        else:
-            until.wait(10)
-            request.end_stream()
-
-    return answer
-
-
-def closed_watch(*events: tuple[str, dict[str, Any]]) -> Callable[[Request], None]:
-    def answer(request: Request) -> None:
-        request.begin_stream()
-        for kind, document in events:
-            request.send_event(kind, document)
-        request.end_stream()
-
-    return answer
 
 
 def test_list_then_changes_in_order(clock: FakeClock, tmp_path: Path) -> None:
@@ -310,78 +271,6 @@ def test_object_that_stops_decoding_keeps_its_last_state(clock: FakeClock, tmp_p
         tick_until(clock, lambda: len(seen) == 2, "the second list")
         assert seen == [(None, "a@5"), (None, "b@15")]
         assert [label(item) for item in cache.values()] == ["a@5", "b@15"]
-
-
-def rule(version: int) -> dict[str, Any]:
-    meta = {"name": "r", "resourceVersion": str(version), "uid": "u"}
-    return {"metadata": meta, "spec": {"taint": {"key": "k"}}}
-
-
-@contextmanager
-def reflecting_rules(server: ScriptedServer, folder: Path, clock: FakeClock) -> Iterator[Reflector[DeviceTaintRule]]:
-    client = client_for(server.url, folder)
-    cache = Reflector(client, DeviceTaintRule, older=(DeviceTaintRuleV1Beta2,), clock=clock, rng=random.Random(1))
-    cache.start()
-    try:
-        yield cache
-    finally:
-        cache.stop()
-
-
-def test_a_kind_is_read_by_the_first_version_that_is_served(clock: FakeClock, tmp_path: Path) -> None:
-    def answer(request: Request) -> None:
-        if "/v1beta2/" not in request.path:
-            request.answer(404, {"reason": "NotFound", "message": "no such version"})
-        elif request.watching:
-            open_watch()(request)
-        else:
-            request.answer(200, listing(10, rule(5)))
-
-    with ScriptedServer(answer) as server, reflecting_rules(server, tmp_path, clock) as cache:
-        wait_for(lambda: cache.synced and len(server.watches()) == 1, "the watch of the older version")
-        assert [item.key for item in cache.values()] == ["r"]
-        paths = [request.path.split("/")[3] for request in server.requests]
-    assert paths == ["v1", "v1beta2", "v1beta2"]
-
-
-def test_a_kind_that_no_version_is_served_of_has_no_objects_and_is_asked_for_rarely(
-    clock: FakeClock, tmp_path: Path
-) -> None:
-    served = threading.Event()
-
-    def answer(request: Request) -> None:
-        if not served.is_set() or "/v1/" not in request.path:
-            request.answer(404, {"reason": "NotFound", "message": "no such kind"})
-        elif request.watching:
-            open_watch()(request)
-        else:
-            request.answer(200, listing(10, rule(5)))
-
-    with ScriptedServer(answer) as server, reflecting_rules(server, tmp_path, clock) as cache:
-        wait_for(lambda: cache.synced, "the empty list")
-        assert cache.values() == ()
-        clock.advance(UNSERVED_S * 0.7)
-        served.set()
-        asked = len(server.requests)
-        assert asked == 2, "each version once"
-        tick_until(clock, lambda: bool(cache.values()), "the next look")
-        assert len(server.requests) >= 3
-
-
-def test_a_kind_that_is_served_no_more_loses_its_objects(clock: FakeClock, tmp_path: Path) -> None:
-    gone = threading.Event()
-
-    def answer(request: Request) -> None:
-        if gone.is_set():
-            request.answer(404, {"reason": "NotFound", "message": "no such kind"})
-        elif request.watching:
-            gone.set()
-            closed_watch()(request)
-        else:
-            request.answer(200, listing(10, rule(5)))
-
-    with ScriptedServer(answer) as server, reflecting_rules(server, tmp_path, clock) as cache:
-        tick_until(clock, lambda: gone.is_set() and cache.synced and cache.values() == (), "the rules to be forgotten")
 
 
 def test_silent_connection_is_given_up(tmp_path: Path, clock: FakeClock) -> None:

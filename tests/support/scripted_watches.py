@@ -1,0 +1,51 @@
+"""Lists and watches as a scripted server answers them, and a clock that runs while a reflector reads them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from support.clock import FakeClock
+from support.kube import wait_for
+from support.scripted_server import Request
+
+
+def listing(version: int, *items: dict[str, Any]) -> dict[str, Any]:
+    return {"metadata": {"resourceVersion": str(version)}, "items": list(items)}
+
+
+def tick_until(clock: FakeClock, condition: Callable[[], bool], what: str) -> None:
+    """Let the clock run until the reflector's pauses are over and the condition holds."""
+
+    def ticked() -> bool:
+        clock.advance(1)
+        return condition()
+
+    wait_for(ticked, what)
+
+
+def open_watch(*events: tuple[str, dict[str, Any]], until: threading.Event | None = None) -> Callable[[Request], None]:
+    """Send events; then stay open, or until an event of the test."""
+
+    def answer(request: Request) -> None:
+        request.begin_stream()
+        for kind, document in events:
+            request.send_event(kind, document)
+        if until is None:
+            threading.Event().wait(10)
+        else:
+            until.wait(10)
+            request.end_stream()
+
+    return answer
+
+
+def closed_watch(*events: tuple[str, dict[str, Any]]) -> Callable[[Request], None]:
+    def answer(request: Request) -> None:
+        request.begin_stream()
+        for kind, document in events:
+            request.send_event(kind, document)
+        request.end_stream()
+
+    return answer
