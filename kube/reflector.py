@@ -95,6 +95,7 @@ class Reflector(Generic[T]):
         self._watch: Watch[T] | None = None
         self._version = ""  # last version seen by the watch; only the reflector's thread touches it
         self._heard_s = clock.monotonic()
+        self._last_error: str | None = None  # only the reflector's thread changes it
         self._synced = threading.Event()
         self._list_wanted = False  # under the lock, with the event
         self._listed = threading.Event()
@@ -129,6 +130,11 @@ class Reflector(Generic[T]):
     def silence_s(self) -> float:
         """Seconds since the server last sent something: a list, a change or a bookmark (these come once a minute)."""
         return self._clock.monotonic() - self._heard_s
+
+    @property
+    def last_error(self) -> str | None:
+        """The newest failure of a list, of a watch or of a change that was told; None once a later one succeeded."""
+        return self._last_error
 
     def wait_synced(self, timeout_s: float) -> bool:
         """Wait for the first list at most timeout_s; return whether it is there."""
@@ -168,15 +174,18 @@ class Reflector(Generic[T]):
                     self._clock.sleep_until_set(self._stopping, UNSERVED_S * self._rng.uniform(0.8, 1.2))
                 else:
                     self._watch_from(version)
-            except GoneError:
+            except GoneError as error:
+                self._last_error = str(error)
                 log.info("watch too far behind, listing again", resource=self._kind.RESOURCE)
                 self._pause()
             except KubeError as error:
+                self._last_error = str(error)
                 if not self._stopping.is_set():
                     log.warning("list failed", resource=self._kind.RESOURCE, error=str(error))
                 self._pause()
-            except Exception:
+            except Exception as error:
                 # The thread's outermost loop: a cache that stands still while all else goes on would decide wrongly.
+                self._last_error = f"{type(error).__name__}: {error}"
                 log.exception("cache failed, listing again", resource=self._kind.RESOURCE)
                 self._pause()
 
@@ -201,6 +210,7 @@ class Reflector(Generic[T]):
                 failed = failed or error
         if failed is not None:
             raise failed
+        self._last_error = None
         self._synced.set()
         with self._lock:
             if not self._list_wanted:  # else that was asked for after this list began
@@ -234,6 +244,7 @@ class Reflector(Generic[T]):
                 if isinstance(error, NotFoundError) and len(self._versions) > 1:
                     raise  # another version may be served, or none any more
                 version = self._version or version
+                self._last_error = str(error)
                 if not (self._stopping.is_set() or self._list_wanted):
                     log.info("watch broke, going on", resource=self._kind.RESOURCE, error=str(error))
             if self._clock.monotonic() - began_s < SHORT_WATCH_S and not self._list_wanted:
@@ -262,6 +273,7 @@ class Reflector(Generic[T]):
                     item = event.object
                     self._apply(item.key, None if event.deleted else item)
                     self._version = item.metadata.resource_version
+                self._last_error = None
                 self._backoff.reset()
             return self._version
         finally:

@@ -183,6 +183,20 @@ def test_object_recreated_under_its_name_is_told(clock: FakeClock, tmp_path: Pat
     assert seen == [(None, "a@5"), ("a@5", "a@15")]
 
 
+def test_last_error_is_the_newest_failure_until_a_list_or_an_event_comes_through(
+    clock: FakeClock, tmp_path: Path
+) -> None:
+    lists = [503, listing(10), listing(20)]
+    refused = lambda request: request.answer(500, {"reason": "InternalError", "message": "no watch"})  # noqa: E731
+    watches = [refused, open_watch(("BOOKMARK", pod("", 15)))]
+    with scripted(lists, watches) as server, reflecting(server, tmp_path, clock, []) as cache:
+        wait_for(lambda: cache.last_error is not None, "the refused list")
+        assert "503" in (cache.last_error or "")
+        tick_until(clock, lambda: "no watch" in (cache.last_error or ""), "the refused watch")
+        assert cache.synced
+        tick_until(clock, lambda: cache.last_error is None, "the bookmark")
+
+
 @pytest.mark.parametrize(
     "failure",
     [
