@@ -48,6 +48,7 @@ from dracaena.controller.workqueue import Turn, WorkQueue
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import KubeError
 from dracaena.kube.events import EventRecorder
+from dracaena.kube.freshness import cache_trouble
 from dracaena.kube.lease import KubeLease
 from dracaena.kube.reflector import Reflector
 from dracaena.kube.server_version import too_old
@@ -238,9 +239,9 @@ class Controller:
         self._leadership.stop()
 
     def not_ready(self) -> str | None:
-        """Return what is still missing before this process can lead, None when nothing is: also for a stand-by."""
-        synced = all(reflector.synced for reflector in self._reflectors)
-        return self._leadership.trouble() if synced else "the first lists from the API server are not complete"
+        """Return what keeps this process from leading, or from leading well; None when nothing does: also for a
+        stand-by."""
+        return cache_trouble(self._reflectors) or self._leadership.trouble()
 
     def state(self) -> str:
         """Say whether this process leads or stands by."""

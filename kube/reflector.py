@@ -12,6 +12,7 @@ import structlog
 from dracaena.api.objects import KubeObject
 from dracaena.kube.client import Bookmark, KubeClient, Listing, Watch
 from dracaena.kube.errors import GoneError, KubeError, NotFoundError
+from dracaena.kube.freshness import Freshness
 from dracaena.process.clock import Clock
 
 T = TypeVar("T", bound=KubeObject)
@@ -95,6 +96,7 @@ class Reflector(Generic[T]):
         self._watch: Watch[T] | None = None
         self._version = ""  # last version seen by the watch; only the reflector's thread touches it
         self._heard_s = clock.monotonic()
+        self._freshness = Freshness(clock)
         self._last_error: str | None = None  # only the reflector's thread changes it
         self._synced = threading.Event()
         self._list_wanted = False  # under the lock, with the event
@@ -130,6 +132,11 @@ class Reflector(Generic[T]):
     def silence_s(self) -> float:
         """Seconds since the server last sent something: a list, a change or a bookmark (these come once a minute)."""
         return self._clock.monotonic() - self._heard_s
+
+    @property
+    def stale_s(self) -> float:
+        """Seconds since the cache was last known to show what the server has (freshness.Freshness), 0 while it is."""
+        return self._freshness.stale_s
 
     @property
     def last_error(self) -> str | None:
@@ -171,7 +178,9 @@ class Reflector(Generic[T]):
             try:
                 version = self._list()
                 if version is None:
+                    self._freshness.rested()
                     self._clock.sleep_until_set(self._stopping, UNSERVED_S * self._rng.uniform(0.8, 1.2))
+                    self._freshness.closed()
                 else:
                     self._watch_from(version)
             except GoneError as error:
@@ -211,6 +220,7 @@ class Reflector(Generic[T]):
         if failed is not None:
             raise failed
         self._last_error = None
+        self._freshness.listed()
         self._synced.set()
         with self._lock:
             if not self._list_wanted:  # else that was asked for after this list began
@@ -262,6 +272,7 @@ class Reflector(Generic[T]):
         )
         with self._lock:
             self._watch = watch
+        self._freshness.opened()
         try:
             if self._stopping.is_set() or self._list_wanted:
                 return version
@@ -274,9 +285,11 @@ class Reflector(Generic[T]):
                     self._apply(item.key, None if event.deleted else item)
                     self._version = item.metadata.resource_version
                 self._last_error = None
+                self._freshness.heard()
                 self._backoff.reset()
             return self._version
         finally:
+            self._freshness.closed()
             with self._lock:
                 self._watch = None
             watch.close()

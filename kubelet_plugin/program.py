@@ -19,6 +19,7 @@ from dracaena.api.names import ClaimUid, DeviceName, NodeName, PoolName
 from dracaena.api.objects import Node, ObjectMeta, Pod, ResourceSlice
 from dracaena.kube.client import KubeClient
 from dracaena.kube.events import EventRecorder, EventType
+from dracaena.kube.freshness import cache_trouble
 from dracaena.kube.reflector import Reflector
 from dracaena.kube.server_version import too_old
 from dracaena.kube.transport import Transport
@@ -213,7 +214,7 @@ class Program:
 
     def ready(self) -> str | None:
         """Return None when kubelet and scheduling can count on this node, else what is missing."""
-        return self._waiting_for() or self._publisher.ready()
+        return self._waiting_for() or self._publisher.ready() or cache_trouble((self._slices, self._pods))
 
     def alive(self) -> str | None:
         """Return None while kubelet can call this process, else which socket does not answer: a new start helps."""

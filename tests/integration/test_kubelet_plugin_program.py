@@ -14,6 +14,7 @@ from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.demo.apiserver import Fault, Faults
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
+from support.clock import FakeClock
 from support.driver_root import put_driver
 from support.kube import wait_for
 from support.plugin import files_below
@@ -352,3 +353,21 @@ def test_a_spec_that_was_lost_is_there_again_after_a_start(world: World) -> None
         wait_for(lambda: files_below(world.folder / "cdi") == before, "the spec")
     finally:
         again.stop()
+
+
+def test_a_plugin_that_cannot_watch_the_pods_of_its_node_is_not_ready_and_says_why(
+    world: World, faults: Faults
+) -> None:
+    faults.add(Fault(path="/pods[?].*watch=true", times=10_000, status=403, message="no right to watch"))
+    clock = FakeClock()
+    program = Program(world.settings(), clock=clock, registry=CollectorRegistry())
+    program.start()
+    world.register()
+    try:
+        wait_for(lambda: program.ready() is None, "ready")
+        clock.advance(35)
+        told = wait_for(program.ready, "the trouble")
+        assert told.startswith("the cache of pods has not been fresh for 35 s: ")
+        assert "no right to watch" in told
+    finally:
+        program.stop()

@@ -1,0 +1,87 @@
+"""What /readyz says while the API server breaks one kind: over sockets, to a whole controller."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from dracaena.controller.program import Controller
+from dracaena.controller.settings import ControllerSettings
+from dracaena.demo.apiserver import ApiServer, Fault
+from dracaena.process.http import HttpEndpoint
+from support.clock import FakeClock
+from support.kube import client_from, wait_for
+from support.readiness import readiness
+
+FOR_EVER = 1_000_000
+
+
+@contextmanager
+def served(server: ApiServer, folder: Path, clock: FakeClock) -> Iterator[int]:
+    """A controller over a server, without an election, and the port on which it tells how it is."""
+    controller = Controller(
+        ControllerSettings(leader_elect=False, workers=1),
+        client_from(server.kubeconfig(), folder),
+        clock=clock,
+        registry=CollectorRegistry(),
+    )
+    endpoint = HttpEndpoint("127.0.0.1:0", controller.not_ready, CollectorRegistry(), state=controller.state)
+    endpoint.start()
+    controller.start()
+    try:
+        yield endpoint.port
+    finally:
+        stopping = threading.Thread(target=controller.stop)
+        stopping.start()
+
+        def stopped() -> bool:
+            clock.advance(1)  # who waits for the first lists looks at the end once a second
+            return not stopping.is_alive()
+
+        wait_for(stopped, "the end")
+        endpoint.stop()
+
+
+@pytest.mark.parametrize("kind", ["pods", "nodes", "resourceclaims", "resourceslices", "deviceclasses"])
+def test_one_kind_whose_watch_is_refused_is_named_after_half_a_minute_and_until_it_is_well(
+    kind: str, tmp_path: Path
+) -> None:
+    clock = FakeClock()
+    with ApiServer(clock=clock.now) as server:
+        server.faults.add(Fault(path=f"/{kind}[?].*watch=true", times=FOR_EVER, status=503, message="broken"))
+        with served(server, tmp_path, clock) as port:
+            wait_for(lambda: readiness(port)[0] == 200, "the first lists")
+            clock.advance(25)
+            assert readiness(port)[0] == 200
+            clock.advance(10)
+            status, text = readiness(port)
+            assert status == 503
+            assert text.startswith(f"not ready: the cache of {kind} has not been fresh for 35 s: ")
+            assert ": WATCH /" in text
+            server.faults.clear()
+
+            def well() -> bool:
+                clock.advance(1)
+                return readiness(port)[0] == 200
+
+            wait_for(well, "the watch")
+
+
+def test_a_first_list_that_fails_is_named_with_its_error(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with ApiServer(clock=clock.now) as server:
+        server.faults.add(Fault(path="/resourceclaims[?]", times=FOR_EVER, status=500, message="cannot decode"))
+        with served(server, tmp_path, clock) as port:
+
+            def told() -> bool:
+                text = readiness(port)[1]
+                return text.startswith("not ready: the first list of resourceclaims is not complete: ") and (
+                    "cannot decode" in text
+                )
+
+            wait_for(told, "the reason")
