@@ -14,6 +14,8 @@ none begins from then on. This holds whatever fails, as long as steady clocks of
   and it goes on; the API server's restart alone changes no leader. If somebody else is, or the Lease was deleted, it
   has lost for good and the process ends: a new one starts without any assumption, which is simpler to get right than
   to clear every table of a running one.
+* A leader whose caches stay broken decides on old news. It lets go: writes nothing any more, and its process ends. So
+  that nobody else takes over who is no better, a process takes the Lease only while its own caches are well.
 * A leader that ends gives the Lease back with no write under way, and the next one begins at once. A Lease that is
   not there, or that somebody else has emptied, tells nothing about who led a moment ago: who takes it waits for a whole
   duration as well.
@@ -47,6 +49,11 @@ RETRY_AFTER_FAILURE_S: Final = 0.5
 LEASE_TIMEOUT_S: Final = 3.0
 """Longest silence of the server within one request about the Lease: it is answered in milliseconds, and within one
 second also by a server in trouble."""
+
+LET_GO_S: Final = 90.0
+"""For so long a leader that can renew goes on although its caches are not fresh (after kube.freshness.STALE_S): longer
+than the longest wait of a reflector between two tries (45 s), and than a watch that is made anew after a silence can
+take to show that it is well (its first bookmark, 75 s)."""
 
 log = structlog.get_logger()
 
@@ -138,7 +145,7 @@ class Election:
     """Leadership by a Lease, from a thread of its own. One lock of its own, never held during a request.
 
     `identity` must be this process's alone. `on_lost` is called once with the reason, from that thread, when another
-    process may lead from now on: this one must end. Nothing is ever won again after that.
+    process may lead from now on, or should: this one must end. Nothing is ever won again after that.
     """
 
     def __init__(
@@ -150,7 +157,14 @@ class Election:
         identity: str,
         duration_s: int,
         on_lost: Callable[[str], None],
+        unfit_to_take: Callable[[], str | None] = lambda: None,
+        unfit_to_lead: Callable[[], str | None] = lambda: None,
     ) -> None:
+        """`unfit_to_take` says why this process should not become the leader now, `unfit_to_lead` why it should not
+        stay it if that lasts for LET_GO_S; None when nothing speaks against it. Both must not block.
+        """
+        self._unfit_to_take, self._unfit_to_lead = unfit_to_take, unfit_to_lead
+        self._unfit_since_s: float | None = None  # only the election's thread touches it
         self._api = lease
         self._clock = clock
         self._rng = rng
@@ -210,11 +224,13 @@ class Election:
     def leads(self) -> bool:
         """See Leadership."""
         with self._lock:
-            return self._held is not None and self._lasts_s(self._held) > 0
+            return self._held is not None and self._lost is None and self._lasts_s(self._held) > 0
 
     def trouble(self) -> str | None:
         """See Leadership."""
         with self._lock:
+            if self._lost is not None:
+                return f"this process ends: {self._lost}"
             if self._held is not None or self._trouble is None:
                 return None
             return f"the Lease cannot be read or taken: {self._trouble}"
@@ -272,6 +288,8 @@ class Election:
             self._take(seen, wait_s=WRITE_TIMEOUT_S, why=f"{spec.holder_identity} let it run out")
 
     def _make(self) -> None:
+        if self._is_unfit_to_take():
+            return
         sent = self._now()
         try:
             lease = self._api.create(self._spec(None))
@@ -280,12 +298,20 @@ class Election:
         self._won(lease, sent, self._duration_s + WRITE_TIMEOUT_S, "there was none")
 
     def _take(self, seen: Lease, *, wait_s: float, why: str) -> None:
+        if self._is_unfit_to_take():
+            return
         sent = self._now()
         try:
             lease = self._api.write(seen, self._spec(seen.spec))
         except (ConflictError, NotFoundError):
             return  # somebody was faster: the next look tells who
         self._won(lease, sent, wait_s, why)
+
+    def _is_unfit_to_take(self) -> bool:
+        why = self._unfit_to_take()
+        if why is not None:
+            log.info("lease is free and not taken", identity=self._identity, why=why)
+        return why is not None
 
     def _won(self, lease: Lease, sent: _Sent, wait_s: float, why: str) -> None:
         with self._lock:
@@ -303,7 +329,30 @@ class Election:
         with self._lock:
             self._held = _Held(lease, sent, held.begin_s)
             self._trouble = None
+        self._judge(sent.monotonic_s, sent.monotonic_s - held.sent.monotonic_s)
         return True
+
+    def _judge(self, now_s: float, since_last_s: float) -> None:
+        """The Lease was renewed: let it go if this process was unfit to lead for long.
+
+        Time counts as long as renewals came often enough to write. When they did not, the API server was away, for the
+        caches too, and for everybody: that is no reason to end.
+        """
+        why = self._unfit_to_lead()
+        if why is None:
+            self._unfit_since_s = None
+        elif self._unfit_since_s is None or since_last_s > self._duration_s - WRITE_TIMEOUT_S:
+            self._unfit_since_s = now_s
+        elif now_s - self._unfit_since_s >= LET_GO_S:
+            self._let_go(why)
+
+    def _let_go(self, why: str) -> None:
+        """Write nothing from now on, and end. stop() gives the Lease back once the writes under way are done; until
+        then nobody renews it."""
+        with self._lock:
+            self._lost = why
+        log.error("leadership let go", identity=self._identity, why=why)
+        self._on_lost(why)
 
     def _look_who_holds(self, held: _Held) -> None:
         """The Lease has changed: by a request of ours whose answer got lost, by a third party, or it is lost."""
@@ -345,7 +394,7 @@ class Election:
 
     def _why_not(self) -> str | None:
         """Return why no write may begin now, None when one may. Under the lock."""
-        if self._held is None:
+        if self._held is None or self._lost is not None:
             return self._lost or "another process leads"
         begins_in_s = self._held.begin_s - self._clock.monotonic()
         if begins_in_s > 0:

@@ -48,7 +48,7 @@ from dracaena.controller.workqueue import Turn, WorkQueue
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import KubeError
 from dracaena.kube.events import EventRecorder
-from dracaena.kube.freshness import cache_trouble
+from dracaena.kube.freshness import cache_trouble, unfollowed
 from dracaena.kube.lease import KubeLease
 from dracaena.kube.reflector import Reflector
 from dracaena.kube.server_version import too_old
@@ -98,7 +98,15 @@ class Controller:
         driver = settings.driver_name
         allowed_drivers = tuple(name.strip() for name in settings.allowed_drivers.split(",") if name.strip())
         rng = rng or random.Random()  # noqa: S311 - jitter, no secret
-        self._leadership = _leadership(settings, lease_client or client, clock, rng, on_lost)
+        self._leadership = _leadership(
+            settings,
+            lease_client or client,
+            clock,
+            rng,
+            on_lost,
+            unfit_to_take=self._unfit_to_take,
+            unfit_to_lead=self._unfit_to_lead,
+        )
         self._client = client = client.guarded(self._leadership.writing)
         self._settings = settings
         self._clock = clock
@@ -241,7 +249,15 @@ class Controller:
     def not_ready(self) -> str | None:
         """Return what keeps this process from leading, or from leading well; None when nothing does: also for a
         stand-by."""
-        return cache_trouble(self._reflectors) or self._leadership.trouble()
+        return self._unfit_to_lead() or self._leadership.trouble()
+
+    def _unfit_to_lead(self) -> str | None:
+        """Return which cache is not filled or not fresh, None when all are well."""
+        return cache_trouble(self._reflectors)
+
+    def _unfit_to_take(self) -> str | None:
+        """Return what speaks against becoming the leader: beside a cache that is not fresh one that is not watched."""
+        return self._unfit_to_lead() or unfollowed(self._reflectors)
 
     def state(self) -> str:
         """Say whether this process leads or stands by."""
@@ -394,6 +410,9 @@ def _leadership(
     clock: Clock,
     rng: random.Random,
     on_lost: Callable[[str], None],
+    *,
+    unfit_to_take: Callable[[], str | None],
+    unfit_to_lead: Callable[[], str | None],
 ) -> Leadership:
     if not settings.leader_elect:
         return NoElection()
@@ -402,7 +421,16 @@ def _leadership(
     # Of one process, never of a host or pod: a process that is started again must not take its predecessor's lease for
     # its own, whose writes may still be under way.
     identity = f"{settings.lease_identity or socket.gethostname()}_{uuid.uuid4()}"
-    return Election(lease, clock, rng, identity=identity, duration_s=settings.lease_duration_s, on_lost=on_lost)
+    return Election(
+        lease,
+        clock,
+        rng,
+        identity=identity,
+        duration_s=settings.lease_duration_s,
+        on_lost=on_lost,
+        unfit_to_take=unfit_to_take,
+        unfit_to_lead=unfit_to_lead,
+    )
 
 
 def _let_go(old: ResourceClaim | None, new: ResourceClaim) -> bool:

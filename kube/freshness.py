@@ -68,6 +68,12 @@ class Freshness:
         with self._lock:
             return max(0.0, self._clock.monotonic() - self._until_s())
 
+    @property
+    def followed(self) -> bool:
+        """Whether a watch is open, or there is nothing to watch."""
+        with self._lock:
+            return self._open
+
     def _until_s(self) -> float:
         quiet_until_s = self._heard_s + self._quiet_s
         return quiet_until_s if self._open and quiet_until_s >= self._opened_s else self._fresh_until_s
@@ -89,6 +95,10 @@ class Cache(Protocol):
         """Seconds since it was last fresh."""
 
     @property
+    def followed(self) -> bool:
+        """Whether a watch is open, or there is nothing to watch."""
+
+    @property
     def last_error(self) -> str | None:
         """The newest failure, None when something succeeded after it."""
 
@@ -108,3 +118,12 @@ def cache_trouble(caches: Iterable[Cache]) -> str | None:
     others = sorted({one[2] for one in bad[1:]} - {resource})
     beside = f" (nor are {', '.join(others)})" if others else ""
     return f"{text}{beside}: {error or 'no answer from the API server yet'}"
+
+
+def unfollowed(caches: Iterable[Cache]) -> str | None:
+    """Return which cache is not being kept up to date at this moment and why, None when each is. Between two watches
+    that is so for a moment; where no watch can be opened it is so from the first list on."""
+    for cache in caches:
+        if not cache.followed:
+            return f"{cache.resource} are not being watched: {cache.last_error or 'the next watch is not open yet'}"
+    return None

@@ -139,6 +139,11 @@ class Reflector(Generic[T]):
         return self._freshness.stale_s
 
     @property
+    def followed(self) -> bool:
+        """Whether a watch is open now, or the kind is not served."""
+        return self._freshness.followed
+
+    @property
     def last_error(self) -> str | None:
         """The newest failure of a list, of a watch or of a change that was told; None once a later one succeeded."""
         return self._last_error

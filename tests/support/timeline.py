@@ -126,6 +126,11 @@ class MachineClock:
         awake_s = self._timeline.now_s - sum(pause.before(self._timeline.now_s) for pause in self._suspended)
         return self._start_s + awake_s * self._rate
 
+    @property
+    def true_s(self) -> float:
+        """The time line's own time, which no machine knows."""
+        return self._timeline.now_s
+
     def sleep(self, true_s: float) -> None:
         """Let true time pass, and all of a suspension that it ends in."""
         self._timeline.sleep(true_s)

@@ -8,7 +8,15 @@ from collections.abc import Callable
 
 import pytest
 
-from dracaena.controller.leadership import RETRY_AFTER_FAILURE_S, RETRY_S, Election, NoElection, NotLeadingError
+from dracaena.controller.leadership import (
+    LET_GO_S,
+    RETRY_AFTER_FAILURE_S,
+    RETRY_S,
+    Election,
+    NoElection,
+    NotLeadingError,
+    is_given_back,
+)
 from dracaena.controller.settings import ControllerSettings
 from dracaena.kube.client import WRITE_TIMEOUT_S
 from dracaena.kube.errors import ApiUnavailableError, ConflictError
@@ -370,3 +378,93 @@ def test_a_stand_by_that_cannot_read_the_lease_says_so(election: Election, api: 
     election.step()
     assert election.trouble() is None
     assert NoElection().trouble() is None
+
+
+class Fitness:
+    """What a process says of its caches."""
+
+    def __init__(self) -> None:
+        self.to_take: str | None = None
+        self.to_lead: str | None = None
+
+
+def fit_replica(api: Api, clock: FakeClock, lost: list[str], fitness: Fitness) -> Election:
+    return Election(
+        api,
+        clock,
+        random.Random(1),
+        identity="a",
+        duration_s=DURATION_S,
+        on_lost=lost.append,
+        unfit_to_take=lambda: fitness.to_take,
+        unfit_to_lead=lambda: fitness.to_lead,
+    )
+
+
+def step_for(election: Election, clock: FakeClock, seconds: int) -> None:
+    for _ in range(seconds):
+        clock.advance(1)
+        election.step()
+
+
+def test_a_free_lease_is_not_taken_while_the_caches_are_broken(api: Api, clock: FakeClock, lost: list[str]) -> None:
+    fitness = Fitness()
+    fitness.to_take = "pods are not being watched"
+    election = fit_replica(api, clock, lost, fitness)
+    step_for(election, clock, 60)
+    assert spec(api).holder_identity is None
+    api.delete()
+    step_for(election, clock, 60)
+    assert api.stored is None
+    fitness.to_take = None
+    election.step()
+    assert api.holder == "a"
+
+
+def test_a_leader_whose_caches_stay_broken_writes_no_more_and_gives_the_lease_back_when_it_ends(
+    api: Api, clock: FakeClock, lost: list[str]
+) -> None:
+    fitness = Fitness()
+    election = fit_replica(api, clock, lost, fitness)
+    election.step()
+    fitness.to_lead = "the cache of pods has not been fresh for 30 s"
+    step_for(election, clock, int(LET_GO_S))
+    assert may_write(election)
+    assert lost == []
+    step_for(election, clock, 1)
+    assert lost == ["the cache of pods has not been fresh for 30 s"]
+    assert not may_write(election)
+    assert not election.leads()
+    assert "ends" in (election.trouble() or "")
+    assert str(election).startswith("ending: the cache of pods")
+    election.stop()
+    assert is_given_back(spec(api))
+    next_one = replica("b", api, clock)
+    next_one.step()
+    assert may_write(next_one)
+
+
+def test_caches_that_heal_in_time_end_nothing(api: Api, clock: FakeClock, lost: list[str]) -> None:
+    fitness = Fitness()
+    election = fit_replica(api, clock, lost, fitness)
+    election.step()
+    for _ in range(5):
+        fitness.to_lead = "broken"
+        step_for(election, clock, int(LET_GO_S) - 1)
+        fitness.to_lead = None
+        step_for(election, clock, 1)
+    assert lost == []
+
+
+def test_an_api_server_that_was_away_ends_no_leader_although_its_caches_are_old(
+    api: Api, clock: FakeClock, lost: list[str]
+) -> None:
+    fitness = Fitness()
+    election = fit_replica(api, clock, lost, fitness)
+    election.step()
+    api.fault, fitness.to_lead = ApiUnavailableError("PATCH", None, "", "away"), "broken"
+    step_for(election, clock, 600)
+    api.fault = None
+    step_for(election, clock, int(LET_GO_S) - 2)
+    assert lost == []
+    assert may_write(election)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from dracaena.controller import leadership
 from dracaena.controller.leadership import LEASE_TIMEOUT_S, Election, NotLeadingError
 from dracaena.kube.client import WRITE_TIMEOUT_S
 from dracaena.kube.errors import ApiUnavailableError, KubeError
+from dracaena.kube.freshness import STALE_S
 from dracaena.kube.lease import Lease, LeaseSpec
 from support.lease import StoredLease
 from support.timeline import EndOfTime, Interval, MachineClock, Timeline
@@ -46,6 +47,16 @@ class Faults:
     slow: list[Interval]
     clock: MachineClock
     rng: random.Random
+    broken: Sequence[Interval] = ()
+    """When the caches of the replica are not fresh."""
+
+    def unfit_to_take(self) -> str | None:
+        return "caches" if any(interval.holds(self.clock.true_s) for interval in self.broken) else None
+
+    def unfit_to_lead(self) -> str | None:
+        now_s = self.clock.true_s
+        stale = any(interval.holds(now_s) and now_s >= interval.begin_s + STALE_S for interval in self.broken)
+        return "caches" if stale else None
 
     def latency_s(self, now_s: float) -> float:
         """One way. A slow server or network holds a request back for up to half a minute."""
@@ -107,6 +118,8 @@ class Process:
             identity=self.name,
             duration_s=DURATION_S,
             on_lost=self.lost,
+            unfit_to_take=self.faults.unfit_to_take,
+            unfit_to_lead=self.faults.unfit_to_lead,
         )
         self.referee.elections[self.name] = election
         self.timeline.spawn(lambda: self.work(election))
@@ -229,7 +242,9 @@ def faults(rng: random.Random, timeline: Timeline, *, begin_s: float, survives: 
         ends = rng.choice(("crash", "stop", "neither"))
         at_s = rng.uniform(begin_s, TROUBLE_S)
         crash_s, stop_s = at_s if ends == "crash" else crash_s, at_s if ends == "stop" else stop_s
-    return Faults(begin_s, crash_s, stop_s, intervals(rng, 3), intervals(rng, 2), clock, random.Random(rng.random()))
+    own = random.Random(rng.random())
+    broken = intervals(rng, 2)
+    return Faults(begin_s, crash_s, stop_s, intervals(rng, 3), intervals(rng, 2), clock, own, broken)
 
 
 def play(seed: int) -> Referee:

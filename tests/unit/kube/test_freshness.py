@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dracaena.api.objects import Pod
-from dracaena.kube.freshness import QUIET_S, STALE_S, Freshness, cache_trouble
+from dracaena.kube.freshness import QUIET_S, STALE_S, Freshness, cache_trouble, unfollowed
 from dracaena.kube.reflector import SILENCE_S, Reflector
 from support.clock import FakeClock
 from support.kube import client_for, wait_for
@@ -134,6 +134,7 @@ class Told:
     synced: bool = True
     stale_s: float = 0.0
     last_error: str | None = None
+    followed: bool = True
 
 
 def test_trouble_names_the_cache_that_is_worst_and_those_beside_it() -> None:
@@ -147,6 +148,13 @@ def test_trouble_names_the_cache_that_is_worst_and_those_beside_it() -> None:
     never = Told("resourceclaims", synced=False)
     assert cache_trouble([worse, never]) == (
         "the first list of resourceclaims is not complete (nor are resourceslices): no answer from the API server yet"
+    )
+
+
+def test_a_cache_that_is_not_watched_is_named_with_its_last_error() -> None:
+    assert unfollowed([Told("nodes"), Told("pods")]) is None
+    assert (
+        unfollowed([Told("nodes"), Told("pods", followed=False, last_error="403")]) == "pods are not being watched: 403"
     )
 
 
