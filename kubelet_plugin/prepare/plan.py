@@ -62,6 +62,8 @@ class PreparedDevice:
         Read from the device name alone: so it is known as well of what an older release prepared, and of what a broken
         checkpoint left.
         """
+        if not self.device.startswith("mig-"):  # quicker: each claim of the node is asked at each prepare
+            return self.device
         part = _MIG_NAME.fullmatch(self.device)
         return self.device if part is None else gpu_device_name(part[1])
 
@@ -70,10 +72,15 @@ class PreparedDevice:
         """What kubelet compares with the request that a container names: a sub-request counts as its request."""
         return self.request.partition("/")[0]
 
-    @property
-    def exclusive(self) -> bool:
-        """Whether no other claim may hold this device at the same time (KEP-4381, adminAccess; KEP-5075, shareID)."""
-        return self.share_id is None and not self.admin_access
+    def goes_with(self, other: PreparedDevice) -> bool:
+        """Whether another claim may hold `other` at the same time whatever GPU that is on.
+
+        True if either is for admin access (KEP-4381), or if both are shares of one device (KEP-5075, shareID). A share
+        beside the whole device is not: who has the whole device was promised all of it.
+        """
+        if self.admin_access or other.admin_access:
+            return True
+        return self.device == other.device and self.share_id is not None and other.share_id is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,20 +166,29 @@ def holders(
 ) -> tuple[tuple[PreparedDevice, PreparedDevice, PreparedClaim], ...]:
     """Return each wanted device that another claim holds, with the device of that claim and the claim.
 
-    A MIG device is held by whoever holds its whole GPU, and a whole GPU by whoever holds a part of it. Devices for
-    admin access and shares of a device hold nothing and are held by nobody.
+    A MIG device is held by whoever holds its whole GPU, and a whole GPU by whoever holds a part of it. A share is held
+    by whoever holds the device as a whole, and the other way round; shares of one device do not hold each other.
+    Devices for admin access hold nothing and are held by nobody.
     """
+    gpus = {device.physical_gpu for device in wanted.devices if not device.admin_access}
     held: dict[DeviceName, list[tuple[PreparedDevice, PreparedClaim]]] = {}
     mine_uid = wanted.claim.uid
     for other in prepared:
         for device in other.devices:
-            # Most of many claims on one node are shares: that is asked first.
-            if device.exclusive and other.claim.uid != mine_uid:
-                held.setdefault(device.physical_gpu, []).append((device, other))
+            gpu = device.physical_gpu
+            if gpu in gpus and other.claim.uid != mine_uid:
+                held.setdefault(gpu, []).append((device, other))
     found = []
-    for mine in (device for device in wanted.devices if device.exclusive):
-        on_same_gpu = held.get(mine.physical_gpu, ())
-        overlap = next(((d, c) for d, c in on_same_gpu if _overlap(mine.device, d.device, mine.physical_gpu)), None)
+    for mine in wanted.devices:
+        gpu = mine.physical_gpu
+        overlap = next(
+            (
+                (theirs, claim)
+                for theirs, claim in held.get(gpu, ())
+                if not mine.goes_with(theirs) and _overlap(mine.device, theirs.device, gpu)
+            ),
+            None,
+        )
         if overlap is not None:
             found.append((mine, *overlap))
     return tuple(found)

@@ -196,6 +196,20 @@ def test_shares_of_one_device_go_to_several_claims(tmp_path: Path) -> None:
     assert node.state.prepare(OTHER).devices[0].share_id == "b"
 
 
+@pytest.mark.parametrize("shared_first", [True, False])
+def test_a_whole_gpu_is_not_prepared_beside_a_share_of_it(tmp_path: Path, shared_first: bool) -> None:
+    node = node_in(tmp_path)
+    share, whole = make_claim("claim", (0,), shareID="a"), make_claim("other", (0,))
+    first, second = (share, whole) if shared_first else (whole, share)
+    node.claims.put(first)
+    node.claims.put(second)
+    node.state.prepare(reference_to(first))
+    with pytest.raises(DeviceHeldError, match=f"{device_name(0)} is still held by claim {first.key}"):
+        node.state.prepare(reference_to(second))
+    node.state.unprepare(reference_to(first))
+    node.state.prepare(reference_to(second))
+
+
 @pytest.mark.parametrize("writes", range(4))
 def test_a_full_disk_fails_the_claim_and_leaves_nothing(tmp_path: Path, writes: int) -> None:
     node = node_in(tmp_path, FullDisk(writes))

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -118,10 +119,37 @@ def test_a_claim_does_not_stand_in_its_own_way() -> None:
     assert holders(prepared_claim("mine"), [prepared_claim("mine")]) == ()
 
 
-def test_admin_access_and_shares_neither_hold_nor_are_held() -> None:
-    for free in ({"admin_access": True}, {"share_id": "one"}):
-        assert holders(prepared_claim("mine", **free), [prepared_claim("other")]) == ()
-        assert holders(prepared_claim("mine"), [prepared_claim("other", **free)]) == ()
+WHOLE: dict[str, Any] = {}
+SHARE: dict[str, Any] = {"share_id": "one"}
+OTHER_SHARE: dict[str, Any] = {"share_id": "two"}
+ADMIN: dict[str, Any] = {"admin_access": True}
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "refused"),
+    [
+        (WHOLE, WHOLE, True),
+        (WHOLE, SHARE, True),
+        (SHARE, WHOLE, True),
+        (SHARE, OTHER_SHARE, False),
+        (ADMIN, WHOLE, False),
+        (ADMIN, SHARE, False),
+        (WHOLE, ADMIN, False),
+        (SHARE, ADMIN, False),
+        (ADMIN, ADMIN, False),
+    ],
+)
+def test_a_whole_device_and_a_share_of_it_refuse_each_other(
+    mine: dict[str, Any], theirs: dict[str, Any], refused: bool
+) -> None:
+    held = holders(prepared_claim("mine", **mine), [prepared_claim("other", **theirs)])
+    assert bool(held) is refused
+
+
+def test_a_share_of_a_gpu_and_a_part_of_it_refuse_each_other() -> None:
+    whole, part = f"gpu-{PARENT}", f"mig-{PARENT}-1g-5gb-0"
+    for mine, theirs in ((whole, part), (part, whole)):
+        assert holders(parts("mine", mine, **SHARE), [parts("other", theirs, **OTHER_SHARE)])
 
 
 @settings(deadline=None, derandomize=True)
