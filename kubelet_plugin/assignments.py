@@ -3,17 +3,18 @@
 Kubelet makes no call when a second pod uses a prepared claim, so both follow the pods by watch. Prepare and
 unprepare only see to it that podlist.json holds their own change before kubelet gets its answer.
 
-A pod names its claims, but a name may have gone over to another claim while the old one is still prepared. So a pod
-that was no consumer of the claim when it was prepared is listed once the API has shown that this name still is that
-claim: one read a claim, in the thread here, never while kubelet waits. What podlist.json of an earlier run says of
-such pods still holds after a restart.
+A pod names its claims, but anybody may write a name: it may have gone over to another claim while the old one is still
+prepared, or the pod may be bound to this node by hand. So a pod that was no consumer of the claim when it was prepared
+is listed once the API has shown that the claim still is that one and is reserved for this pod, which kubelet asks as
+well before it starts a container: one read a claim, in the thread here, never while kubelet waits. What podlist.json of
+an earlier run says of such pods still holds after a restart.
 """
 
 from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
@@ -56,6 +57,10 @@ GATHER_S = 0.05
 RECONCILE_EVERY_S = 60.0
 """Look at all files at least this often: podlist.json that somebody removed or changed is right again after a minute.
 Costs one read of each file and no request."""
+
+ASK_AGAIN_S = 60.0
+"""How long the answer holds that a claim is not reserved for a pod that names it. kube-scheduler reserves before it
+binds, so a pod of ours never waits for it; and who binds pods by hand costs us one read a claim and minute."""
 
 log = structlog.get_logger()
 
@@ -103,6 +108,7 @@ class Assignments:
         self._recover: Callable[[Sequence[Pod]], bool] | None = None
         self._early: dict[PodUid, tuple[Pod, ClaimUid]] = {}  # read for a claim before the watch showed them
         self._early_lock = threading.Lock()
+        self._strangers: dict[tuple[ClaimUid, PodUid], float] = {}  # for whom a claim was not reserved, and when
         self._users: Users | None = None  # of prepared claims, replaced whole, never changed; None: not read yet
         self._worker = Worker("assignments", self._run, clock)
 
@@ -251,26 +257,43 @@ class Assignments:
         Returns whether something new is known, and why some stay unknown. The pods were seen before the claims are
         read: a pod that comes later may mean a later claim.
         """
-        unknown: dict[ClaimUid, set[PodUid]] = {}
-        for each in grants:
-            for uid in each.unknown:
-                unknown.setdefault(uid, set()).add(PodUid(each.pod.metadata.uid))
+        unknown = self._unknown_users(grants)
         found: dict[ClaimUid, set[PodUid]] = {}
         failures: list[DracaenaError] = []
         for claim in (p.claim for p in prepared if p.claim.uid in unknown):
+            asked = unknown[claim.uid]
             try:
-                self._claims.read_claim(claim)
+                mine = asked & _consumers(self._claims.read_claim(claim))
             except ClaimGoneError:
-                log.debug("pods of another claim of that name are not listed", claim=str(claim), claim_uid=claim.uid)
+                mine = set()
             except DracaenaError as error:
                 failures.append(error)
-            else:
-                found[claim.uid] = unknown[claim.uid]
+                continue
+            if mine:
+                found[claim.uid] = mine
+            if strangers := asked - mine:
+                log.debug(
+                    "pods for which the claim is not reserved are not listed", claim=str(claim), pods=sorted(strangers)
+                )
+                now_s = self._clock.monotonic()
+                self._strangers.update({(claim.uid, pod): now_s for pod in strangers})
         if found:
             with self._lock.hold():
                 seen = self._users_so_far()
                 self._users = {**seen, **{uid: seen.get(uid, frozenset()) | pods for uid, pods in found.items()}}
         return bool(found), failures
+
+    def _unknown_users(self, grants: Sequence[PodGrants]) -> Mapping[ClaimUid, set[PodUid]]:
+        """Return which pods to ask about, by the claim that they name; not those that were refused of late."""
+        since_s = self._clock.monotonic() - ASK_AGAIN_S
+        self._strangers = {who: at_s for who, at_s in self._strangers.items() if at_s > since_s}
+        unknown: dict[ClaimUid, set[PodUid]] = {}
+        for each in grants:
+            pod = PodUid(each.pod.metadata.uid)
+            for uid in each.unknown:
+                if (uid, pod) not in self._strangers:
+                    unknown.setdefault(uid, set()).add(pod)
+        return unknown
 
     def _forget_users(self) -> None:
         """Drop claims that are not prepared any more, and pods that are gone. Called with the node's lock held."""
@@ -345,3 +368,8 @@ class Assignments:
     def _try_again(self) -> None:
         self._worker.notice()
         self._worker.pause(self._backoff.next_s())
+
+
+def _consumers(claim: ResourceClaim) -> set[PodUid]:
+    """Return the pods for which a claim is reserved."""
+    return {PodUid(consumer.uid) for consumer in claim.status.reserved_for if consumer.resource == "pods"}

@@ -9,12 +9,14 @@ import pytest
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.objects import Pod
 from dracaena.api.podlist import PodlistEntry, decode_podlist, encode_podlist
-from dracaena.kubelet_plugin.assignments import RECONCILE_EVERY_S
+from dracaena.kubelet_plugin.assignments import ASK_AGAIN_S, RECONCILE_EVERY_S
 from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
 from support.kube import wait_for
 from support.plugin import FakeClaims, FakePods, PluginNode, gpu_uuid, make_claim, make_pod, reference_to
 
 CLAIM = make_claim(devices=(0,), reserved_for={"pod": "pod-uid"})
+SHARED = make_claim(devices=(0,), reserved_for={name: f"{name}-uid" for name in ("pod", "second", "third")})
+"""The same claim once it is reserved for more pods."""
 
 
 def node_in(folder: Path, pods: FakePods | None = None) -> PluginNode:
@@ -29,10 +31,42 @@ def listed(folder: Path) -> list[str]:
 def test_second_pod_on_a_prepared_claim_is_listed_and_annotated(tmp_path: Path) -> None:
     node = node_in(tmp_path)
     node.state.prepare(reference_to(CLAIM))
+    node.claims.put(SHARED)
     node.pods.add(make_pod("second"))
     node.assignments.reconcile()
     assert listed(tmp_path) == ["pod/main", "second/main"]
     assert node.pods.annotations("second")["gpu.dracaena.dev/uuids"] == gpu_uuid(0)
+
+
+def test_a_pod_for_which_the_claim_is_not_reserved_is_neither_listed_nor_annotated(tmp_path: Path) -> None:
+    node = node_in(tmp_path, FakePods(make_pod(), make_pod("intruder", phase="Pending")))
+    node.state.prepare(reference_to(CLAIM))
+    node.assignments.reconcile()
+    assert listed(tmp_path) == ["pod/main"]
+    assert node.pods.annotations("intruder") == {}
+
+
+def test_pods_that_name_a_claim_of_others_cost_one_read_a_claim_and_minute(tmp_path: Path) -> None:
+    node = node_in(tmp_path, FakePods(make_pod(), *(make_pod(f"intruder-{n}") for n in range(5))))
+    node.state.prepare(reference_to(CLAIM))
+    before = node.claims.reads
+    for _ in range(3):
+        node.assignments.reconcile()
+    assert node.claims.reads == before + 1
+    node.clock.advance(ASK_AGAIN_S)
+    node.assignments.reconcile()
+    assert node.claims.reads == before + 2
+
+
+def test_a_pod_that_came_before_its_reservation_is_listed_within_a_minute_of_it(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    node.state.prepare(reference_to(CLAIM))
+    node.pods.add(make_pod("second"))
+    node.assignments.reconcile()
+    node.claims.put(SHARED)
+    node.clock.advance(ASK_AGAIN_S)
+    node.assignments.reconcile()
+    assert listed(tmp_path) == ["pod/main", "second/main"]
 
 
 def test_a_pod_whose_claim_only_has_the_name_of_a_prepared_one_is_neither_listed_nor_annotated(tmp_path: Path) -> None:
@@ -59,6 +93,7 @@ def test_the_claim_is_read_once_for_all_later_pods_and_not_again(tmp_path: Path)
     node.state.prepare(reference_to(CLAIM))
     node.assignments.reconcile()
     before = node.claims.reads
+    node.claims.put(SHARED)
     node.pods.add(make_pod("second"))
     node.pods.add(make_pod("third"))
     for _ in range(3):
@@ -70,6 +105,7 @@ def test_the_claim_is_read_once_for_all_later_pods_and_not_again(tmp_path: Path)
 def test_a_later_pod_is_listed_once_the_api_answers_and_the_others_at_once(tmp_path: Path) -> None:
     node = node_in(tmp_path)
     node.state.prepare(reference_to(CLAIM))
+    node.claims.put(SHARED)
     node.pods.add(make_pod("second"))
     node.claims.unavailable = True
     with pytest.raises(TemporaryError, match="no answer"):
@@ -83,6 +119,7 @@ def test_a_later_pod_is_listed_once_the_api_answers_and_the_others_at_once(tmp_p
 def test_a_later_pod_stays_listed_over_a_restart_without_an_api(tmp_path: Path) -> None:
     node = node_in(tmp_path)
     node.state.prepare(reference_to(CLAIM))
+    node.claims.put(SHARED)
     node.pods.add(make_pod("second"))
     node.assignments.reconcile()
     restarted = node_in(tmp_path, node.pods)
@@ -96,6 +133,7 @@ def test_prepare_of_another_claim_keeps_a_later_pod_and_asks_nothing_about_it(tm
     node = node_in(tmp_path)
     node.claims.put(other)
     node.state.prepare(reference_to(CLAIM))
+    node.claims.put(SHARED)
     node.pods.add(make_pod("second"))
     node.assignments.reconcile()
     before = node.claims.reads
@@ -134,6 +172,7 @@ def test_nothing_is_written_when_nothing_changed(tmp_path: Path) -> None:
 
 def test_a_pod_that_cannot_be_annotated_does_not_hinder_the_others(tmp_path: Path) -> None:
     node = node_in(tmp_path, FakePods(make_pod("a"), make_pod("b")))
+    node.claims.put(make_claim(devices=(0,), reserved_for={"a": "a-uid", "b": "b-uid"}))
     node.state.prepare(reference_to(CLAIM))
     node.pods.failures = 1
     with pytest.raises(TemporaryError):
@@ -194,6 +233,7 @@ def test_the_thread_follows_pods_and_tries_again_after_failures(tmp_path: Path) 
 
         wait_for(in_time(node, annotated), "the pod is annotated although the first try failed")
         second = make_pod("second")
+        node.claims.put(SHARED)
         node.pods.add(second)
         node.assignments.pod_changed(None, second)
         both = ["pod/main", "second/main"]

@@ -74,7 +74,7 @@ def test_a_claim_that_is_gone_stays_while_its_pod_may_run(tmp_path: Path) -> Non
 
 def test_a_claim_that_is_gone_stays_while_a_pod_that_came_later_may_run(tmp_path: Path) -> None:
     later = make_pod("later")
-    node = prepared_node(tmp_path, later)
+    node = prepared_node(tmp_path, later, claim=make_claim(devices=(0, 1), reserved_for={"later": "later-uid"}))
     node.assignments.reconcile()  # the claim is there still, so the pod is known to use it
     node.claims.by_key.pop(CLAIM.key)
     sweep_after_grace(node)
