@@ -183,10 +183,22 @@ class ExtendedResourceClaimStatus(Wire, frozen=True):
     request_mappings: list[ContainerRequestMapping] = []
 
 
+class ContainerStateDetail(Wire, frozen=True):
+    """state.running, state.terminated: that it is there says all that is read."""
+
+
+class ContainerState(Wire, frozen=True):
+    """containerStatuses[].state: one of its fields is set; none means that the container waits."""
+
+    running: ContainerStateDetail | None = None
+    terminated: ContainerStateDetail | None = None
+
+
 class ContainerStatus(Wire, frozen=True):
-    """status.containerStatuses[] and status.initContainerStatuses[]: what a resize has come to."""
+    """status.containerStatuses[] and status.initContainerStatuses[]: what runs, and what a resize has come to."""
 
     name: str = ""
+    state: ContainerState = ContainerState()
     allocated_resources: Quantities = {}
     resources: ResourceRequests | None = None
 

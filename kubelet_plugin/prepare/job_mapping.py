@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from dracaena.api.objects import Pod
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, PreparedDevice
-from dracaena.kubelet_plugin.prepare.podlist import by_name, grants_of_pod
+from dracaena.kubelet_plugin.prepare.podlist import by_name, grants_of_pod, used_now
 
 _FILE_NAME = re.compile(r"[0-9]+([.][0-9]+)?")
 """The names that the exporter reads; the hidden names of half-written files are none."""
@@ -23,14 +23,14 @@ def is_job_file(name: str) -> bool:
 
 
 def job_files(pods: Iterable[Pod], prepared: Sequence[PreparedClaim]) -> Mapping[str, bytes]:
-    """Return the files of all GPUs that containers have, by name; lines sorted, each once.
+    """Return the files of all GPUs that containers use now, by name; lines sorted, each once.
 
     Left out is a device whose number was not kept (see PreparedDevice).
     """
     claims = by_name(prepared)
     jobs: dict[str, set[str]] = {}
     for pod in pods:
-        for container, grants in grants_of_pod(pod, claims).items():
+        for container, grants in used_now(pod, grants_of_pod(pod, claims)).items():
             job = f"{pod.metadata.namespace}/{pod.metadata.name}/{container}"
             for name in (_file_name(device) for grant in grants for device in grant.devices):
                 if name is not None:

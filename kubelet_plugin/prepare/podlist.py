@@ -94,6 +94,21 @@ def grants_of_pod(pod: Pod, prepared: ClaimsByName) -> Mapping[str, tuple[Grant,
     return grants
 
 
+def used_now(pod: Pod, grants: Mapping[str, tuple[Grant, ...]]) -> Mapping[str, tuple[Grant, ...]]:
+    """Return the grants of those containers of a pod that use their GPUs now: what monitoring counts for a container.
+
+    Readers know a GPU by one container, some by the first that names it and some by the last, so one that has ended,
+    as init containers do, must not be among them. While one of the pod's containers is known to run, those that wait
+    for it are left out as well; before that all are listed, as what runs is told a moment after it started.
+    """
+    states = {
+        status.name: status.state for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    }
+    running = {name for name in grants if name in states and states[name].running is not None}
+    ended = {name for name in grants if name in states and states[name].terminated is not None}
+    return {name: given for name, given in grants.items() if (name in running if running else name not in ended)}
+
+
 def claims_of_pod(pod: Pod, prepared: ClaimsByName) -> Mapping[str, PreparedClaim]:
     """Return the prepared claims of a pod by the names that its containers use (spec.resourceClaims[].name).
 
@@ -141,7 +156,7 @@ def with_users(prepared: PreparedClaim, users: Users) -> PreparedClaim:
 
 
 def pod_entries(pod: Pod, prepared: ClaimsByName, form: GpuForm = GpuForm.UUID) -> tuple[PodlistEntry, ...]:
-    """Return one entry of podlist.json for each container of a pod that has GPUs, sorted by container."""
+    """Return one entry of podlist.json for each container of a pod that uses GPUs now, sorted by container."""
     return tuple(
         PodlistEntry(
             name=pod.metadata.name,
@@ -152,7 +167,7 @@ def pod_entries(pod: Pod, prepared: ClaimsByName, form: GpuForm = GpuForm.UUID) 
             claims=tuple(sorted({grant.claim for grant in grants})),
             mig=dict(sorted((gpu_name(d, form), d.parent_uuid) for d in _devices(grants) if d.parent_uuid is not None)),
         )
-        for container, grants in grants_of_pod(pod, prepared).items()
+        for container, grants in used_now(pod, grants_of_pod(pod, prepared)).items()
     )
 
 

@@ -10,7 +10,13 @@ import msgspec
 import pytest
 
 from dracaena.api.names import ClaimUid, PodUid
-from dracaena.api.objects import ContainerRequestMapping, ExtendedResourceClaimStatus, Pod
+from dracaena.api.objects import (
+    ContainerRequestMapping,
+    ContainerState,
+    ContainerStatus,
+    ExtendedResourceClaimStatus,
+    Pod,
+)
 from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
 from dracaena.kubelet_plugin.prepare.job_mapping import is_job_file, job_files
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
@@ -43,6 +49,53 @@ def test_a_container_lists_its_claims_gpus_in_the_order_of_the_allocation() -> N
 def test_several_containers_and_init_containers_are_listed_sorted() -> None:
     pod = make_pod(containers={"z": [("claim", "")], "a": [("claim", "")], "none": []}, init={"m": [("claim", "")]})
     assert [container for _, container, _ in listed([pod], prepared_claim())] == ["a", "m", "z"]
+
+
+def in_states(pod: Pod, **states: str) -> Pod:
+    """A pod whose containers are in these states (running, terminated, waiting)."""
+    found = {
+        name: ContainerStatus(name, msgspec.convert({state: {}}, ContainerState)) for name, state in states.items()
+    }
+    status = msgspec.structs.replace(
+        pod.status,
+        init_container_statuses=[found[c.name] for c in pod.spec.init_containers if c.name in found],
+        container_statuses=[found[c.name] for c in pod.spec.containers if c.name in found],
+    )
+    return msgspec.structs.replace(pod, status=status)
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ({}, ["main", "side", "warmup"]),
+        ({"warmup": "waiting", "main": "waiting", "side": "waiting"}, ["main", "side", "warmup"]),
+        ({"warmup": "running", "main": "waiting", "side": "waiting"}, ["warmup"]),
+        ({"warmup": "terminated", "main": "waiting", "side": "waiting"}, ["main", "side"]),
+        ({"warmup": "terminated", "main": "running", "side": "waiting"}, ["main"]),
+        ({"warmup": "terminated", "main": "running", "side": "running"}, ["main", "side"]),
+        ({"warmup": "terminated", "main": "terminated", "side": "running"}, ["side"]),
+        ({"warmup": "running", "main": "running", "side": "running"}, ["main", "side", "warmup"]),  # a sidecar
+        ({"warmup": "terminated", "main": "terminated", "side": "terminated"}, []),
+    ],
+)
+def test_containers_that_ended_or_wait_for_others_leave_the_list_and_the_job_mapping(
+    states: dict[str, str], expected: list[str]
+) -> None:
+    uses = [("claim", "")]
+    pod = in_states(make_pod(containers={"main": uses, "side": uses}, init={"warmup": uses}), **states)
+    claim = prepared_claim("claim", (4,), index=3)
+    assert [container for _, container, _ in listed([pod], claim)] == expected
+    jobs = {"3": "".join(f"default/pod/{name}\n" for name in expected).encode()} if expected else {}
+    assert job_files([pod], [claim]) == jobs
+    told = pod_annotations(pod, by_name([claim]), DRIVER)["gpu.dracaena.dev/devices"]
+    assert told is not None
+    assert set(json.loads(told)) == {"main", "side", "warmup"}  # what was granted does not change with that
+
+
+def test_a_running_container_without_gpus_hides_nobody() -> None:
+    pod = make_pod(containers={"main": [("claim", "")], "none": []}, init={"warmup": [("claim", "")]})
+    pod = in_states(pod, warmup="terminated", main="waiting", none="running")
+    assert [container for _, container, _ in listed([pod], prepared_claim())] == ["main"]
 
 
 def test_a_container_that_names_a_request_has_only_its_gpus() -> None:
