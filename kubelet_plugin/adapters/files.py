@@ -13,6 +13,10 @@ synced either, half a file. Nothing of what a prepare writes needs more, because
 
 So those are not synced (docs/design/0015-no-fsync.md). What is read in a later boot is: it is `synced` before it is
 put in its place.
+
+We write as root, some of it into folders that others have a hand in (the job mapping is an admin's own folder). So a
+file is made anew under a name that nobody else has, never through a link, and below the folder that was opened; and a
+folder that somebody else could put a link in the place of is refused.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import errno
 import fcntl
 import os
 import secrets
+import stat
 import time
 from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
@@ -35,6 +40,12 @@ _TEMPORARY_ERRNOS = frozenset(
 
 TICK_NS = 50_000_000
 """The kernel takes the times of files from a clock that moves each 1 to 10 ms; a few of its steps."""
+
+_PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""For files that we open: never what a link leads to, and no waiting for the other end of a pipe."""
+
+_CREATE_TRIES = 3
+"""Who makes a file of our hidden name again each time we removed it does so on purpose."""
 
 _HALF_WRITTEN = ".tmp"
 """End of the hidden name under which a file is written before it is put in its place."""
@@ -53,13 +64,13 @@ class FileSteps:
         """Make content durable."""
         os.fsync(descriptor)
 
-    def rename(self, source: Path, target: Path) -> None:
-        """Put source in the place of target at once."""
-        os.replace(source, target)
+    def rename(self, source: Path, target: Path, folder: int) -> None:
+        """Put source in the place of target at once. `folder` is the descriptor of the folder of both."""
+        os.replace(source.name, target.name, src_dir_fd=folder, dst_dir_fd=folder)
 
-    def remove(self, path: Path) -> None:
-        """Remove a file that is there."""
-        os.unlink(path)
+    def remove(self, path: Path, folder: int) -> None:
+        """Remove a file that is there. `folder` is the descriptor of its folder."""
+        os.unlink(path.name, dir_fd=folder)
 
     def remove_folder(self, path: Path) -> None:
         """Remove a folder that is there and empty."""
@@ -91,6 +102,7 @@ class DocumentFolder:
         self._steps = steps or FileSteps()
         self._synced = synced
         self._put = self._overwrite if in_place else self._replace
+        self._looked_at: tuple[int, int] | None = None  # device and inode of the folder that is known to be ours
 
     def names(self, suffix: str) -> tuple[str, ...]:
         """Return the names of all files that end so, sorted; half-written ones (hidden) are not among them.
@@ -148,13 +160,21 @@ class DocumentFolder:
         return (seen.st_dev, seen.st_ino, seen.st_mtime_ns)
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's content, None when there is none."""
+        """Return a file's content, None when there is none. A link is not followed, it is an error."""
         path = self.folder / name
         with _our_errors("read", path):
             try:
-                return path.read_bytes()
+                descriptor = os.open(path, os.O_RDONLY | _PLAIN)
             except (FileNotFoundError, NotADirectoryError):
                 return None
+            except OSError as error:
+                if error.errno == errno.ELOOP:
+                    raise OSError(errno.ELOOP, "it is a link, expected a file; remove it") from error
+                raise
+            with open(descriptor, "rb") as file:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise OSError(errno.EINVAL, "it is not a plain file; remove it")
+                return file.read()
 
     def write(self, name: str, data: bytes) -> None:
         """Replace a file: readers see the old content or the new one, also after a crash of this process.
@@ -162,25 +182,23 @@ class DocumentFolder:
         In place the file is overwritten: after a crash it may hold a part of both.
         """
         path = self.folder / name
-        with _our_errors("write", path):
-            try:
-                self._put(path, data)
-            except FileNotFoundError:  # the folder is nearly always there
-                self.folder.mkdir(parents=True, exist_ok=True)
-                self._put(path, data)
+        with _our_errors("write", path), self._opened(make=True) as folder:
+            self._put(path, data, folder)
 
     def try_to_write(self, prefix: str = "") -> None:
         """Make and remove an empty hidden file, and the folder before it; remove_half_written(prefix) finds it too."""
-        path = self.folder / f".{prefix}try{_HALF_WRITTEN}"
-        with _our_errors("write to", self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, self._mode))
-            path.unlink()
+        name = f".{prefix}try{_HALF_WRITTEN}"
+        with _our_errors("write to", self.folder), self._opened(make=True) as folder:
+            os.close(self._create(name, folder))
+            os.unlink(name, dir_fd=folder)
 
     def write_if_changed(self, name: str, data: bytes) -> bool:
         """Replace a file unless it has this content already; return whether it was written."""
-        if self.read(name) == data:
-            return False
+        try:
+            if self.read(name) == data:
+                return False
+        except PermanentError:
+            pass  # a link or a pipe, say: what is put in its place is a file
         self.write(name, data)
         return True
 
@@ -190,7 +208,8 @@ class DocumentFolder:
         with _our_errors("remove", path):
             try:
                 os.lstat(path)  # a read-only file system refuses to remove (EROFS) before it looks what is there
-                self._steps.remove(path)
+                with self._opened() as folder:
+                    self._steps.remove(path, folder)
             except (FileNotFoundError, NotADirectoryError):
                 return
 
@@ -209,12 +228,45 @@ class DocumentFolder:
             self.remove(name)
         return left
 
-    def _replace(self, path: Path, data: bytes) -> None:
-        # One fixed hidden name a file: a crash leaves at most one, and the next write takes it over. Two writers of
+    @contextlib.contextmanager
+    def _opened(self, *, make: bool = False) -> Iterator[int]:
+        """Open the folder for a block: what is written in it goes below this folder, whatever its path says then."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        try:
+            folder = os.open(self.folder, flags)
+        except FileNotFoundError:  # the folder is nearly always there
+            if not make:
+                raise
+            self.folder.mkdir(parents=True, exist_ok=True)
+            folder = os.open(self.folder, flags)
+        try:
+            self._refuse_folder_of_others(folder)
+            yield folder
+        finally:
+            os.close(folder)
+
+    def _refuse_folder_of_others(self, folder: int) -> None:
+        """Look once at each folder that the path leads to: that one cannot become another."""
+        seen = os.fstat(folder)
+        if (seen.st_dev, seen.st_ino) != self._looked_at:
+            _refuse_folder_of_others(self.folder)
+            self._looked_at = (seen.st_dev, seen.st_ino)
+
+    def _create(self, name: str, folder: int) -> int:
+        """Make a file that was not there and return its descriptor; what has its name, a link say, is removed."""
+        for _ in range(_CREATE_TRIES):
+            try:
+                return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN, self._mode, dir_fd=folder)
+            except FileExistsError:
+                os.unlink(name, dir_fd=folder)
+        raise OSError(errno.EEXIST, f"somebody else keeps making {name} there")
+
+    def _replace(self, path: Path, data: bytes, folder: int) -> None:
+        # One fixed hidden name a file: a crash leaves at most one, and the next write takes its place. Two writers of
         # one file do not meet: they hold the plugin's lock.
         temporary = self.folder / f".{path.name}{_HALF_WRITTEN}"
+        descriptor = self._create(temporary.name, folder)
         try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, self._mode)
             try:
                 self._steps.write(descriptor, data)
                 os.fchmod(descriptor, self._mode)  # whatever the umask: monitoring reads podlist.json without root
@@ -222,14 +274,14 @@ class DocumentFolder:
                     self._steps.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            self._steps.rename(temporary, path)
+            self._steps.rename(temporary, path, folder)
         except BaseException:
             with contextlib.suppress(OSError):
-                temporary.unlink()
+                os.unlink(temporary.name, dir_fd=folder)
             raise
 
-    def _overwrite(self, path: Path, data: bytes) -> None:
-        lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode)
+    def _overwrite(self, path: Path, data: bytes, folder: int) -> None:
+        lock = self._open_ours(f".{path.name}.lock", folder)
         try:
             os.fchmod(lock, self._mode)  # readers without root shall be able to lock
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -239,7 +291,7 @@ class DocumentFolder:
             os.close(lock)
             raise
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode)
+            descriptor = self._open_ours(path.name, folder)
             try:
                 self._steps.write(descriptor, data)
                 os.ftruncate(descriptor, len(data))
@@ -250,6 +302,15 @@ class DocumentFolder:
                 os.close(descriptor)
         finally:
             os.close(lock)
+
+    def _open_ours(self, name: str, folder: int) -> int:
+        """Open a file to change it in place, or make it: a plain one with one name, or it might be another's file."""
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | _PLAIN, self._mode, dir_fd=folder)
+        seen = os.fstat(descriptor)
+        if stat.S_ISREG(seen.st_mode) and seen.st_nlink == 1:
+            return descriptor
+        os.close(descriptor)
+        raise OSError(errno.ELOOP, f"{name} is not a plain file of one name; remove it")
 
 
 class DocumentTree:
@@ -325,6 +386,27 @@ class DocumentTree:
                         raise
                     return
             folder = folder.parent
+
+
+def _refuse_folder_of_others(folder: Path) -> None:
+    """Raise OSError if we are root and others may change this folder or put a link in its place.
+
+    A folder that all may write to is fine where each may only remove his own (sticky, as /tmp), as is all below it.
+    """
+    if os.geteuid() != 0:
+        return  # whatever a link leads to is then changed with the rights of the one who started us
+    for path in dict.fromkeys((folder.absolute(), Path(os.path.realpath(folder)))):
+        for place in (path, *path.parents):
+            seen = place.stat()
+            others_write = seen.st_mode & stat.S_IWOTH or (seen.st_mode & stat.S_IWGRP and seen.st_gid != 0)
+            owner = seen.st_uid or place.lstat().st_uid
+            if owner != 0:
+                raise OSError(errno.EPERM, f"{place} belongs to user {owner}, expected root: chown -h root {place}")
+            if others_write and not seen.st_mode & stat.S_ISVTX:
+                mode = f"{stat.S_IMODE(seen.st_mode):o}"
+                raise OSError(
+                    errno.EPERM, f"users other than root may write to {place} (mode {mode}): chmod go-w {place}"
+                )
 
 
 def _stamp(seen: os.stat_result, settled_ns: int) -> Hashable:

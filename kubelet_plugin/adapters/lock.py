@@ -48,7 +48,7 @@ class FileLock:
         return True
 
     def _open(self) -> int:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             return os.open(self.path, flags, 0o600)
         except FileNotFoundError:  # the folder is nearly always there

@@ -40,11 +40,11 @@ class KilledAt(FileSteps):
     def fsync(self, descriptor: int) -> None:
         self._step(lambda: super(KilledAt, self).fsync(descriptor))
 
-    def rename(self, source: Path, target: Path) -> None:
-        self._step(lambda: super(KilledAt, self).rename(source, target))
+    def rename(self, source: Path, target: Path, folder: int) -> None:
+        self._step(lambda: super(KilledAt, self).rename(source, target, folder))
 
-    def remove(self, path: Path) -> None:
-        self._step(lambda: super(KilledAt, self).remove(path))
+    def remove(self, path: Path, folder: int) -> None:
+        self._step(lambda: super(KilledAt, self).remove(path, folder))
 
     def remove_folder(self, path: Path) -> None:
         self._step(lambda: super(KilledAt, self).remove_folder(path))

@@ -34,14 +34,14 @@ class Refusing(FileSteps):
         self._step(Path(f"/proc/self/fd/{descriptor}").readlink())
         super().write(descriptor, data)
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, source: Path, target: Path, folder: int) -> None:
         self._step(target)
-        super().rename(source, target)
+        super().rename(source, target, folder)
 
-    def remove(self, path: Path) -> None:
+    def remove(self, path: Path, folder: int) -> None:
         if self._code == errno.EROFS:
             self._step(path)
-        super().remove(path)
+        super().remove(path, folder)
 
     def _step(self, path: Path) -> None:
         if self._below is not None and self._below not in path.parents:

@@ -32,11 +32,11 @@ class FailingSteps(FileSteps):
 
     fails = False
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, source: Path, target: Path, folder: int) -> None:
         if self.fails:
             self.fails = False
             raise OSError(28, "No space left on device")
-        super().rename(source, target)
+        super().rename(source, target, folder)
 
 
 def instance(folder: Path, lock: ThreadLock, steps: FileSteps | None = None) -> Checkpoints:

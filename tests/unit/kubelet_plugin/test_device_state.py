@@ -61,25 +61,25 @@ class Steps(FileSteps):
     def __init__(self) -> None:
         self.done: list[str] = []
 
-    def rename(self, source: Path, target: Path) -> None:
-        super().rename(source, target)
+    def rename(self, source: Path, target: Path, folder: int) -> None:
+        super().rename(source, target, folder)
         self.done.append(target.name)
 
-    def remove(self, path: Path) -> None:
-        super().remove(path)
+    def remove(self, path: Path, folder: int) -> None:
+        super().remove(path, folder)
         self.done.append(f"-{path.name}")
 
 
 class ReadOnlyCdi(FileSteps):
     """The CDI folder is on a file system that takes no change; all others take them."""
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, source: Path, target: Path, folder: int) -> None:
         self._refuse(target)
-        super().rename(source, target)
+        super().rename(source, target, folder)
 
-    def remove(self, path: Path) -> None:
+    def remove(self, path: Path, folder: int) -> None:
         self._refuse(path)
-        super().remove(path)
+        super().remove(path, folder)
 
     def _refuse(self, path: Path) -> None:
         if path.parent.name == "cdi":
@@ -276,10 +276,10 @@ def test_a_cdi_folder_that_cannot_even_be_looked_into_locks_no_device(tmp_path: 
 
 def test_a_first_preparation_whose_spec_cannot_be_removed_again_keeps_its_checkpoint(tmp_path: Path) -> None:
     class Stuck(ReadOnlyCdi):
-        def rename(self, source: Path, target: Path) -> None:
+        def rename(self, source: Path, target: Path, folder: int) -> None:
             if target.name == Path(PODLIST).name:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            FileSteps.rename(self, source, target)
+            FileSteps.rename(self, source, target, folder)
 
     node = node_in(tmp_path, Stuck())
     with pytest.raises(TemporaryError, match="No space left on device"):

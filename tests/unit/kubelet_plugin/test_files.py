@@ -35,13 +35,13 @@ class FailAt(FileSteps):
         self._fail("fsync")
         super().fsync(descriptor)
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, source: Path, target: Path, folder: int) -> None:
         self._fail("rename")
-        super().rename(source, target)
+        super().rename(source, target, folder)
 
-    def remove(self, path: Path) -> None:
+    def remove(self, path: Path, folder: int) -> None:
         self._fail("remove")
-        super().remove(path)
+        super().remove(path, folder)
 
 
 def test_written_content_is_read_back_and_the_folder_is_made(tmp_path: Path) -> None:
@@ -70,9 +70,9 @@ def test_a_content_is_synced_before_it_is_put_in_its_place(tmp_path: Path) -> No
         def fsync(self, descriptor: int) -> None:
             self.seen += ("fsync",)
 
-        def rename(self, source: Path, target: Path) -> None:
+        def rename(self, source: Path, target: Path, folder: int) -> None:
             self.seen += ("rename",)
-            super().rename(source, target)
+            super().rename(source, target, folder)
 
     steps = Watched()
     DocumentFolder(tmp_path, steps=steps).write("x.json", b"1")
