@@ -203,15 +203,13 @@ class HealthMonitor:
 
     def _note_event(self, event: GpuEvent) -> None:
         divided = {device.gpu for device in self._devices if device.gpu_instance is not None}
-        # Without a name it may be any GPU: all are held back until polls have shown them well.
-        for uuid in [event.uuid] if event.uuid is not None else [d.gpu for d in self._devices]:
-            about = event if uuid in divided else replace(event, gpu_instance=None)
-            fault = xid_fault(about, self._rules)
-            if fault is not None:
-                log.warning("XID", gpu=uuid, xid=event.xid, gpu_instance=event.gpu_instance)
-                self._health[uuid] = noted(self._health.get(uuid, GpuHealth()), fault)
-        if event.xid is not None:
-            self._metrics.xids.labels(str(event.xid)).inc()
+        about = event if event.uuid in divided else replace(event, gpu_instance=None)
+        fault = xid_fault(about, self._rules)
+        if fault is None:
+            return
+        log.warning("XID", gpu=event.uuid, xid=event.xid, gpu_instance=event.gpu_instance)
+        self._health[event.uuid] = noted(self._health.get(event.uuid, GpuHealth()), fault)
+        self._metrics.xids.labels(str(event.xid)).inc()
 
     def _poll(self) -> None:
         try:

@@ -462,6 +462,7 @@ def _nvml(settings: PluginSettings, metrics: PluginMetrics) -> NodeSource:
         settings.node_name,
         driver_root=settings.driver_root_mount or settings.driver_root or "/",
         on_error=lambda call, error: metrics.nvml_errors.labels(call, error).inc(),
+        listens=settings.watch_health,
     )
 
 

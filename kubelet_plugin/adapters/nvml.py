@@ -47,26 +47,27 @@ class NvmlReader:
     def __init__(self, library: NvmlLibrary) -> None:
         self._library = library
         self._left_out: dict[LeftOut, None] = {}
-        self._every_gpu_answered = True
+        self.every_gpu_answered = True
+        """Whether the last reading left no GPU out."""
         self.doing = ""
 
     def read(self) -> NodeInventory:
         """Return the inventory without what sysfs adds. Cost: some hundred calls of microseconds each.
 
         Raises NvmlError when the driver is not ready, or when it does not tell how many GPUs there are or not one
-        of them can be asked. One GPU of several that cannot be asked is left out, and remembered. After each of these
-        NVML is opened anew by the next reading: the handles may be those of a driver that was reloaded, and a GPU that
-        fell off the bus can be reset only while nobody holds it.
+        of them can be asked; then NVML is closed, for the handles may be those of a driver that was reloaded. One GPU
+        of several that cannot be asked is left out, and remembered; NVML stays open, for the events of the others.
         """
         self._left_out = {}
-        self._every_gpu_answered = False
+        self.every_gpu_answered = False
         self.doing = "nvmlInit"
         try:
             self._library.open()
             return self._read()
+        except NvmlError:
+            self._library.close()
+            raise
         finally:
-            if not self._every_gpu_answered:
-                self._library.close()
             self.doing = ""
 
     @property
@@ -104,7 +105,7 @@ class NvmlReader:
                 self._left_out[LeftOut(f"GPU {index}", self.doing, reason)] = None
         if refusals and not gpus:
             raise refusals[0]
-        self._every_gpu_answered = not refusals
+        self.every_gpu_answered = not refusals
         return gpus
 
     def _gpu(self, index: int) -> _Gpu:

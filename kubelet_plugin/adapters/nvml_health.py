@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import pynvml
@@ -25,7 +25,7 @@ EVENT_TYPES = (
 """Only XIDs carry a meaning of their own; the others make the states worth a look at once."""
 
 MAX_EVENTS = 256
-"""Taken at one look: a GPU that floods events must not keep the driver's thread for ever."""
+"""Taken of one GPU at one look: one that floods events must not keep the driver's thread for ever."""
 
 _WHOLE_GPU = 0xFFFFFFFF
 _RECOVERY_ACTION_FIELD = 230
@@ -39,54 +39,57 @@ class _LostError(Exception):
     """NVML says that the GPU is gone."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Unwatched:
+    """Why no event set hears of a GPU."""
+
+    reason: str
+    lasting: bool
+
+
 class NvmlHealth:
-    """Looks through a library that others open and close too. One thread at a time; `doing` may be read by others."""
+    """Looks through a library that others open and close too. One thread at a time; `doing` may be read by others.
+
+    Each GPU has an event set of its own: nvmlEventSetWait fails for a whole set as soon as one GPU of it is lost, and
+    NVML has no call that takes a GPU out of a set.
+    """
 
     def __init__(self, library: NvmlLibrary) -> None:
         self._library = library
+        library.before_close = self._let_go
         self._session = 0
-        self._set: Any = None
-        self._uuids: dict[int, str] = {}  # by handle: an event names its GPU by it, also one that is lost
-        self._unwatched: dict[str, str] = {}
+        self._sets: dict[str, Any] = {}
+        self._unwatched: dict[str, _Unwatched] = {}
+        self._kept: list[GpuEvent] = []
         self.doing = ""
 
     def events(self) -> tuple[GpuEvent, ...]:
         """Return what happened since the last look, without waiting; nothing before the first poll() of a session.
 
-        Raises NvmlError when events cannot be read. The next poll() asks for them anew.
+        A GPU whose events cannot be read counts as unwatched in the next poll(), which asks for them anew. One that is
+        lost is an event too, so that the poll comes at once.
         """
-        if self._set is None or not self._library.is_open or self._session != self._library.session:
-            return ()
-        found: list[GpuEvent] = []
-        self.doing = "nvmlEventSetWait"
-        try:
-            while len(found) < MAX_EVENTS:
-                found.append(self._event(pynvml.nvmlEventSetWait_v2(self._set, 0)))
-        except pynvml.NVMLError as error:
-            if error.value != pynvml.NVML_ERROR_TIMEOUT:
-                self._library.note(self.doing, error_name(error))
-                self._drop_set()
-                if not found:
-                    raise NvmlError(f"events cannot be read: {error_name(error)}", error.value) from error
-        finally:
-            self.doing = ""
+        found, self._kept = [*self._kept, *self._take()], []
         return tuple(found)
 
     def poll(self) -> Poll:
         """Return the states of all GPUs. Raises NvmlError when the driver is not ready or tells no count.
 
-        While a GPU cannot be named NVML is closed again, as after a reading (NvmlReader): nobody may hold a GPU that is
-        to be reset. Until it is back events are not heard, only states.
+        Then NVML is closed, and so it is when not one GPU can be named: the handles may be those of a driver that was
+        reloaded.
         """
         self.doing = "nvmlInit"
         try:
             self._library.open()
             poll = self._poll()
-            if poll.lost is not None or poll.refused is not None:
-                self._library.close()
-            return poll
+        except NvmlError:
+            self._library.close()
+            raise
         finally:
             self.doing = ""
+        if not poll.states:
+            self._library.close()
+        return poll
 
     def _poll(self) -> Poll:
         self.doing = "nvmlDeviceGetCount"
@@ -103,9 +106,13 @@ class NvmlHealth:
                     lost = str(error)
                 else:
                     refused = str(error)
-        if self._session != self._library.session:
-            self._watch(handles)
-        return Poll(tuple(self._state(uuid, handle) for uuid, handle in handles.items()), lost, refused)
+        if self._session != self._library.session:  # handles and event sets are those of an earlier one
+            self._session = self._library.session
+            self._sets, self._unwatched = {}, {}
+        self._watch({u: h for u, h in handles.items() if u not in self._sets and u not in self._unwatched})
+        states = tuple(self._state(uuid, handle) for uuid, handle in handles.items())
+        self._watch_again(handles, states)
+        return Poll(states, lost, refused)
 
     def _gpu(self, index: int) -> tuple[str, Any]:
         self.doing = f"nvmlDeviceGetHandleByIndex of GPU {index}"
@@ -115,46 +122,73 @@ class NvmlHealth:
         with self._library.needed("nvmlDeviceGetUUID", f"the UUID of GPU {index}"):
             return pynvml.nvmlDeviceGetUUID(handle), handle
 
-    def _watch(self, handles: dict[str, Any]) -> None:
-        """Ask for events, once a session: handles and event sets end with it."""
-        self._session, self._set = self._library.session, None
-        self._uuids = {_pointer(handle): uuid for uuid, handle in handles.items()}
-        self._unwatched = {}
-        self.doing = "nvmlEventSetCreate"
-        try:
-            self._set = pynvml.nvmlEventSetCreate()
-        except pynvml.NVMLError as error:
-            self._library.note(self.doing, error_name(error))
-            self._unwatched = dict.fromkeys(handles, f"nvmlEventSetCreate says {error_name(error)}")
-            return
+    def _watch_again(self, handles: Mapping[str, Any], states: Sequence[GpuState]) -> None:
+        """Ask anew for the events of GPUs that answer. Their states say that they were unwatched until now."""
+        answered = {state.uuid for state in states if state.lost is None and state.silent is None}
+        again = {uuid for uuid in answered & self._unwatched.keys() if not self._unwatched[uuid].lasting}
+        for uuid in again:
+            del self._unwatched[uuid]
+        self._watch({uuid: handle for uuid, handle in handles.items() if uuid in again})
+
+    def _watch(self, handles: Mapping[str, Any]) -> None:
+        """Ask for the events of these GPUs."""
         for uuid, handle in handles.items():
+            event_set = None
             try:
+                self.doing = call = "nvmlEventSetCreate"
+                event_set = pynvml.nvmlEventSetCreate()
                 self.doing = call = "nvmlDeviceGetSupportedEventTypes"
                 kinds = pynvml.nvmlDeviceGetSupportedEventTypes(handle) & EVENT_TYPES
                 self.doing = call = "nvmlDeviceRegisterEvents"
-                pynvml.nvmlDeviceRegisterEvents(handle, kinds, self._set)
-                if not kinds & pynvml.nvmlEventTypeXidCriticalError:
-                    self._unwatched[uuid] = "the driver does not report XIDs of this GPU"
+                pynvml.nvmlDeviceRegisterEvents(handle, kinds, event_set)
             except pynvml.NVMLError as error:
                 self._library.note(call, error_name(error))
-                self._unwatched[uuid] = f"events of this GPU are not reported: {error_name(error)}"
-        if len(self._unwatched) == len(handles):
-            self._set = None  # nothing will ever come
+                self._drop(uuid, event_set, f"events of this GPU are not reported: {call} says", error)
+                continue
+            self._sets[uuid] = event_set
+            if not kinds & pynvml.nvmlEventTypeXidCriticalError:
+                self._unwatched[uuid] = _Unwatched("the driver does not report XIDs of this GPU", lasting=True)
 
-    def _drop_set(self) -> None:
-        """Let go of an event set that does not work, so that the next poll makes another."""
-        self._session = 0
-        with suppress(pynvml.NVMLError):  # then it goes with the session
-            pynvml.nvmlEventSetFree(self._set)
+    def _drop(self, uuid: str, event_set: Any, what: str, error: pynvml.NVMLError) -> None:
+        """Let go of an event set that does not work."""
+        self._unwatched[uuid] = _Unwatched(f"{what} {error_name(error)}", lasting=error_name(error) in LASTING)
+        self._sets.pop(uuid, None)
+        if event_set is not None:
+            with suppress(pynvml.NVMLError):  # then it goes with the session
+                pynvml.nvmlEventSetFree(event_set)
 
-    def _event(self, data: Any) -> GpuEvent:
-        is_xid = data.eventType == pynvml.nvmlEventTypeXidCriticalError
-        instance = int(data.gpuInstanceId)
-        return GpuEvent(
-            uuid=self._uuids.get(_pointer(data.device)),
-            xid=int(data.eventData) if is_xid else None,
-            gpu_instance=None if instance == _WHOLE_GPU else instance,
-        )
+    def _take(self) -> list[GpuEvent]:
+        if not self._library.is_open or self._session != self._library.session:
+            return []
+        found: list[GpuEvent] = []
+        try:
+            for uuid, event_set in tuple(self._sets.items()):
+                self.doing = f"nvmlEventSetWait of {uuid}"
+                found += self._take_of(uuid, event_set)
+        finally:
+            self.doing = ""
+        return found
+
+    def _take_of(self, uuid: str, event_set: Any) -> list[GpuEvent]:
+        found: list[GpuEvent] = []
+        try:
+            while len(found) < MAX_EVENTS:
+                found.append(_event(uuid, pynvml.nvmlEventSetWait_v2(event_set, 0)))
+        except pynvml.NVMLError as error:
+            if error.value != pynvml.NVML_ERROR_TIMEOUT:
+                self._library.note("nvmlEventSetWait", error_name(error))
+                self._drop(uuid, event_set, "events of this GPU cannot be read: nvmlEventSetWait says", error)
+            if error.value in _GONE:
+                found.append(GpuEvent(uuid))
+        return found
+
+    def _let_go(self) -> None:
+        """Free all event sets, which hold the driver too, and keep what they had for the next look."""
+        self._kept += self._take()
+        for event_set in self._sets.values():
+            with suppress(pynvml.NVMLError):  # then it goes with the session
+                pynvml.nvmlEventSetFree(event_set)
+        self._sets = {}
 
     def _state(self, uuid: str, handle: Any) -> GpuState:
         troubles: list[str] = []
@@ -191,7 +225,7 @@ class NvmlHealth:
             return GpuState(uuid, silent=troubles[0])
         return GpuState(
             uuid,
-            unwatched=self._unwatched.get(uuid),
+            unwatched=self._unwatched[uuid].reason if uuid in self._unwatched else None,
             recovery_action=(_number(action) or _RESET_DUE) if reset_due else action,
             uncorrected_ecc=_number(ecc),
             remap_pending=bool(rows[2]) if isinstance(rows, tuple) else None,
@@ -212,5 +246,11 @@ def _number(answer: Any) -> int | None:
     return answer if isinstance(answer, int) else None
 
 
-def _pointer(handle: Any) -> int:
-    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+def _event(uuid: str, data: Any) -> GpuEvent:
+    is_xid = data.eventType == pynvml.nvmlEventTypeXidCriticalError
+    instance = int(data.gpuInstanceId)
+    return GpuEvent(
+        uuid,
+        xid=int(data.eventData) if is_xid else None,
+        gpu_instance=None if instance == _WHOLE_GPU else instance,
+    )

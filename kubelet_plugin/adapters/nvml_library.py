@@ -77,6 +77,8 @@ class NvmlLibrary:
         self._load = load
         self._on_error = on_error
         self._open = False
+        self.before_close: Callable[[], None] = lambda: None
+        """Called while calls can still be made, before each close(): what else holds the driver must let go of it."""
         self.session = 0
         """Number of openings. Handles and event sets hold for one."""
 
@@ -106,6 +108,7 @@ class NvmlLibrary:
         """Shut down; also when the driver has gone. All handles are invalid afterwards."""
         if not self._open:
             return
+        self.before_close()
         self._open = False
         try:
             pynvml.nvmlShutdown()

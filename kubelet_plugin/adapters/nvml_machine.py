@@ -13,6 +13,11 @@ from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.discovery.build import Reading, read_inventory
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, Poll
 from dracaena.kubelet_plugin.discovery.inventory import MigFacts, NodeInventory
+from dracaena.process.clock import Clock, SystemClock
+
+REOPEN_S = 300.0
+"""Pause between two openings of NVML while a GPU cannot be named. To be reset a GPU must be let go of, and one that is
+taken out and put back is bound anew: both are seen at once. This is for what nobody told."""
 
 SOURCE = "read from the NVIDIA driver of this machine"
 
@@ -20,11 +25,27 @@ SOURCE = "read from the NVIDIA driver of this machine"
 class NvmlMachine:
     """A machine source that asks the driver each time. For one thread; a call may hang as long as the driver does."""
 
-    def __init__(self, name: str, nvml: NvmlReader, sysfs: Sysfs, mig_access: MigAccess | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        nvml: NvmlReader,
+        sysfs: Sysfs,
+        mig_access: MigAccess | None = None,
+        clock: Clock | None = None,
+        *,
+        listens: bool = False,
+    ) -> None:
+        """With `listens` NVML stays open between two calls, so that events are heard; else nobody is in the way of a
+        GPU reset, a change of the MIG mode or of the driver.
+        """
         self._name = name
         self._nvml = nvml
         self._health = NvmlHealth(nvml.library)
+        self._clock = clock or SystemClock()
+        self._listens = listens
+        self._unnamed = False
         self._bound: frozenset[str] | None = None
+        self._closed_s = self._clock.monotonic()
         self._sysfs = sysfs
         self._mig_access = mig_access or MigAccess()
 
@@ -36,22 +57,21 @@ class NvmlMachine:
         driver_root: str = "/",
         sys_root: str = "/sys",
         on_error: OnError = lambda _call, _error: None,
+        listens: bool = False,
     ) -> NvmlMachine:
         """Return the source for the driver below driver_root. Nothing is loaded or asked before the first reading."""
         library = NvmlLibrary(lambda: load_library(driver_root), on_error)
-        return cls(name, NvmlReader(library), Sysfs(sys_root))
+        return cls(name, NvmlReader(library), Sysfs(sys_root), listens=listens)
 
     def read_all(self) -> Reading:
-        """Return the machine with what else was read. Raises NvmlError (temporary) or TopologyError.
-
-        NVML lists the GPUs that were there when it was opened. So it is opened anew when the kernel has bound others to
-        the driver since.
-        """
-        bound = self._sysfs.bound_to_driver()
-        if self._bound is not None and bound != self._bound:
-            self._nvml.close()
-        self._bound = bound
-        inventory = self._nvml.read()
+        """Return the machine with what else was read. Raises NvmlError (temporary) or TopologyError."""
+        self._open_anew_if_due()
+        try:
+            inventory = self._nvml.read()
+        finally:
+            if not self._listens:
+                self._nvml.close()
+        self._unnamed = not self._nvml.every_gpu_answered
         addresses = [gpu.address for gpu in inventory.gpus if gpu.address is not None]
         devices = (self._sysfs.pci_device(address) for address in addresses)
         inventory = replace(
@@ -84,7 +104,23 @@ class NvmlMachine:
 
     def poll(self) -> Poll:
         """Return how the GPUs are. Raises NvmlError."""
-        return self._health.poll()
+        self._open_anew_if_due()
+        poll = self._health.poll()
+        self._unnamed = poll.lost is not None or poll.refused is not None
+        return poll
+
+    def _open_anew_if_due(self) -> None:
+        """Close NVML where it may go on showing what was there when it was opened; what is read next opens it.
+
+        That is when the kernel has bound other devices to the driver since, and now and then while a GPU cannot be
+        named. What happened until then is kept; for the moment in between no events are heard.
+        """
+        now_s, bound = self._clock.monotonic(), self._sysfs.bound_to_driver()
+        other = self._bound is not None and bound != self._bound
+        if other or (self._unnamed and now_s - self._closed_s >= REOPEN_S) or not self._nvml.library.is_open:
+            self._nvml.close()
+            self._closed_s = now_s
+        self._bound = bound
 
     def doing(self) -> str:
         """Return which call of the driver runs right now, empty between two of ours. From any thread."""

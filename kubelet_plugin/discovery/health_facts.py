@@ -9,8 +9,7 @@ from dataclasses import dataclass
 class GpuEvent:
     """One event of the driver."""
 
-    uuid: str | None
-    """The GPU, None where it cannot be told any more: then it may be any."""
+    uuid: str
     xid: int | None = None
     """None: something else happened, which the next poll shows."""
     gpu_instance: int | None = None

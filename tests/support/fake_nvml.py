@@ -10,7 +10,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pynvml
@@ -29,6 +29,9 @@ WHOLE_GPU = 0xFFFFFFFF
 _NVLINK_VERSION = {1: 1, 2: 2, 3: 4, 4: 6, 5: 7, 6: 8}
 _NUMBER_OF_BRAND = {word: number for number, word in BRANDS.items()}
 _NUMBER_OF_ARCHITECTURE = {word: number for number, word in ARCHITECTURES.items()}
+
+_WORK_CLOSED = frozenset({"nvmlInitWithFlags", "nvmlShutdown", "nvmlErrorString"})
+"""What can be called before nvmlInit."""
 
 SYMBOLS = (
     "nvmlInitWithFlags",
@@ -102,8 +105,31 @@ class FakeHealth:
     event_types: int | None = 0xFC0F
 
 
+@dataclass(slots=True)
+class FakeFabric:
+    """nvmlGpuFabricInfo_v2_t of one GPU, without the clique."""
+
+    state: int = pynvml.NVML_GPU_FABRIC_STATE_COMPLETED
+    status: int = OK
+    health_mask: int = 0
+
+
+@dataclass(slots=True)
+class FakeEventSet:
+    """One event set of nvmlEventSetCreate."""
+
+    types: dict[int, int] = field(default_factory=dict)
+    """Ordinal → event types that were asked for."""
+    events: deque[tuple[int, int, int, int]] = field(default_factory=deque)
+    """Ordinal, type, data, GPU instance."""
+
+
 class FakeNvml:
-    """One driver. `refuse()` makes calls fail, `missing` holds symbols that the library does not have."""
+    """One driver. `refuse()` makes calls fail, `missing` holds symbols that the library does not have.
+
+    As the real one: nothing but nvmlInit works before it, an event goes to the sets that are open and asked for it and
+    to nobody else, and a set with a GPU that is off the bus gives what it still has and then fails with GPU_IS_LOST.
+    """
 
     def __init__(self, machine: Machine, migs: tuple[FakeMig, ...] = ()) -> None:
         self.machine = machine
@@ -113,8 +139,14 @@ class FakeNvml:
         self.wedged: dict[str, threading.Event] = {}
         """Symbol → event that its calls wait for, as a call into a hanging driver does."""
         self.health = [FakeHealth() for _ in machine.gpus]
-        self.registered: set[int] = set()
-        self._events: deque[tuple[int, int, int, int]] = deque()
+        self.fabric: dict[int, FakeFabric] = {}
+        """Ordinal → what nvmlDeviceGetGpuFabricInfo says; those that are not here: as the machine has it."""
+        self.lost: set[int] = set()
+        """Ordinals of the GPUs that are off the bus."""
+        self.opened = 0
+        """How often nvmlInit was called without nvmlShutdown."""
+        self._sets: dict[int, FakeEventSet] = {}
+        self._sets_made = 0
         self.links = [_links(machine, ordinal) for ordinal in range(len(machine.gpus))]
         self._refusals: dict[tuple[str, int | None], int] = {}
 
@@ -126,9 +158,18 @@ class FakeNvml:
         """Take back all refusals."""
         self._refusals.clear()
 
-    def report_xid(self, ordinal: int, xid: int, gpu_instance: int = WHOLE_GPU) -> None:
-        """Queue an event as the driver does, for a GPU whose events were asked for."""
-        self._events.append((_GPU_HANDLE + ordinal, pynvml.nvmlEventTypeXidCriticalError, xid, gpu_instance))
+    @property
+    def registered(self) -> set[int]:
+        """Return the ordinals of the GPUs of which some open event set hears."""
+        return {ordinal for event_set in self._sets.values() for ordinal in event_set.types}
+
+    def report_xid(self, ordinal: int, xid: int, gpu_instance: int = WHOLE_GPU) -> bool:
+        """Report an XID to the event sets that asked for it; return whether there was one."""
+        kind = pynvml.nvmlEventTypeXidCriticalError
+        asked = [event_set for event_set in self._sets.values() if event_set.types.get(ordinal, 0) & kind]
+        for event_set in asked:
+            event_set.events.append((ordinal, kind, xid, gpu_instance))
+        return bool(asked)
 
     def address(self, ordinal: int) -> PciAddress:
         """Return a GPU's PCI address, one of our own where the machine tells none."""
@@ -152,14 +193,22 @@ class FakeNvml:
             for key in ((symbol, None), (symbol, ordinal)):
                 if key in self._refusals:
                     return self._refusals[key]
+            if not self.opened and symbol not in _WORK_CLOSED:
+                return int(pynvml.NVML_ERROR_UNINITIALIZED)
+            if ordinal in self.lost:
+                return int(pynvml.NVML_ERROR_GPU_IS_LOST)
             return function(self, *arguments)
 
         return call
 
     def _nvmlInitWithFlags(self, _flags: int) -> int:
+        self.opened += 1
         return int(OK)
 
     def _nvmlShutdown(self) -> int:
+        self.opened -= 1
+        if not self.opened:
+            self._sets.clear()
         return int(OK)
 
     def _nvmlErrorString(self, _code: int) -> bytes:
@@ -253,17 +302,20 @@ class FakeNvml:
     def _nvmlDeviceGetGpuFabricInfoV(self, handle: Any, info: Any) -> int:
         if info._obj.version != pynvml.nvmlGpuFabricInfo_v2:
             return int(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
-        return self._nvmlDeviceGetGpuFabricInfo(handle, info)
+        told = self._nvmlDeviceGetGpuFabricInfo(handle, info)
+        info._obj.healthMask = self.fabric.get(_ordinal_of(handle), FakeFabric()).health_mask
+        return told
 
     def _nvmlDeviceGetGpuFabricInfo(self, handle: Any, info: Any) -> int:
         clique = self._gpu(handle).fabric_clique
-        if clique is None:
+        fabric = self.fabric.get(_ordinal_of(handle), FakeFabric() if clique is not None else None)
+        if fabric is None:
             return int(NOT_SUPPORTED)
-        cluster, _, number = clique.rpartition(".")
-        info._obj.clusterUuid = (ctypes.c_uint8 * 16)(*uuid.UUID(cluster).bytes)
-        info._obj.cliqueId = int(number)
-        info._obj.state = pynvml.NVML_GPU_FABRIC_STATE_COMPLETED
-        info._obj.status = OK
+        info._obj.state, info._obj.status = fabric.state, fabric.status
+        if clique is not None and fabric.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED:
+            cluster, _, number = clique.rpartition(".")
+            info._obj.clusterUuid = (ctypes.c_uint8 * 16)(*uuid.UUID(cluster).bytes)
+            info._obj.cliqueId = int(number)
         return int(OK)
 
     def _nvmlDeviceGetMigMode(self, handle: Any, current: Any, pending: Any) -> int:
@@ -309,25 +361,34 @@ class FakeNvml:
         return int(OK)
 
     def _nvmlEventSetCreate(self, event_set: Any) -> int:
-        self.registered.clear()
-        return _set_handle(event_set, _EVENT_SET)
+        self._sets_made += 1
+        self._sets[_EVENT_SET + self._sets_made] = FakeEventSet()
+        return _set_handle(event_set, _EVENT_SET + self._sets_made)
+
+    def _nvmlEventSetFree(self, event_set: Any) -> int:
+        return int(INVALID_ARGUMENT if self._sets.pop(_pointer(event_set), None) is None else OK)
 
     def _nvmlDeviceGetSupportedEventTypes(self, handle: Any, types: Any) -> int:
         return _set(types, self.health[_ordinal_of(handle)].event_types)
 
-    def _nvmlDeviceRegisterEvents(self, handle: Any, _types: Any, _event_set: Any) -> int:
-        self.registered.add(_ordinal_of(handle))
+    def _nvmlDeviceRegisterEvents(self, handle: Any, types: Any, event_set: Any) -> int:
+        found = self._sets.get(_pointer(event_set))
+        if found is None:
+            return int(INVALID_ARGUMENT)
+        found.types[_ordinal_of(handle)] = int(getattr(types, "value", types))
         return int(OK)
 
-    def _nvmlEventSetWait_v2(self, _event_set: Any, data: Any, _timeout_ms: Any) -> int:
-        while self._events:
-            device, kind, number, instance = self._events.popleft()
-            if device - _GPU_HANDLE in self.registered:
-                _set_handle_value(data._obj, device)
-                data._obj.eventType, data._obj.eventData = kind, number
-                data._obj.gpuInstanceId, data._obj.computeInstanceId = instance, instance
-                return int(OK)
-        return int(pynvml.NVML_ERROR_TIMEOUT)
+    def _nvmlEventSetWait_v2(self, event_set: Any, data: Any, _timeout_ms: Any) -> int:
+        found = self._sets.get(_pointer(event_set))
+        if found is None:
+            return int(INVALID_ARGUMENT)
+        if found.events:
+            ordinal, kind, number, instance = found.events.popleft()
+            _set_handle_value(data._obj, _GPU_HANDLE + ordinal)
+            data._obj.eventType, data._obj.eventData = kind, number
+            data._obj.gpuInstanceId, data._obj.computeInstanceId = instance, instance
+            return int(OK)
+        return int(pynvml.NVML_ERROR_GPU_IS_LOST if found.types.keys() & self.lost else pynvml.NVML_ERROR_TIMEOUT)
 
     def _nvmlDeviceGetFieldValues(self, handle: Any, _count: Any, values: Any) -> int:
         action = self.health[_ordinal_of(handle)].recovery_action

@@ -69,6 +69,8 @@ class NvmlNode:
             NvmlReader(NvmlLibrary(self._library)),
             Sysfs(str(world.folder / "sys")),
             MigAccess(str(world.folder / "proc")),
+            self.clock,
+            listens=True,
         )
         self.program = Program(
             world.settings(machine="", **changes), clock=self.clock, registry=CollectorRegistry(), source=self.source

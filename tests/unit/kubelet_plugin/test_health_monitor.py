@@ -127,12 +127,6 @@ def test_a_programs_own_xid_is_told_on_a_healthy_device(node: Node) -> None:
     assert node.statuses == []
 
 
-def test_a_fatal_xid_that_names_no_gpu_holds_all_back(node: Node) -> None:
-    node.happened.append(GpuEvent(None, 79))
-    node.look()
-    assert node.values() == [["79"], ["79"]]
-
-
 def test_an_instance_that_is_named_for_an_undivided_gpu_is_not_believed(node: Node) -> None:
     node.happened.append(GpuEvent(UUIDS[0], 48, gpu_instance=0))
     assert node.look()[0].message == "the driver reported XID 48 (fatal)"

@@ -246,16 +246,13 @@ def test_handles_of_a_reloaded_driver_are_fetched_anew(code: int) -> None:
     reader.close()
 
 
-@pytest.mark.parametrize("symbol", ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID"])
-def test_a_lost_gpu_is_let_go_so_that_it_can_be_reset_and_is_found_again(symbol: str) -> None:
-    hurt, whole = FakeNvml(MACHINE), FakeNvml(MACHINE)
-    hurt.refuse(symbol, pynvml.NVML_ERROR_GPU_IS_LOST, gpu=1)
-    libraries = iter([hurt, whole])
-    reader = NvmlReader(NvmlLibrary(lambda: next(libraries)))
+def test_a_lost_gpu_does_not_close_the_driver_for_the_others(fake: FakeNvml, reader: NvmlReader) -> None:
+    fake.lost.add(1)
     assert [found.index for found in reader.read().gpus] == [0, 2]
-    assert hurt.calls[-1] == "nvmlShutdown"
+    assert (fake.opened, reader.every_gpu_answered) == (1, False)
+    fake.lost.clear()
     assert [found.index for found in reader.read().gpus] == [0, 1, 2]
-    reader.close()
+    assert reader.every_gpu_answered
 
 
 def test_a_field_that_is_refused_does_not_close_the_driver(fake: FakeNvml, reader: NvmlReader) -> None:

@@ -18,9 +18,10 @@ from dracaena.api.machine import Gpu, Machine
 from dracaena.kubelet_plugin.adapters.mig_access import MigAccess
 from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
-from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
+from dracaena.kubelet_plugin.adapters.nvml_machine import REOPEN_S, NvmlMachine
 from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names, read_machine
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
+from support.clock import FakeClock
 from support.fake_nvml import FakeMig, FakeNvml
 from support.fake_sysfs import write_machine
 from support.machines import divided_machine
@@ -111,3 +112,48 @@ def test_a_mig_device_is_read_with_the_nodes_that_open_it(tmp_path: Path) -> Non
     assert found.mig_devices == tuple(
         replace(mig, access_minors=places[mig.gpu_instance_id, mig.compute_instance_id]) for mig in machine.mig_devices
     )
+
+
+class Reopened:
+    """A node with two GPUs whose driver counts how often it is opened."""
+
+    def __init__(self, root: Path, *, listens: bool) -> None:
+        machine = read_machine("hgx-h100")
+        write_machine(root, machine)
+        self.nvml, self.clock = FakeNvml(machine), FakeClock()
+        library = NvmlLibrary(lambda: self.nvml)
+        self.source = NvmlMachine("node", NvmlReader(library), Sysfs(str(root)), clock=self.clock, listens=listens)
+
+    def openings(self) -> int:
+        return self.nvml.calls.count("nvmlInitWithFlags")
+
+
+def test_nvml_is_held_open_only_for_who_listens_to_events(tmp_path: Path) -> None:
+    for listens in (False, True):
+        node = Reopened(tmp_path / str(listens), listens=listens)
+        node.source.read_all()
+        assert node.nvml.opened == int(listens)
+        node.source.close()
+        assert node.nvml.opened == 0
+
+
+def test_while_a_gpu_is_lost_nvml_is_opened_anew_now_and_then_and_nothing_is_missed(tmp_path: Path) -> None:
+    node = Reopened(tmp_path, listens=True)
+    node.source.poll()
+    node.nvml.lost.add(3)
+    for _ in range(int(REOPEN_S / 15)):
+        node.source.poll()
+        assert node.openings() == 1
+        node.clock.advance(15)
+    assert node.nvml.report_xid(0, 48)
+    node.source.poll()
+    assert node.openings() == 2
+    assert [(event.xid, event.uuid) for event in node.source.events() if event.xid] == [
+        (48, node.nvml.machine.gpus[0].uuid)
+    ]
+    node.nvml.lost.clear()
+    node.source.poll()
+    node.clock.advance(2 * REOPEN_S)
+    node.source.poll()
+    assert node.openings() == 2
+    node.source.close()
