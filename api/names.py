@@ -66,6 +66,11 @@ def settings_label(driver: str) -> str:
     return f"{driver}/settings"
 
 
+def release_label(driver: str) -> str:
+    """Node label: while it is there, and neither empty nor `false`, the plugin of that node lets go of the driver."""
+    return f"{driver}/release-driver"
+
+
 def gpu_device_name(uuid: str) -> DeviceName:
     """Device name of a whole GPU: `gpu-<uuid>` in lower case, without the `GPU-` that NVML puts before it.
 

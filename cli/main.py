@@ -106,7 +106,18 @@ def _silence_stdout() -> None:
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command; a chosen sub-command leaves its function in `run`."""
     from dracaena import __version__
-    from dracaena.cli import controller, demo, explain, kubelet_plugin, simulate, status, topology, validate, version
+    from dracaena.cli import (
+        controller,
+        demo,
+        driver,
+        explain,
+        kubelet_plugin,
+        simulate,
+        status,
+        topology,
+        validate,
+        version,
+    )
     from dracaena.cli.commands import CommandParser
 
     parser = CommandParser(
@@ -116,7 +127,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dracaena {__version__}", help="print the version")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for module in (explain, status, topology, simulate, validate, demo, controller, kubelet_plugin, version):
+    for module in (explain, status, topology, simulate, validate, demo, controller, kubelet_plugin, driver, version):
         module.register(commands)
     return parser
 

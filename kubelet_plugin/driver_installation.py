@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import structlog
 
 from dracaena.api.errors import TemporaryError
 from dracaena.kubelet_plugin.adapters.driver_files import DriverState, driver_state, find_driver_files
+from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits, driver_edits
 
 log = structlog.get_logger()
@@ -24,15 +26,25 @@ class DriverInstallation:
     holds no driver gives no edits: the GPUs of a recorded machine need none.
     """
 
-    def __init__(self, seen_root: str, host_root: str, *, required: bool) -> None:
+    def __init__(
+        self, seen_root: str, host_root: str, *, required: bool, refusal: Callable[[], str | None] = lambda: None
+    ) -> None:
+        """`refusal` says why nobody should be given the driver right now, None when nothing speaks against it."""
         self._seen_root = seen_root
         self._host_root = host_root
         self._required = required
+        self._refusal = refusal
         self._lock = threading.Lock()
         self._found: tuple[DriverState, DriverEdits] | None = None
 
     def edits(self) -> DriverEdits:
-        """Return the mounts and hooks of the driver as it is now. Raises DriverFilesMissingError."""
+        """Return the mounts and hooks of the driver as it is now.
+
+        Raises DriverFilesMissingError, or DriverTroubleError when no container should get the driver now.
+        """
+        refusal = self._refusal()
+        if refusal is not None:
+            raise DriverReleasedError(f"{refusal}; the claim is prepared when it is given back")
         state = driver_state(self._seen_root)
         with self._lock:
             if self._found is None or self._found[0] != state:

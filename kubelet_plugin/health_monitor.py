@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from dracaena.api.errors import DracaenaError
 from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName, gpu_device_name
 from dracaena.kubelet_plugin.discovery.health import (
+    BLOCKING,
     Fault,
     GpuHealth,
     HealthClass,
@@ -30,6 +32,7 @@ from dracaena.kubelet_plugin.discovery.health import (
     xid_fault,
 )
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState, Poll
+from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError
 from dracaena.kubelet_plugin.driver_thread import StoppedError
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.worker import Worker
@@ -95,9 +98,10 @@ class _Device:
 class HealthMonitor:
     """Keeps the health of all devices. A thread of its own asks; take() and devices() are for any thread, never wait.
 
-    `on_faults` is called after each look that changed something, and after the first one whatever came of it, with the
-    faults of each device; `on_status` for each device whose status changed; `on_news` when devices() says something
-    else than before. All from the monitor's thread.
+    `node_faults` tells at each look what is held against all devices at once. `on_faults` is called after each look
+    that changed something, and after the first one whatever came of it, with the faults of each device; `on_status` for
+    each device whose status changed; `on_news` when devices() says something else than before. All from the monitor's
+    thread.
     """
 
     def __init__(
@@ -108,6 +112,7 @@ class HealthMonitor:
         rules: Rules,
         metrics: PluginMetrics,
         *,
+        node_faults: Callable[[], tuple[Fault, ...]] = lambda: (),
         on_faults: Callable[[Mapping[DeviceName, Sequence[Fault]]], None],
         on_status: Callable[[DeviceHealth], None],
         on_news: Callable[[], None],
@@ -117,6 +122,7 @@ class HealthMonitor:
         self._clock = clock
         self._rules = rules
         self._metrics = metrics
+        self._node_faults = node_faults
         self._on_faults = on_faults
         self._on_status = on_status
         self._on_news = on_news
@@ -127,6 +133,7 @@ class HealthMonitor:
         self._machine: Machine | None = None
         self._devices: tuple[_Device, ...] = ()
         self._present: frozenset[str] = frozenset()
+        self._of_node: tuple[Fault, ...] = ()
         self._health: dict[str, GpuHealth] = {}
         self._states: dict[str, GpuState] = {}
         self._heard_s: dict[str, int] = {}
@@ -173,10 +180,18 @@ class HealthMonitor:
             return
         if machine is not self._machine:
             self._follow(machine)
-        happened = self._note_events()
-        if happened or self._clock.monotonic() >= self._due_s:
+        before, self._of_node = self._of_node, self._node_faults()
+        try:
+            happened = self._note_events()
+        except DriverReleasedError:
+            self._due_s = 0.0  # the first look after it is given back is a whole one
+            if before != self._of_node or self._faults is None:
+                self._tell()
+            return
+        if happened or before != self._of_node or self._clock.monotonic() >= self._due_s:
             self._due_s = self._clock.monotonic() + POLL_S
-            self._poll()
+            with suppress(DriverReleasedError):  # only just: the next look takes note of it
+                self._poll()
             self._tell()
 
     def _follow(self, machine: Machine) -> None:
@@ -191,7 +206,7 @@ class HealthMonitor:
     def _note_events(self) -> bool:
         try:
             events = self._ask("a look at events", self._source.events, DEADLINE_S)
-        except StoppedError:
+        except (StoppedError, DriverReleasedError):
             raise
         except DracaenaError as error:
             self._note(str(error))
@@ -216,7 +231,7 @@ class HealthMonitor:
             poll = self._ask("a look at health", self._source.poll, DEADLINE_S)
             assert isinstance(poll, Poll)
             self._note(None)
-        except StoppedError:
+        except (StoppedError, DriverReleasedError):
             raise
         except DracaenaError as error:
             self._note(str(error))
@@ -234,7 +249,10 @@ class HealthMonitor:
 
     def _tell(self) -> None:
         faults = {
-            device.name: on_device(self._health.get(device.gpu, GpuHealth()).faults, device.gpu_instance)
+            device.name: (
+                *self._of_node,
+                *on_device(self._health.get(device.gpu, GpuHealth()).faults, device.gpu_instance),
+            )
             for device in self._devices
         }
         told = tuple(self._device_health(device, faults[device.name]) for device in self._devices)
@@ -261,7 +279,7 @@ class HealthMonitor:
         worst = max((fault.health_class for fault in faults), default=HealthClass.DEGRADED)
         if worst > HealthClass.SILENT:
             status = Status.UNHEALTHY
-        elif worst is HealthClass.SILENT or not heard_s:
+        elif worst >= BLOCKING or not heard_s:
             status = Status.UNKNOWN
         else:
             status = Status.HEALTHY

@@ -15,6 +15,7 @@ import structlog
 from dracaena.api.errors import DracaenaError
 from dracaena.api.machine import Machine
 from dracaena.kubelet_plugin.discovery.build import Reading
+from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError
 from dracaena.kubelet_plugin.driver_thread import DriverThread, StoppedError
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
@@ -28,6 +29,9 @@ RETRY_S = 5.0
 
 INCOMPLETE_S = 15.0
 """Pause after a reading in which questions went unanswered that may be answered later."""
+
+RELEASED_S = 5.0
+"""Pause between two looks whether the driver may be asked again, after somebody wanted it to be let go of."""
 
 REREAD_S = 60.0
 """Pause between readings in good times. One costs some hundred calls of microseconds each."""
@@ -99,6 +103,9 @@ class LiveMachine:
                 pause_s = self._take(self._driver.call("a reading", self._source.read_all, READ_DEADLINE_S))
             except StoppedError:
                 return
+            except DriverReleasedError as error:
+                self._note(str(error))
+                pause_s = RELEASED_S
             except DracaenaError as error:
                 pause_s = self._note(str(error))
             except Exception as error:

@@ -6,7 +6,7 @@ label comes to mean others the program ends and says why, and kubelet starts it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -55,6 +55,9 @@ class NodeSection:
         self._label = settings_label(self._general.driver_name)
         self._settings = self._general
         self._section = ""
+        self.labels: Mapping[str, str] = {}
+        """Of the node, as choose() read them."""
+        self._follow: Callable[[Mapping[str, str]], None] = lambda _labels: None
         self._tell: Tell = lambda _type, _reason, _text: None
         self._metrics: PluginMetrics | None = None
         self._node: Reflector[Node] = Reflector(
@@ -81,8 +84,14 @@ class NodeSection:
             log.info("settings of this node", section=self._section or None)
         return self._settings
 
-    def start(self, tell: Tell, metrics: PluginMetrics) -> None:
-        """Begin to follow the label."""
+    def start(
+        self,
+        tell: Tell,
+        metrics: PluginMetrics,
+        follow: Callable[[Mapping[str, str]], None] = lambda _labels: None,
+    ) -> None:
+        """Begin to follow the label. `follow` is told all labels of the node, each time that the node changes."""
+        self._follow = follow
         self._tell = tell
         self._metrics = metrics
         self._judge(self._section)
@@ -107,11 +116,14 @@ class NodeSection:
             section = last.decode(errors="replace").strip()
             log.warning("label not read, the section of the last start holds", section=section, error=str(error))
             return section
+        self.labels = node.metadata.labels
         section = node.metadata.labels.get(self._label, "")
         self._remember(section)
         return section
 
     def _node_changed(self, _old: Node | None, new: Node | None) -> None:
+        if new is not None:
+            self._follow(new.metadata.labels)
         section = "" if new is None else new.metadata.labels.get(self._label, "")
         if new is None or section == self._section:
             return

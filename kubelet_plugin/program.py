@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +25,7 @@ from dracaena.kube.server_version import too_old
 from dracaena.kube.transport import Transport
 from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.device_nodes import read_control_nodes
+from dracaena.kubelet_plugin.adapters.driver_use import DriverUse
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder, DocumentTree
 from dracaena.kubelet_plugin.adapters.grpc_server import plugin_server
 from dracaena.kubelet_plugin.adapters.health import HealthStreams
@@ -42,6 +43,7 @@ from dracaena.kubelet_plugin.discovery.health import MAX_TAINTS, Fault, Rules, t
 from dracaena.kubelet_plugin.discovery.pool import PoolIdentity
 from dracaena.kubelet_plugin.driver import ClaimDriver
 from dracaena.kubelet_plugin.driver_installation import DriverInstallation
+from dracaena.kubelet_plugin.driver_release import DriverRelease
 from dracaena.kubelet_plugin.health_monitor import Ask, DeviceHealth, HealthMonitor, HealthSource, Status
 from dracaena.kubelet_plugin.left_overs import remove_left_overs
 from dracaena.kubelet_plugin.live_machine import LiveMachine, ReadingSource
@@ -101,11 +103,11 @@ class Program:
         *,
         clock: Clock | None = None,
         registry: CollectorRegistry = REGISTRY,
-        source: NodeSource | None = None,
+        source: Callable[[DriverRelease], NodeSource] | None = None,
         section: NodeSection | None = None,
     ) -> None:
-        """`source` stands in for NVML; it is not asked when the settings name a recorded machine. `section` is where
-        the settings came from, None where no label is asked for.
+        """`source` makes what stands in for NVML; it is not asked when the settings name a recorded machine. `section`
+        is where the settings came from, None where no label is asked for.
         """
         self._section = section
         clock = clock or SystemClock()
@@ -117,9 +119,23 @@ class Program:
         recorded = RecordedMachine(settings.machine).read() if settings.machine else None
         self._watched = settings.watch_health and (recorded is None or bool(settings.faults))
         self._rules = _health_rules(settings)
+        self._release = DriverRelease(
+            settings.driver_name, DriverUse(self._paths.driver_lock, self._paths.release_request)
+        )
         self._tainted = settings.allocator == CONTROLLER
         self._node_name = settings.node_name
         client = KubeClient(Transport.from_kubeconfig(settings.kubeconfig or None, user_agent=USER_AGENT))
+        self._node: Reflector[Node] | None = None
+        if section is not None:
+            self._release.note_labels(section.labels)
+        else:
+            self._node = Reflector(
+                client,
+                Node,
+                clock=clock,
+                field_selector=f"metadata.name={settings.node_name}",
+                on_change=self._node_changed,
+            )
         self._build_slices(settings, client, clock)
         self._devices = NodeDevices(
             driver=settings.driver_name,
@@ -133,7 +149,7 @@ class Program:
         self._monitor: HealthMonitor | None = None
         self._streams = HealthStreams(settings.node_name, self._health if self._watched else None, clock)
         self._build_claims(settings, client, clock)
-        self._live = None if recorded else self._follow(source or _nvml(settings, self._metrics), clock)
+        self._live = None if recorded else self._follow(self._source(settings, source), clock)
         if recorded:
             self._play(recorded, settings.faults, clock)
         self._http_address = settings.http_address
@@ -174,6 +190,10 @@ class Program:
             self._probes.start()
         self._state.enter_boot()
         self._dra_server.start()
+        if self._section is not None:
+            self._section.start(self._tell_node, self._metrics, self._release.note_labels)
+        if self._node is not None:
+            self._node.start()
         if self._live is not None:
             self._live.start()
         if self._monitor is not None:
@@ -185,8 +205,6 @@ class Program:
         self._publisher.start()
         self._assignments.start(self._state.recover)
         self._sweeper.start()
-        if self._section is not None:
-            self._section.start(self._tell_node, self._metrics)
         self._registration.start()
         log.info("serving kubelet", socket=str(self._paths.dra_socket))
 
@@ -196,6 +214,8 @@ class Program:
         self._dra_server.stop()
         if self._section is not None:
             self._section.stop()
+        if self._node is not None:
+            self._node.stop()
         if self._live is not None:
             self._live.stop()  # first: it lets the monitor go
         if self._monitor is not None:
@@ -239,6 +259,9 @@ class Program:
         """The port of the gRPC health service, None when it is off."""
         return self._probes.port if self._probes is not None else None
 
+    def _source(self, settings: PluginSettings, source: Callable[[DriverRelease], NodeSource] | None) -> NodeSource:
+        return source(self._release) if source is not None else _nvml(settings, self._metrics, self._release)
+
     def _follow(self, source: NodeSource, clock: Clock) -> LiveMachine:
         """Build what reads this node's GPUs again and again, and what watches their health."""
         live = LiveMachine(source, clock, on_change=self._machine_changed)
@@ -261,10 +284,20 @@ class Program:
             clock,
             self._rules,
             self._metrics,
+            node_faults=self._node_faults,
             on_faults=self._faults_changed,
             on_status=self._status_changed,
             on_news=self._streams.changed,
         )
+
+    def _node_changed(self, _old: Node | None, new: Node | None) -> None:
+        if new is not None:
+            self._release.note_labels(new.metadata.labels)
+
+    def _node_faults(self) -> tuple[Fault, ...]:
+        """Return what is held against all devices of this node at once."""
+        fault = self._release.fault()
+        return () if fault is None else (fault,)
 
     def _machine_changed(self, machine: Machine) -> None:
         self._devices.take(machine)
@@ -353,7 +386,7 @@ class Program:
             read_pool=self._devices.pool,
             dev_root=settings.dev_root,
             control_nodes=lambda: read_control_nodes(settings.dev_root, required=not settings.machine),
-            driver_edits=_driver_edits(settings),
+            driver_edits=_driver_edits(settings, self._release),
             decode_config=decode_config,
             claims=KubeClaims(client),
             checkpoints=checkpoints,
@@ -446,22 +479,23 @@ def _xids(text: str) -> frozenset[int]:
     return frozenset(int(word) for word in text.split(",")) if text and text != ALL else frozenset()
 
 
-def _driver_edits(settings: PluginSettings) -> ReadDriverEdits:
+def _driver_edits(settings: PluginSettings, release: DriverRelease) -> ReadDriverEdits:
     """Return where containers get the driver from. A recorded machine has one only when it brings it."""
     if settings.machine and not settings.driver_root:
         return DriverEdits
     host_root = settings.driver_root or "/"
     seen_root = settings.driver_root_mount or host_root
-    return DriverInstallation(seen_root, host_root, required=not settings.machine).edits
+    return DriverInstallation(seen_root, host_root, required=not settings.machine, refusal=release.refusal).edits
 
 
-def _nvml(settings: PluginSettings, metrics: PluginMetrics) -> NodeSource:
+def _nvml(settings: PluginSettings, metrics: PluginMetrics, release: DriverRelease) -> NodeSource:
     from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine  # pynvml is for nodes with a driver
 
     return NvmlMachine.of_this_node(
         settings.node_name,
         driver_root=settings.driver_root_mount or settings.driver_root or "/",
         on_error=lambda call, error: metrics.nvml_errors.labels(call, error).inc(),
+        permission=release,
         listens=settings.watch_health,
     )
 

@@ -12,6 +12,7 @@ import pynvml
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlError, NvmlLibrary, error_name
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState, Poll
 from dracaena.kubelet_plugin.discovery.inventory import LASTING
+from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError
 
 EVENT_TYPES = (
     pynvml.nvmlEventTypeXidCriticalError
@@ -67,8 +68,13 @@ class NvmlHealth:
         """Return what happened since the last look, without waiting; nothing before the first poll() of a session.
 
         A GPU whose events cannot be read counts as unwatched in the next poll(), which asks for them anew. One that is
-        lost is an event too, so that the poll comes at once.
+        lost is an event too, so that the poll comes at once. Raises DriverReleasedError while the driver is let go of.
         """
+        try:
+            self._library.obey()
+        except DriverReleasedError:
+            if not self._kept:
+                raise  # else what came before is told first
         found, self._kept = [*self._kept, *self._take()], []
         return tuple(found)
 

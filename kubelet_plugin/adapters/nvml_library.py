@@ -9,12 +9,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import pynvml
 
-from dracaena.api.errors import TemporaryError
 from dracaena.kubelet_plugin.adapters.driver_root import LIBRARY_FOLDERS, DriverRoot
 from dracaena.kubelet_plugin.discovery.inventory import LASTING
+from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError, DriverTroubleError, Reason
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -27,17 +28,23 @@ ERROR_NAMES: dict[int, str] = {
 """nvmlReturn_t → its name in nvml.h without the prefix."""
 
 
-class NvmlError(TemporaryError):
+class NvmlError(DriverTroubleError):
     """NVML refused a call without which nothing can be said. The text names the call; `code` is nvmlReturn_t."""
 
-    def __init__(self, message: str, code: int | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, code: int | None = None, reason: Reason = Reason.READING_FAILED) -> None:
+        super().__init__(message, reason)
         self.code = code
 
 
 class DriverNotReadyError(NvmlError):
     """The driver is not there yet, or not usable as it is: wait for it."""
 
+
+_REASONS = {
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: Reason.NOT_LOADED,
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: Reason.LIBRARY_MISSING,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: Reason.VERSION_MISMATCH,
+}
 
 _WHY_NOT_READY = {
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "its kernel module is not loaded",
@@ -58,12 +65,43 @@ def load_library(driver_root: str) -> object:
     path = root.library(LIBRARY)
     if path is None and driver_root != "/":
         raise DriverNotReadyError(
-            f"waiting for the NVIDIA driver: no {LIBRARY} below {driver_root} (searched {', '.join(LIBRARY_FOLDERS)})"
+            f"waiting for the NVIDIA driver: no {LIBRARY} below {driver_root} (searched {', '.join(LIBRARY_FOLDERS)})",
+            reason=Reason.LIBRARY_MISSING,
         )
     try:
         return ctypes.CDLL(str(root.on_disk(path)) if path is not None else LIBRARY)
     except OSError as error:
-        raise DriverNotReadyError(f"waiting for the NVIDIA driver: {error}") from error
+        raise DriverNotReadyError(f"waiting for the NVIDIA driver: {error}", reason=Reason.LIBRARY_MISSING) from error
+
+
+class Permission(Protocol):
+    """Allows NVML to be open (dracaena.kubelet_plugin.driver_release)."""
+
+    def refusal(self) -> str | None:
+        """Return why NVML must not be open now, None when it may be. Costs little: it is asked once a second."""
+        ...
+
+    def enter(self) -> None:
+        """Take note that NVML is about to be opened. Raises DriverReleasedError when it must not be."""
+        ...
+
+    def leave(self) -> None:
+        """Take note that NVML is closed."""
+        ...
+
+
+class Always:
+    """A permission that nobody withdraws: for a command that reads once."""
+
+    def refusal(self) -> str | None:
+        """See Permission."""
+        return None
+
+    def enter(self) -> None:
+        """See Permission."""
+
+    def leave(self) -> None:
+        """See Permission."""
 
 
 OnError = Callable[[str, str], None]
@@ -71,11 +109,20 @@ OnError = Callable[[str, str], None]
 
 
 class NvmlLibrary:
-    """Opens and closes NVML. `load` finds the library anew at each opening, so a driver may come later or change."""
+    """Opens and closes NVML. `load` finds the library anew at each opening, so a driver may come later or change.
 
-    def __init__(self, load: Callable[[], object], on_error: OnError = lambda _call, _error: None) -> None:
+    It is never opened without `permission`, and obey() closes it when that has been withdrawn.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], object],
+        on_error: OnError = lambda _call, _error: None,
+        permission: Permission | None = None,
+    ) -> None:
         self._load = load
         self._on_error = on_error
+        self._permission = permission or Always()
         self._open = False
         self.before_close: Callable[[], None] = lambda: None
         """Called while calls can still be made, before each close(): what else holds the driver must let go of it."""
@@ -88,9 +135,27 @@ class NvmlLibrary:
         return self._open
 
     def open(self) -> None:
-        """Load and initialise, unless that is done. Raises DriverNotReadyError."""
+        """Load and initialise, unless that is done. Raises DriverNotReadyError, or DriverReleasedError as obey()."""
+        self.obey()
         if self._open:
             return
+        self._permission.enter()
+        try:
+            self._initialise()
+        except BaseException:
+            self._permission.leave()
+            raise
+        self._open = True
+        self.session += 1
+
+    def obey(self) -> None:
+        """Close NVML and raise DriverReleasedError when it must be let go of."""
+        refusal = self._permission.refusal()
+        if refusal is not None:
+            self.close()
+            raise DriverReleasedError(refusal)
+
+    def _initialise(self) -> None:
         self._use(self._load())
         try:
             pynvml.nvmlInit()
@@ -99,10 +164,10 @@ class NvmlLibrary:
             self.note("nvmlInit", error_name(error))
             why = _WHY_NOT_READY.get(error.value, "it cannot be initialised")
             raise DriverNotReadyError(
-                f"waiting for the NVIDIA driver: {why} (nvmlInit says {error_name(error)})", error.value
+                f"waiting for the NVIDIA driver: {why} (nvmlInit says {error_name(error)})",
+                error.value,
+                _REASONS.get(error.value, Reason.INIT_FAILED),
             ) from error
-        self._open = True
-        self.session += 1
 
     def close(self) -> None:
         """Shut down; also when the driver has gone. All handles are invalid afterwards."""
@@ -116,6 +181,7 @@ class NvmlLibrary:
             pass  # what is gone needs no shutdown
         finally:
             self._use(None)
+            self._permission.leave()
 
     def note(self, call: str, reason: str) -> None:
         """Count a call without an answer, unless hardware or driver will never give one."""

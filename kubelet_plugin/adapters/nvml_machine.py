@@ -8,7 +8,7 @@ from dracaena.api.machine import Machine
 from dracaena.kubelet_plugin.adapters.mig_access import MigAccess
 from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml_health import NvmlHealth
-from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, OnError, load_library
+from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, OnError, Permission, load_library
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.discovery.build import Reading, read_inventory
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, Poll
@@ -57,10 +57,11 @@ class NvmlMachine:
         driver_root: str = "/",
         sys_root: str = "/sys",
         on_error: OnError = lambda _call, _error: None,
+        permission: Permission | None = None,
         listens: bool = False,
     ) -> NvmlMachine:
         """Return the source for the driver below driver_root. Nothing is loaded or asked before the first reading."""
-        library = NvmlLibrary(lambda: load_library(driver_root), on_error)
+        library = NvmlLibrary(lambda: load_library(driver_root), on_error, permission)
         return cls(name, NvmlReader(library), Sysfs(sys_root), listens=listens)
 
     def read_all(self) -> Reading:

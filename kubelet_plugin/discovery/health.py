@@ -73,15 +73,17 @@ class HealthClass(enum.IntEnum):
     """A program's own fault."""
     CONTAINED = 3
     """A memory error that ended with its program."""
-    SILENT = 4
+    UNREADY = 4
+    """Nothing is broken, and programs cannot use it yet, or not now."""
+    SILENT = 5
     """The driver gives no answer about this GPU: nobody can say how it is."""
-    FATAL = 5
+    FATAL = 6
     """To be reset or replaced; XIDs that are not listed count as such."""
-    LOST = 6
+    LOST = 7
     """Off the bus, or gone from the driver's list."""
 
 
-BLOCKING = HealthClass.SILENT
+BLOCKING = HealthClass.UNREADY
 """From this class on no new pod gets the device."""
 
 

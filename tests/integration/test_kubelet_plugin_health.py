@@ -14,6 +14,8 @@ import pynvml
 import pytest
 from prometheus_client import CollectorRegistry
 
+from dracaena.api.objects import Node
+from dracaena.cli.main import main
 from dracaena.demo.apiserver import Fault, Faults
 from dracaena.kubelet_plugin.adapters.health import RESEND_S
 from dracaena.kubelet_plugin.health_monitor import DEADLINE_S, EVENTS_S, POLL_S
@@ -40,7 +42,7 @@ from support.nvml_world import (
     times,
     without_last_gpu,
 )
-from support.plugin_world import NODE, World, http
+from support.plugin_world import DRIVER, NODE, World, http
 
 
 @pytest.fixture
@@ -295,3 +297,40 @@ def test_a_driver_that_was_reloaded_is_found_again_and_watched_again(node: NvmlN
     node.nvml.health[1].recovery_action = 1
     node.nvml.report_xid(1, 79)
     node.until(lambda: ("xid", "79", "NoSchedule") in taints(node)[NAMES[1]], "events are heard again", EVENTS_S)
+
+
+def label(world: World, value: str | None) -> None:
+    patch = {"metadata": {"labels": {f"{DRIVER}/release-driver": value}}}
+    world.client.merge_patch(Node, NODE, patch)
+
+
+@pytest.mark.parametrize("way", ["command", "label"])
+def test_the_driver_is_let_go_of_when_asked_and_the_plugin_goes_on_serving(node: NvmlNode, way: str) -> None:
+    node.program.start()
+    node.ready()
+    assert node.nvml is not None
+    before, after = (node.world.allocated_claim(name, [gpu]) for gpu, name in enumerate(("before", "after")))
+    assert node.world.prepare(before)[before.metadata.uid].error == ""
+    kubelet_root = f"--kubelet-root={node.world.kubelet}"
+    if way == "label":
+        label(node.world, "true")
+    else:
+        assert main(["driver", "release", "--timeout=0", "--reason=a new driver", kubelet_root]) == 1
+    released = [("driver-released", "", "NoSchedule")]
+    node.until(lambda: all(found == released for found in taints(node).values()), "tainted", EVENTS_S)
+    assert node.nvml.opened == 0
+    if way == "command":
+        assert main(["driver", "release", "--timeout=0", "--reason=a new driver", kubelet_root]) == 0
+    assert "is let go of, as asked for by" in node.world.prepare(after)[after.metadata.uid].error
+    assert node.world.unprepare(before) == {before.metadata.uid: ""}
+    calls = len(node.nvml.calls)
+    for _ in range(20):
+        node.until(lambda: True, "time passes", 10 * REREAD_S)
+    assert (node.nvml.opened, len(node.nvml.calls)) == (0, calls)
+    if way == "label":
+        label(node.world, None)
+    else:
+        assert main(["driver", "resume", kubelet_root]) == 0
+    node.until(lambda: not any(taints(node).values()), "well again", EVENTS_S)
+    node.until(lambda: node.world.prepare(after)[after.metadata.uid].error == "", "prepared")
+    assert node.nvml.opened == 1

@@ -18,7 +18,7 @@ from dracaena.api.names import gpu_device_name, taint_key
 from dracaena.api.topology import topology_from_matrix
 from dracaena.kubelet_plugin.adapters.mig_access import MigAccess
 from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml_library import DriverNotReadyError, NvmlLibrary
+from dracaena.kubelet_plugin.adapters.nvml_library import DriverNotReadyError, NvmlLibrary, Permission
 from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
@@ -64,17 +64,20 @@ class NvmlNode:
         self.world = world
         self.nvml: FakeNvml | None = FakeNvml(RECORDED)
         self.clock = FakeClock()
+        self.program = Program(
+            world.settings(machine="", **changes), clock=self.clock, registry=CollectorRegistry(), source=self._source
+        )
+
+    def _source(self, permission: Permission) -> NvmlMachine:
         self.source = NvmlMachine(
             NODE,
-            NvmlReader(NvmlLibrary(self._library)),
-            Sysfs(str(world.folder / "sys")),
-            MigAccess(str(world.folder / "proc")),
+            NvmlReader(NvmlLibrary(self._library, permission=permission)),
+            Sysfs(str(self.world.folder / "sys")),
+            MigAccess(str(self.world.folder / "proc")),
             self.clock,
             listens=True,
         )
-        self.program = Program(
-            world.settings(machine="", **changes), clock=self.clock, registry=CollectorRegistry(), source=self.source
-        )
+        return self.source
 
     def _library(self) -> object:
         if self.nvml is None:

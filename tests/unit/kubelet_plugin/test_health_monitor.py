@@ -12,8 +12,9 @@ from dracaena.api.errors import TemporaryError
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import DeviceName, gpu_device_name
 from dracaena.api.topology import topology_from_matrix
-from dracaena.kubelet_plugin.discovery.health import CLEAR_POLLS, LASTS_POLLS, Fault, Rules
+from dracaena.kubelet_plugin.discovery.health import CLEAR_POLLS, LASTS_POLLS, Fault, HealthClass, Rules
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState, Poll
+from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError
 from dracaena.kubelet_plugin.driver_thread import StoppedError
 from dracaena.kubelet_plugin.health_monitor import POLL_S, DeviceHealth, HealthMonitor, Status
 from dracaena.kubelet_plugin.metrics import PluginMetrics
@@ -37,6 +38,7 @@ class Node:
         self.happened: list[GpuEvent] = []
         self.error: Exception | None = None
         self.polls = 0
+        self.node_faults: tuple[Fault, ...] = ()
         self.faults: list[Mapping[DeviceName, Sequence[Fault]]] = []
         self.statuses: list[tuple[DeviceName, Status]] = []
         self.news = 0
@@ -48,6 +50,7 @@ class Node:
             self.clock,
             Rules(),
             self.metrics,
+            node_faults=lambda: self.node_faults,
             on_faults=self.faults.append,
             on_status=lambda health: self.statuses.append((health.device, health.status)),
             on_news=self._count,
@@ -65,6 +68,10 @@ class Node:
         if self.error is not None:
             raise self.error
         return work()
+
+    def release(self, why: str | None) -> None:
+        self.error = None if why is None else DriverReleasedError(why)
+        self.node_faults = () if why is None else (Fault(HealthClass.UNREADY, "driver-released", message=why),)
 
     def _count(self) -> None:
         self.news += 1
@@ -194,3 +201,18 @@ def test_the_end_of_the_driver_thread_ends_the_watch(node: Node) -> None:
     node.error = StoppedError("the plugin is being stopped")
     with pytest.raises(StoppedError):
         node.monitor.look()
+
+
+def test_while_the_driver_is_let_go_of_all_devices_are_held_back_and_nothing_else_changes(node: Node) -> None:
+    node.states[UUIDS[1]] = replace(node.states[UUIDS[1]], recovery_action=1)
+    node.look()
+    before, polls = node.values(), node.polls
+    node.release("a new driver")
+    assert [h.status for h in node.look()] == [Status.UNKNOWN, Status.UNHEALTHY]
+    assert node.values() == [["driver-released"], ["driver-released", "gpu-reset"]]
+    told = len(node.faults)
+    node.look(10)
+    assert (node.polls, len(node.faults), node.metrics.health_errors._value.get()) == (polls, told, 0)
+    node.release(None)
+    node.monitor.look()  # at once
+    assert (node.values(), node.polls) == (before, polls + 1)

@@ -1,0 +1,86 @@
+"""What can be wrong with the driver of a node, as an admin reads it, each with the command that shows or mends it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from dracaena.api.errors import TemporaryError
+
+
+class Reason(enum.Enum):
+    """Kinds of trouble. The value is the reason of the Event on the node."""
+
+    LIBRARY_MISSING = "DriverLibraryMissing"
+    NOT_LOADED = "DriverNotLoaded"
+    VERSION_MISMATCH = "DriverVersionMismatch"
+    INIT_FAILED = "DriverInitFailed"
+    READING_FAILED = "DriverReadingFailed"
+    CONTRADICTION = "DriverReadingContradictory"
+    SILENT = "DriverSilent"
+    RELEASED = "DriverReleased"
+    GPU_MISSING = "GpuMissing"
+    DEVICE_SKIPPED = "DeviceSkipped"
+    FABRIC = "FabricNotReady"
+
+
+_KERNEL_LOG = "`dmesg | grep -i -e nvrm -e xid`"
+
+MENDING = {
+    Reason.LIBRARY_MISSING: "install the driver, or name its folder in driver-root; on the node: "
+    "`find / -xdev -name 'libnvidia-ml.so*'`",
+    Reason.NOT_LOADED: f"on the node: `modprobe nvidia`, then {_KERNEL_LOG}",
+    Reason.VERSION_MISMATCH: "reload the kernel module or restart the node; on the node: "
+    "`cat /proc/driver/nvidia/version`, `modinfo -F version nvidia`",
+    Reason.INIT_FAILED: f"on the node: `nvidia-smi`, {_KERNEL_LOG}",
+    Reason.READING_FAILED: f"on the node: `nvidia-smi -q`, {_KERNEL_LOG}",
+    Reason.CONTRADICTION: "on the node: `nvidia-smi -L`, `nvidia-smi topo -m`",
+    Reason.SILENT: f"on the node: `nvidia-smi`, {_KERNEL_LOG}, `ps -eo pid,stat,wchan:32,comm | grep ' D'`; a driver "
+    "that hangs in the kernel needs a restart of the node",
+    Reason.RELEASED: "to give it back: `dracaena driver resume` where it was released, or remove the label",
+    Reason.GPU_MISSING: "on the node: `nvidia-smi -q -i {subject}`, `lspci -s {subject} -vv`, " + _KERNEL_LOG,
+    Reason.DEVICE_SKIPPED: "on the node: `ls -l /dev/nvidia*`, `nvidia-modprobe -c 0 -u`",
+    Reason.FABRIC: "on the node: `systemctl status nvidia-fabricmanager`, `nvidia-smi -q | grep -A 4 Fabric`",
+}
+"""What to do; {subject} stands for what the trouble is about."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Trouble:
+    """One thing that is wrong."""
+
+    reason: str
+    """A Reason's value."""
+    subject: str = ""
+    """What it is about, where there may be several: a PCI address, a device."""
+    text: str = ""
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Return what makes it the same trouble when its words change."""
+        return (self.reason, self.subject)
+
+    @property
+    def advice(self) -> str:
+        """Return the text with what to do about it."""
+        return f"{self.text}; {MENDING[Reason(self.reason)].format(subject=self.subject)}"
+
+
+def trouble(reason: Reason, text: str, subject: str = "") -> Trouble:
+    """Return a trouble of a kind."""
+    return Trouble(reason.value, subject, text)
+
+
+class DriverTroubleError(TemporaryError):
+    """The driver does not do what was asked of it. The text names the call and what came of it."""
+
+    def __init__(self, message: str, reason: Reason = Reason.READING_FAILED) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class DriverReleasedError(DriverTroubleError):
+    """Somebody asked that the driver be let go of: nothing is asked of it until it is given back."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, Reason.RELEASED)

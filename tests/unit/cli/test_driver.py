@@ -1,0 +1,70 @@
+"""`dracaena driver`: asks, waits for the answer of every plugin on the node, and says what it found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dracaena.cli.main import main
+from dracaena.kubelet_plugin.adapters.driver_use import DriverUse
+from dracaena.kubelet_plugin.paths import PluginPaths, plugin_paths
+
+DRIVER = "gpu.dracaena.dev"
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> PluginPaths:
+    paths = plugin_paths(str(tmp_path), DRIVER, "")
+    paths.driver_lock.parent.mkdir(parents=True)
+    return paths
+
+
+def run(tmp_path: Path, *words: str) -> int:
+    return main(["driver", *words, "--kubelet-root", str(tmp_path)])
+
+
+def test_release_stands_until_resume(tmp_path: Path, paths: PluginPaths, capsys: pytest.CaptureFixture[str]) -> None:
+    plugin = DriverUse(paths.driver_lock, paths.release_request)
+    assert run(tmp_path, "release", "--reason", "a new driver") == 0
+    assert plugin.asked() == "a new driver"
+    assert run(tmp_path, "status") == 0
+    assert run(tmp_path, "resume") == 0
+    assert run(tmp_path, "resume") == 0
+    assert plugin.asked() is None
+    assert capsys.readouterr().out.splitlines() == [
+        "the driver is let go of: no plugin of this node has it open until `dracaena driver resume`",
+        "released: yes, a new driver",
+        "open in a plugin: no",
+        "the plugin takes the driver again",
+        "the driver was not released by this command",
+    ]
+
+
+def test_a_plugin_that_does_not_let_go_in_time_is_told(
+    tmp_path: Path, paths: PluginPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugin = DriverUse(paths.driver_lock, paths.release_request)
+    assert plugin.enter()
+    assert run(tmp_path, "release", "--timeout", "0") == 1
+    assert "still has the driver open after 0 s" in capsys.readouterr().err
+    assert plugin.asked() == "no reason was given"
+    assert run(tmp_path, "status") == 0
+    assert "open in a plugin: yes" in capsys.readouterr().out
+    plugin.leave()
+    assert run(tmp_path, "release", "--timeout", "0") == 0
+
+
+@pytest.mark.parametrize("verb", ["release", "resume", "status"])
+def test_where_no_plugin_has_run_the_folder_is_named(
+    tmp_path: Path, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, verb) == 2
+    assert f"no folder {tmp_path}/plugins/{DRIVER}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("timeout", ["-1", "soon", "1.5", "99999999"])
+def test_a_wait_is_a_number_of_seconds(tmp_path: Path, timeout: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(tmp_path, "release", f"--timeout={timeout}")
+    assert ended.value.code == 2
