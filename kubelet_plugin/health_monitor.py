@@ -239,6 +239,8 @@ class HealthMonitor:
         now_s = int(self._clock.now().timestamp())
         for uuid in dict.fromkeys(device.gpu for device in self._devices):
             state, health = poll.of(uuid), self._health.get(uuid, GpuHealth())
+            if not self._rules.fabric:
+                state = replace(state, fabric_state=None)
             more_errors = ecc_fault(self._states.get(uuid), state)
             if more_errors is not None:
                 health = noted(health, more_errors)

@@ -471,6 +471,7 @@ def _health_rules(settings: PluginSettings) -> Rules:
         ignore_all=settings.ignored_xids == ALL,
         fatal_xids=_xids(settings.fatal_xids),
         all_fatal=settings.fatal_xids == ALL,
+        fabric=settings.watch_fabric,
         evict=settings.evict_from_lost,
     )
 

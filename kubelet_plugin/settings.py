@@ -58,6 +58,9 @@ class PluginSettings:
         True,
         help="watch the health of the GPUs: taint what is broken and tell kubelet",
     )
+    watch_fabric: bool = option(
+        True, help="take GPUs out of use while their NVSwitch fabric is not complete: CUDA fails on them"
+    )
     ignored_xids: str = option(
         "",
         help="XIDs that are a program's own fault, beside 13, 31, 43, 45, 68, 109; all: no XID makes a GPU unhealthy",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from ctypes import byref
 from dataclasses import dataclass
 from typing import Any
 
@@ -224,9 +225,10 @@ class NvmlHealth:
             rows = ask(pynvml.nvmlDeviceGetRemappedRows, handle)
             pages = ask(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)
             clocks = ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+            fabric = _fabric(ask, handle)
         except _LostError as error:
             return GpuState(uuid, lost=str(error))
-        reset_due = any(isinstance(answer, pynvml.NVMLError) for answer in (action, ecc, rows, pages, clocks))
+        reset_due = any(isinstance(answer, pynvml.NVMLError) for answer in (action, ecc, rows, pages, clocks, fabric))
         if troubles and not reset_due:
             return GpuState(uuid, silent=troubles[0])
         return GpuState(
@@ -238,7 +240,29 @@ class NvmlHealth:
             remap_failed=bool(rows[3]) if isinstance(rows, tuple) else None,
             retirement_pending=None if _number(pages) is None else pages == pynvml.NVML_FEATURE_ENABLED,
             clock_reasons=_number(clocks),
+            **_fabric_fields(fabric),
         )
+
+
+def _fabric(ask: Callable[..., Any], handle: Any) -> Any:
+    """Return what the newest form that the driver knows tells, the refusal that stands for a due reset, or None."""
+    info: Any = pynvml.c_nvmlGpuFabricInfo_v2_t()
+    told = ask(pynvml.nvmlDeviceGetGpuFabricInfoV, handle, byref(info))
+    if told is None:
+        info = pynvml.c_nvmlGpuFabricInfo_t()
+        told = ask(pynvml.nvmlDeviceGetGpuFabricInfo, handle, byref(info))
+    return told if told is None or isinstance(told, pynvml.NVMLError) else info
+
+
+def _fabric_fields(info: Any) -> dict[str, Any]:
+    """Return the fields of GpuState; the first form of the answer has no health."""
+    if info is None or isinstance(info, pynvml.NVMLError):
+        return {}
+    return {
+        "fabric_state": int(info.state),
+        "fabric_status": int(info.status),
+        "fabric_health": int(getattr(info, "healthMask", 0)),
+    }
 
 
 def _action(values: Any) -> Any:

@@ -14,6 +14,12 @@ from dataclasses import dataclass, replace
 
 from dracaena.api.objects import Taint
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState
+from dracaena.kubelet_plugin.discovery.nvml_words import (
+    FABRIC_COMPLETED,
+    FABRIC_HEALTH,
+    FABRIC_IN_PROGRESS,
+    FABRIC_NOT_STARTED,
+)
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """What a program does to itself: the same six that NVIDIA's device plugin and DRA driver pass over."""
@@ -58,6 +64,10 @@ _ACTIONS = {
     7: "system-reboot",
 }
 """NVML_GPU_RECOVERY_ACTION_*; 0 is none."""
+
+FABRIC = "fabric"
+"""Key of the faults of the NVSwitch fabric. It comes up once and does not flap: one good poll clears them, and they are
+no sign that a GPU fails again and again."""
 
 _SLOWDOWNS = {0x40: "thermal", 0x80: "power-brake"}
 """nvmlClocksEventReasonHwThermalSlowdown and …HwPowerBrakeSlowdown: the board protects itself. Software caps, which an
@@ -105,6 +115,11 @@ class Fault:
         """Whether no new pod should get the device."""
         return self.health_class >= BLOCKING
 
+    @property
+    def is_failure(self) -> bool:
+        """Whether it blocks because of what the GPU itself did."""
+        return self.blocks and self.key != FABRIC
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -116,6 +131,8 @@ class Rules:
     fatal_xids: AbstractSet[int] = frozenset()
     """XIDs that count as fatal, whatever else says otherwise."""
     all_fatal: bool = False
+    fabric: bool = True
+    """Whether the state of the NVSwitch fabric counts."""
     evict: bool = False
     """Whether EVICTING_XIDS and lost GPUs also end the pods that use them (effect NoExecute)."""
 
@@ -185,12 +202,36 @@ def shown_faults(state: GpuState) -> tuple[Fault, ...]:
         found.append(Fault(HealthClass.FATAL, "row-remap", "pending", message="a row remap waits for a GPU reset"))
     if state.retirement_pending:
         found.append(Fault(HealthClass.FATAL, "page-retirement", "pending", message="a page waits to be retired"))
+    found += _fabric_faults(state)
     for bit, word in _SLOWDOWNS.items():
         if (state.clock_reasons or 0) & bit:
             found.append(Fault(HealthClass.DEGRADED, "slowdown", word, message=f"hardware slowdown: {word}"))
     if state.unwatched is not None:
         found.append(Fault(HealthClass.DEGRADED, "unmonitored", message=state.unwatched))
     return tuple(found)
+
+
+def _fabric_faults(state: GpuState) -> tuple[Fault, ...]:
+    """Return what is wrong with the NVSwitch fabric of a GPU; nothing where there is none.
+
+    Until it is complete CUDA fails with error 802 (system not yet initialized) on such a GPU; after a failed
+    registration NVLink does not work.
+    """
+    if state.fabric_state == FABRIC_NOT_STARTED:
+        message = "the NVSwitch fabric has not been started: CUDA fails with error 802"
+        return (Fault(HealthClass.FATAL, FABRIC, "not-started", message=message),)
+    if state.fabric_state == FABRIC_IN_PROGRESS:
+        message = "the NVSwitch fabric is being brought up: until then CUDA fails with error 802"
+        return (Fault(HealthClass.UNREADY, FABRIC, "in-progress", message=message),)
+    if state.fabric_state != FABRIC_COMPLETED:
+        return ()
+    if state.fabric_status:
+        message = f"the GPU could not join the NVSwitch fabric: nvmlReturn {state.fabric_status}, NVLink does not work"
+        return (Fault(HealthClass.FATAL, FABRIC, "failed", message=message),)
+    mask = state.fabric_health or 0
+    found = [word for word, (shift, width, bad) in FABRIC_HEALTH.items() if mask >> shift & width in bad]
+    message = f"the NVSwitch fabric reports {', '.join(found)}"
+    return (Fault(HealthClass.DEGRADED, FABRIC, "degraded", message=message),) if found else ()
 
 
 def ecc_fault(before: GpuState | None, now: GpuState) -> Fault | None:
@@ -215,7 +256,7 @@ def polled(health: GpuHealth, state: GpuState) -> GpuHealth:
     """Return the health after one poll."""
     shown = {_identity(fault): fault for fault in shown_faults(state)}
     answered = state.lost is None and state.silent is None
-    blocked = any(fault.blocks for fault in health.faults)
+    blocked = any(fault.is_failure for fault in health.faults)
     held = []
     for old in health.held:
         again = shown.pop(_identity(old.fault), None)
@@ -225,7 +266,7 @@ def polled(health: GpuHealth, state: GpuState) -> GpuHealth:
     health = replace(health, held=tuple(held), calm_polls=min(health.calm_polls + 1, RELAPSE_POLLS))
     for fault in shown.values():
         health = _with(health, Held(fault, raised=_at_once(fault)))
-    cleared = blocked and not any(fault.blocks for fault in health.faults)
+    cleared = blocked and not any(fault.is_failure for fault in health.faults)
     return replace(health, calm_polls=0) if cleared else health
 
 
@@ -283,6 +324,8 @@ def _after(old: Held, state: GpuState, *, answered: bool) -> Held | None:
         return None
     if not answered:  # no proof of anything, but a lost GPU that comes back was reset
         return replace(old, shown_polls=0, good_polls=0, away=old.away or state.lost is not None)
+    if old.fault.key == FABRIC:
+        return None
     good = old.good_polls + 1 if _mended(old, state) else 0
     needed = old.clear_after if old.fault.blocks or old.fault.key not in {"xid", "ecc"} else INFORMED_POLLS
     return None if good >= needed else replace(old, shown_polls=0, good_polls=good)
@@ -297,8 +340,8 @@ def _mended(old: Held, state: GpuState) -> bool:
 
 def _with(health: GpuHealth, held: Held, *, renewed: bool = False) -> GpuHealth:
     """Add a fault. The first blocking one soon after another was cleared is a relapse."""
-    blocking = held.fault.blocks
-    first = blocking and not renewed and not any(old.fault.blocks for old in health.held)
+    blocking = held.fault.is_failure
+    first = blocking and not renewed and not any(old.fault.is_failure for old in health.held)
     relapses = health.relapses
     if first:
         relapses = min(relapses + 1, MAX_DOUBLINGS) if health.calm_polls < RELAPSE_POLLS else 0

@@ -37,6 +37,12 @@ class GpuState:
     """Before Ampere: pages instead of rows."""
     clock_reasons: int | None = None
     """nvmlClocksEventReasons bits."""
+    fabric_state: int | None = None
+    """nvmlGpuFabricState_t: 0 where there is no NVSwitch fabric."""
+    fabric_status: int | None = None
+    """nvmlReturn_t of the registration, meaningful when the state is completed."""
+    fabric_health: int | None = None
+    """NVML_GPU_FABRIC_HEALTH_MASK bits, meaningful when the state is completed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,21 @@ REMOTE_CPU = 1
 REMOTE_SWITCH = 2
 """nvmlIntNvLinkDeviceType_t; 255 is unknown."""
 
+FABRIC_NOT_STARTED = 1
+FABRIC_IN_PROGRESS = 2
 FABRIC_COMPLETED = 3
-"""nvmlGpuFabricState_t."""
+"""nvmlGpuFabricState_t; 0 is not supported."""
+
+FABRIC_HEALTH: Mapping[str, tuple[int, int, frozenset[int]]] = MappingProxyType(
+    {
+        "degraded bandwidth": (0, 0x3, frozenset({1})),
+        "route recovery": (2, 0x3, frozenset({1})),
+        "unhealthy route": (4, 0x3, frozenset({1})),
+        "recovery from an access timeout": (6, 0x3, frozenset({1})),
+        "incorrect configuration": (8, 0xF, frozenset(range(2, 16))),
+        "fabric manager disconnected": (14, 0x3, frozenset({2})),
+    }
+)
+"""What is wrong → shift and width of its bits in NVML_GPU_FABRIC_HEALTH_MASK, and the values that say so."""
 SUCCESS = 0
 """nvmlReturn_t."""

@@ -33,7 +33,7 @@ ONE = replace(MACHINE, gpus=MACHINE.gpus[:1], topology=topology_from_matrix([["X
 class Node:
     """A monitor whose looks are made by the test, and what it told."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Rules | None = None) -> None:
         self.states = {uuid: GpuState(uuid, recovery_action=0) for uuid in UUIDS}
         self.happened: list[GpuEvent] = []
         self.error: Exception | None = None
@@ -48,7 +48,7 @@ class Node:
             self,
             self._ask,
             self.clock,
-            Rules(),
+            rules or Rules(),
             self.metrics,
             node_faults=lambda: self.node_faults,
             on_faults=self.faults.append,
@@ -216,3 +216,14 @@ def test_while_the_driver_is_let_go_of_all_devices_are_held_back_and_nothing_els
     node.release(None)
     node.monitor.look()  # at once
     assert (node.values(), node.polls) == (before, polls + 1)
+
+
+def test_the_fabric_counts_unless_an_admin_says_that_it_does_not(node: Node) -> None:
+    for uuid in UUIDS:
+        node.states[uuid] = replace(node.states[uuid], fabric_state=1)
+    assert [h.status for h in node.look()] == [Status.UNHEALTHY] * 2
+    assert node.values() == [["not-started"]] * 2
+    blind = Node(Rules(fabric=False))
+    blind.states = node.states
+    blind.monitor.take(MACHINE)
+    assert [h.status for h in blind.look()] == [Status.HEALTHY] * 2

@@ -14,7 +14,7 @@ from dracaena.kubelet_plugin.adapters.nvml_health import MAX_EVENTS, NvmlHealth
 from dracaena.kubelet_plugin.adapters.nvml_library import ERROR_NAMES, NvmlError, NvmlLibrary
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState
 from dracaena.kubelet_plugin.discovery.inventory import LASTING
-from support.fake_nvml import FakeNvml
+from support.fake_nvml import FakeFabric, FakeNvml
 
 UUIDS = [f"GPU-00000000-0000-0000-0000-{at:012}" for at in range(2)]
 MACHINE = Machine(
@@ -28,6 +28,8 @@ STATE_CALLS = (
     "nvmlDeviceGetRemappedRows",
     "nvmlDeviceGetRetiredPagesPendingStatus",
     "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetGpuFabricInfoV",
+    "nvmlDeviceGetGpuFabricInfo",
 )
 NAMING_CALLS = ("nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID")
 EVENT_CALLS = ("nvmlEventSetCreate", "nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents")
@@ -75,6 +77,19 @@ def test_what_a_gpu_shows_is_read(driver: Driver) -> None:
         clock_reasons=0x40,
     )
     assert driver.state(0).recovery_action == 0
+
+
+@pytest.mark.parametrize("old_driver", [False, True])
+def test_the_state_of_the_fabric_is_read_in_the_newest_form_that_the_driver_knows(
+    driver: Driver, old_driver: bool
+) -> None:
+    driver.nvml.fabric[1] = FakeFabric(pynvml.NVML_GPU_FABRIC_STATE_COMPLETED, pynvml.NVML_ERROR_UNKNOWN, 0x5)
+    if old_driver:
+        driver.nvml.missing.add("nvmlDeviceGetGpuFabricInfoV")
+    state = driver.state(1)
+    assert (state.fabric_state, state.fabric_status) == (3, pynvml.NVML_ERROR_UNKNOWN)
+    assert state.fabric_health == (0 if old_driver else 0x5)
+    assert (driver.state(0).fabric_state, driver.errors) == (None, [])
 
 
 def test_an_xid_is_told_once_with_its_gpu_and_instance(driver: Driver) -> None:
