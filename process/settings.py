@@ -47,6 +47,10 @@ NODE_NAME = TextForm(rf"(?=.{{1,253}}\Z){DNS_SUBDOMAIN}", "the name of a Node: a
 SECTION = TextForm(
     r"(?=.{1,63}\Z)[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?", "the name of a section: a label value that is not empty"
 )
+WEB_CONFIG_HELP = (
+    "Prometheus web-config file, TLS and basic auth of the metrics, read again when it changes; empty: neither"
+)
+
 UID = TextForm(r"[A-Za-z0-9-]{0,63}", "a UID: letters, digits and dashes, at most 63")
 
 
@@ -152,10 +156,10 @@ def read_layers(
     )
 
 
-class _Loader(yaml.SafeLoader):
+class StrictLoader(yaml.SafeLoader):
     """Refuses a key that stands twice: the first one would silently not hold."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001 - as in the base class
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: D102, FBT001 - as in the base class
         seen: set[str] = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
@@ -173,7 +177,7 @@ def _document(path: Path) -> dict[Any, Any]:
             raise BadInputError(
                 f"settings file {path} holds more than {_MOST_BYTES >> 20} MiB, expected a map of settings"
             )
-        document = yaml.load(text.decode(), _Loader)  # noqa: S506 - a safe loader with one more check
+        document = yaml.load(text.decode(), StrictLoader)  # noqa: S506 - a safe loader with one more check
     except OSError as error:
         raise BadInputError(f"settings file {path}: {error.strerror}") from error
     except RecursionError as error:

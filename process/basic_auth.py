@@ -1,0 +1,163 @@
+"""Passwords of basic auth against bcrypt hashes: one check at a time, and who was right before is not checked again."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import bcrypt
+import structlog
+
+from dracaena.process.clock import Clock
+
+REST_PER_CHECK = 4
+"""Times as long as a check took for which the thread rests after it: guessing costs a fifth of a core, and at bcrypt's
+usual cost 10 nobody has more than three guesses a second."""
+
+MOST_OF_ADDRESS = 4
+"""Checks of one address that wait: a client that was told the right password waits for one."""
+
+MOST_WAITING = 256
+"""Checks that wait in all."""
+
+_SIGNIFICANT_BYTES = 72
+"""bcrypt's; htpasswd and Prometheus pass over the rest of a password too."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    user: str
+    known: bool
+    hashed: bytes
+    password: bytes
+    proof: bytes
+    wanted: Callable[[], bool]
+    then: Callable[[bool], None]
+
+
+class BasicAuth:
+    """Checks passwords in a thread of its own. start() once, then stop() once."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._key = secrets.token_bytes(32)
+        self._proofs: dict[str, bytes] = {}  # user → of what was right; no password is kept
+        self._waiting: dict[str, deque[_Check]] = {}  # by address, in the order of their turns
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="http-passwords", daemon=True)
+
+    def start(self) -> None:
+        """Begin to check."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def check(
+        self,
+        users: Mapping[str, bytes],
+        authorization: str,
+        address: str,
+        *,
+        wanted: Callable[[], bool],
+        then: Callable[[bool], None],
+    ) -> bool:
+        """Tell `then`, now or later and from any thread, whether the header names a user and its password.
+
+        An unknown user takes as long as a wrong password. Addresses take turns. Returns False, and tells nothing, when
+        too many checks wait already; `wanted` says whether the client still waits.
+        """
+        user, password = _credentials(authorization)
+        hashed = users.get(user, next(iter(users.values())))
+        check = _Check(user, user in users, hashed, password, self._proof(user, hashed, password), wanted, then)
+        with self._changed:
+            if check.known and hmac.compare_digest(self._proofs.get(user, b""), check.proof):
+                right = True
+            elif not user:
+                right = False
+            else:
+                return self._enqueue(check, address)
+        then(right)
+        return True
+
+    def _enqueue(self, check: _Check, address: str) -> bool:
+        self._drop_unwanted()
+        line = self._waiting.setdefault(address, deque())
+        if len(line) >= MOST_OF_ADDRESS or sum(map(len, self._waiting.values())) >= MOST_WAITING:
+            return False
+        line.append(check)
+        self._changed.notify()
+        return True
+
+    def _drop_unwanted(self) -> None:
+        kept = {address: deque(each for each in line if each.wanted()) for address, line in self._waiting.items()}
+        self._waiting = {address: line for address, line in kept.items() if line}
+
+    def _run(self) -> None:
+        while (check := self._take()) is not None:
+            began_s = self._clock.monotonic()
+            right = _matches(check) and check.known
+            if right:
+                with self._changed:
+                    self._proofs[check.user] = check.proof
+            check.then(right)
+            self._rest(REST_PER_CHECK * (self._clock.monotonic() - began_s))
+
+    def _take(self) -> _Check | None:
+        with self._changed:
+            while not self._stopping:
+                self._drop_unwanted()
+                if self._waiting:
+                    address = next(iter(self._waiting))
+                    line = self._waiting.pop(address)
+                    check = line.popleft()
+                    if line:
+                        self._waiting[address] = line  # behind all others
+                    return check
+                self._clock.wait(self._changed, None)
+            return None
+
+    def _rest(self, rest_s: float) -> None:
+        until_s = self._clock.monotonic() + rest_s
+        with self._changed:
+            while not self._stopping and (left_s := until_s - self._clock.monotonic()) > 0:
+                self._clock.wait(self._changed, left_s)
+
+    def _proof(self, user: str, hashed: bytes, password: bytes) -> bytes:
+        """Of a fixed length, so that no two parts can change places; with a key that ends with the process."""
+        parts = (hashlib.sha256(part).digest() for part in (user.encode(), hashed, password))
+        return hmac.digest(self._key, b"".join(parts), "sha256")
+
+
+def _credentials(authorization: str) -> tuple[str, bytes]:
+    """Return user and password of a header, an empty user where it holds none."""
+    scheme, _, encoded = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return "", b""
+    try:
+        user, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
+        return (user.decode(), password) if colon else ("", b"")
+    except ValueError:  # no base64, no UTF-8
+        return "", b""
+
+
+def _matches(check: _Check) -> bool:
+    try:
+        return bcrypt.checkpw(check.password[:_SIGNIFICANT_BYTES], check.hashed)
+    except ValueError as error:  # a hash of the right form that bcrypt does not take all the same
+        log.error("bcrypt cannot check a password", user=check.user if check.known else "", error=str(error))
+        return False
