@@ -472,7 +472,12 @@ def run(settings: ControllerSettings) -> int:
 
     controller = Controller(settings, client, clock=clock, lease_client=KubeClient(for_lease), on_lost=end)
     endpoint = (
-        HttpEndpoint(settings.http_address, controller.not_ready, state=controller.state)
+        HttpEndpoint(
+            settings.http_address,
+            controller.not_ready,
+            state=controller.state,
+            web_config_file=settings.web_config_file,
+        )
         if settings.http_address
         else None
     )

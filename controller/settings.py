@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dracaena.api.names import DEFAULT_DRIVER_NAME
-from dracaena.process.settings import DNS_SUBDOMAIN, DRIVER_NAME, TextForm, option
+from dracaena.process.settings import DNS_SUBDOMAIN, DRIVER_NAME, WEB_CONFIG_HELP, TextForm, option
 
 LEASE_NAME = TextForm(rf"|(?=.{{1,253}}\Z){DNS_SUBDOMAIN}", "the name of an object: a DNS name")
 
@@ -25,6 +25,7 @@ class ControllerSettings:
     http_address: str = option(
         "127.0.0.1:0", help="host:port of /healthz, /readyz and /metrics; port 0: any free one; empty: off"
     )
+    web_config_file: str = option("", help=WEB_CONFIG_HELP)
     leader_elect: bool = option(
         True,
         help="whether replicas agree on one that writes, by a Lease; false only where one controller runs, and none is "

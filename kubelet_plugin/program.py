@@ -153,6 +153,7 @@ class Program:
         if recorded:
             self._play(recorded, settings.faults, clock)
         self._http_address = settings.http_address
+        self._web_config_file = settings.web_config_file
         self._registry = registry
         self._http: HttpEndpoint | None = None
         self._probes = self._build_probes(settings.grpc_health_address)
@@ -183,7 +184,13 @@ class Program:
     def _start_parts(self) -> None:
         if self._http_address:
             # Bound only under the instance lock: a second start shall name the first instance, not a port in use.
-            self._http = HttpEndpoint(self._http_address, self.ready, self._registry, alive=self.alive)
+            self._http = HttpEndpoint(
+                self._http_address,
+                self.ready,
+                self._registry,
+                alive=self.alive,
+                web_config_file=self._web_config_file,
+            )
             self._http.start()
             log.info("serving health and metrics", port=self._http.port)
         if self._probes is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
-from dracaena.process.settings import DRIVER_NAME, NODE_NAME, UID, TextForm, option
+from dracaena.process.settings import DRIVER_NAME, NODE_NAME, UID, WEB_CONFIG_HELP, TextForm, option
 
 CONTROLLER = "controller"
 KUBE_SCHEDULER = "kube-scheduler"
@@ -71,6 +71,7 @@ class PluginSettings:
         False, help="end the pods on a GPU that is lost or reports XID 79, 95 or 119 (taint effect NoExecute)"
     )
     http_address: str = option("127.0.0.1:0", help="host:port of /healthz, /readyz, /metrics; port 0: any; empty: off")
+    web_config_file: str = option("", help=WEB_CONFIG_HELP)
     grpc_health_address: str = option(
         "",
         help="host:port of the gRPC health service for probes (services liveness and readiness); empty: off",

@@ -1,17 +1,32 @@
-"""One small HTTP endpoint a program: /healthz, /readyz and /metrics."""
+"""One small HTTP endpoint a program: /healthz, /readyz and /metrics.
+
+The health pages are for kubelet, whose probes bring no password and no certificate and do not look at ours: they are
+answered to everybody, over HTTP and, where a web-config file gives a certificate, over HTTPS on the same port. All else
+is protected as that file says.
+"""
 
 from __future__ import annotations
 
 import re
-import socket
-import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from dracaena.api.errors import BadInputError
+from dracaena.process.basic_auth import BasicAuth
+from dracaena.process.clock import Clock, SystemClock
+from dracaena.process.http_message import Answer, Request, text_answer
+from dracaena.process.http_pages import Page, Reply
+from dracaena.process.http_server import Client, HttpServer, listen
+from dracaena.process.web_config import WebConfig, names_of
+from dracaena.process.web_config_file import WebConfigFile
+
+_FORMS = re.compile(
+    r"(text/plain|application/openmetrics-text); version=(0\.0\.4|1\.0\.0); charset=utf-8"
+    r"(; escaping=(allow-utf-8|underscores|dots|values))?"
+)
+"""Content types of metrics that are given: a client may ask for any version, and each form is computed by itself."""
 
 
 class HttpEndpoint:
@@ -19,7 +34,9 @@ class HttpEndpoint:
 
     `address` is `host:port`, port 0 takes a free one. `ready` returns None, or in words what is still missing:
     /readyz answers 200 or 503 with it; 200 comes with what `state` returns. `alive` does the same for /healthz: None as
-    long as a new start would help nothing.
+    long as a new start would help nothing. Each is called by one thread, which it may keep waiting.
+    `web_config_file` is a Prometheus web-config file, read again when it changes; empty: nothing is protected.
+    Raises BadInputError for an address or a file that cannot be used.
     """
 
     def __init__(
@@ -30,76 +47,113 @@ class HttpEndpoint:
         *,
         state: Callable[[], str] = lambda: "ok",
         alive: Callable[[], str | None] = lambda: None,
+        web_config_file: str = "",
+        clock: Clock | None = None,
     ) -> None:
         host, colon, port = address.rpartition(":")
         if not colon or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
             raise BadInputError(f"HTTP address {address!r} is not host:port with a port from 0 to 65535")
+        clock = clock or SystemClock()
+        self._web = WebConfigFile(web_config_file, clock)
         try:
-            self._server = _server((host.strip("[]"), int(port)), ready, state, alive, registry)
+            listener = listen(host.strip("[]"), int(port))
         except (OSError, UnicodeError, TypeError) as error:  # the latter two: a host that has no form in IDNA
             reason = error.strerror if isinstance(error, OSError) else error
             raise BadInputError(f"HTTP address {address}: cannot listen: {reason}") from error
-        self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
+        self._port = int(listener.getsockname()[1])
+        self._health = {
+            "/healthz": Page[str]("healthz", lambda _: _health_answer(alive(), "not alive", lambda: "ok"), clock),
+            "/readyz": Page[str]("readyz", lambda _: _health_answer(ready(), "not ready", state), clock),
+        }
+        self._metrics = Page[str]("metrics", lambda accept: _metrics_answer(registry, accept), clock)
+        self._auth = BasicAuth(clock)
+        self._server = HttpServer(
+            listener,
+            self._handle,
+            clock,
+            tls=lambda: self._web.current().context,
+            headers=lambda: self._web.current().headers,
+        )
+        self._parts: tuple[Page[str] | BasicAuth | HttpServer, ...] = (
+            *self._health.values(),
+            self._metrics,
+            self._auth,
+            self._server,
+        )
 
     @property
     def port(self) -> int:
         """The port that is served."""
-        return int(self._server.server_address[1])
+        return self._port
 
     def start(self) -> None:
         """Serve until stop()."""
-        self._thread.start()
+        for part in self._parts:
+            part.start()
 
     def stop(self) -> None:
-        """Close the port and end the thread."""
-        if self._thread.is_alive():
-            self._server.shutdown()
-            self._thread.join()
-        self._server.server_close()
+        """Close the port and end the threads."""
+        for part in reversed(self._parts):
+            part.stop()
 
+    def _handle(self, request: Request, client: Client, reply: Reply) -> None:
+        if request.method != "GET":
+            reply(text_answer(405, "only GET is answered here", ("Allow", "GET")))
+        elif (page := self._health.get(request.path)) is not None:
+            page.ask("", reply)
+        elif (refusal := _refusal(self._web.current(), client)) is not None:
+            reply(refusal)
+        else:
+            self._let_in(request, client, reply)
 
-def _server(
-    address: tuple[str, int],
-    ready: Callable[[], str | None],
-    state: Callable[[], str],
-    alive: Callable[[], str | None],
-    registry: CollectorRegistry,
-) -> ThreadingHTTPServer:
-    class Handler(BaseHTTPRequestHandler):
-        timeout = 10  # seconds for a client to send its request: a scraper is on the same network
-        protocol_version = "HTTP/1.0"  # one request a connection: nothing to keep open at shutdown
-
-        def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            if path == "/healthz":
-                problem = alive()
-                text = "ok\n" if problem is None else f"not alive: {problem}\n"
-                self._answer(200 if problem is None else 503, "text/plain; charset=utf-8", text.encode())
-            elif path == "/readyz":
-                missing = ready()
-                text = f"{state()}\n" if missing is None else f"not ready: {missing}\n"
-                self._answer(200 if missing is None else 503, "text/plain; charset=utf-8", text.encode())
-            elif path == "/metrics":
-                encoder, content_type = choose_encoder(self.headers.get("Accept", ""))
-                self._answer(200, content_type, encoder(registry))
+    def _let_in(self, request: Request, client: Client, reply: Reply) -> None:
+        def decided(right: bool) -> None:  # noqa: FBT001 - the one thing that it is told
+            if right:
+                self._serve(request, reply)
             else:
-                self._answer(404, "text/plain; charset=utf-8", b"/healthz, /readyz and /metrics are here\n")
+                reply(text_answer(401, "a user and its password are needed", ("WWW-Authenticate", "Basic")))
 
-        def _answer(self, status: int, content_type: str, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+        users = self._web.current().users
+        if not users:
+            self._serve(request, reply)
+        elif not self._auth.check(
+            users, request.headers.get("authorization", ""), client.address, wanted=lambda: reply.wanted, then=decided
+        ):
+            reply(text_answer(429, "too many passwords of this address are being checked", ("Retry-After", "5")))
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name in the base class
-            """Scrapes are not logged: one line every few seconds would hide what matters."""
+    def _serve(self, request: Request, reply: Reply) -> None:
+        if request.path == "/metrics":
+            self._metrics.ask(_metrics_form(request.headers.get("accept", "")), reply)
+        else:
+            reply(text_answer(404, "/healthz, /readyz and /metrics are here"))
 
-    class Server(ThreadingHTTPServer):
-        address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        daemon_threads = True
 
-        def handle_error(self, request: object, client_address: object) -> None:
-            """A client that hangs up is none of our errors; the base class would print a traceback into the log."""
+def _refusal(config: WebConfig, client: Client) -> Answer | None:
+    """Return what a client is told that the TLS settings keep out."""
+    if config.context is None:
+        return None
+    if not client.secure:
+        return text_answer(400, "this page is for HTTPS only")
+    if config.needs_certificate and client.certificate is None:
+        return text_answer(403, "a client certificate is needed")
+    if config.allowed_names and not config.allowed_names & names_of(client.certificate or {}):
+        return text_answer(403, "the client certificate has no name that is allowed")
+    return None
 
-    return Server(address, Handler)
+
+def _health_answer(problem: str | None, prefix: str, state: Callable[[], str]) -> Answer:
+    return text_answer(200, state()) if problem is None else text_answer(503, f"{prefix}: {problem}")
+
+
+def _metrics_form(accept: str) -> str:
+    """Return an Accept header for which the metrics have the form that this one asks for; few are all there are."""
+    try:
+        content_type = choose_encoder(accept)[1]
+    except Exception:  # noqa: BLE001 - whatever a library raises on what a client wrote
+        return ""
+    return content_type if _FORMS.fullmatch(content_type) else ""
+
+
+def _metrics_answer(registry: CollectorRegistry, accept: str) -> Answer:
+    encoder, content_type = choose_encoder(accept)
+    return Answer(200, encoder(registry), content_type)

@@ -25,7 +25,7 @@ CHART = Path(__file__).parent / "dracaena"
 POLICY_SCHEMA = files("dracaena.api.config.v1alpha1") / "topologypolicy.schema.json"
 BEGIN, END = "<!-- values: made by `make chart` -->", "<!-- end of values -->"
 
-_OF_EACH = frozenset({"kubeconfig", "driver-name", "http-address", "log-level", "log-format"})
+_OF_EACH = frozenset({"kubeconfig", "driver-name", "http-address", "web-config-file", "log-level", "log-format"})
 OF_THE_CHART = {
     "controller": _OF_EACH | {"leader-elect", "lease-namespace", "lease-name", "lease-identity"},
     "kubeletPlugin": _OF_EACH

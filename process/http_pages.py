@@ -1,0 +1,107 @@
+"""Pages that take a while: each is computed in a thread of its own, once for all who asked before it began.
+
+So a page that hangs holds up no other page and no connection, and however many ask, a page costs a fixed share of a
+core.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Generic, Protocol, TypeVar
+
+import structlog
+
+from dracaena.process.clock import Clock
+from dracaena.process.http_message import Answer, text_answer
+
+K = TypeVar("K", bound=Hashable)
+
+REST_PER_WORK = 4
+"""Times as long as it worked for which a thread rests while more are waiting: a flood costs a fifth of a core."""
+
+LONGEST_REST_S = 0.25
+"""A page that took long because the whole machine was busy must not rest past the timeout of a probe, 1 s."""
+
+MOST_WAITING = 256
+"""Waiting replies that are kept before those whose client has gone are dropped: twice as many as there can be."""
+
+log = structlog.get_logger()
+
+
+class Reply(Protocol):
+    """Where an answer goes, once, from any thread."""
+
+    def __call__(self, answer: Answer) -> None:
+        """Send it, unless the client has gone."""
+        ...
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the client still waits."""
+        ...
+
+
+class Page(Generic[K]):
+    """One page in forms that a key tells apart. start() once, then stop() once."""
+
+    def __init__(self, name: str, compute: Callable[[K], Answer], clock: Clock) -> None:
+        self._name = name
+        self._compute = compute
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._waiting: list[tuple[K, Reply]] = []
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"http-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, but wait for no page that hangs: the process is ending."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout=1.0)
+
+    def ask(self, key: K, reply: Reply) -> None:
+        """Have it answered with what is true from now on. Never blocks."""
+        with self._changed:
+            if len(self._waiting) >= MOST_WAITING:
+                self._waiting = [each for each in self._waiting if each[1].wanted]
+            self._waiting.append((key, reply))
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while (asked := self._take()) is not None:
+            began_s = self._clock.monotonic()
+            answers: dict[K, Answer] = {}
+            for key, reply in asked:
+                if not reply.wanted:
+                    continue
+                if key not in answers:
+                    answers[key] = self._answer(key)
+                reply(answers[key])
+            self._rest(min(REST_PER_WORK * (self._clock.monotonic() - began_s), LONGEST_REST_S))
+
+    def _take(self) -> list[tuple[K, Reply]] | None:
+        with self._changed:
+            while not self._waiting and not self._stopping:
+                self._clock.wait(self._changed, None)
+            asked, self._waiting = self._waiting, []
+            return None if self._stopping else asked
+
+    def _rest(self, rest_s: float) -> None:
+        until_s = self._clock.monotonic() + rest_s
+        with self._changed:
+            while not self._stopping and (left_s := until_s - self._clock.monotonic()) > 0:
+                self._clock.wait(self._changed, left_s)
+
+    def _answer(self, key: K) -> Answer:
+        try:
+            return self._compute(key)
+        except Exception:
+            log.exception("page cannot be made", page=self._name)
+            return text_answer(500, "this page cannot be made; the log says why")
