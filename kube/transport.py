@@ -7,6 +7,7 @@ pool. Bodies pass through as bytes: its typed models are not used.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import structlog
 import urllib3
 import yaml
 from kubernetes import client as official
@@ -47,6 +49,9 @@ _UNREADABLE = (
     RecursionError,
 )
 """What the official client raises on a kubeconfig that is none: it looks into values without asking what they are."""
+
+
+log = structlog.get_logger()
 
 
 class Stream:
@@ -126,6 +131,8 @@ class Transport:
                 f"no connection to Kubernetes from {where}: the cluster's server is {configuration.host!r}, "
                 f"expected https://HOST:PORT"
             )
+        if configuration.host.startswith("https://") and not configuration.verify_ssl:
+            _tell_unverified(configuration.host)
         return cls(configuration, user_agent=user_agent, read_timeout_s=read_timeout_s)
 
     def request(
@@ -191,6 +198,17 @@ class Transport:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise ApiUnavailableError(call, None, "", f"no answer: {error}") from error
         return response  # type: ignore[no-any-return]  # the official client has no types
+
+
+@functools.cache
+def _tell_unverified(server: str) -> None:
+    """Say it once, in place of urllib3's warning for each request on standard error."""
+    urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+    log.warning(
+        "the API server's certificate is not verified: whoever is in between can read and change everything. Give the "
+        "kubeconfig certificate-authority-data in place of insecure-skip-tls-verify",
+        server=server,
+    )
 
 
 def _body(call: str, response: urllib3.BaseHTTPResponse) -> bytes:
