@@ -92,8 +92,12 @@ class Stream:
 class Transport:
     """Sends one request, returns its body or raises a KubeError. Safe from many threads."""
 
-    def __init__(self, configuration: Any, *, user_agent: str, read_timeout_s: float = READ_TIMEOUT_S) -> None:
+    def __init__(
+        self, configuration: Any, *, user_agent: str, read_timeout_s: float = READ_TIMEOUT_S, impersonated: str = ""
+    ) -> None:
+        """`impersonated` is the user as whom all requests are sent, empty: as ourselves."""
         self._read_timeout_s = read_timeout_s
+        self._headers = {"Accept": "application/json", **({"Impersonate-User": impersonated} if impersonated else {})}
         configuration.connection_pool_maxsize = POOL_SIZE
         self._client = official.ApiClient(configuration)
         self._client.user_agent = user_agent  # a default header there wins over the request's own
@@ -106,6 +110,7 @@ class Transport:
         user_agent: str,
         read_timeout_s: float = READ_TIMEOUT_S,
         context: str | None = None,
+        impersonated: str = "",
     ) -> Transport:
         """Connect as `path` says; without a path as the pod's ServiceAccount, else as KUBECONFIG or ~/.kube/config.
 
@@ -133,7 +138,7 @@ class Transport:
             )
         if configuration.host.startswith("https://") and not configuration.verify_ssl:
             _tell_unverified(configuration.host)
-        return cls(configuration, user_agent=user_agent, read_timeout_s=read_timeout_s)
+        return cls(configuration, user_agent=user_agent, read_timeout_s=read_timeout_s, impersonated=impersonated)
 
     def request(
         self,
@@ -171,7 +176,7 @@ class Transport:
         *,
         preload: bool,
     ) -> urllib3.BaseHTTPResponse:
-        headers = {"Accept": "application/json"}
+        headers = dict(self._headers)
         if body is not None:
             headers["Content-Type"] = content_type
         try:

@@ -41,7 +41,7 @@ class PodAccess(Protocol):
     """Reads single pods and writes their annotations. Both raise TemporaryError when the API does not answer."""
 
     def read_pod(self, namespace: str, name: str) -> Pod | None:
-        """Return a pod as it is now, None when there is none."""
+        """Return a pod of this node as it is now, None when there is none."""
         ...
 
     def annotate_pod(self, pod: Pod, annotations: Mapping[str, str | None]) -> None:

@@ -67,6 +67,9 @@ from dracaena.process.http import HttpEndpoint
 from dracaena.process.logs import configure_logs
 from dracaena.process.settings import Layers
 
+NODE_USER_PREFIX = "system:node:"
+"""kubelet's user name, before the node's."""
+
 USER_AGENT = "dracaena-plugin"
 CDI_SPEC_MODE = 0o644
 CHECKPOINT_MODE = 0o600
@@ -125,12 +128,13 @@ class Program:
         self._tainted = settings.allocator == CONTROLLER
         self._node_name = settings.node_name
         client = KubeClient(Transport.from_kubeconfig(settings.kubeconfig or None, user_agent=USER_AGENT))
+        self._node_view = _node_view(settings, client)
         self._node: Reflector[Node] | None = None
         if section is not None:
             self._release.note_labels(section.labels)
         else:
             self._node = Reflector(
-                client,
+                self._node_view,
                 Node,
                 clock=clock,
                 field_selector=f"metadata.name={settings.node_name}",
@@ -366,7 +370,7 @@ class Program:
         )
         checkpoints = Checkpoints(checkpoint_files, marks, read_boot_id(), lambda: lock.turn)
         self._pods: Reflector[Pod] = Reflector(
-            client,
+            self._node_view,
             Pod,
             clock=clock,
             field_selector=f"spec.nodeName={settings.node_name}",
@@ -377,7 +381,7 @@ class Program:
             driver=driver,
             node_name=NodeName(settings.node_name),
             pods=self._pods,
-            access=KubePods(client),
+            access=KubePods(client, self._node_view, settings.node_name),
             claims=KubeClaims(client),
             checkpoints=checkpoints,
             files=podlist,
@@ -435,7 +439,7 @@ class Program:
     def _build_slices(self, settings: PluginSettings, client: KubeClient, clock: Clock) -> None:
         """Build what publishes this node's devices."""
         node_name = NodeName(settings.node_name)
-        access = KubeSlices(client, settings.driver_name, settings.node_name)
+        access = KubeSlices(client, self._node_view, settings.driver_name, settings.node_name)
         self._slices: Reflector[ResourceSlice] = Reflector(
             client,
             ResourceSlice,
@@ -537,5 +541,18 @@ def _section(layers: Layers[PluginSettings], general: PluginSettings) -> NodeSec
     clock = SystemClock()
     paths = plugin_paths(general.kubelet_root, general.driver_name, general.pod_uid)
     client = KubeClient(Transport.from_kubeconfig(general.kubeconfig or None, user_agent=USER_AGENT))
+    client = _node_view(general, client)
     lock, files = CallLock(paths.call_lock, clock), DocumentFolder(paths.instance_lock.parent)
     return NodeSection(layers, client, files, lock, clock, end=end_this_process)
+
+
+def _node_view(settings: PluginSettings, client: KubeClient) -> KubeClient:
+    """Return the client for reading pods and the Node: those of this node are all that it can see where it may be so.
+
+    RBAC knows no field selectors, so a right to list pods is one to list those of all nodes with their environment. As
+    `system:node:<name>` the node authorizer answers, which does know them.
+    """
+    if not settings.read_as_node:
+        return client
+    user = f"{NODE_USER_PREFIX}{settings.node_name}"
+    return KubeClient(Transport.from_kubeconfig(settings.kubeconfig or None, user_agent=USER_AGENT, impersonated=user))

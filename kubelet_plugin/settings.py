@@ -33,6 +33,12 @@ class PluginSettings:
     kubeconfig: str = option(
         "", help="kubeconfig file; without it the pod's ServiceAccount or the usual places", in_sections=False
     )
+    read_as_node: bool = option(
+        False,
+        help="read pods and the Node as the node itself, so that the token needs no right to read those of others "
+        "(Kubernetes' constrained impersonation)",
+        in_sections=False,
+    )
     driver_name: str = option(
         DEFAULT_DRIVER_NAME,
         help="DRA driver name; taint, CDI vendor and annotations follow it",

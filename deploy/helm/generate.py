@@ -29,7 +29,7 @@ _OF_EACH = frozenset({"kubeconfig", "driver-name", "http-address", "web-config-f
 OF_THE_CHART = {
     "controller": _OF_EACH | {"leader-elect", "lease-namespace", "lease-name", "lease-identity"},
     "kubeletPlugin": _OF_EACH
-    | {"node-name", "pod-uid", "kubelet-root", "cdi-root", "dev-root"}
+    | {"node-name", "pod-uid", "read-as-node", "kubelet-root", "cdi-root", "dev-root"}
     | {"driver-root", "driver-root-mount", "job-mapping-dir"},
 }
 """Settings that the templates set themselves, from other values or from the pod."""

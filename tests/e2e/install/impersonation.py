@@ -12,7 +12,7 @@ from typing import Any
 
 from e2e.api import JSON, MERGE_PATCH, TIMEOUT_S, Answer
 from e2e.control_plane import ADMIN, ControlPlane
-from e2e.install.chart_cluster import NAMESPACE, RELEASE
+from e2e.install.chart_cluster import NAMESPACE, RELEASE, ChartCluster
 
 NODE_NAME_KEY = "authentication.kubernetes.io/node-name"
 """What kube-apiserver puts into the extra of a user whose token is bound to a pod on a node."""
@@ -20,11 +20,12 @@ NODE_NAME_KEY = "authentication.kubernetes.io/node-name"
 
 @dataclass(frozen=True, slots=True)
 class As:
-    """The administrator, who impersonates somebody."""
+    """Whoever has a token, of the administrator if none is given, and impersonates somebody."""
 
     control_plane: ControlPlane
     user: str
     node: str = ""
+    token: str = ADMIN.token
 
     def send(self, method: str, path: str, body: Any = None) -> Answer:
         """Send one request and return whatever comes back."""
@@ -43,7 +44,7 @@ class As:
                 return Answer(error.code, error.read().decode())
 
     def _headers(self) -> Mapping[str, str]:
-        headers = {"Authorization": f"Bearer {ADMIN.token}", "Impersonate-User": self.user}
+        headers = {"Authorization": f"Bearer {self.token}", "Impersonate-User": self.user}
         if self.node:
             headers[f"Impersonate-Extra-{NODE_NAME_KEY.replace('/', '%2F')}"] = self.node
         return headers
@@ -57,3 +58,19 @@ def controller(control_plane: ControlPlane, node: str = "") -> As:
 def plugin(control_plane: ControlPlane, node: str = "") -> As:
     """The plugin's ServiceAccount, in a pod on a node."""
     return As(control_plane, f"system:serviceaccount:{NAMESPACE}:{RELEASE}-kubelet-plugin", node)
+
+
+def plugin_as_node(chart: ChartCluster, node: str) -> As:
+    """The plugin that runs, with a token that is bound to its pod, as the node of that name."""
+    selector = "app.kubernetes.io/component=kubelet-plugin"
+    (pod, *_) = chart.api.items(f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={selector}")
+    bound = {key: pod["metadata"][key] for key in ("name", "uid")} | {"apiVersion": "v1", "kind": "Pod"}
+    asked = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"boundObjectRef": bound, "expirationSeconds": 600},
+    }
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{RELEASE}-kubelet-plugin/token"
+    answer = chart.api.send("POST", path, asked)
+    assert answer.status == 201, answer.message
+    return As(chart.control_plane, f"system:node:{node}", token=answer.document["status"]["token"])

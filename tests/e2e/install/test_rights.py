@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from e2e.install.chart_cluster import NAMESPACE, NODE_NAME, ChartCluster
-from e2e.install.impersonation import As, controller, plugin
+from e2e.install.impersonation import As, controller, plugin, plugin_as_node
 from e2e.installation import DRIVER
 
 ALL_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
@@ -132,17 +132,46 @@ PLUGIN_NEEDS = (
     Call("POST", ALL_SLICES, a_slice("new")),
     Call("PATCH", f"{ALL_SLICES}/new", {"spec": {"pool": {"generation": 2}}}),
     Call("DELETE", f"{ALL_SLICES}/new"),
-    Call("GET", f"/api/v1/nodes/{NODE_NAME}"),
-    Call("GET", "/api/v1/nodes"),
-    Call("GET", f"/api/v1/pods?fieldSelector=spec.nodeName={NODE_NAME}"),
-    Call("GET", f"{PODS}/bound-here"),
     Call("PATCH", f"{PODS}/bound-here", metadata(annotations={f"{DRIVER}/devices": "{}", f"{DRIVER}/uuids": "GPU-0"})),
     Call("PATCH", f"{PODS}/bound-here", metadata(annotations={f"{DRIVER}/devices": None, f"{DRIVER}/uuids": None})),
     Call("GET", f"{CLAIMS}/here"),
     Call("PATCH", f"{CLAIMS}/here/status", device_status()),
 )
 
+PLUGIN_NEEDS_AS_NODE = (
+    Call("GET", f"/api/v1/nodes/{NODE_NAME}"),
+    Call("GET", f"/api/v1/nodes?fieldSelector=metadata.name={NODE_NAME}"),
+    Call("GET", f"/api/v1/pods?fieldSelector=spec.nodeName={NODE_NAME}"),
+    Call("GET", f"{PODS}?fieldSelector=metadata.name=bound-here,spec.nodeName={NODE_NAME}"),
+)
+
+PLUGIN_MUST_NOT_AS_NODE = (
+    Call("GET", "/api/v1/pods"),
+    Call("GET", PODS),
+    Call("GET", f"/api/v1/pods?fieldSelector=spec.nodeName={OTHER_NODE}"),
+    Call("GET", f"/api/v1/pods?fieldSelector=spec.nodeName!={NODE_NAME}"),
+    Call("GET", f"{PODS}?fieldSelector=metadata.name=bound-elsewhere"),
+    Call("GET", f"{PODS}/bound-here"),
+    Call("GET", f"{PODS}/bound-elsewhere"),
+    Call("GET", "/api/v1/nodes"),
+    Call("GET", f"/api/v1/nodes/{OTHER_NODE}"),
+    Call("GET", f"/api/v1/namespaces/{NAMESPACE}/configmaps/kube-root-ca.crt"),
+    Call("GET", "/api/v1/namespaces/kube-system/secrets"),
+    Call("GET", f"{CLAIMS}/here"),
+    Call("PATCH", f"/api/v1/nodes/{NODE_NAME}", metadata(labels={"mine": "1"})),
+    Call("PATCH", f"/api/v1/nodes/{NODE_NAME}/status", {"status": {"phase": "Running"}}),
+    Call("PATCH", f"{PODS}/bound-here/status", {"status": {"phase": "Failed"}}),
+    Call("DELETE", f"{PODS}/bound-here"),
+    Call("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default/token", {"spec": {}}),
+)
+
 PLUGIN_MUST_NOT = (
+    Call("GET", "/api/v1/pods"),
+    Call("GET", f"/api/v1/pods?fieldSelector=spec.nodeName={NODE_NAME}"),
+    Call("GET", f"{PODS}/bound-here"),
+    Call("GET", f"{PODS}/bound-elsewhere"),
+    Call("GET", "/api/v1/nodes"),
+    Call("GET", f"/api/v1/nodes/{NODE_NAME}"),
     Call("POST", ALL_SLICES, a_slice("new", node=OTHER_NODE)),
     Call("POST", ALL_SLICES, a_slice("new", node=None)),
     Call("POST", ALL_SLICES, a_slice("new", driver=OTHER_DRIVER)),
@@ -260,6 +289,24 @@ def test_plugin_may_do_what_it_needs(stage: Stage) -> None:
 
 def test_plugin_may_not_do_anything_else(stage: Stage) -> None:
     assert answers(stage.plugin, PLUGIN_MUST_NOT, refused=True) == []
+
+
+def test_plugin_reads_pods_and_its_node_as_the_node(stage: Stage) -> None:
+    own = plugin_as_node(stage.chart, NODE_NAME)
+    assert answers(own, PLUGIN_NEEDS_AS_NODE, refused=False) == []
+    seen = own.send("GET", f"/api/v1/pods?fieldSelector=spec.nodeName={NODE_NAME}").document["items"]
+    names = {pod["metadata"]["name"] for pod in seen}
+    assert "bound-here" in names
+    assert not names & {"bound-elsewhere", "unbound"}
+
+
+def test_plugin_may_not_do_anything_else_as_the_node(stage: Stage) -> None:
+    assert answers(plugin_as_node(stage.chart, NODE_NAME), PLUGIN_MUST_NOT_AS_NODE, refused=True) == []
+
+
+def test_plugin_may_not_speak_as_another_node(stage: Stage) -> None:
+    calls = (*PLUGIN_NEEDS_AS_NODE, Call("GET", f"/api/v1/pods?fieldSelector=spec.nodeName={OTHER_NODE}"))
+    assert answers(plugin_as_node(stage.chart, OTHER_NODE), calls, refused=True) == []
 
 
 def test_token_without_a_node_writes_no_slice_and_no_pod(stage: Stage) -> None:

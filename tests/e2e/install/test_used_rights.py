@@ -58,6 +58,10 @@ def used(event: Any) -> Iterator[Right]:
     subresource = f"/{target['subresource']}" if "subresource" in target else ""
     resource = f"{target['resource']}{subresource}"
     group, verb = target.get("apiGroup", ""), event["verb"]
+    if "impersonatedUser" in event:
+        yield Right(part, "authentication.k8s.io", "nodes", "impersonate:associated-node")
+        yield Right(part, group, resource, f"impersonate-on:associated-node:{verb}")
+        return
     yield Right(part, group, resource, verb)
     if resource == "resourceclaims/status":
         written = event.get("requestObject", {}).get("status", {})

@@ -183,7 +183,7 @@ def test_names_follow_the_driver(tmp_path: Path) -> None:
 
 
 def test_rights_of_the_process_tests_are_those_of_the_chart(tmp_path: Path) -> None:
-    """Those programs have no token that is bound to a node, so the plugin's right is the wider one there."""
+    """Those programs have no token that is bound to a node, so the plugin's rights are the wider ones there."""
 
     def rights(documents: list[Any]) -> set[tuple[str, ...]]:
         return {
@@ -195,10 +195,25 @@ def test_rights_of_the_process_tests_are_those_of_the_chart(tmp_path: Path) -> N
             for verb in rule["verbs"]
         }
 
-    text = render(tmp_path)
+    text = render(tmp_path, "--set=kubeletPlugin.readAsNode=false")
     chart = rights([*objects(text, "ClusterRole"), *objects(text, "Role")])
     wider = {tuple(part.replace("associated-node:", "arbitrary-node:") for part in right) for right in chart}
     assert rights(objects(E2E_RIGHTS.read_text(encoding="utf-8"), "ClusterRole")) == wider
+
+
+def test_plugin_may_list_no_pods_but_as_its_node(tmp_path: Path) -> None:
+    (role,) = (one for one in objects(render(tmp_path), "ClusterRole") if "plugin" in one["metadata"]["name"])
+    verbs = {verb for rule in role["rules"] for verb in rule["verbs"] if {"pods", "nodes"} & {*rule["resources"]}}
+    assert {verb for verb in verbs if not verb.startswith("impersonate")} == {"patch"}
+    assert "impersonate" not in verbs
+
+
+def test_nobody_but_kubelet_reaches_the_metrics_where_no_peer_is_named(tmp_path: Path) -> None:
+    policies = objects(render(tmp_path, "--set-json=networkPolicy.from=[]"), "NetworkPolicy")
+    assert len(policies) == 2
+    for policy in policies:
+        assert policy["spec"]["policyTypes"] == ["Ingress"]
+        assert policy["spec"]["ingress"] == []
 
 
 def test_older_kubernetes_is_refused(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
   "log-format" .Values.logFormat
   "lease-namespace" .Release.Namespace
   "lease-name" (printf "controller.%s" .Values.driverName) -}}
+{{- if .Values.webConfig.secretName }}{{ $_ := set $own "web-config-file" "/etc/dracaena-web/web-config.yml" }}{{ end -}}
 {{- toYaml (merge $own .Values.controller.settings) -}}
 {{- end -}}
 
@@ -55,7 +56,9 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
   "dev-root" $paths.devRoot
   "driver-root" $paths.driverRoot
   "driver-root-mount" "/driver-root"
-  "job-mapping-dir" $paths.jobMapping -}}
+  "job-mapping-dir" $paths.jobMapping
+  "read-as-node" .Values.kubeletPlugin.readAsNode -}}
+{{- if .Values.webConfig.secretName }}{{ $_ := set $own "web-config-file" "/etc/dracaena-web/web-config.yml" }}{{ end -}}
 {{- with .Values.kubeletPlugin.nodeSettings }}{{ $_ := set $own "sections" . }}{{ end -}}
 {{- toYaml (merge $own .Values.kubeletPlugin.settings) -}}
 {{- end -}}
