@@ -174,7 +174,8 @@ class Assignments:
         """
         prepared = self._prepared()
         if including is not None:
-            prepared.append(with_users(including, self._users_so_far()))
+            others = [p for p in prepared if p.claim.uid != including.claim.uid]
+            prepared = [*others, with_users(including, self._users_so_far())]
         if without is not None:
             prepared = [p for p in prepared if p.claim.uid != without]
         self._write_podlist(prepared, without)

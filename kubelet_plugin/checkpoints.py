@@ -64,6 +64,11 @@ class Checkpoints:
         found = self.load(uid)
         return isinstance(found, Broken) or (found is not None and found.boot_id == self.boot_id)
 
+    def may_be_in_use(self, uid: ClaimUid) -> bool:
+        """Whether containers may have the claim's devices, as far as its checkpoint says or cannot say."""
+        found = self.load(uid)
+        return isinstance(found, Broken) or (found is not None and found.boot_id == self.boot_id and found.in_use)
+
     def load_all(self) -> tuple[tuple[Checkpoint, ...], tuple[Broken, ...]]:
         """Return all checkpoints of this boot, and those that cannot be trusted; each sorted by claim UID.
 
@@ -123,11 +128,11 @@ class Checkpoints:
         return (stamp, self.load(ClaimUid(name.removesuffix(SUFFIX))))
 
     def prepared(self) -> tuple[PreparedClaim, ...]:
-        """Return the claims that are prepared now, sorted by claim UID."""
+        """Return the claims whose containers may have their devices now, sorted by claim UID."""
         self._look()
         if self._prepared is None:
             now, _ = self.load_all()
-            self._prepared = tuple([c.prepared for c in now if c.state is State.DONE])
+            self._prepared = tuple([c.prepared for c in now if c.in_use])
         return self._prepared
 
     def start(self, prepared: PreparedClaim) -> Checkpoint:
@@ -135,18 +140,35 @@ class Checkpoints:
 
         A broken file is copied to `<name>.broken` first, then replaced: at no moment is there no file.
         """
-        old = self.load(prepared.claim.uid)
-        started = Checkpoint(State.STARTED, self.boot_id, prepared)
-        if isinstance(old, Checkpoint):
-            started = dataclasses.replace(started, unknown=old.unknown, unknown_of_devices=old.unknown_of_devices)
-        elif isinstance(old, Broken):
-            self._keep_broken(old)
+        started = self._anew(prepared)
         self._write(started)
         return started
 
+    def set_aside(self, prepared: PreparedClaim, reason: str, *, planned: bool) -> Checkpoint:
+        """Write that this claim holds its devices and no container of it can be started, and why.
+
+        `planned`: whether its devices and configs are known to be right.
+        """
+        aside = dataclasses.replace(self._anew(prepared), answered=True, aside=reason, planned=planned)
+        self._write(aside)
+        return aside
+
     def finish(self, started: Checkpoint) -> None:
         """Write that the claim is prepared."""
-        self._write(dataclasses.replace(started, state=State.DONE))
+        self._write(dataclasses.replace(started, state=State.DONE, answered=False, aside=None))
+
+    def _anew(self, prepared: PreparedClaim) -> Checkpoint:
+        old = self.load(prepared.claim.uid)
+        started = Checkpoint(State.STARTED, self.boot_id, prepared)
+        if isinstance(old, Checkpoint):
+            in_use = old.in_use and old.boot_id == self.boot_id
+            return dataclasses.replace(
+                started, answered=in_use, unknown=old.unknown, unknown_of_devices=old.unknown_of_devices
+            )
+        if isinstance(old, Broken):
+            self._keep_broken(old)
+            return dataclasses.replace(started, answered=True)
+        return started
 
     def remove(self, uid: ClaimUid) -> None:
         """Forget a claim. A broken checkpoint stays as `<name>.broken`."""

@@ -10,6 +10,10 @@ devices of its first allocation. That takes force (a pod deleted without kubelet
 kubelet unprepares a claim before its last pod counts as ended, and only then can it be deallocated. No device is given
 to two claims by it: what the checkpoint names is held against all other claims. Where the claim is read anyway the two
 are compared, and a difference is refused by name.
+
+Before anything is granted or answered the prepared claims are brought in line with the devices as they were read last
+(moved_claims). What a container may be using is given back by kubelet alone: a claim that may have been answered and
+cannot be prepared any more is set aside, and holds its devices until kubelet unprepares it.
 """
 
 from __future__ import annotations
@@ -20,28 +24,23 @@ from collections.abc import Iterable, Sequence
 import structlog
 
 from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
-from dracaena.api.names import ClaimUid, GpuUuid, PoolName
+from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.kubelet_plugin.assignments import Assignments
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
-from dracaena.kubelet_plugin.metadata_files import MetadataFiles
-from dracaena.kubelet_plugin.ports import (
-    ClaimGoneError,
-    ClaimReader,
-    ControlNodes,
-    DocumentStore,
-    NodeLock,
-    ReadDriverEdits,
-    ReadPool,
-)
-from dracaena.kubelet_plugin.prepare.cdi import claim_spec, device_names, spec_file_name
+from dracaena.kubelet_plugin.claim_files import ClaimFiles
+from dracaena.kubelet_plugin.moved_claims import MovedClaims, Trouble
+from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, NodeLock, ReadMinors, ReadPool
 from dracaena.kubelet_plugin.prepare.checkpoint import Broken, Checkpoint, State
+from dracaena.kubelet_plugin.prepare.moved_devices import held_nodes, with_former
 from dracaena.kubelet_plugin.prepare.plan import (
     ClaimReference,
     DecodeConfig,
+    NodePool,
     PreparedClaim,
     PreparedDevice,
     Refusal,
+    allocated_claim,
     holders,
     plan_claim,
 )
@@ -66,6 +65,10 @@ class DeviceHeldError(TemporaryError):
         self.holders = holders
 
 
+class SetAsideError(TemporaryError):
+    """The claim holds its devices, and no container of it can be started as things are; the text says what helps."""
+
+
 class AllocatedAnewError(TemporaryError):
     """The claim has other devices now than it holds here. Only its pods going away helps, so nothing waits for it."""
 
@@ -78,28 +81,25 @@ class DeviceState:
         *,
         driver: str,
         read_pool: ReadPool,
-        dev_root: str,
-        control_nodes: ControlNodes,
-        driver_edits: ReadDriverEdits,
+        read_minors: ReadMinors,
         decode_config: DecodeConfig,
         claims: ClaimReader,
         checkpoints: Checkpoints,
-        specs: DocumentStore,
-        metadata: MetadataFiles,
+        files: ClaimFiles,
+        moved: MovedClaims,
         assignments: Assignments,
         tear_downs: TearDowns,
         lock: NodeLock,
     ) -> None:
         self._driver = driver
         self._read_pool = read_pool
-        self._dev_root = dev_root
-        self._control_nodes = control_nodes
-        self._driver_edits = driver_edits
+        self._read_minors = read_minors
         self._decode_config = decode_config
         self._claims = claims
         self._checkpoints = checkpoints
-        self._specs = specs
-        self._metadata = metadata
+        self._files = files
+        self._metadata = files.metadata
+        self._moved = moved
         self._assignments = assignments
         self._tear_downs = tear_downs
         self._lock = lock
@@ -154,9 +154,9 @@ class DeviceState:
     def drop_stray_spec(self, uid: ClaimUid) -> bool:
         """Remove the CDI spec of a claim that has no checkpoint; return whether it had none and a spec was there."""
         with self._lock.hold():
-            if self._checkpoints.load(uid) is not None or self._spec_is_gone(uid):
+            if self._checkpoints.load(uid) is not None or self._files.spec_is_gone(uid):
                 return False
-            self._specs.remove(spec_file_name(self._driver, uid))
+            self._files.remove_spec(uid)
         return True
 
     def drop_stray_metadata(self) -> int:
@@ -175,12 +175,25 @@ class DeviceState:
         try:
             with self._lock.hold():
                 for broken in self._checkpoints.enter_boot():
-                    self._specs.remove(spec_file_name(self._driver, broken.uid))
+                    self._files.remove_spec(broken.uid)
                     self._metadata.remove(broken)
                     self._checkpoints.discard(broken.uid)
                     log.info("checkpoint of an earlier boot removed", claim_uid=broken.uid, problem=broken.problem)
         except DracaenaError as error:
             log.warning("what an earlier boot left is not looked at", error=str(error))
+
+    def follow_devices(self) -> Sequence[Trouble]:
+        """Bring prepared claims in line with the devices as they were read last; return what must be said of them.
+
+        Raises DracaenaError where a claim could not be settled, after trying all.
+        """
+        with self._lock.hold():
+            failed = self._moved.follow(self._read_pool())
+            troubles = self._moved.troubles()
+        self._assignments.changed()
+        for error in failed.values():
+            raise error
+        return troubles
 
     def recover(self, pods: Iterable[Pod]) -> bool:
         """Finish or take back what a crash left half done, write lost CDI specs again, rebuild broken checkpoints.
@@ -192,52 +205,75 @@ class DeviceState:
         with self._lock.hold():
             self._checkpoints.look_at_each()
             good, broken = self._checkpoints.load_all()
-        settled = [self._restore_spec(c.prepared.claim) for c in good if c.state is State.DONE]
+        settled = [self._restore(c.prepared.claim) for c in good if c.in_use and c.planned]
         uids = {b.uid for b in broken}
-        references = [c.prepared.claim for c in good if c.state is State.STARTED]
+        references = [c.prepared.claim for c in good if not (c.in_use and c.planned)]
         references += self.find_claims(uids, pods)
         settled += [self._recover(reference) for reference in references]
         return all(settled)
 
-    def _restore_spec(self, reference: ClaimReference) -> bool:
-        """Write the spec of a prepared claim again if it is lost; return whether it is there or not needed any more."""
+    def _restore(self, reference: ClaimReference) -> bool:
+        """Write what is lost of a prepared claim; return whether it is there, or cannot be before something changes."""
         try:
             with self._lock.hold():
                 self._already_prepared(reference.uid)
+        except SetAsideError:
+            return True
         except DracaenaError as error:
             log.warning("CDI spec is lost and not written yet", claim=str(reference), error=str(error))
             return False
         return True
 
     def _already_prepared(self, uid: ClaimUid) -> PreparedClaim | None:
-        checkpoint = self._checkpoints.load(uid)
-        if (
-            not isinstance(checkpoint, Checkpoint)
-            or checkpoint.state is not State.DONE
-            or checkpoint.boot_id != self._checkpoints.boot_id
-        ):
+        """Return a claim that is prepared, None for one that has to be prepared. Raises SetAsideError."""
+        checkpoint = self._prepared_in_this_boot(uid)
+        if checkpoint is None:
             return None
-        if self._spec_is_gone(uid):
-            self._write_spec(checkpoint.prepared)
+        try:
+            pool = self._read_pool()
+        except TemporaryError:
+            if checkpoint.state is not State.DONE or self._files.spec_is_gone(uid):
+                raise
+            self._refuse_stale(checkpoint.prepared)
+            self._metadata.restore(checkpoint.prepared, self._read_pool)
+            return checkpoint.prepared
+        failed = self._moved.follow(pool)
+        if uid in failed:
+            raise failed[uid]
+        checkpoint = self._prepared_in_this_boot(uid)
+        if checkpoint is None:
+            return None
+        if checkpoint.state is not State.DONE:
+            raise SetAsideError(f"claim {checkpoint.prepared.claim} is set aside: {checkpoint.aside}")
+        self._refuse_stale(checkpoint.prepared)
+        if self._files.spec_is_gone(uid):
+            self._files.write_spec(checkpoint.prepared)
             log.warning("CDI spec was gone, written again", claim_uid=uid)
         self._metadata.restore(checkpoint.prepared, self._read_pool)
         return checkpoint.prepared
 
-    def _spec_is_gone(self, uid: ClaimUid) -> bool:
-        return self._specs.read(spec_file_name(self._driver, uid)) is None
+    def _prepared_in_this_boot(self, uid: ClaimUid) -> Checkpoint | None:
+        found = self._checkpoints.load(uid)
+        if not isinstance(found, Checkpoint) or found.boot_id != self._checkpoints.boot_id:
+            return None
+        return found if found.in_use and found.planned else None
 
     def _prepare(self, claim: ResourceClaim) -> PreparedClaim:
         pool = self._read_pool()
+        self._moved.follow(pool)
         plan = plan_claim(claim, pool, self._decode_config)
+        uid = ClaimUid(claim.metadata.uid)
         if isinstance(plan, Refusal):
+            if self._checkpoints.may_be_in_use(uid):
+                self._hold(claim, pool, str(plan))
             raise PrepareError(str(plan))
-        plan = self._metadata.wanted(plan, claim)
-        self._refuse_held(plan)
-        fresh = not self._checkpoints.holds(plan.claim.uid)
+        self._refuse_stale(plan)
+        plan = with_former(self._metadata.wanted(plan, claim), self._earlier(uid))
+        self._refuse_held(plan, pool)
+        fresh = not self._checkpoints.holds(uid)
         try:
             started = self._checkpoints.start(plan)
-            self._write_spec(plan)
-            self._metadata.write(plan, pool.attributes)
+            self._files.write(plan, pool)
             self._assignments.write_podlist(including=plan)
             self._checkpoints.finish(started)
         except DracaenaError:
@@ -249,6 +285,42 @@ class DeviceState:
         log.info("claim prepared", uuids=[device.uuid for device in plan.devices])
         return plan
 
+    def _hold(self, claim: ResourceClaim, pool: NodePool, reason: str) -> None:
+        """Set aside a claim that may have been answered and cannot be prepared as it is: its pod may run."""
+        earlier = self._earlier(ClaimUid(claim.metadata.uid))
+        allocated = allocated_claim(claim, pool, earlier)
+        if allocated is None:
+            return  # what tells of its devices on this node is all that there is, and holds them
+        held = with_former(allocated, earlier)
+        self._files.remove_spec(held.claim.uid)
+        self._checkpoints.set_aside(held, reason, planned=False)
+        self._assignments.changed()
+        log.error("claim set aside", claim=str(held.claim), claim_uid=held.claim.uid, reason=reason)
+
+    def _earlier(self, uid: ClaimUid) -> Sequence[PreparedDevice]:
+        """Return what containers of a claim may have of an earlier preparation in this boot, former nodes too."""
+        found = self._checkpoints.load(uid)
+        if isinstance(found, Broken):
+            return self._files.salvage(found).devices
+        if found is None or found.boot_id != self._checkpoints.boot_id or not found.in_use:
+            return ()
+        return (*found.prepared.devices, *found.prepared.former)
+
+    def _refuse_stale(self, prepared: PreparedClaim) -> None:
+        """Refuse to name nodes that are not the claim's devices any more, as the driver tells without being asked.
+
+        The last reading may be a minute old, and the driver may have been loaded anew since.
+        """
+        minors = self._read_minors()
+        for device in prepared.devices if minors else ():
+            minor = None if device.pci_bus_id is None else minors.get(device.pci_bus_id)
+            if device.pci_bus_id is not None and minor != device.minor:
+                seen = "no GPU there" if minor is None else f"/dev/nvidia{minor}"
+                raise TemporaryError(
+                    f"GPU {device.parent_uuid or device.uuid} at {device.pci_bus_id} was /dev/nvidia{device.minor} "
+                    f"when the GPUs were last read, the driver has {seen} now: waiting for the next reading"
+                )
+
     def _undo(self, reference: ClaimReference) -> None:
         """Take back a first preparation that failed: kubelet got no answer, so no container has its devices."""
         try:
@@ -257,40 +329,41 @@ class DeviceState:
         except DracaenaError as error:
             log.warning("half a preparation cannot be taken back", claim=str(reference), error=str(error))
         try:
-            if self._spec_is_seen(reference.uid):
+            if self._files.spec_is_seen(reference.uid):
                 return  # the checkpoint stays as well: it says to the next start that there is something to remove
             self._checkpoints.remove(reference.uid)
         except DracaenaError as error:
             log.warning("half a preparation stays until the next try", claim=str(reference), error=str(error))
 
-    def _spec_is_seen(self, uid: ClaimUid) -> bool:
-        """Whether a spec is there; in a folder that cannot even be read there is none of ours."""
-        try:
-            return not self._spec_is_gone(uid)
-        except DracaenaError:
-            return False
-
     def _take_back(self, uid: ClaimUid) -> None:
         known = self._checkpoints.load(uid)
         if known is not None:
             self._assignments.forget(uid)
-        self._specs.remove(spec_file_name(self._driver, uid))
+        self._files.remove_spec(uid)
         if known is not None:
             self._metadata.remove(known)
             self._checkpoints.remove(uid)
             log.info("claim unprepared", claim_uid=uid)
 
-    def _write_spec(self, prepared: PreparedClaim) -> None:
-        spec = claim_spec(prepared, self._driver, self._control_nodes(), self._dev_root, self._driver_edits())
-        self._specs.write(spec_file_name(self._driver, prepared.claim.uid), spec)
-
-    def _refuse_held(self, plan: PreparedClaim) -> None:
-        good, broken = self._checkpoints.load_all()
-        others = [checkpoint.prepared for checkpoint in good]
-        others += [self._salvage(b) for b in broken if b.uid != plan.claim.uid]
+    def _refuse_held(self, plan: PreparedClaim, pool: NodePool) -> None:
+        _, broken = self._checkpoints.load_all()
+        others = [*self._moved.holders(pool)]
+        for each in broken:
+            if each.uid == plan.claim.uid:
+                continue
+            salvaged = self._files.salvage(each)
+            if not salvaged.devices:
+                raise TemporaryError(
+                    f"the checkpoint of claim UID {each.uid} {each.problem}, and no CDI spec tells which devices it "
+                    "holds: nothing is granted until it was rebuilt from the claim, or taken back"
+                )
+            others.append(salvaged)
         held = holders(plan, others)
         if held:
             raise DeviceHeldError("; ".join(_held(*entry) for entry in held), tuple(holder for _, _, holder in held))
+        nodes = held_nodes(plan, others)
+        if nodes:
+            raise DeviceHeldError("; ".join(map(str, nodes)), tuple(node.holder for node in nodes))
 
     def _refuse_other_allocation(self, prepared: PreparedClaim, claim: ResourceClaim) -> None:
         """Refuse a prepared claim whose allocation as just read gives it other devices than it holds here."""
@@ -304,18 +377,6 @@ class DeviceState:
                 f"{_names(d.device for d in prepared.devices)}, its allocation says {_names(w[2] for w in wanted)}. "
                 "Delete the pods of this node that use it: kubelet must unprepare it first"
             )
-
-    def _salvage(self, broken: Broken) -> PreparedClaim:
-        """Return what a claim with a broken checkpoint holds by its CDI spec.
-
-        No spec means no devices: kubelet gets its answer only after the spec is written.
-        """
-        spec = self._specs.read(spec_file_name(self._driver, broken.uid))
-        names = () if spec is None else device_names(spec, broken.uid)
-        devices = tuple(
-            PreparedDevice(request="", pool=PoolName(""), device=name, uuid=GpuUuid(""), minor=0) for name in names
-        )
-        return PreparedClaim(ClaimReference("", "", broken.uid), devices)
 
     def find_claims(self, uids: set[ClaimUid], pods: Iterable[Pod]) -> Sequence[ClaimReference]:
         """Return the claims of these UIDs that pods of this node use, by the API; the names are nowhere else."""
@@ -337,8 +398,13 @@ class DeviceState:
         try:
             self.prepare(reference)
         except (ClaimGoneError, PrepareError) as error:
+            with self._lock.hold():
+                if self._checkpoints.may_be_in_use(reference.uid):
+                    return True  # its pod may run: kubelet unprepares it, or the sweeper once kubelet does not know it
             log.info("half a preparation taken back", claim=str(reference), reason=str(error))
             self.unprepare(reference)
+        except SetAsideError:
+            return True
         except DracaenaError as error:
             log.warning("claim not recovered yet", claim=str(reference), error=str(error))
             return False

@@ -159,3 +159,6 @@ ReadPool = Callable[[], NodePool]
 
 ReadDriverEdits = Callable[[], DriverEdits]
 """Returns what containers get of the installed driver. Raises TemporaryError when there is none."""
+
+ReadMinors = Callable[[], Mapping[str, int]]
+"""Reads which minor the driver gave to each GPU, by PCI address (`dddd:bb:dd.f`); empty where nothing tells."""

@@ -27,6 +27,7 @@ from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.device_nodes import read_control_nodes
 from dracaena.kubelet_plugin.adapters.driver_use import DriverUse
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder, DocumentTree
+from dracaena.kubelet_plugin.adapters.gpu_minors import read_gpu_minors
 from dracaena.kubelet_plugin.adapters.grpc_server import plugin_server
 from dracaena.kubelet_plugin.adapters.health import HealthStreams
 from dracaena.kubelet_plugin.adapters.kube import KubeClaims, KubePods, KubeSlices
@@ -37,6 +38,7 @@ from dracaena.kubelet_plugin.adapters.recorded_machine import RecordedMachine
 from dracaena.kubelet_plugin.adapters.registration import registration_server
 from dracaena.kubelet_plugin.assignments import PODLIST, Assignments
 from dracaena.kubelet_plugin.checkpoints import BOOT_MARK, Checkpoints
+from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.discovery.health import MAX_TAINTS, Fault, Rules, taints
@@ -49,6 +51,7 @@ from dracaena.kubelet_plugin.left_overs import remove_left_overs
 from dracaena.kubelet_plugin.live_machine import LiveMachine, ReadingSource
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.moved_claims import MovedClaims
 from dracaena.kubelet_plugin.node_devices import NodeDevices
 from dracaena.kubelet_plugin.node_section import NodeSection
 from dracaena.kubelet_plugin.paths import plugin_paths
@@ -392,15 +395,11 @@ class Program:
             gpu_form=GpuForm(settings.podlist_gpus),
             job_mapping=jobs,
         )
-        self._state = DeviceState(
+        files = ClaimFiles(
             driver=driver,
-            read_pool=self._devices.pool,
             dev_root=settings.dev_root,
             control_nodes=lambda: read_control_nodes(settings.dev_root, required=not settings.machine),
             driver_edits=_driver_edits(settings, self._release),
-            decode_config=decode_config,
-            claims=KubeClaims(client),
-            checkpoints=checkpoints,
             specs=specs,
             metadata=MetadataFiles(
                 driver=driver,
@@ -409,6 +408,16 @@ class Program:
                 specs=specs,
                 enabled=settings.device_metadata,
             ),
+        )
+        self._state = DeviceState(
+            driver=driver,
+            read_pool=self._devices.pool,
+            read_minors=dict if settings.machine else read_gpu_minors,
+            decode_config=decode_config,
+            claims=KubeClaims(client),
+            checkpoints=checkpoints,
+            files=files,
+            moved=MovedClaims(checkpoints, files),
             assignments=self._assignments,
             tear_downs=TearDowns(clock),
             lock=lock,

@@ -43,19 +43,6 @@ def qualified_name(driver: str, uid: ClaimUid, device: DeviceName) -> str:
     return f"{cdi_kind(driver)}={cdi_device_name(uid, device)}"
 
 
-def device_names(spec: bytes, uid: ClaimUid) -> tuple[DeviceName, ...]:
-    """Return which of our devices a claim's spec on disk hands out; none when it is no spec of that claim.
-
-    The last witness of what a claim holds when its checkpoint is broken.
-    """
-    try:
-        names = [device["name"] for device in msgspec.json.decode(spec)["devices"]]
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
-        return ()
-    prefix = cdi_device_name(uid, DeviceName(""))
-    return tuple(DeviceName(n.removeprefix(prefix)) for n in names if isinstance(n, str) and n.startswith(prefix))
-
-
 def claim_spec(
     prepared: PreparedClaim,
     driver: str,

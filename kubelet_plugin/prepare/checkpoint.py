@@ -31,7 +31,7 @@ class State(Enum):
     """How far the preparation got."""
 
     STARTED = "started"
-    """The devices are taken; the CDI spec may be there or not. Kubelet got no answer yet."""
+    """The devices are taken; the CDI spec may be there or not. Kubelet got no answer yet, unless it is `answered`."""
     DONE = "done"
     """All files are written; kubelet may have its answer and containers may run."""
 
@@ -44,10 +44,21 @@ class Checkpoint:
     boot_id: str
     """Of the boot in which it was written: minors and CDI specs do not outlive it, nor do containers."""
     prepared: PreparedClaim
+    answered: bool = False
+    """Kubelet may have had its answer before this preparation started: containers may run with these devices."""
+    aside: str | None = None
+    """Why it is set aside: no container of it can be started, and its devices stay held. None: it is not."""
+    planned: bool = True
+    """False: it was put together from what was left of it, and has still to be planned from the claim."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the document that this version does not know."""
     unknown_of_devices: Mapping[DeviceName, Mapping[str, Any]] = field(default_factory=dict)
     """The same, of its devices."""
+
+    @property
+    def in_use(self) -> bool:
+        """Whether containers may have its devices: then only kubelet gives them back."""
+        return self.answered or self.state is State.DONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +94,8 @@ class _Device(msgspec.Struct, omit_defaults=True):
     index: int | None = None
     gpu_instance_id: int | None = None
     pci_bus_id: str | None = None
+    start: int | None = None
+    size: int | None = None
 
 
 class _Metadata(msgspec.Struct):
@@ -96,6 +109,10 @@ class _Body(msgspec.Struct, omit_defaults=True):
     devices: list[_Device]
     consumers: list[str]
     metadata: _Metadata | None = None
+    former: list[_Device] = []
+    answered: bool = False
+    aside: str | None = None
+    planned: bool = True
 
 
 def file_name(uid: ClaimUid) -> str:
@@ -142,9 +159,13 @@ def _document(checkpoint: Checkpoint) -> dict[str, Any]:
         state=checkpoint.state,
         boot_id=checkpoint.boot_id,
         claim=_Claim(prepared.claim.namespace, prepared.claim.name, prepared.claim.uid),
-        devices=[_Device(**{name: getattr(d, name) for name in _Device.__struct_fields__}) for d in prepared.devices],
+        devices=[_device_document(d) for d in prepared.devices],
         consumers=list(prepared.consumers),
         metadata=None if prepared.metadata is None else _Metadata(prepared.metadata.pod_claim_name),
+        former=[_device_document(d) for d in prepared.former],
+        answered=checkpoint.answered,
+        aside=checkpoint.aside,
+        planned=checkpoint.planned,
     )
     document: dict[str, Any] = msgspec.to_builtins(body)
     document["devices"] = [
@@ -155,23 +176,6 @@ def _document(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _checkpoint(body: _Body, document: Mapping[str, Any]) -> Checkpoint:
-    devices = tuple(
-        PreparedDevice(
-            request=d.request,
-            pool=PoolName(d.pool),
-            device=DeviceName(d.device),
-            uuid=GpuUuid(d.uuid),
-            minor=d.minor,
-            admin_access=d.admin_access,
-            share_id=d.share_id,
-            access_minors=d.access_minors,
-            parent_uuid=None if d.parent_uuid is None else GpuUuid(d.parent_uuid),
-            index=d.index,
-            gpu_instance_id=d.gpu_instance_id,
-            pci_bus_id=d.pci_bus_id,
-        )
-        for d in body.devices
-    )
     unknown_of_devices = {
         DeviceName(raw["device"]): rest for raw in document["devices"] if (rest := _rest(raw, _Device))
     }
@@ -180,12 +184,39 @@ def _checkpoint(body: _Body, document: Mapping[str, Any]) -> Checkpoint:
         boot_id=body.boot_id,
         prepared=PreparedClaim(
             claim=ClaimReference(body.claim.namespace, body.claim.name, ClaimUid(body.claim.uid)),
-            devices=devices,
+            devices=tuple(_device(d) for d in body.devices),
+            former=tuple(_device(d) for d in body.former),
             consumers=tuple(PodUid(uid) for uid in body.consumers),
             metadata=None if body.metadata is None else ClaimMetadata(body.metadata.pod_claim_name),
         ),
+        answered=body.answered,
+        aside=body.aside,
+        planned=body.planned,
         unknown=_rest(document, _Body),
         unknown_of_devices=unknown_of_devices,
+    )
+
+
+def _device_document(device: PreparedDevice) -> _Device:
+    return _Device(**{name: getattr(device, name) for name in _Device.__struct_fields__})
+
+
+def _device(document: _Device) -> PreparedDevice:
+    return PreparedDevice(
+        request=document.request,
+        pool=PoolName(document.pool),
+        device=DeviceName(document.device),
+        uuid=GpuUuid(document.uuid),
+        minor=document.minor,
+        admin_access=document.admin_access,
+        share_id=document.share_id,
+        access_minors=document.access_minors,
+        parent_uuid=None if document.parent_uuid is None else GpuUuid(document.parent_uuid),
+        index=document.index,
+        gpu_instance_id=document.gpu_instance_id,
+        pci_bus_id=document.pci_bus_id,
+        start=document.start,
+        size=document.size,
     )
 
 

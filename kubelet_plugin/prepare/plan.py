@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dracaena.api.errors import BadInputError
@@ -11,6 +12,9 @@ from dracaena.api.machine import Gpu
 from dracaena.api.mig import MigDevice
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PodUid, PoolName, gpu_device_name
 from dracaena.api.objects import AllocationConfig, AllocationResult, DeviceAttribute, DeviceResult, ResourceClaim
+
+NO_MINOR = -1
+"""Minor of a GPU that was never seen: a container can have no node of it from us."""
 
 DecodeConfig = Callable[[Mapping[str, object]], object]
 """Reads the opaque parameters of one config entry; raises BadInputError naming what is wrong."""
@@ -41,7 +45,8 @@ class PreparedDevice:
     device: DeviceName
     uuid: GpuUuid
     minor: int
-    """Number of /dev/nvidia<minor> at the time of preparation, for a MIG device its parent's; changes with a reboot."""
+    """Number of /dev/nvidia<minor>, for a MIG device its parent's. No identity: it may change whenever the driver is
+    loaded anew (prepare.moved_devices)."""
     admin_access: bool = False
     share_id: str | None = None
     access_minors: tuple[int, ...] = ()
@@ -49,11 +54,15 @@ class PreparedDevice:
     parent_uuid: GpuUuid | None = None
     """Of a MIG device: the GPU that it is a part of."""
     index: int | None = None
-    """NVML index of the GPU, or of the parent, at the time of preparation; None: prepared before it was kept."""
+    """NVML index of the GPU, or of the parent; None: prepared before it was kept, or the node lacks the device now."""
     gpu_instance_id: int | None = None
-    """Of a MIG device: its GPU instance, the number by which DCGM knows it."""
+    """Of a MIG device: its GPU instance, the number by which DCGM knows it. None as for `index`."""
     pci_bus_id: str | None = None
     """Of the GPU or the parent, `dddd:bb:dd.f`; None: not known."""
+    start: int | None = None
+    """Of a MIG device: the first memory slice of its GPU instance; None: prepared before it was kept."""
+    size: int | None = None
+    """Of a MIG device: how many slices that has."""
 
     @property
     def physical_gpu(self) -> DeviceName:
@@ -101,6 +110,8 @@ class PreparedClaim:
     """Pods in status.reservedFor when the claim was prepared; more may have come since."""
     metadata: ClaimMetadata | None = None
     """None: it has no device metadata."""
+    former: tuple[PreparedDevice, ...] = ()
+    """Its devices with the numbers that they had before: containers that were started then still have those nodes."""
 
     def check(self) -> None:
         """State the invariants; raise ValueError naming the first that does not hold."""
@@ -157,8 +168,35 @@ def plan_claim(claim: ResourceClaim, pool: NodePool, decode_config: DecodeConfig
             devices.append(device)
     if reasons:
         return Refusal(tuple(reasons))
-    consumers = tuple(sorted(PodUid(c.uid) for c in claim.status.reserved_for if c.resource == "pods"))
-    return PreparedClaim(reference, tuple(devices), consumers)
+    return PreparedClaim(reference, tuple(devices), _consumers(claim))
+
+
+def _consumers(claim: ResourceClaim) -> tuple[PodUid, ...]:
+    return tuple(sorted(PodUid(c.uid) for c in claim.status.reserved_for if c.resource == "pods"))
+
+
+def allocated_claim(claim: ResourceClaim, pool: NodePool, earlier: Sequence[PreparedDevice]) -> PreparedClaim | None:
+    """Return what a claim holds on this node by its allocation, whether or not it could be prepared; None: nothing.
+
+    A device that the node lacks is as it was in `earlier`, or as far as its name tells.
+    """
+    allocation = claim.status.allocation
+    results = [] if allocation is None else [r for r in allocation.devices.results if r.driver == pool.driver]
+    devices: list[PreparedDevice] = []
+    for result in results:
+        known = next((d for d in earlier if d.device == result.device), None)
+        device = unseen_device(result)
+        if result.pool == pool.name and why_not_preparable(pool, device.device) is None:
+            device = as_read(device, pool)
+        elif known is not None:
+            device = dataclasses.replace(
+                device, uuid=known.uuid or device.uuid, minor=known.minor, access_minors=known.access_minors
+            )
+        devices.append(device)
+    if not devices:
+        return None
+    reference = ClaimReference(claim.metadata.namespace, claim.metadata.name, ClaimUid(claim.metadata.uid))
+    return PreparedClaim(reference, tuple(devices), _consumers(claim))
 
 
 def holders(
@@ -185,7 +223,7 @@ def holders(
             (
                 (theirs, claim)
                 for theirs, claim in held.get(gpu, ())
-                if not mine.goes_with(theirs) and _overlap(mine.device, theirs.device, gpu)
+                if not mine.goes_with(theirs) and _overlap(mine, theirs, gpu)
             ),
             None,
         )
@@ -194,9 +232,21 @@ def holders(
     return tuple(found)
 
 
-def _overlap(one: DeviceName, other: DeviceName, gpu: DeviceName) -> bool:
-    """Whether two devices of one GPU have a part of it in common: two MIG devices that exist at a time have none."""
-    return one == other or gpu in (one, other)
+def _overlap(mine: PreparedDevice, theirs: PreparedDevice, gpu: DeviceName) -> bool:
+    """Whether two devices of one GPU have a part of it in common.
+
+    Two MIG devices that exist at a time have none. But theirs may be one that the node lacks now: whoever was given its
+    slices holds them.
+    """
+    if mine.device == theirs.device or gpu in (mine.device, theirs.device):
+        return True
+    if None in (mine.start, mine.size, theirs.start, theirs.size) or mine.gpu_instance_id == theirs.gpu_instance_id:
+        return False
+    assert mine.start is not None
+    assert mine.size is not None
+    assert theirs.start is not None
+    assert theirs.size is not None
+    return mine.start < theirs.start + theirs.size and theirs.start < mine.start + mine.size
 
 
 def _prepared_device(result: DeviceResult, pool: NodePool) -> PreparedDevice | str:
@@ -210,22 +260,40 @@ def _prepared_device(result: DeviceResult, pool: NodePool) -> PreparedDevice | s
     problem = why_not_preparable(pool, name)
     if problem is not None:
         return f"request {result.request}: {problem}"
-    mig = pool.mig_devices.get(name)
-    gpu = pool.gpus[name if mig is None else gpu_device_name(mig.parent_uuid)]
-    assert gpu.minor is not None
+    return as_read(unseen_device(result), pool)
+
+
+def unseen_device(result: DeviceResult) -> PreparedDevice:
+    """Return what a result alone says about its device."""
+    name = DeviceName(result.device)
+    whole = name.removeprefix("gpu-")
     return PreparedDevice(
         request=result.request,
-        pool=pool.name,
+        pool=PoolName(result.pool),
         device=name,
-        uuid=GpuUuid(gpu.uuid if mig is None else mig.uuid),
-        minor=gpu.minor,
+        uuid=GpuUuid("" if whole == name else f"GPU-{whole}"),  # a MIG UUID is in no name
+        minor=NO_MINOR,
         admin_access=bool(result.admin_access),
         share_id=result.share_id,
+    )
+
+
+def as_read(device: PreparedDevice, pool: NodePool) -> PreparedDevice:
+    """Return a device with all that the last reading says of it. It must be one that could be prepared now."""
+    mig = pool.mig_devices.get(device.device)
+    gpu = pool.gpus[device.device if mig is None else gpu_device_name(mig.parent_uuid)]
+    assert gpu.minor is not None
+    return dataclasses.replace(
+        device,
+        uuid=GpuUuid(gpu.uuid if mig is None else mig.uuid),
+        minor=gpu.minor,
         access_minors=() if mig is None else mig.access_minors or (),
         parent_uuid=None if mig is None else GpuUuid(gpu.uuid),
         index=gpu.index,
         gpu_instance_id=None if mig is None else mig.gpu_instance_id,
         pci_bus_id=gpu.pci_bus_id,
+        start=None if mig is None else mig.start,
+        size=None if mig is None else mig.size,
     )
 
 
@@ -242,6 +310,15 @@ def why_not_preparable(pool: NodePool, name: DeviceName) -> str | None:
     if gpu.minor is None:
         return f"the minor number of GPU {gpu.uuid} is not known, so its device node cannot be named"
     return None
+
+
+def facts_are_missing(pool: NodePool, name: DeviceName) -> bool:
+    """Whether a device is there, and only a number is not known without which no container could be given it."""
+    mig = pool.mig_devices.get(name)
+    gpu = pool.gpus.get(name if mig is None else gpu_device_name(mig.parent_uuid))
+    if gpu is None or (mig is None and gpu.mig_enabled):
+        return False
+    return gpu.minor is None or (mig is not None and mig.access_minors is None)
 
 
 def _config_reasons(allocation: AllocationResult, driver: str, decode_config: DecodeConfig) -> list[str]:

@@ -20,10 +20,12 @@ from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder, DocumentTree, FileSteps
 from dracaena.kubelet_plugin.assignments import Assignments
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.moved_claims import MovedClaims
 from dracaena.kubelet_plugin.ports import ClaimGoneError
 from dracaena.kubelet_plugin.prepare.cdi import DeviceNode
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
@@ -260,6 +262,8 @@ class PluginNode:
     pool: NodePool = field(default_factory=make_pool)
     read_pool: Callable[[], NodePool] | None = None
     """In place of `pool`, where it changes or is not known."""
+    minors: Mapping[str, int] = field(default_factory=dict)
+    """What the driver says beside the pool: PCI address → minor."""
     boot_id: str = "boot-1"
     steps: FileSteps = field(default_factory=FileSteps)
     control_nodes: Callable[[], tuple[DeviceNode, ...]] = lambda: (DeviceNode("/dev/nvidiactl"),)
@@ -300,15 +304,11 @@ class PluginNode:
             gpu_form=self.gpu_form,
             job_mapping=self.jobs if self.job_mapping else None,
         )
-        self.state = DeviceState(
+        files = ClaimFiles(
             driver=DRIVER,
-            read_pool=self.read_pool or (lambda: self.pool),
             dev_root="/",
             control_nodes=self.control_nodes,
             driver_edits=self.driver_edits,
-            decode_config=decode_config,
-            claims=self.claims,
-            checkpoints=self.checkpoints,
             specs=self.specs,
             metadata=MetadataFiles(
                 driver=DRIVER,
@@ -317,6 +317,16 @@ class PluginNode:
                 specs=self.specs,
                 enabled=self.device_metadata,
             ),
+        )
+        self.state = DeviceState(
+            driver=DRIVER,
+            read_pool=self.read_pool or (lambda: self.pool),
+            read_minors=lambda: self.minors,
+            decode_config=decode_config,
+            claims=self.claims,
+            checkpoints=self.checkpoints,
+            files=files,
+            moved=MovedClaims(self.checkpoints, files),
             assignments=self.assignments,
             tear_downs=TearDowns(self.clock),
             lock=lock,

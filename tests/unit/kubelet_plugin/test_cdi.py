@@ -9,12 +9,13 @@ from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.prepare.cdi import (
     DeviceNode,
     claim_spec,
-    device_names,
     qualified_name,
     spec_file_name,
 )
 from dracaena.kubelet_plugin.prepare.cdi_rules import check_spec
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits, Hook, Mount
+from dracaena.kubelet_plugin.prepare.plan import NO_MINOR
+from dracaena.kubelet_plugin.prepare.spec_witness import granted_devices
 from support.plugin import DRIVER, device_name, prepared_claim
 
 Document = dict[str, Any]
@@ -70,13 +71,26 @@ def test_the_file_is_named_after_vendor_class_and_claim() -> None:
 
 def test_a_spec_tells_which_devices_it_hands_out() -> None:
     data = claim_spec(prepared_claim("c", (4, 1)), DRIVER, (), "/")
-    assert device_names(data, ClaimUid("c-uid")) == (device_name(4), device_name(1))
-    assert device_names(data, ClaimUid("other")) == ()
+    told = granted_devices(data, ClaimUid("c-uid"))
+    assert [(device.device, device.minor) for device in told] == [(device_name(4), 4), (device_name(1), 1)]
+    assert granted_devices(data, ClaimUid("other")) == ()
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b'{"devices": 1}', b'{"devices": [{}]}', b'{"devices": ["x"]}'])
+def test_a_spec_tells_by_which_nodes_a_mig_device_is_opened() -> None:
+    data = claim_spec(prepared_claim("c", (4,), access_minors=(66, 67)), DRIVER, (), "/host")
+    assert [d.access_minors for d in granted_devices(data, ClaimUid("c-uid"))] == [(66, 67)]
+
+
+def test_a_device_without_a_node_of_ours_has_no_minor() -> None:
+    data = claim_spec(prepared_claim("c", (4,)), DRIVER, (), "/").replace(b"/dev/nvidia4", b"/dev/other")
+    assert [device.minor for device in granted_devices(data, ClaimUid("c-uid"))] == [NO_MINOR]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b'{"devices": 1}', b'{"devices": [{}]}', b'{"devices": ["x"]}', b"[" * 100_000]
+)
 def test_what_is_no_spec_hands_out_nothing(data: bytes) -> None:
-    assert device_names(data, ClaimUid("c-uid")) == ()
+    assert granted_devices(data, ClaimUid("c-uid")) == ()
 
 
 def test_a_claim_without_devices_makes_no_spec() -> None:

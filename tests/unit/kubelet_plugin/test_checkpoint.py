@@ -53,6 +53,17 @@ def test_what_tells_a_mig_device_reads_back() -> None:
     assert decode_checkpoint(UID, encode_checkpoint(written)) == written
 
 
+@settings(deadline=None, derandomize=True)
+@given(st.booleans(), st.none() | st.text(), st.booleans(), st.lists(st.integers(-1, 9), max_size=3))
+def test_what_became_of_a_claim_whose_devices_moved_reads_back(
+    answered: bool, aside: str | None, planned: bool, minors: list[int]
+) -> None:
+    prepared = prepared_claim("claim", (0, 3), start=4, size=2)
+    former = tuple(replace(prepared.devices[0], minor=minor) for minor in minors)
+    written = Checkpoint(State.STARTED, "boot-1", replace(prepared, former=former), answered, aside, planned)
+    assert decode_checkpoint(UID, encode_checkpoint(written)) == written
+
+
 @pytest.mark.parametrize("metadata", [ClaimMetadata("gpus"), ClaimMetadata(None), None])
 def test_what_says_that_a_claim_has_metadata_reads_back(metadata: ClaimMetadata | None) -> None:
     prepared = replace(prepared_claim("claim", (0,)), metadata=metadata)

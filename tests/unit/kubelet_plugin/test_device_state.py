@@ -102,6 +102,13 @@ def node_in(folder: Path, steps: FileSteps | None = None, **parts: Any) -> Plugi
     return PluginNode(folder, FakeClaims(CLAIM), FakePods(make_pod()), steps=steps or FileSteps(), **parts)
 
 
+def half_prepare(node: PluginNode) -> None:
+    """Leave what a crash in the middle of a first preparation leaves."""
+    prepared = node.state.prepare(REFERENCE)
+    node.checkpoints.discard(REFERENCE.uid)
+    node.checkpoints.start(prepared)
+
+
 def state_of(node: PluginNode) -> str:
     return str(json.loads(node.files()[CHECKPOINT])["checkpoint"]["state"])
 
@@ -443,7 +450,7 @@ def test_a_running_pods_broken_checkpoint_is_rebuilt_without_kubelet(tmp_path: P
 
 def test_half_a_preparation_whose_claim_is_gone_is_taken_back(tmp_path: Path) -> None:
     node = node_in(tmp_path)
-    node.checkpoints.start(node.state.prepare(REFERENCE))
+    half_prepare(node)
     assert state_of(node) == "started"
     node.claims.by_key.clear()
     assert node.state.recover(node.pods.values())
@@ -452,7 +459,7 @@ def test_half_a_preparation_whose_claim_is_gone_is_taken_back(tmp_path: Path) ->
 
 def test_recovery_waits_for_an_api_that_does_not_answer(tmp_path: Path) -> None:
     node = node_in(tmp_path)
-    node.checkpoints.start(node.state.prepare(REFERENCE))
+    half_prepare(node)
     node.claims.unavailable = True
     assert not node.state.recover(node.pods.values())
     node.claims.unavailable = False

@@ -157,7 +157,9 @@ def test_a_broken_checkpoint_of_no_pods_claim_is_set_aside_after_a_while(tmp_pat
 
 def test_half_a_preparation_of_a_claim_that_is_gone_is_taken_back_at_once(tmp_path: Path) -> None:
     node = prepared_node(tmp_path)
-    node.checkpoints.start(node.checkpoints.prepared()[0])
+    prepared = node.checkpoints.prepared()[0]
+    node.checkpoints.discard(prepared.claim.uid)
+    node.checkpoints.start(prepared)
     assert json.loads(node.files()[CHECKPOINT])["checkpoint"]["state"] == "started"
     node.claims.by_key.clear()
     node.sweeper.sweep()

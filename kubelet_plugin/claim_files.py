@@ -1,0 +1,67 @@
+"""What containers get of a prepared claim: its CDI spec, and the device metadata where it has that."""
+
+from __future__ import annotations
+
+from dracaena.api.errors import DracaenaError
+from dracaena.api.names import ClaimUid
+from dracaena.kubelet_plugin.metadata_files import MetadataFiles
+from dracaena.kubelet_plugin.ports import ControlNodes, DocumentStore, ReadDriverEdits
+from dracaena.kubelet_plugin.prepare.cdi import claim_spec, spec_file_name
+from dracaena.kubelet_plugin.prepare.checkpoint import Broken
+from dracaena.kubelet_plugin.prepare.plan import ClaimReference, NodePool, PreparedClaim
+from dracaena.kubelet_plugin.prepare.spec_witness import granted_devices
+
+
+class ClaimFiles:
+    """Writes and removes them. Callers hold the node's lock; all methods raise DracaenaError naming the path."""
+
+    def __init__(
+        self,
+        *,
+        driver: str,
+        dev_root: str,
+        control_nodes: ControlNodes,
+        driver_edits: ReadDriverEdits,
+        specs: DocumentStore,
+        metadata: MetadataFiles,
+    ) -> None:
+        self._driver = driver
+        self._dev_root = dev_root
+        self._control_nodes = control_nodes
+        self._driver_edits = driver_edits
+        self._specs = specs
+        self.metadata = metadata
+
+    def write(self, prepared: PreparedClaim, pool: NodePool) -> None:
+        """Write all of them: the devices are where they were read last."""
+        self.write_spec(prepared)
+        self.metadata.write(prepared, pool.attributes)
+
+    def write_spec(self, prepared: PreparedClaim) -> None:
+        """Write the CDI spec."""
+        spec = claim_spec(prepared, self._driver, self._control_nodes(), self._dev_root, self._driver_edits())
+        self._specs.write(spec_file_name(self._driver, prepared.claim.uid), spec)
+
+    def remove_spec(self, uid: ClaimUid) -> None:
+        """Remove the CDI spec: no container of the claim can be started until there is one again."""
+        self._specs.remove(spec_file_name(self._driver, uid))
+
+    def spec_is_gone(self, uid: ClaimUid) -> bool:
+        """Whether there is no CDI spec."""
+        return self._specs.read(spec_file_name(self._driver, uid)) is None
+
+    def spec_is_seen(self, uid: ClaimUid) -> bool:
+        """Whether there is a CDI spec; in a folder that cannot even be read there is none of ours."""
+        try:
+            return not self.spec_is_gone(uid)
+        except DracaenaError:
+            return False
+
+    def salvage(self, broken: Broken) -> PreparedClaim:
+        """Return what a claim with a broken checkpoint holds by its CDI spec; no devices where it has none.
+
+        The nodes in the spec may be those of another device by now, so all of them count as former ones as well.
+        """
+        spec = self._specs.read(spec_file_name(self._driver, broken.uid))
+        devices = () if spec is None else granted_devices(spec, broken.uid)
+        return PreparedClaim(ClaimReference("", "", broken.uid), devices, former=devices)

@@ -1,0 +1,108 @@
+"""Keeps prepared claims true to where their devices are now.
+
+Prepare asks for it before each grant, the start before anything is served, and DeviceWatch after each change. A claim
+whose device has other numbers now gets its files written anew, in an order in which a crash after any step is harmless:
+CDI spec away → checkpoint "aside" with the new numbers and the former ones → CDI spec → device metadata → checkpoint
+"done". A claim stays aside, without a CDI spec, while a device of it is gone, and while containers of another claim
+hold a node that it would get: the runtime starts no container of it then, and kubelet says so on the pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from dracaena.api.errors import DracaenaError
+from dracaena.api.names import ClaimUid
+from dracaena.kubelet_plugin.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.claim_files import ClaimFiles
+from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint, State
+from dracaena.kubelet_plugin.prepare.moved_devices import Followed, follow, held_nodes, moves
+from dracaena.kubelet_plugin.prepare.plan import NodePool, PreparedClaim
+
+REWRITING = "its files are being written anew"
+"""Why a claim is aside that nothing hinders."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What somebody must know of a prepared claim whose devices moved."""
+
+    prepared: PreparedClaim
+    aside: str | None
+    """Why none of its containers can be started; None: they can."""
+    moved: tuple[str, ...]
+    """Which nodes its containers may have that are other devices now, in words."""
+
+
+class MovedClaims:
+    """Follows the devices of prepared claims. Callers hold the node's lock."""
+
+    def __init__(self, checkpoints: Checkpoints, files: ClaimFiles) -> None:
+        self._checkpoints = checkpoints
+        self._files = files
+        self._pool: NodePool | None = None
+        self._followed: dict[ClaimUid, tuple[Checkpoint, Followed]] = {}  # by that pool
+
+    def follow(self, pool: NodePool) -> Mapping[ClaimUid, DracaenaError]:
+        """Bring all prepared claims of this boot in line with a pool; return those whose files could not be written."""
+        claims = self._look(pool)
+        formers = [followed.prepared for _, followed in claims if followed.prepared.former]
+        failed: dict[ClaimUid, DracaenaError] = {}
+        for checkpoint, followed in claims:
+            if not checkpoint.in_use or not checkpoint.planned:
+                continue
+            held = held_nodes(followed.prepared, formers) if formers else ()
+            problems = (*followed.missing, *map(str, held))
+            try:
+                self._bring(checkpoint, followed.prepared, "; ".join(problems) or None, pool)
+            except DracaenaError as error:
+                failed[checkpoint.prepared.claim.uid] = error
+                log.warning(
+                    "claim of a moved device is not settled yet", claim=str(followed.prepared.claim), error=str(error)
+                )
+        return failed
+
+    def holders(self, pool: NodePool) -> Sequence[PreparedClaim]:
+        """Return all claims of this boot that hold devices, as they should be by a pool, whatever the disk says."""
+        return [followed.prepared for _, followed in self._look(pool)]
+
+    def troubles(self) -> Sequence[Trouble]:
+        """Return what must be said of prepared claims, by their checkpoints."""
+        now, _ = self._checkpoints.load_all()
+        return [
+            Trouble(c.prepared, c.aside, moves(c.prepared))
+            for c in now
+            if c.aside not in (None, REWRITING) or c.prepared.former
+        ]
+
+    def _look(self, pool: NodePool) -> Sequence[tuple[Checkpoint, Followed]]:
+        now, _ = self._checkpoints.load_all()
+        known = self._followed if pool is self._pool else {}
+        self._followed = {}
+        for checkpoint in now:
+            uid = checkpoint.prepared.claim.uid
+            seen = known.get(uid)
+            # A checkpoint that nobody wrote since is the same object.
+            same = seen is not None and seen[0] is checkpoint
+            self._followed[uid] = seen if same and seen is not None else (checkpoint, follow(checkpoint.prepared, pool))
+        self._pool = pool
+        return tuple(self._followed.values())
+
+    def _bring(self, checkpoint: Checkpoint, prepared: PreparedClaim, problem: str | None, pool: NodePool) -> None:
+        settled = problem is not None or checkpoint.state is State.DONE
+        if settled and checkpoint.prepared == prepared and checkpoint.aside == problem:
+            return
+        uid = prepared.claim.uid
+        self._files.remove_spec(uid)
+        aside = self._checkpoints.set_aside(prepared, problem or REWRITING, planned=True)
+        if problem is not None:
+            log.error("claim set aside", claim=str(prepared.claim), claim_uid=uid, reason=problem)
+            return
+        self._files.write(prepared, pool)
+        self._checkpoints.finish(aside)
+        log.warning("files of a claim written anew", claim=str(prepared.claim), claim_uid=uid, moved=moves(prepared))

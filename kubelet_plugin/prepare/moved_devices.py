@@ -1,0 +1,138 @@
+"""Prepared claims and the devices as they were read last → where those are now, and whose nodes nobody else may get.
+
+A claim has a GPU (UUID, PCI address) or a MIG device (GPU, profile and place), and containers get it by device nodes. A
+node's number is the driver's: after the driver was loaded anew with a GPU less, /dev/nvidia5 is another GPU, and after
+MIG devices were made anew nvidia-cap66 opens another one. Nothing can be taken from a container that runs: it goes on
+to hold the node that it was started with, and with it whatever that node has become. So those nodes are remembered with
+the claim (PreparedClaim.former) until kubelet unprepares it, and no other claim gets them meanwhile.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dracaena.kubelet_plugin.prepare.plan import (
+    NO_MINOR,
+    NodePool,
+    PreparedClaim,
+    PreparedDevice,
+    as_read,
+    facts_are_missing,
+    why_not_preparable,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A prepared claim as it should be by the last reading."""
+
+    prepared: PreparedClaim
+    """The very same object where nothing changed."""
+    missing: tuple[str, ...] = ()
+    """Why its containers cannot be given all of its devices now, in the order of the devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldNode:
+    """A device of one claim, and the device that the containers of another had under one of its nodes."""
+
+    mine: PreparedDevice
+    former: PreparedDevice
+    holder: PreparedClaim
+
+    def __str__(self) -> str:
+        name = str(self.holder.claim) if self.holder.claim.name else f"UID {self.holder.claim.uid}"
+        return (
+            f"{self.mine.device} is {_node(self.mine, self.former)} now, which containers of claim {name} still have "
+            f"from when it was {self.former.device}: delete the pods of that claim"
+        )
+
+
+def follow(prepared: PreparedClaim, pool: NodePool) -> Followed:
+    """Return a claim with its devices as they were read last.
+
+    Of a device of which only a number is not known right now nothing changes: it may be told by the next reading.
+    """
+    missing: list[str] = []
+    devices: list[PreparedDevice] = []
+    left: list[PreparedDevice] = []
+    for device in prepared.devices:
+        problem = why_not_preparable(pool, device.device)
+        if problem is None:
+            now = as_read(device, pool)
+        elif facts_are_missing(pool, device.device):
+            now = device
+        else:
+            missing.append(problem)
+            now = dataclasses.replace(device, index=None, gpu_instance_id=None)
+        if device.minor != NO_MINOR and (now.index is None or _nodes(now) != _nodes(device)):
+            left.append(device)
+        devices.append(now)
+    if not left and tuple(devices) == prepared.devices:
+        return Followed(prepared, tuple(missing))
+    former = _former(prepared.former, left, devices)
+    if former == prepared.former and tuple(devices) == prepared.devices:
+        return Followed(prepared, tuple(missing))
+    return Followed(dataclasses.replace(prepared, devices=tuple(devices), former=former), tuple(missing))
+
+
+def with_former(prepared: PreparedClaim, earlier: Iterable[PreparedDevice]) -> PreparedClaim:
+    """Return a claim that is prepared anew, with what its containers may have of an earlier preparation."""
+    known = [device for device in earlier if device.minor != NO_MINOR]
+    former = _former(prepared.former, known, prepared.devices)
+    return prepared if former == prepared.former else dataclasses.replace(prepared, former=former)
+
+
+def held_nodes(wanted: PreparedClaim, others: Sequence[PreparedClaim]) -> tuple[HeldNode, ...]:
+    """Return the devices of a claim whose nodes containers of other claims hold under the name of another device.
+
+    Who has the same device is for plan.holders() to judge. Admin access holds nothing and is held by nobody.
+    """
+    found: list[HeldNode] = []
+    for other in others:
+        for former in other.former:
+            if former.admin_access or other.claim.uid == wanted.claim.uid:
+                continue
+            found += [
+                HeldNode(mine, former, other)
+                for mine in wanted.devices
+                if mine.device != former.device and not mine.admin_access and _share_a_node(mine, former)
+            ]
+    return tuple(found)
+
+
+def moves(prepared: PreparedClaim) -> tuple[str, ...]:
+    """Return in words which nodes containers may have that are not the claim's devices any more, sorted, each once."""
+    return tuple(sorted({f"{' and '.join(_nodes(f))}, which was {f.device}" for f in prepared.former}))
+
+
+def _former(
+    before: Iterable[PreparedDevice], more: Iterable[PreparedDevice], now: Iterable[PreparedDevice]
+) -> tuple[PreparedDevice, ...]:
+    """Return all nodes that containers may have, without those that are the same device's now; sorted, each once."""
+    current = {(device.device, _nodes(device)) for device in now if device.index is not None}
+    found = {(device.device, _nodes(device)): device for device in (*before, *more)}
+    return tuple(found[key] for key in sorted(found) if key not in current)
+
+
+def _share_a_node(mine: PreparedDevice, former: PreparedDevice) -> bool:
+    """Whether who has the nodes of `former` could use `mine`.
+
+    A part of a GPU is opened by its own nodes of nvidia-caps; the GPU's node, which all of its parts have, opens it
+    only as a whole.
+    """
+    if mine.access_minors and former.access_minors:
+        return not set(mine.access_minors).isdisjoint(former.access_minors)
+    return mine.minor == former.minor
+
+
+def _nodes(device: PreparedDevice) -> tuple[str, ...]:
+    """Return the device nodes by which containers have a device."""
+    return (f"/dev/nvidia{device.minor}", *(f"/dev/nvidia-caps/nvidia-cap{n}" for n in device.access_minors))
+
+
+def _node(mine: PreparedDevice, former: PreparedDevice) -> str:
+    shared = [node for node in _nodes(mine) if node in _nodes(former)]
+    return shared[-1] if shared else _nodes(mine)[0]

@@ -1,0 +1,53 @@
+"""A claim's CDI spec on disk → which devices it hands out, by which nodes: the last witness of a broken checkpoint."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PoolName, cdi_device_name
+from dracaena.kubelet_plugin.prepare.plan import NO_MINOR, PreparedDevice
+
+_GPU_NODE = re.compile("/dev/nvidia([0-9]+)")
+_ACCESS_NODE = re.compile("/dev/nvidia-caps/nvidia-cap([0-9]+)")
+
+
+class _Node(msgspec.Struct, frozen=True):
+    path: str = ""
+
+
+class _Edits(msgspec.Struct, frozen=True, rename="camel"):
+    device_nodes: list[_Node] = []
+
+
+class _Device(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    container_edits: _Edits = _Edits()
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    devices: list[_Device] = []
+
+
+def granted_devices(spec: bytes, uid: ClaimUid) -> tuple[PreparedDevice, ...]:
+    """Return its devices with the numbers of their nodes and nothing else; none if it is no spec of that claim."""
+    try:
+        found = msgspec.json.decode(spec, type=_Spec).devices
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ()
+    prefix = cdi_device_name(uid, DeviceName(""))
+    return tuple(_device(device, prefix) for device in found if device.name.startswith(prefix))
+
+
+def _device(device: _Device, prefix: str) -> PreparedDevice:
+    paths = [node.path for node in device.container_edits.device_nodes]
+    minors = [int(match[1]) for match in map(_GPU_NODE.fullmatch, paths) if match is not None]
+    return PreparedDevice(
+        request="",
+        pool=PoolName(""),
+        device=DeviceName(device.name.removeprefix(prefix)),
+        uuid=GpuUuid(""),
+        minor=minors[0] if minors else NO_MINOR,
+        access_minors=tuple(int(match[1]) for match in map(_ACCESS_NODE.fullmatch, paths) if match is not None),
+    )

@@ -1,0 +1,421 @@
+"""The driver numbers its devices anew while claims are prepared: no GPU reaches two claims, and nothing is guessed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dracaena.api.errors import DracaenaError, TemporaryError
+from dracaena.api.machine import Gpu
+from dracaena.api.mig import MigDevice
+from dracaena.api.names import PoolName
+from dracaena.api.objects import ResourceClaim
+from dracaena.kubelet_plugin.adapters.gpu_minors import read_gpu_minors
+from dracaena.kubelet_plugin.device_state import DeviceHeldError, PrepareError, SetAsideError
+from dracaena.kubelet_plugin.prepare.plan import NodePool
+from support.plugin import (
+    DRIVER,
+    NODE,
+    FakeClaims,
+    FakePods,
+    PluginNode,
+    claim_of,
+    device_name,
+    gpu_uuid,
+    make_claim,
+    make_pod,
+    reference_to,
+)
+
+A = make_claim("a", (5,), reserved_for={"pod-a": "pod-a-uid"})
+B = make_claim("b", (6,), reserved_for={"pod-b": "pod-b-uid"})
+
+
+def pool_of(*gpus: int) -> NodePool:
+    """The node's GPUs as the driver numbers them: by their order, whatever is missing."""
+    found = {
+        device_name(k): Gpu(uuid=gpu_uuid(k), index=i, minor=i, pci_bus_id=f"0000:{k:02x}:00.0")
+        for i, k in enumerate(gpus)
+    }
+    return NodePool(DRIVER, PoolName(NODE), found)
+
+
+ALL = pool_of(*range(8))
+WITHOUT_3 = pool_of(0, 1, 2, 4, 5, 6, 7)
+
+
+def pods_of(*names: str) -> FakePods:
+    return FakePods(*(make_pod(f"pod-{name}", claims={"claim": name}) for name in names))
+
+
+def node_in(folder: Path, *claims: ResourceClaim, pool: NodePool = ALL, **parts: Any) -> PluginNode:
+    return PluginNode(folder, FakeClaims(*claims), pods_of(*(c.metadata.name for c in claims)), pool=pool, **parts)
+
+
+def nodes(node: PluginNode, uid: str) -> list[str] | None:
+    """The device nodes in a claim's CDI spec, None without one."""
+    data = node.files().get(f"cdi/gpu.dracaena.dev-claim_{uid}.json")
+    if data is None:
+        return None
+    devices = json.loads(data)["devices"]
+    return [n["path"] for device in devices for n in device["containerEdits"]["deviceNodes"]]
+
+
+def moved(node: PluginNode, pool: NodePool) -> None:
+    node.pool = pool
+    node.state.follow_devices()
+
+
+def test_a_claims_files_follow_its_gpu_to_another_minor(tmp_path: Path) -> None:
+    node = node_in(tmp_path, A, job_mapping=True)
+    node.state.prepare(reference_to(A))
+    assert nodes(node, "a-uid") == ["/dev/nvidia5"]
+    node.assignments.reconcile()
+    moved(node, WITHOUT_3)
+    node.assignments.reconcile()
+    assert nodes(node, "a-uid") == ["/dev/nvidia4"]
+    assert node.files()["jobs/4"] == b"default/pod-a/main\n"
+    assert node.files()["jobs/5"] == b""
+    (device,) = node.checkpoints.prepared()[0].devices
+    assert (device.uuid, device.minor, device.index) == (gpu_uuid(5), 4, 4)
+
+
+@pytest.mark.parametrize("how", ["prepare", "recover", "sweep", "restart"])
+def test_a_stale_spec_is_mended_whoever_comes_first(tmp_path: Path, how: str) -> None:
+    node = node_in(tmp_path, A, B)
+    node.state.prepare(reference_to(A))
+    node = node_in(tmp_path, A, B, pool=WITHOUT_3) if how == "restart" else node
+    node.pool = WITHOUT_3
+    if how == "prepare":
+        assert node.state.prepare(reference_to(A)).devices[0].minor == 4
+    elif how == "sweep":
+        node.sweeper.sweep()
+    else:
+        assert node.state.recover(())
+    assert nodes(node, "a-uid") == ["/dev/nvidia4"]
+
+
+def test_a_node_that_running_containers_hold_goes_to_no_other_claim(tmp_path: Path) -> None:
+    node = node_in(tmp_path, A, B)
+    node.state.prepare(reference_to(A))
+    node.pool = WITHOUT_3  # /dev/nvidia5, which A's containers have, is GPU 6 now
+    with pytest.raises(DeviceHeldError, match="is /dev/nvidia5 now, which containers of claim default/a still have"):
+        node.state.prepare(reference_to(B))
+    assert nodes(node, "b-uid") is None
+    node.state.unprepare(reference_to(A))
+    node.state.prepare(reference_to(B))
+    assert nodes(node, "b-uid") == ["/dev/nvidia5"]
+
+
+def test_the_nodes_of_containers_stay_held_over_a_restart(tmp_path: Path) -> None:
+    node = node_in(tmp_path, A, B)
+    node.state.prepare(reference_to(A))
+    moved(node, WITHOUT_3)
+    again = node_in(tmp_path, A, B, pool=WITHOUT_3)
+    with pytest.raises(DeviceHeldError, match="/dev/nvidia5"):
+        again.state.prepare(reference_to(B))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_node_of_another_claims_containers_is_held_from_shares_too_but_not_from_admins(
+    tmp_path: Path, shared: bool
+) -> None:
+    how: dict[str, Any] = {"shareID": "one"} if shared else {"adminAccess": True}
+    other = make_claim("b", (6,), **how)
+    node = node_in(tmp_path, A, other)
+    node.state.prepare(reference_to(A))
+    moved(node, WITHOUT_3)
+    if shared:
+        with pytest.raises(DeviceHeldError):
+            node.state.prepare(reference_to(other))
+    else:
+        assert node.state.prepare(reference_to(other)).devices[0].minor == 5
+
+
+def test_a_prepared_claim_whose_new_node_another_holds_waits_for_that_one(tmp_path: Path) -> None:
+    low = make_claim("low", (4,))
+    node = node_in(tmp_path, A, low)
+    for claim in (A, low):
+        node.state.prepare(reference_to(claim))
+    moved(node, WITHOUT_3)  # GPU 5 is /dev/nvidia4 now, which the containers of `low` have
+    assert nodes(node, "a-uid") is None
+    assert nodes(node, "low-uid") == ["/dev/nvidia3"]
+    with pytest.raises(SetAsideError, match="which containers of claim default/low still have"):
+        node.state.prepare(reference_to(A))
+    node.state.unprepare(reference_to(low))
+    assert node.state.prepare(reference_to(A)).devices[0].minor == 4
+    assert nodes(node, "a-uid") == ["/dev/nvidia4"]
+
+
+def test_two_claims_that_changed_places_wait_for_each_other_until_one_ends(tmp_path: Path) -> None:
+    node = node_in(tmp_path, A, B)
+    for claim in (A, B):
+        node.state.prepare(reference_to(claim))
+    moved(node, pool_of(0, 1, 2, 3, 4, 6, 5))
+    assert (nodes(node, "a-uid"), nodes(node, "b-uid")) == (None, None)
+    node.state.unprepare(reference_to(B))
+    node.state.follow_devices()
+    assert nodes(node, "a-uid") == ["/dev/nvidia6"]
+
+
+def test_a_claim_whose_gpu_is_gone_is_set_aside_and_served_again_when_it_is_back(tmp_path: Path) -> None:
+    node = node_in(tmp_path, A, B, job_mapping=True)
+    node.state.prepare(reference_to(A))
+    before = node.files()
+    moved(node, pool_of(0, 1, 2, 3, 4, 6, 7))
+    node.assignments.reconcile()
+    assert nodes(node, "a-uid") is None
+    assert "jobs/5" not in node.files()
+    (trouble,) = node.state.follow_devices()
+    assert f"this node has no device {device_name(5)}" in str(trouble.aside)
+    with pytest.raises(SetAsideError, match="has no device"):
+        node.state.prepare(reference_to(A))
+    assert node.state.recover(node.pods.values())  # nothing that a later try could settle
+    with pytest.raises(DeviceHeldError, match="/dev/nvidia5"):
+        node.state.prepare(reference_to(B))  # its number is that of the lost one now
+    moved(node, ALL)
+    assert {name: data for name, data in node.files().items() if not name.startswith("jobs")} == before
+    assert node.state.follow_devices() == []
+
+
+def test_numbers_that_come_back_leave_what_was_started_in_between_held(tmp_path: Path) -> None:
+    other = make_claim("low", (4,))
+    node = node_in(tmp_path, A, other)
+    node.state.prepare(reference_to(A))
+    moved(node, WITHOUT_3)  # a container may be started here, with /dev/nvidia4
+    moved(node, ALL)
+    assert nodes(node, "a-uid") == ["/dev/nvidia5"]
+    with pytest.raises(DeviceHeldError, match="/dev/nvidia4"):
+        node.state.prepare(reference_to(other))
+
+
+def test_a_number_that_is_not_known_right_now_changes_nothing(tmp_path: Path) -> None:
+    node = node_in(tmp_path, A)
+    node.state.prepare(reference_to(A))
+    before = node.files()
+    unknown = {**ALL.gpus, device_name(5): replace(ALL.gpus[device_name(5)], minor=None)}
+    moved(node, replace(ALL, gpus=unknown))
+    assert node.files() == before
+
+
+def test_a_reading_that_the_driver_itself_contradicts_is_not_worked_from(tmp_path: Path) -> None:
+    node = node_in(tmp_path, A, B)
+    node.state.prepare(reference_to(A))
+    node.minors = {
+        gpu.pci_bus_id: gpu.minor for gpu in WITHOUT_3.gpus.values() if gpu.pci_bus_id and gpu.minor is not None
+    }
+    for claim in (A, B):
+        with pytest.raises(TemporaryError, match=r"when the GPUs were last read, the driver has /dev/nvidia[45] now"):
+            node.state.prepare(reference_to(claim))
+    assert nodes(node, "b-uid") is None
+    lost = make_claim("lost", (3,))
+    node.claims.put(lost)
+    with pytest.raises(TemporaryError, match="the driver has no GPU there now"):
+        node.state.prepare(reference_to(lost))
+    node.pool = WITHOUT_3
+    assert node.state.prepare(reference_to(A)).devices[0].minor == 4
+
+
+def test_the_driver_tells_minors_by_pci_address(tmp_path: Path) -> None:
+    assert read_gpu_minors(str(tmp_path)) == {}
+    for address, text in (
+        ("0000:3B:00.0", "Model: \t\t NVIDIA A100\nGPU UUID: \t GPU-1\nDevice Minor: \t 5\nGPU Excluded:\t No\n"),
+        ("0000:86:00.0", "Device Minor: \t 12\n"),
+        ("0000:af:00.0", "Model: \t unknown\n"),
+    ):
+        folder = tmp_path / "driver/nvidia/gpus" / address
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(text)
+    (tmp_path / "driver/nvidia/gpus/0000:b0:00.0").mkdir()
+    assert read_gpu_minors(str(tmp_path)) == {"0000:3b:00.0": 5, "0000:86:00.0": 12}
+
+
+# MIG
+
+PARENT = gpu_uuid(0)
+
+
+def mig(uuid: str, gi: int, profile: str, start: int, size: int, caps: tuple[int, int]) -> MigDevice:
+    return MigDevice(PARENT, uuid, gi, 0, profile, start, size, access_minors=caps)
+
+
+def divided(*parts: MigDevice) -> NodePool:
+    gpu = Gpu(uuid=PARENT, index=0, minor=0, mig_enabled=True)
+    return NodePool(DRIVER, PoolName(NODE), {device_name(0): gpu}, {part.device_name: part for part in parts})
+
+
+def mig_claim(name: str, part: MigDevice) -> ResourceClaim:
+    result = {"request": "gpus", "driver": DRIVER, "pool": NODE, "device": part.device_name}
+    return claim_of(name, {"results": [result]})
+
+
+OLD = (mig("MIG-a", 7, "1g.5gb", 0, 1, (66, 67)), mig("MIG-b", 8, "1g.5gb", 1, 1, (75, 76)))
+NEW = (mig("MIG-c", 7, "1g.5gb", 3, 1, (66, 67)), mig("MIG-d", 8, "1g.5gb", 0, 1, (75, 76)))
+
+
+def test_a_mig_device_that_was_made_anew_is_followed_and_its_old_nodes_stay_held(tmp_path: Path) -> None:
+    first, other = mig_claim("a", OLD[0]), mig_claim("b", NEW[0])
+    node = node_in(tmp_path, first, other, pool=divided(*OLD))
+    node.state.prepare(reference_to(first))
+    assert nodes(node, "a-uid") == ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap66", "/dev/nvidia-caps/nvidia-cap67"]
+    moved(node, divided(*NEW))
+    assert nodes(node, "a-uid") == ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap75", "/dev/nvidia-caps/nvidia-cap76"]
+    assert [d.uuid for p in node.checkpoints.prepared() for d in p.devices] == ["MIG-d"]
+    with pytest.raises(DeviceHeldError, match="nvidia-cap67 now, which containers of claim default/a still have"):
+        node.state.prepare(reference_to(other))
+
+
+def test_slices_of_a_mig_device_that_is_gone_stay_held(tmp_path: Path) -> None:
+    large = mig("MIG-e", 1, "3g.20gb", 0, 4, (12, 13))
+    first, over = mig_claim("a", OLD[0]), mig_claim("c", large)
+    node = node_in(tmp_path, first, over, pool=divided(*OLD))
+    node.state.prepare(reference_to(first))
+    moved(node, divided(large))
+    assert nodes(node, "a-uid") is None
+    with pytest.raises(DeviceHeldError, match=f"as a part of the same GPU, by device {OLD[0].device_name}"):
+        node.state.prepare(reference_to(over))
+    node.state.unprepare(reference_to(first))
+    assert node.state.prepare(reference_to(over))
+
+
+def test_compute_instances_of_one_gpu_instance_do_not_hold_each_other(tmp_path: Path) -> None:
+    parts = [MigDevice(PARENT, f"MIG-{n}", 1, n, "1c.3g.20gb", 0, 4, access_minors=(12, 13 + n)) for n in range(2)]
+    claims = [mig_claim(f"c{n}", part) for n, part in enumerate(parts)]
+    node = node_in(tmp_path, *claims, pool=divided(*parts))
+    for claim in claims:
+        node.state.prepare(reference_to(claim))
+
+
+def test_a_whole_gpu_at_the_minor_of_a_former_parent_is_held(tmp_path: Path) -> None:
+    part = mig_claim("a", OLD[0])
+    node = node_in(tmp_path, part, pool=divided(*OLD))
+    node.state.prepare(reference_to(part))
+    other = make_claim("other", (1,))
+    node.claims.put(other)
+    parent = Gpu(uuid=PARENT, index=1, minor=1, mig_enabled=True)
+    gpus = {device_name(0): parent, device_name(1): Gpu(uuid=gpu_uuid(1), index=0, minor=0)}
+    node.pool = NodePool(DRIVER, PoolName(NODE), gpus, {m.device_name: m for m in OLD})
+    with pytest.raises(DeviceHeldError, match="/dev/nvidia0"):
+        node.state.prepare(reference_to(other))
+
+
+# What recovery may not take back
+
+TWO = make_claim("two", (0, 1), reserved_for={"pod-two": "pod-two-uid"})
+CHECKPOINT = "claims/two-uid.json"
+
+
+def broken_node(folder: Path, *claims: ResourceClaim, pool: NodePool) -> PluginNode:
+    """A node whose pod runs with GPUs 0 and 1, its checkpoint broken, with the GPUs as given from now on."""
+    node = node_in(folder, TWO, *claims)
+    node.state.prepare(reference_to(TWO))
+    (folder / CHECKPOINT).write_bytes(b"x")
+    node.pool = pool
+    return node
+
+
+def holds_both(node: PluginNode, *gpus: int) -> bool:
+    for number in gpus:
+        claim = make_claim(f"other-{number}", (number,))
+        node.claims.put(claim)
+        with pytest.raises(DeviceHeldError):
+            node.state.prepare(reference_to(claim))
+    return True
+
+
+def test_recovery_keeps_the_devices_of_a_broken_checkpoint_when_a_gpu_is_missing(tmp_path: Path) -> None:
+    node = broken_node(tmp_path, pool=pool_of(0))
+    assert node.state.recover(node.pods.values())
+    assert holds_both(node, 0)
+    assert nodes(node, "two-uid") is None
+    with pytest.raises(PrepareError, match="has no device"):
+        node.state.prepare(reference_to(TWO))
+    node.sweeper.sweep()
+    assert holds_both(node, 0)
+    node.pool = ALL
+    assert holds_both(node, 0, 1)
+    assert node.state.prepare(reference_to(TWO)).devices
+    assert nodes(node, "two-uid") == ["/dev/nvidia0", "/dev/nvidia1"]
+    node.state.unprepare(reference_to(TWO))
+    assert node.state.prepare(reference_to(make_claim("other-0", (0,))))
+
+
+def test_recovery_keeps_the_devices_of_a_claim_whose_config_is_refused_now(tmp_path: Path) -> None:
+    node = broken_node(tmp_path, pool=ALL)
+    config = {"opaque": {"driver": DRIVER, "parameters": {"kind": "FromTheFuture"}}, "source": "FromClaim"}
+    results = [{"request": "gpus", "driver": DRIVER, "pool": NODE, "device": device_name(n)} for n in (0, 1)]
+    node.claims.put(claim_of("two", {"results": results, "config": [config]}, reserved_for={"pod-two": "pod-two-uid"}))
+    assert node.state.recover(node.pods.values())
+    assert holds_both(node, 0, 1)
+    assert [d.minor for p in node.checkpoints.prepared() for d in p.devices] == [0, 1]
+    node.claims.put(TWO)
+    assert node.state.recover(node.pods.values())
+    assert nodes(node, "two-uid") == ["/dev/nvidia0", "/dev/nvidia1"]
+
+
+def test_a_broken_checkpoint_remembers_by_its_spec_which_nodes_containers_have(tmp_path: Path) -> None:
+    node = broken_node(tmp_path, pool=pool_of(2, 0, 1))
+    assert node.state.recover(node.pods.values())
+    assert nodes(node, "two-uid") == ["/dev/nvidia1", "/dev/nvidia2"]
+    other = make_claim("other", (2,))
+    node.claims.put(other)
+    with pytest.raises(DeviceHeldError, match="/dev/nvidia0"):
+        node.state.prepare(reference_to(other))
+
+
+def test_nothing_is_granted_while_nothing_tells_what_a_broken_checkpoint_holds(tmp_path: Path) -> None:
+    broken_node(tmp_path, B, pool=ALL)
+    (tmp_path / "cdi" / "gpu.dracaena.dev-claim_two-uid.json").unlink()
+    node = node_in(tmp_path, TWO, B)
+    with pytest.raises(TemporaryError, match=r"the checkpoint of claim UID two-uid is no checkpoint.* no CDI spec"):
+        node.state.prepare(reference_to(B))
+    assert node.state.recover(node.pods.values())
+    node.state.prepare(reference_to(B))
+    assert holds_both(node, 0, 1)
+
+
+def test_a_rebuild_that_crashed_is_no_half_preparation_whose_devices_are_free(tmp_path: Path) -> None:
+    node = broken_node(tmp_path, pool=ALL)
+    prepared = node.state.prepare(reference_to(TWO))
+    (tmp_path / CHECKPOINT).write_bytes(b"x")
+    node.checkpoints.start(prepared)
+    node.claims.by_key.clear()
+    node.state.recover(())
+    assert holds_both(node, 0, 1)
+
+
+@pytest.mark.parametrize("name", ["a-uid", "low-uid"])
+def test_a_disk_that_fails_for_one_claim_grants_nothing_wrong_to_others(tmp_path: Path, name: str) -> None:
+    low = make_claim("low", (4,))
+    node = node_in(tmp_path, A, low, B)
+    for claim in (A, low):
+        node.state.prepare(reference_to(claim))
+    node.pool = WITHOUT_3
+    spec = tmp_path / "cdi" / f"gpu.dracaena.dev-claim_{name}.json"
+    spec.unlink()
+    spec.mkdir()  # cannot be removed as a file
+    with pytest.raises(DracaenaError, match=str(spec)):
+        node.state.follow_devices()
+    with pytest.raises(DeviceHeldError, match="/dev/nvidia5"):
+        node.state.prepare(reference_to(B))
+
+
+def claims_with_devices(names: Sequence[str]) -> list[ResourceClaim]:
+    return [make_claim(name, (n,)) for n, name in enumerate(names)]
+
+
+def test_many_claims_are_followed_by_one_look(tmp_path: Path) -> None:
+    """Each prepare asks whether devices moved: of claims that nobody wrote since, it works nothing out again."""
+    claims = claims_with_devices("abcdefg")
+    node = node_in(tmp_path, *claims)
+    for claim in claims:
+        node.state.prepare(reference_to(claim))
+    before = {name: (tmp_path / name).stat().st_ino for name in node.files()}
+    node.state.follow_devices()
+    node.state.follow_devices()
+    assert {name: (tmp_path / name).stat().st_ino for name in node.files()} == before
