@@ -20,6 +20,8 @@ from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName, gpu_device_name
 from dracaena.kubelet_plugin.discovery.health import (
     BLOCKING,
+    FABRIC,
+    LASTS_POLLS,
     Fault,
     GpuHealth,
     HealthClass,
@@ -32,7 +34,13 @@ from dracaena.kubelet_plugin.discovery.health import (
     xid_fault,
 )
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState, Poll
-from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError
+from dracaena.kubelet_plugin.discovery.troubles import (
+    DriverReleasedError,
+    DriverTroubleError,
+    Reason,
+    Trouble,
+    trouble,
+)
 from dracaena.kubelet_plugin.driver_thread import StoppedError
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.worker import Worker
@@ -100,8 +108,8 @@ class HealthMonitor:
 
     `node_faults` tells at each look what is held against all devices at once. `on_faults` is called after each look
     that changed something, and after the first one whatever came of it, with the faults of each device; `on_status` for
-    each device whose status changed; `on_news` when devices() says something else than before. All from the monitor's
-    thread.
+    each device whose own status changed; `on_troubles` with what is wrong with the whole node; `on_news` when devices()
+    says something else than before. All from the monitor's thread.
     """
 
     def __init__(
@@ -116,6 +124,7 @@ class HealthMonitor:
         on_faults: Callable[[Mapping[DeviceName, Sequence[Fault]]], None],
         on_status: Callable[[DeviceHealth], None],
         on_news: Callable[[], None],
+        on_troubles: Callable[[Sequence[Trouble]], None] = lambda _found: None,
     ) -> None:
         self._source = source
         self._ask = ask
@@ -126,6 +135,7 @@ class HealthMonitor:
         self._on_faults = on_faults
         self._on_status = on_status
         self._on_news = on_news
+        self._on_troubles = on_troubles
         self._lock = threading.Lock()
         self._given: Machine | None = None
         self._told: tuple[DeviceHealth, ...] = ()
@@ -137,9 +147,11 @@ class HealthMonitor:
         self._health: dict[str, GpuHealth] = {}
         self._states: dict[str, GpuState] = {}
         self._heard_s: dict[str, int] = {}
+        self._statuses: dict[DeviceName, Status] = {}
         self._faults: Mapping[DeviceName, tuple[Fault, ...]] | None = None
         self._due_s = 0.0
         self._trouble: str | None = None
+        self._of_driver: tuple[Trouble, ...] = ()
         self._worker = Worker("health", self._run, clock)
 
     def start(self) -> None:
@@ -183,8 +195,9 @@ class HealthMonitor:
         before, self._of_node = self._of_node, self._node_faults()
         try:
             happened = self._note_events()
-        except DriverReleasedError:
+        except DriverReleasedError as error:
             self._due_s = 0.0  # the first look after it is given back is a whole one
+            self._of_driver = (trouble(error.reason, str(error)),)
             if before != self._of_node or self._faults is None:
                 self._tell()
             return
@@ -231,10 +244,13 @@ class HealthMonitor:
             poll = self._ask("a look at health", self._source.poll, DEADLINE_S)
             assert isinstance(poll, Poll)
             self._note(None)
+            self._of_driver = ()
         except (StoppedError, DriverReleasedError):
             raise
         except DracaenaError as error:
             self._note(str(error))
+            reason = error.reason if isinstance(error, DriverTroubleError) else Reason.READING_FAILED
+            self._of_driver = (trouble(reason, str(error)),)
             poll = Poll(refused=str(error))
         now_s = int(self._clock.now().timestamp())
         for uuid in dict.fromkeys(device.gpu for device in self._devices):
@@ -258,6 +274,7 @@ class HealthMonitor:
             for device in self._devices
         }
         told = tuple(self._device_health(device, faults[device.name]) for device in self._devices)
+        self._on_troubles((*self._of_driver, *self._fabric_troubles()))
         with self._lock:
             before, self._told = {health.device: health for health in self._told}, told
         if faults != self._faults:
@@ -269,12 +286,36 @@ class HealthMonitor:
             earlier = before.get(health.device)
             if health.status is not (earlier.status if earlier is not None else Status.HEALTHY):
                 log.warning("health changed", device=health.device, status=health.status.value, reason=health.message)
-                self._on_status(health)
+        self._tell_statuses(faults)
         # A GPU that was taken out is told to kubelet for the pods that had it; it is no device of this node any more.
         there = [health for device, health in zip(self._devices, told, strict=True) if device.gpu in self._present]
         for status in Status:
             count = sum(1 for health in there if health.status is status)
             self._metrics.devices_by_health.labels(status.value).set(count)
+
+    def _tell_statuses(self, faults: Mapping[DeviceName, Sequence[Fault]]) -> None:
+        """Tell each device whose own status changed: what is wrong with all of the node is told once, as a trouble."""
+        for device in self._devices:
+            own = [fault for fault in faults[device.name] if fault.key != FABRIC and fault not in self._of_node]
+            health = self._device_health(device, own)
+            if health.status is not self._statuses.get(device.name, Status.HEALTHY):
+                self._on_status(health)
+            self._statuses[device.name] = health.status
+
+    def _fabric_troubles(self) -> tuple[Trouble, ...]:
+        """Return what keeps the NVSwitch fabric from working; while it is being brought up only after a minute."""
+        held = {uuid: self._health[uuid].held for uuid in sorted(self._present) if uuid in self._health}
+        found = {
+            uuid: one.fault.message
+            for uuid, all_held in held.items()
+            for one in all_held
+            if one.fault.key == FABRIC and (one.fault.is_fatal or (one.fault.blocks and one.shown_polls >= LASTS_POLLS))
+        }
+        if not found:
+            return ()
+        first = next(iter(found))
+        text = f"{len(found)} of {len(self._present)} GPUs, {first} for one: {found[first]}"
+        return (trouble(Reason.FABRIC, text),)
 
     def _device_health(self, device: _Device, faults: Sequence[Fault]) -> DeviceHealth:
         heard_s = self._heard_s.get(device.gpu, 0)

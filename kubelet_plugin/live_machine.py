@@ -7,15 +7,22 @@ else: prepare works from the last one that was told.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 import structlog
 
 from dracaena.api.errors import DracaenaError
 from dracaena.api.machine import Machine
-from dracaena.kubelet_plugin.discovery.build import Reading
-from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError
+from dracaena.api.topology import TopologyError
+from dracaena.kubelet_plugin.discovery.build import Reading, reading_troubles
+from dracaena.kubelet_plugin.discovery.troubles import (
+    DriverReleasedError,
+    DriverTroubleError,
+    Reason,
+    Trouble,
+    trouble,
+)
 from dracaena.kubelet_plugin.driver_thread import DriverThread, StoppedError
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
@@ -63,9 +70,18 @@ class LiveMachine:
     All methods from any thread; none but ask() waits for the driver.
     """
 
-    def __init__(self, source: ReadingSource, clock: Clock, *, on_change: Callable[[Machine], None]) -> None:
+    def __init__(
+        self,
+        source: ReadingSource,
+        clock: Clock,
+        *,
+        on_change: Callable[[Machine], None],
+        on_troubles: Callable[[Sequence[Trouble]], None] = lambda _found: None,
+    ) -> None:
+        """`on_troubles` is told after each try all that is wrong with the driver, as far as a reading shows it."""
         self._source = source
         self._on_change = on_change
+        self._on_troubles = on_troubles
         self._driver = DriverThread(clock, source.doing, source.close)
         self._lock = threading.Lock()
         self._reading: Reading | None = None
@@ -104,18 +120,23 @@ class LiveMachine:
             except StoppedError:
                 return
             except DriverReleasedError as error:
-                self._note(str(error))
+                self._fail(str(error), error.reason)
                 pause_s = RELEASED_S
+            except DriverTroubleError as error:
+                pause_s = self._fail(str(error), error.reason)
+            except TopologyError as error:
+                pause_s = self._fail(str(error), Reason.CONTRADICTION)
             except DracaenaError as error:
-                pause_s = self._note(str(error))
+                pause_s = self._fail(str(error))
             except Exception as error:
                 # The thread's outermost loop: an error of ours must not end the reading for the life of the process.
                 log.exception("reading failed")
-                pause_s = self._note(f"internal error of the plugin ({type(error).__name__}), see its log")
+                pause_s = self._fail(f"internal error of the plugin ({type(error).__name__}), see its log")
 
     def _take(self, reading: Reading) -> float:
         """Keep a reading, unless it knows less than the last one; return how long to wait for the next."""
         before = self._reading  # changed by this thread alone
+        self._on_troubles(reading_troubles(reading, (before or reading).machine))
         if before is not None and reading.unanswered > before.unanswered:
             first = next(str(left_out) for left_out in reading.left_out if left_out.may_pass)
             return self._note(f"{reading.unanswered} questions to the NVIDIA driver went unanswered (first: {first})")
@@ -135,12 +156,16 @@ class LiveMachine:
         log.info("machine read", gpus=len(machine.gpus), migs=len(machine.mig_devices), driver=machine.driver_version)
         self._on_change(machine)
 
-    def _note(self, trouble: str) -> float:
+    def _fail(self, why: str, reason: Reason = Reason.READING_FAILED) -> float:
+        self._on_troubles((trouble(reason, why),))
+        return self._note(why)
+
+    def _note(self, why: str) -> float:
         """Remember what is wrong and log it once; return how long to wait before the next try."""
         with self._lock:
-            news = trouble != self._trouble
-            self._trouble = trouble
+            news = why != self._trouble
+            self._trouble = why
             first = self._reading is None
         if news:
-            log.warning("no reading" if first else "reading is stale", reason=trouble)
+            log.warning("no reading" if first else "reading is stale", reason=why)
         return RETRY_S if first else INCOMPLETE_S

@@ -44,6 +44,12 @@ class PluginMetrics:
             "1 while the GPU driver gives no good reading: devices are those of the last one, or not known yet",
             registry=registry,
         )
+        self.troubles = Gauge(
+            "dracaena_plugin_troubles",
+            "What is wrong with the driver and the GPUs of this node, by the reason of its Event on the node",
+            ["reason"],
+            registry=registry,
+        )
         self.devices_by_health = Gauge(
             "dracaena_plugin_device_health",
             "Devices of this node by health (healthy, unhealthy, unknown); none while health is not watched",

@@ -10,11 +10,12 @@ import structlog
 
 from dracaena.api.errors import TemporaryError
 from dracaena.api.machine import Machine
-from dracaena.api.names import DeviceName, PoolName
+from dracaena.api.names import DeviceName, PoolName, gpu_device_name
 from dracaena.api.objects import Device, Taint
 from dracaena.kubelet_plugin.allocatable import node_pool, preparable_pages
 from dracaena.kubelet_plugin.discovery.allocatable import allocatable
 from dracaena.kubelet_plugin.discovery.pool import Page
+from dracaena.kubelet_plugin.discovery.troubles import Reason, Trouble, trouble
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.prepare.plan import NodePool
 
@@ -42,13 +43,16 @@ class NodeDevices:
         waiting_for: Callable[[], str | None],
         metrics: PluginMetrics,
         watched: bool = False,
+        on_troubles: Callable[[Sequence[Trouble]], None] = lambda _found: None,
     ) -> None:
+        """`on_troubles` is told at each take() which devices cannot be published."""
         self._driver = driver
         self._name = name
         self._tainted = tainted
         self._publish = publish
         self._waiting_for = waiting_for
         self._metrics = metrics
+        self._on_troubles = on_troubles
         self._lock = threading.Lock()
         self._pages: Sequence[Page] | None = None
         self._taints: Mapping[DeviceName, Sequence[Taint]] | None = None if watched else {}
@@ -69,6 +73,14 @@ class NodeDevices:
         for device, reason in skipped.items():
             log.warning("device not published", device=device, reason=reason)
         self._metrics.skipped_devices.set(len(skipped))
+        parents = {gpu_device_name(mig.parent_uuid) for mig in machine.mig_devices}  # given away by their parts
+        self._on_troubles(
+            tuple(
+                trouble(Reason.DEVICE_SKIPPED, f"device {device} is not published: {reason}", device)
+                for device, reason in skipped.items()
+                if device not in parents
+            )
+        )
         with self._lock:
             self._pool = pool  # before it is published: what is allocated a moment later can be prepared
             self._pages = kept

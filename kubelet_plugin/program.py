@@ -54,6 +54,7 @@ from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.moved_claims import MovedClaims
 from dracaena.kubelet_plugin.node_devices import NodeDevices
 from dracaena.kubelet_plugin.node_section import NodeSection
+from dracaena.kubelet_plugin.node_troubles import NodeTroubles
 from dracaena.kubelet_plugin.paths import plugin_paths
 from dracaena.kubelet_plugin.ports import ReadDriverEdits
 from dracaena.kubelet_plugin.prepare.cdi import spec_file_name
@@ -86,6 +87,8 @@ _EVENTS: Mapping[Status, tuple[EventType, str]] = {
     Status.UNHEALTHY: ("Warning", "GpuUnhealthy"),
     Status.UNKNOWN: ("Warning", "GpuHealthUnknown"),
 }
+
+_LOOK = "on the node: `nvidia-smi -q`, `dmesg | grep -i -e nvrm -e xid`"
 
 log = structlog.get_logger()
 
@@ -144,6 +147,8 @@ class Program:
                 on_change=self._node_changed,
             )
         self._build_slices(settings, client, clock)
+        self._troubles = NodeTroubles(self._metrics, self._tell_node)
+        self._driver_version: str | None = None
         self._devices = NodeDevices(
             driver=settings.driver_name,
             name=PoolName(settings.node_name),
@@ -152,6 +157,7 @@ class Program:
             waiting_for=self._waiting_for,
             metrics=self._metrics,
             watched=self._watched,
+            on_troubles=partial(self._troubles.update, "devices"),
         )
         self._monitor: HealthMonitor | None = None
         self._streams = HealthStreams(settings.node_name, self._health if self._watched else None, clock)
@@ -195,6 +201,7 @@ class Program:
                 self._http_address,
                 self.ready,
                 self._registry,
+                state=self._words,
                 alive=self.alive,
                 web_config_file=self._web_config_file,
             )
@@ -250,6 +257,11 @@ class Program:
         """Return None when kubelet and scheduling can count on this node, else what is missing."""
         return self._waiting_for() or self._publisher.ready() or cache_trouble((self._slices, self._pods))
 
+    def _words(self) -> str:
+        """Return what /readyz says of a plugin that is ready."""
+        troubles = self._troubles.words()
+        return "ok" if troubles is None else f"ok, and an admin should look: {troubles}"
+
     def alive(self) -> str | None:
         """Return None while kubelet can call this process, else which socket does not answer: a new start helps."""
         return socket_problem(self._paths.dra_socket, self._paths.registration_socket)
@@ -278,7 +290,12 @@ class Program:
 
     def _follow(self, source: NodeSource, clock: Clock) -> LiveMachine:
         """Build what reads this node's GPUs again and again, and what watches their health."""
-        live = LiveMachine(source, clock, on_change=self._machine_changed)
+        live = LiveMachine(
+            source,
+            clock,
+            on_change=self._machine_changed,
+            on_troubles=partial(self._troubles.update, "reading"),
+        )
         self._metrics.reading_stale.set_function(lambda: live.stale() is not None)
         if self._watched:
             self._monitor = self._watch(source, live.ask, clock)
@@ -302,6 +319,7 @@ class Program:
             on_faults=self._faults_changed,
             on_status=self._status_changed,
             on_news=self._streams.changed,
+            on_troubles=partial(self._troubles.update, "health"),
         )
 
     def _node_changed(self, _old: Node | None, new: Node | None) -> None:
@@ -315,6 +333,10 @@ class Program:
 
     def _machine_changed(self, machine: Machine) -> None:
         self._devices.take(machine)
+        before, self._driver_version = self._driver_version, machine.driver_version
+        if before is not None and before != machine.driver_version:
+            text = f"driver {before} was replaced by {machine.driver_version}: the devices are published anew"
+            self._tell_node("Normal", "DriverReplaced", text)
         if self._monitor is not None:
             self._monitor.take(machine)
 
@@ -327,7 +349,8 @@ class Program:
     def _status_changed(self, health: DeviceHealth) -> None:
         kind, reason = _EVENTS[health.status]
         text = f"device {health.device} is {health.status.value}"
-        self._tell_node(kind, reason, f"{text}: {health.message}" if health.message else text)
+        text = f"{text}: {health.message}" if health.message else text
+        self._tell_node(kind, reason, text if health.status is Status.HEALTHY else f"{text}; {_LOOK}")
 
     def _try_folders(self) -> None:
         """Tell now of folders that the first claim would find not to be writable.

@@ -79,6 +79,7 @@ class NvmlMachine:
             inventory,
             mig_devices=self._with_access(inventory),
             pci=tuple(facts for facts in devices if facts is not None),
+            pci_gpus=self._sysfs.nvidia_gpus(),
             nics=self._sysfs.nics(),
         )
         return read_inventory(inventory, name=self._name, source=SOURCE)

@@ -8,6 +8,10 @@ from pathlib import Path
 from dracaena.kubelet_plugin.discovery.inventory import NicFacts
 from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts, path_from_root
 
+_NVIDIA = "0x10de"
+_GPU_CLASSES = ("0x0300", "0x0302")
+"""VGA and 3D controllers; 0x0680 are NVSwitches."""
+
 _MELLANOX = "0x15b3"
 """Vendor whose plain Ethernet ports count as cards for GPU traffic even before their RDMA driver is loaded."""
 
@@ -29,6 +33,25 @@ class Sysfs:
         except OSError:
             return frozenset()
         return frozenset(name for name in names if PciAddress.parse(name) is not None)
+
+    def nvidia_gpus(self) -> tuple[PciAddress, ...]:
+        """Return the addresses of NVIDIA's GPUs, sorted, without those that another driver has (VFIO).
+
+        Virtual functions are the GPUs of guests and left out.
+        """
+        try:
+            devices = [entry for entry in (self._root / "bus/pci/devices").iterdir() if self._is_our_gpu(entry)]
+        except OSError:
+            return ()
+        addresses = (PciAddress.parse(device.name) for device in devices)
+        return tuple(sorted(address for address in addresses if address is not None))
+
+    @staticmethod
+    def _is_our_gpu(device: Path) -> bool:
+        if _text(device / "vendor") != _NVIDIA or not (_text(device / "class") or "").startswith(_GPU_CLASSES):
+            return False
+        driver = device / "driver"
+        return not (device / "physfn").exists() and (not driver.exists() or driver.resolve().name == "nvidia")
 
     def nics(self) -> tuple[NicFacts, ...]:
         """Return all physical network cards that can take part in GPU traffic, by PCI address and name.

@@ -20,9 +20,13 @@ from dracaena.kubelet_plugin.discovery.nvlinks import (
 )
 from dracaena.kubelet_plugin.discovery.nvml_words import ARCHITECTURES, BRANDS
 from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts, pci_level
+from dracaena.kubelet_plugin.discovery.troubles import Reason, Trouble, trouble
 
 _LAST = PciAddress(1 << 32, 0, 0, 0)
 """Where a GPU that did not tell its address is sorted: behind all that did, by index."""
+
+NAMING_CALLS = frozenset({"nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID"})
+"""Calls without which there is no device to speak of."""
 
 _LEVELS = {level.value: level for level in LinkLevel}
 """nvmlGpuTopologyLevel_t; a number that is not here is an unknown level."""
@@ -34,6 +38,8 @@ class Reading:
 
     machine: Machine
     left_out: tuple[LeftOut, ...] = ()
+    missing: tuple[str, ...] = ()
+    """PCI addresses of GPUs that the kernel shows and the driver does not list."""
 
     @property
     def unanswered(self) -> int:
@@ -43,7 +49,34 @@ class Reading:
 
 def read_inventory(inventory: NodeInventory, *, name: str, source: str = "") -> Reading:
     """Return everything that an inventory says. Raises TopologyError as build_machine does."""
-    return Reading(build_machine(inventory, name=name, source=source), inventory.left_out)
+    return Reading(build_machine(inventory, name=name, source=source), inventory.left_out, _missing(inventory))
+
+
+def reading_troubles(reading: Reading, kept: Machine) -> tuple[Trouble, ...]:
+    """Return what an admin should know of a reading: GPUs that are missing from it and from the machine that is kept.
+
+    One that was there before and is lost now is a device with a fault, told by its health.
+    """
+    known = {gpu.pci_bus_id for gpu in kept.gpus}
+    refusals = [str(left_out) for left_out in reading.left_out if left_out.call in NAMING_CALLS]
+    why = f" ({'; '.join(refusals)})" if refusals else ""
+    return tuple(
+        trouble(
+            Reason.GPU_MISSING,
+            f"the GPU at {address} is on the PCI bus and cannot be used through the driver{why}: it is not published",
+            address,
+        )
+        for address in reading.missing
+        if address not in known
+    )
+
+
+def _missing(inventory: NodeInventory) -> tuple[str, ...]:
+    """Return nothing where a GPU did not tell its address: then it may be any of them."""
+    listed = {gpu.address for gpu in inventory.gpus}
+    if None in listed:
+        return ()
+    return tuple(str(address) for address in sorted(set(inventory.pci_gpus) - listed))
 
 
 def build_machine(inventory: NodeInventory, *, name: str, source: str = "") -> Machine:

@@ -116,6 +116,11 @@ class Fault:
         return self.health_class >= BLOCKING
 
     @property
+    def is_fatal(self) -> bool:
+        """Whether it does not pass by itself."""
+        return self.health_class >= HealthClass.FATAL
+
+    @property
     def is_failure(self) -> bool:
         """Whether it blocks because of what the GPU itself did."""
         return self.blocks and self.key != FABRIC

@@ -133,5 +133,7 @@ class NodeInventory:
     """1000 × major + 10 × minor (nvmlSystemGetCudaDriverVersion)."""
     pci: tuple[PciFacts, ...] = ()
     """What sysfs tells about the GPUs."""
+    pci_gpus: tuple[PciAddress, ...] = ()
+    """NVIDIA's GPUs on the PCI bus that no other driver has, whether NVML lists them or not."""
     nics: tuple[NicFacts, ...] = ()
     left_out: tuple[LeftOut, ...] = ()

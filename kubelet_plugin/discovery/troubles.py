@@ -38,7 +38,8 @@ MENDING = {
     Reason.SILENT: f"on the node: `nvidia-smi`, {_KERNEL_LOG}, `ps -eo pid,stat,wchan:32,comm | grep ' D'`; a driver "
     "that hangs in the kernel needs a restart of the node",
     Reason.RELEASED: "to give it back: `dracaena driver resume` where it was released, or remove the label",
-    Reason.GPU_MISSING: "on the node: `nvidia-smi -q -i {subject}`, `lspci -s {subject} -vv`, " + _KERNEL_LOG,
+    Reason.GPU_MISSING: f"on the node: `nvidia-smi -q -i {{subject}}`, {_KERNEL_LOG}; a GPU that is lost needs a reset "
+    "(release the driver first) or a restart of the node",
     Reason.DEVICE_SKIPPED: "on the node: `ls -l /dev/nvidia*`, `nvidia-modprobe -c 0 -u`",
     Reason.FABRIC: "on the node: `systemctl status nvidia-fabricmanager`, `nvidia-smi -q | grep -A 4 Fabric`",
 }

@@ -28,7 +28,7 @@ from dracaena.proto.health.v1alpha1 import api_pb2_grpc as health_v1alpha1_grpc
 from support.api_ground import ApiGround
 from support.clock import FakeClock
 from support.driver_root import put
-from support.fake_nvml import SYMBOLS, FakeHealth, FakeNvml
+from support.fake_nvml import SYMBOLS, FakeHealth, FakeNvml, gpu_address
 from support.kube import wait_for
 from support.nvml_world import (
     MIG,
@@ -143,17 +143,17 @@ def test_a_gpu_that_is_lost_stays_published_but_not_as_healthy(node: NvmlNode) -
 
 
 def test_a_gpu_that_leaves_the_machine_leaves_the_slice_and_comes_back_with_it(node: NvmlNode) -> None:
-    bound = node.world.folder / "sys/bus/pci/drivers/nvidia"
-    bound.mkdir(parents=True)
-    (bound / "0000:18:00.0").touch()
+    last = gpu_address(RECORDED, len(NAMES) - 1)
+    bound = node.world.folder / "sys/bus/pci/drivers/nvidia" / str(last)
+    target = bound.readlink()
     node.program.start()
     node.ready()
     whole, less = node.nvml, without_last_gpu(RECORDED)
     node.nvml = FakeNvml(less)
-    (bound / "0000:18:00.0").unlink()
+    bound.unlink()
     node.until(lambda: node.devices() == NAMES[:-1], "one less", REREAD_S)
     node.nvml = whole
-    (bound / "0000:18:00.0").touch()
+    bound.symlink_to(target)
     node.until(lambda: node.devices() == NAMES, "all", REREAD_S)
 
 

@@ -30,6 +30,17 @@ def add_device(root: Path, bridges: Sequence[str], address: str, *, numa: int | 
     return folder
 
 
+def make_gpu(root: Path, device: Path, driver: str | None = "nvidia") -> None:
+    """Make a PCI device a GPU that the kernel has bound to a driver."""
+    (device / "vendor").write_text("0x10de\n", encoding="ascii")
+    (device / "class").write_text("0x030200\n", encoding="ascii")
+    if driver is not None:
+        bound = root / "bus/pci/drivers" / driver
+        bound.mkdir(parents=True, exist_ok=True)
+        (bound / device.name).symlink_to(os.path.relpath(device, bound))
+        (device / "driver").symlink_to(os.path.relpath(bound, device))
+
+
 def add_card(root: Path, kind: str, name: str, device: Path) -> None:
     """Add an entry of class/infiniband or class/net for a PCI device."""
     entry = root / "class" / kind / name
@@ -62,6 +73,8 @@ def write_machine(root: Path, machine: Machine) -> None:
             f"lower-{switch[place]}-port-{place}",
         )
         folder = add_device(root, path, str(device.address), numa=device.numa)
+        if device.nic is None:
+            make_gpu(root, folder)
         if device.nic is not None:
             add_card(root, "infiniband", device.nic, folder)
 

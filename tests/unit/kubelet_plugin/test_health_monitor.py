@@ -14,7 +14,12 @@ from dracaena.api.names import DeviceName, gpu_device_name
 from dracaena.api.topology import topology_from_matrix
 from dracaena.kubelet_plugin.discovery.health import CLEAR_POLLS, LASTS_POLLS, Fault, HealthClass, Rules
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState, Poll
-from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError
+from dracaena.kubelet_plugin.discovery.troubles import (
+    DriverReleasedError,
+    DriverTroubleError,
+    Reason,
+    Trouble,
+)
 from dracaena.kubelet_plugin.driver_thread import StoppedError
 from dracaena.kubelet_plugin.health_monitor import POLL_S, DeviceHealth, HealthMonitor, Status
 from dracaena.kubelet_plugin.metrics import PluginMetrics
@@ -41,6 +46,7 @@ class Node:
         self.node_faults: tuple[Fault, ...] = ()
         self.faults: list[Mapping[DeviceName, Sequence[Fault]]] = []
         self.statuses: list[tuple[DeviceName, Status]] = []
+        self.troubles: list[Sequence[Trouble]] = []
         self.news = 0
         self.clock = FakeClock()
         self.metrics = PluginMetrics(CollectorRegistry())
@@ -54,6 +60,7 @@ class Node:
             on_faults=self.faults.append,
             on_status=lambda health: self.statuses.append((health.device, health.status)),
             on_news=self._count,
+            on_troubles=self.troubles.append,
         )
 
     def events(self) -> tuple[GpuEvent, ...]:
@@ -227,3 +234,41 @@ def test_the_fabric_counts_unless_an_admin_says_that_it_does_not(node: Node) -> 
     blind.states = node.states
     blind.monitor.take(MACHINE)
     assert [h.status for h in blind.look()] == [Status.HEALTHY] * 2
+
+
+def test_what_holds_for_the_whole_node_is_told_once_and_not_for_each_device(node: Node) -> None:
+    well = dict(node.states)
+    node.states = {uuid: replace(state, fabric_state=1) for uuid, state in well.items()}
+    node.look(2)
+    (told,) = node.troubles[-1]
+    assert (told.reason, told.text[:14]) == ("FabricNotReady", "2 of 2 GPUs, G")
+    node.states = well
+    node.look()
+    assert (node.troubles[-1], node.statuses) == ((), [])
+    node.release("a new driver")
+    node.look()
+    assert [told.reason for told in node.troubles[-1]] == ["DriverReleased"]
+    node.release(None)
+    node.look()
+    assert (node.troubles[-1], node.statuses) == ((), [])
+
+
+def test_a_fabric_that_is_being_brought_up_is_a_trouble_only_after_a_minute(node: Node) -> None:
+    node.states[UUIDS[0]] = replace(node.states[UUIDS[0]], fabric_state=2)
+    for _ in range(LASTS_POLLS - 1):
+        node.look()
+        assert (node.values(), node.troubles[-1]) == ([["in-progress"], []], ())
+    node.look()
+    assert [told.reason for told in node.troubles[-1]] == ["FabricNotReady"]
+
+
+def test_a_poll_that_fails_says_of_which_kind_the_trouble_is(node: Node) -> None:
+    node.error = DriverTroubleError("nvmlInit says DRIVER_NOT_LOADED", Reason.NOT_LOADED)
+    node.look()
+    assert [told.reason for told in node.troubles[-1]] == ["DriverNotLoaded"]
+    node.error = TemporaryError("something else")
+    node.look()
+    assert [told.reason for told in node.troubles[-1]] == ["DriverReadingFailed"]
+    node.error = None
+    node.look()
+    assert node.troubles[-1] == ()

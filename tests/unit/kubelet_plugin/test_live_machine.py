@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml_library import DriverNotReadyError, NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
+from dracaena.kubelet_plugin.discovery.troubles import Reason, Trouble
 from dracaena.kubelet_plugin.live_machine import (
     INCOMPLETE_S,
     READ_DEADLINE_S,
@@ -48,12 +49,18 @@ class Node:
         self.changes: list[Machine] = []
         reader = NvmlReader(NvmlLibrary(self._library))
         self.source = NvmlMachine("two", reader, Sysfs(str(sys_root)))
-        self.live = LiveMachine(self.source, self.clock, on_change=self.changes.append)
+        self.troubles: list[Sequence[Trouble]] = [()]
+        self.live = LiveMachine(
+            self.source, self.clock, on_change=self.changes.append, on_troubles=self.troubles.append
+        )
 
     def _library(self) -> object:
         if self.nvml is None:
-            raise DriverNotReadyError("waiting for the NVIDIA driver: no library")
+            raise DriverNotReadyError("waiting for the NVIDIA driver: no library", reason=Reason.LIBRARY_MISSING)
         return self.nvml
+
+    def reasons(self) -> list[str]:
+        return [found.reason for found in self.troubles[-1]]
 
     def until(self, condition: Callable[[], bool], step_s: float = 0.0, *, hanging: bool = False) -> None:
         """Let fake time pass until the condition holds, some steps of step_s. The runner ends a wait in vain.
@@ -197,3 +204,37 @@ def test_a_machine_that_could_not_be_taken_is_told_again(node: Node) -> None:
         node.until(lambda: bool(taken), REREAD_S)
         node.until(lambda: node.live.stale() is None)
     assert len(taken) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, Reason.NOT_LOADED),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, Reason.VERSION_MISMATCH),
+        (pynvml.NVML_ERROR_UNKNOWN, Reason.INIT_FAILED),
+    ],
+)
+def test_a_driver_that_cannot_be_opened_is_a_trouble_of_its_kind(node: Node, code: int, reason: Reason) -> None:
+    assert node.nvml is not None
+    node.nvml.refuse("nvmlInitWithFlags", code)
+    with running(node):
+        node.until(lambda: node.reasons() == [reason.value])
+        node.nvml.allow()
+        node.until(lambda: node.live.ready() is None, RETRY_S)
+    assert node.reasons() == []
+
+
+def test_each_other_way_to_have_no_reading_is_a_trouble_of_its_kind(node: Node) -> None:
+    whole, node.nvml = node.nvml, None
+    with running(node):
+        node.until(lambda: node.reasons() == ["DriverLibraryMissing"])
+        twins = tuple(replace(gpu, uuid=MACHINE.gpus[0].uuid) for gpu in MACHINE.gpus)
+        node.nvml = FakeNvml(replace(MACHINE, gpus=twins))
+        node.until(lambda: node.reasons() == ["DriverReadingContradictory"], RETRY_S)
+        node.nvml = whole
+        node.until(lambda: node.live.ready() is None, RETRY_S)
+        assert whole is not None
+        release = whole.wedged["nvmlDeviceGetMemoryInfo"] = threading.Event()
+        node.until(lambda: node.reasons() == ["DriverSilent"], REREAD_S, hanging=True)
+        release.set()
+        node.until(lambda: node.reasons() == [], INCOMPLETE_S)

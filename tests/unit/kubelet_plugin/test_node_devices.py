@@ -12,6 +12,7 @@ from dracaena.api.names import PoolName, gpu_device_name, taint_key
 from dracaena.api.objects import Taint
 from dracaena.api.topology import TopologyError
 from dracaena.kubelet_plugin.discovery.pool import Page
+from dracaena.kubelet_plugin.discovery.troubles import Trouble
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node_devices import DevicesUnknownError, NodeDevices
 from support.machines import divided_machine
@@ -26,6 +27,7 @@ class Node:
     def __init__(self, *, watched: bool = False) -> None:
         self.metrics = PluginMetrics(CollectorRegistry())
         self.published: list[tuple[list[str], set[str]]] = []
+        self.troubles: list[Sequence[Trouble]] = []
         self.taints: dict[str, list[str]] = {}
         self.devices = NodeDevices(
             driver=DRIVER,
@@ -35,6 +37,7 @@ class Node:
             waiting_for=lambda: "waiting for the NVIDIA driver",
             metrics=self.metrics,
             watched=watched,
+            on_troubles=self.troubles.append,
         )
 
     def _publish(self, pages: Sequence[Page]) -> None:
@@ -91,3 +94,14 @@ def test_taints_of_health_stand_behind_ours_and_follow_the_device_through_readin
     node.devices.take(replace(MACHINE, driver_version="590.10"))
     assert node.taints.pop(name) == [taint_key(DRIVER), f"{DRIVER}/xid"]
     assert set(map(tuple, node.taints.values())) == {(taint_key(DRIVER),)}
+
+
+def test_a_device_that_cannot_be_prepared_is_a_trouble_and_a_gpu_that_is_divided_is_none() -> None:
+    node = Node()
+    node.devices.take(MACHINE)
+    assert node.troubles == [()]
+    nameless = replace(MACHINE.gpus[0], minor=None)
+    node.devices.take(replace(MACHINE, gpus=(nameless, *MACHINE.gpus[1:])))
+    ((told,),) = node.troubles[1:]
+    assert (told.reason, told.subject) == ("DeviceSkipped", gpu_device_name(nameless.uuid))
+    assert "minor number" in told.text

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
-from support.fake_sysfs import add_card, add_device
+from support.fake_sysfs import add_card, add_device, make_gpu
 
 GPU = PciAddress(0, 0x18, 0, 0)
 SWITCH = ("pci0000:15", "0000:15:01.0", "0000:16:00.0")
@@ -83,3 +83,19 @@ def test_the_devices_of_the_driver_are_those_that_the_kernel_bound_to_it(tmp_pat
     for name in (str(GPU), "bind", "module", "new_id"):
         (folder / name).touch()
     assert Sysfs(str(tmp_path)).bound_to_driver() == {"0000:18:00.0"}
+
+
+def test_gpus_of_nvidia_are_found_whether_the_driver_lists_them_or_not(tmp_path: Path) -> None:
+    made = {bus: add_device(tmp_path, SWITCH, f"0000:{bus}:00.0") for bus in ("18", "19", "1a", "1b", "1c", "1d")}
+    make_gpu(tmp_path, made["19"])
+    make_gpu(tmp_path, made["18"], driver=None)
+    make_gpu(tmp_path, made["1a"], driver="vfio-pci")
+    make_gpu(tmp_path, made["1b"])
+    (made["1b"] / "class").write_text("0x068000\n", encoding="ascii")  # an NVSwitch
+    make_gpu(tmp_path, made["1c"])
+    (made["1c"] / "physfn").symlink_to("../0000:19:00.0")
+    assert Sysfs(str(tmp_path)).nvidia_gpus() == (GPU, PciAddress(0, 0x19, 0, 0))
+
+
+def test_without_a_bus_there_are_no_gpus(tmp_path: Path) -> None:
+    assert Sysfs(str(tmp_path)).nvidia_gpus() == ()

@@ -9,8 +9,8 @@ import pytest
 
 from dracaena.api.links import LinkLevel
 from dracaena.api.topology import TopologyError
-from dracaena.kubelet_plugin.discovery.build import build_machine
-from dracaena.kubelet_plugin.discovery.inventory import GpuFacts, NicFacts, NodeInventory, PairLevel
+from dracaena.kubelet_plugin.discovery.build import build_machine, read_inventory, reading_troubles
+from dracaena.kubelet_plugin.discovery.inventory import GpuFacts, LeftOut, NicFacts, NodeInventory, PairLevel
 from dracaena.kubelet_plugin.discovery.nvml_words import ARCHITECTURES, BRANDS, NVLINK_GENERATIONS
 from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts
 
@@ -93,3 +93,19 @@ def test_the_words_cover_what_pynvml_knows() -> None:
     assert architectures - set(ARCHITECTURES) == {0xFFFFFFFF, 11, 12, 15}
     versions = {v for name, v in constants.items() if name.startswith("NVML_NVLINK_VERSION_")}
     assert versions - set(NVLINK_GENERATIONS) == {0}
+
+
+def test_a_gpu_that_the_driver_does_not_list_is_missing_unless_it_was_there_before() -> None:
+    refusal = LeftOut("GPU 1", "nvmlDeviceGetHandleByIndex", "GPU_IS_LOST")
+    whole = read_inventory(NodeInventory(gpus=(facts(0, 0x18), facts(1, 0x9A))), name="n")
+    less = NodeInventory(gpus=(facts(0, 0x18),), pci_gpus=(address(0x9A), address(0x18)), left_out=(refusal,))
+    reading = read_inventory(less, name="n")
+    ((reason, subject, text),) = [(t.reason, t.subject, t.text) for t in reading_troubles(reading, reading.machine)]
+    assert (reason, subject) == ("GpuMissing", "0000:9a:00.0")
+    assert str(refusal) in text
+    assert reading_troubles(reading, whole.machine) == ()
+
+
+def test_where_a_gpu_tells_no_address_nobody_can_say_which_is_missing() -> None:
+    reading = read_inventory(NodeInventory(gpus=(facts(0, None),), pci_gpus=(address(0x18), address(0x9A))), name="n")
+    assert reading.missing == ()

@@ -1,0 +1,63 @@
+"""Tells what is wrong with this node's driver and GPUs: by an Event when it begins, by /readyz while it lasts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
+
+from dracaena.kube.events import EventType
+from dracaena.kubelet_plugin.discovery.troubles import Reason, Trouble
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+
+log = structlog.get_logger()
+
+
+class NodeTroubles:
+    """Joins what several sources found. From any thread; nothing waits.
+
+    A trouble begins when the first source has it and is over when the last one has it no more: that is one occurrence,
+    whatever becomes of its words meanwhile, and `tell` is called once for it.
+    """
+
+    def __init__(self, metrics: PluginMetrics, tell: Callable[[EventType, str, str], None]) -> None:
+        self._metrics = metrics
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._found: dict[str, tuple[Trouble, ...]] = {}
+        self._count({})
+
+    def update(self, source: str, found: Iterable[Trouble]) -> None:
+        """Take note of all that one source has now."""
+        with self._lock:
+            before = self._all()
+            self._found[source] = tuple(found)
+            now = self._all()
+            self._count(now)
+            # Under the lock: two sources that find the same at once tell it in one order.
+            for identity, trouble in now.items():
+                if identity not in before:
+                    self._tell_begin(trouble)
+            for identity, trouble in before.items():
+                if identity not in now:
+                    log.info("trouble over", reason=trouble.reason, subject=trouble.subject or None)
+
+    def words(self) -> str | None:
+        """Return all that is wrong as one text, None when nothing is."""
+        with self._lock:
+            found = sorted(self._all().values())
+        return "; ".join(f"{trouble.reason}: {trouble.text}" for trouble in found) or None
+
+    def _tell_begin(self, trouble: Trouble) -> None:
+        log.warning("trouble", reason=trouble.reason, subject=trouble.subject or None, text=trouble.text)
+        kind: EventType = "Normal" if trouble.reason == Reason.RELEASED.value else "Warning"
+        self._tell(kind, trouble.reason, trouble.advice)
+
+    def _all(self) -> Mapping[tuple[str, str], Trouble]:
+        return {t.identity: t for source in sorted(self._found) for t in self._found[source]}
+
+    def _count(self, now: Mapping[tuple[str, str], Trouble]) -> None:
+        for reason in Reason:
+            count = sum(1 for trouble in now.values() if trouble.reason == reason.value)
+            self._metrics.troubles.labels(reason.value).set(count)
