@@ -8,7 +8,7 @@ RUN := $(BIN)/python -P
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long unit integration e2e e2e-soak device-test bench bench-node bench-cluster conformance peer-cases check format lint types imports proto lock wheels image chart clean
+.PHONY: help demo test test-long unit unit-image-python image-python integration e2e e2e-soak device-test bench bench-node bench-cluster conformance peer-cases check format lint types imports proto lock wheels image chart clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +20,17 @@ test: unit integration ## all tests
 
 unit: $(VENV)/dev.stamp ## unit and architecture tests
 	@$(RUN) -m pytest -q -n $(JOBS) tests/unit tests/architecture
+
+unit-image-python: ## unit tests on the image's Python (IMAGE_PYTHON=3.13) in .venv-3.13; fails where that Python is not here
+	@$(IMAGE_PYTHON_PROGRAM); [ -n "$$python" ] || { echo "make $@: no Python $(IMAGE_PYTHON) here, neither on PATH nor of pyenv" >&2; exit 1; }; \
+		$(MAKE) --no-print-directory VENV=.venv-$(IMAGE_PYTHON) PYTHON="$$python" unit
+
+image-python: ## print the path of the image's Python on this machine; nothing where it is not here
+	@$(IMAGE_PYTHON_PROGRAM); echo "$$python"
+
+# Tried, not only looked for: pyenv puts a program of that name on PATH that may refuse to run.
+IMAGE_PYTHON_PROGRAM = python=; for each in python$(IMAGE_PYTHON) "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$(IMAGE_PYTHON).*/bin/python; do \
+	"$$each" -c 'import ensurepip, venv' 2>/dev/null && python=$$(command -v "$$each"); done
 
 test-long: $(VENV)/dev.stamp ## what `make test` only samples: exhaustive, some minutes
 	@$(RUN) -m pytest -q -n $(JOBS) -m long tests/unit
@@ -96,7 +107,7 @@ chart: $(VENV)/runtime.stamp ## write what follows from other files into the cha
 	@$(RUN) deploy/helm/generate.py
 
 clean: ## remove the virtual environment and all caches
-	rm -rf $(VENV) build dist wheels src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) .venv-* build dist wheels src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 
 # One environment: the demo's packages first, the developers' tools on top of the same versions.
 $(VENV)/runtime.stamp: requirements/runtime.txt pyproject.toml setup.py
