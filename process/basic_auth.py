@@ -18,7 +18,7 @@ from dracaena.process.clock import Clock
 
 REST_PER_CHECK = 4
 """Times as long as a check took for which the thread rests after it: guessing costs a fifth of a core, and at bcrypt's
-usual cost 10 nobody has more than three guesses a second."""
+usual cost 10 that is a few guesses a second."""
 
 MOST_OF_ADDRESS = 4
 """Checks of one address that wait: a client that was told the right password waits for one."""
