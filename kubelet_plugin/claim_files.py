@@ -5,7 +5,7 @@ from __future__ import annotations
 from dracaena.api.errors import DracaenaError
 from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
-from dracaena.kubelet_plugin.ports import ControlNodes, DocumentStore, ReadDriverEdits
+from dracaena.kubelet_plugin.ports import DocumentStore, ReadClaimNodes, ReadDriverEdits
 from dracaena.kubelet_plugin.prepare.cdi import claim_spec, spec_file_name
 from dracaena.kubelet_plugin.prepare.checkpoint import Broken
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, NodePool, PreparedClaim
@@ -19,15 +19,13 @@ class ClaimFiles:
         self,
         *,
         driver: str,
-        dev_root: str,
-        control_nodes: ControlNodes,
+        claim_nodes: ReadClaimNodes,
         driver_edits: ReadDriverEdits,
         specs: DocumentStore,
         metadata: MetadataFiles,
     ) -> None:
         self._driver = driver
-        self._dev_root = dev_root
-        self._control_nodes = control_nodes
+        self._claim_nodes = claim_nodes
         self._driver_edits = driver_edits
         self._specs = specs
         self.metadata = metadata
@@ -39,7 +37,7 @@ class ClaimFiles:
 
     def write_spec(self, prepared: PreparedClaim) -> None:
         """Write the CDI spec."""
-        spec = claim_spec(prepared, self._driver, self._control_nodes(), self._dev_root, self._driver_edits())
+        spec = claim_spec(prepared, self._driver, self._claim_nodes(prepared.devices), self._driver_edits())
         self._specs.write(spec_file_name(self._driver, prepared.claim.uid), spec)
 
     def remove_spec(self, uid: ClaimUid) -> None:

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from dracaena.api.errors import PermanentError
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
-from dracaena.kubelet_plugin.prepare.cdi import DeviceNode
+from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
-from dracaena.kubelet_plugin.prepare.plan import ClaimReference, NodePool
+from dracaena.kubelet_plugin.prepare.plan import ClaimReference, NodePool, PreparedDevice
 
 
 class ClaimGoneError(PermanentError):
@@ -151,8 +151,8 @@ class NodeLock(Protocol):
         ...
 
 
-ControlNodes = Callable[[], tuple[DeviceNode, ...]]
-"""Reads which control nodes of the GPU driver the host has right now."""
+ReadClaimNodes = Callable[[Sequence[PreparedDevice]], ClaimNodes]
+"""Reads which nodes the host has right now for the devices of a claim. Raises TemporaryError when one is not right."""
 
 ReadPool = Callable[[], NodePool]
 """Returns this node's devices as they were last read, at once. Raises TemporaryError before the first reading."""

@@ -24,7 +24,7 @@ from dracaena.kube.reflector import Reflector
 from dracaena.kube.server_version import too_old
 from dracaena.kube.transport import Transport
 from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
-from dracaena.kubelet_plugin.adapters.device_nodes import read_control_nodes
+from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DevRoot
 from dracaena.kubelet_plugin.adapters.driver_use import DriverUse
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder, DocumentTree
 from dracaena.kubelet_plugin.adapters.gpu_minors import read_gpu_minors
@@ -44,7 +44,7 @@ from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.discovery.health import MAX_TAINTS, Fault, Rules, taints
 from dracaena.kubelet_plugin.discovery.pool import PoolIdentity
 from dracaena.kubelet_plugin.driver import ClaimDriver
-from dracaena.kubelet_plugin.driver_installation import DriverInstallation
+from dracaena.kubelet_plugin.driver_installation import DriverInstallation, DriverPlaces
 from dracaena.kubelet_plugin.driver_release import DriverRelease
 from dracaena.kubelet_plugin.health_monitor import Ask, DeviceHealth, HealthMonitor, HealthSource, Status
 from dracaena.kubelet_plugin.left_overs import remove_left_overs
@@ -56,7 +56,7 @@ from dracaena.kubelet_plugin.node_devices import NodeDevices
 from dracaena.kubelet_plugin.node_section import NodeSection
 from dracaena.kubelet_plugin.node_troubles import NodeTroubles
 from dracaena.kubelet_plugin.paths import plugin_paths
-from dracaena.kubelet_plugin.ports import ReadDriverEdits
+from dracaena.kubelet_plugin.ports import ReadClaimNodes, ReadDriverEdits
 from dracaena.kubelet_plugin.prepare.cdi import spec_file_name
 from dracaena.kubelet_plugin.prepare.device_metadata import spec_prefix
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
@@ -223,6 +223,7 @@ class Program:
         self._slices.start()
         self._events.start()
         self._try_folders()
+        self._try_driver()
         self._publisher.start()
         self._assignments.start(self._state.recover)
         self._sweeper.start()
@@ -367,6 +368,13 @@ class Program:
                 log.error("claims cannot be prepared here", error=str(error))
                 self._tell_node("Warning", "FolderNotWritable", f"claims cannot be prepared here: {error}")
 
+    def _try_driver(self) -> None:
+        """Look for the driver's files now, so that what containers go without is told before the first claim."""
+        try:
+            self._driver_edits()
+        except DracaenaError as error:
+            log.info("the driver is not there yet", error=str(error))  # claims say it as long as it holds
+
     def _tell_node(self, kind: EventType, reason: str, text: str) -> None:
         """Write an Event on the node, its UID the name as kubelet has it: `kubectl describe node` looks for both."""
         node = Node(metadata=ObjectMeta(name=self._node_name, uid=self._node_name))
@@ -402,6 +410,9 @@ class Program:
             field_selector=f"spec.nodeName={settings.node_name}",
             on_change=self._pod_changed,
         )
+        self._driver_edits = _driver_edits(
+            settings, partial(self._tell_node, "Warning", "HookToolMissing"), self._release
+        )
         statuses = DeviceStatuses(driver=driver, claims=KubeClaims(client), writer=KubeClaims(client))
         self._assignments = Assignments(
             driver=driver,
@@ -420,9 +431,8 @@ class Program:
         )
         files = ClaimFiles(
             driver=driver,
-            dev_root=settings.dev_root,
-            control_nodes=lambda: read_control_nodes(settings.dev_root, required=not settings.machine),
-            driver_edits=_driver_edits(settings, self._release),
+            claim_nodes=_claim_nodes(settings),
+            driver_edits=self._driver_edits,
             specs=specs,
             metadata=MetadataFiles(
                 driver=driver,
@@ -523,13 +533,30 @@ def _xids(text: str) -> frozenset[int]:
     return frozenset(int(word) for word in text.split(",")) if text and text != ALL else frozenset()
 
 
-def _driver_edits(settings: PluginSettings, release: DriverRelease) -> ReadDriverEdits:
+def _driver_edits(
+    settings: PluginSettings, on_trouble: Callable[[str], None], release: DriverRelease
+) -> ReadDriverEdits:
     """Return where containers get the driver from. A recorded machine has one only when it brings it."""
     if settings.machine and not settings.driver_root:
         return DriverEdits
     host_root = settings.driver_root or "/"
     seen_root = settings.driver_root_mount or host_root
-    return DriverInstallation(seen_root, host_root, required=not settings.machine, refusal=release.refusal).edits
+    seen_host = settings.host_root_mount or (seen_root if host_root == "/" else "/")
+    places = DriverPlaces(seen_root, host_root, seen_host, settings.hook_tool)
+    return DriverInstallation(
+        places, required=not settings.machine, on_trouble=on_trouble, refusal=release.refusal
+    ).edits
+
+
+def _claim_nodes(settings: PluginSettings) -> ReadClaimNodes:
+    """Return where device nodes come from: a driver container may keep those of the driver in a /dev of its own."""
+    host = settings.driver_root or "/"
+    if settings.dev_root:
+        roots = [DevRoot(settings.dev_root, settings.dev_root)]
+    else:
+        own = [DevRoot(settings.driver_root_mount or host, host)] if host != "/" else []
+        roots = [*own, DevRoot("/", "/")]
+    return DeviceNodes(roots, required=not settings.machine).of_claim
 
 
 def _nvml(settings: PluginSettings, metrics: PluginMetrics, release: DriverRelease) -> NodeSource:

@@ -12,6 +12,7 @@ CONTROLLER = "controller"
 KUBE_SCHEDULER = "kube-scheduler"
 
 ALL = "all"
+HOST_FILE = TextForm(r"(none|/[^\s:]+)?", "an absolute path, `none`, or nothing")
 ADDRESS = TextForm(r"(\S+:[0-9]{1,5})?", "host:port")
 XIDS = TextForm(r"(all|[0-9]{1,6}(,[0-9]{1,6})*)?", "XID numbers with commas between them, `all`, or nothing")
 
@@ -47,11 +48,21 @@ class PluginSettings:
     )
     kubelet_root: str = option("/var/lib/kubelet", help="kubelet's folder (its --root-dir)", in_sections=False)
     cdi_root: str = option("/var/run/cdi", help="folder where the container runtime looks for CDI specs")
-    dev_root: str = option("/", help="folder of the host that holds its /dev")
+    dev_root: str = option(
+        "", help="folder of the host that holds its /dev; empty: driver_root where that has the driver's nodes, else /"
+    )
     driver_root: str = option(
         "", help="folder of the host that holds the NVIDIA driver as / does; empty: /, for a recorded machine none"
     )
     driver_root_mount: str = option("", help="where this process sees driver_root; empty: at the same path")
+    host_root_mount: str = option(
+        "", help="where this process sees the host's /; empty: as driver_root when that is /, else at /"
+    )
+    hook_tool: str = option(
+        "",
+        help="path of nvidia-cdi-hook or nvidia-ctk on the host; empty: looked for; none: containers get no hooks",
+        form=HOST_FILE,
+    )
     pod_uid: str = option(
         "", help="UID of the plugin's own pod: lets two instances run during an upgrade", form=UID, in_sections=False
     )

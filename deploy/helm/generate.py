@@ -30,7 +30,7 @@ OF_THE_CHART = {
     "controller": _OF_EACH | {"leader-elect", "lease-namespace", "lease-name", "lease-identity"},
     "kubeletPlugin": _OF_EACH
     | {"node-name", "pod-uid", "read-as-node", "kubelet-root", "cdi-root", "dev-root"}
-    | {"driver-root", "driver-root-mount", "job-mapping-dir"},
+    | {"driver-root", "driver-root-mount", "host-root-mount", "job-mapping-dir"},
 }
 """Settings that the templates set themselves, from other values or from the pod."""
 

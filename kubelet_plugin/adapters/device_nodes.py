@@ -1,31 +1,165 @@
-"""Which of the NVIDIA driver's control nodes this host has."""
+"""The device nodes of the NVIDIA driver and of the kernel's graphics (DRM), as this host has them."""
 
 from __future__ import annotations
 
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.prepare.cdi import DeviceNode, device_node
+from dracaena.kubelet_plugin.prepare.device_nodes import (
+    CONTROL_NODES,
+    ClaimNodes,
+    DeviceNode,
+    DrmNode,
+    NodeFacts,
+    WantedNode,
+    device_node,
+    has_graphics,
+    plain_nodes,
+    problem,
+    wanted_nodes,
+)
+from dracaena.kubelet_plugin.prepare.plan import PreparedDevice
 
-CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-"""Every container with a GPU needs those that exist; which do depends on the kernel modules that are loaded."""
+_DRM_NAME = re.compile(r"(card|renderD|controlD)[0-9]{1,10}", re.ASCII)
+_NUMBERS = re.compile(r"([0-9]{1,10}):([0-9]{1,10})", re.ASCII)
+_PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+_MAJOR = re.compile(r"\s*([0-9]{1,10}) (\S+)", re.ASCII)
+"""A line of /proc/devices."""
+_BY_PATH = (("card", "card"), ("renderD", "render"))
+"""How names begin → last word of the link that udev makes."""
 
 
 class DeviceNodesMissingError(TemporaryError):
-    """The node through which all ask the driver is not there: a container would get a GPU that it cannot use."""
+    """A node is not there, or is not the driver's: a container would get a GPU that it cannot use."""
 
 
-def read_control_nodes(dev_root: str, *, required: bool = False) -> tuple[DeviceNode, ...]:
-    """Return the control nodes that exist below dev_root, as CDI names them. A node may come and go at any time.
+@dataclass(frozen=True, slots=True)
+class DevRoot:
+    """A folder that holds a /dev."""
 
-    Raises DeviceNodesMissingError where they are `required` and the first of them, without which no GPU works, is not
-    there: the GPUs of a recorded machine need none.
+    seen: str
+    """Where this process sees it."""
+    host: str
+    """Where the host has it."""
+
+
+def look_at(path: str) -> NodeFacts | None:
+    """Return what is at a path, links not followed, as container runtimes do; None where nothing is."""
+    try:
+        facts = os.lstat(path)
+    except OSError:
+        return None
+    return NodeFacts(stat.S_ISCHR(facts.st_mode), os.major(facts.st_rdev), os.minor(facts.st_rdev))
+
+
+class DeviceNodes:
+    """Finds the nodes of claims. Holds nothing: nodes may come and go at any time. Cost: some twenty small look-ups.
+
+    Of several `roots` the first that has /dev/nvidiactl holds, else the last. `required`: every node that is needed
+    must be there and be the driver's own; otherwise, for recorded machines, nothing is looked at but whether the
+    control nodes exist.
     """
-    root = Path(dev_root)
-    found = tuple(path for path in CONTROL_NODES if (root / path.lstrip("/")).exists())
-    if required and CONTROL_NODES[0] not in found:
-        raise DeviceNodesMissingError(
-            f"no {CONTROL_NODES[0]} below {dev_root}: containers would get GPUs that they cannot use. "
-            "Make it (nvidia-modprobe), mount the host's /dev into the plugin, or set --dev-root"
+
+    def __init__(
+        self,
+        roots: Sequence[DevRoot],
+        *,
+        required: bool,
+        proc: str = "/proc",
+        sys: str = "/sys",
+        look: Callable[[str], NodeFacts | None] = look_at,
+    ) -> None:
+        self._roots = tuple(DevRoot(root.seen.rstrip("/"), root.host.rstrip("/")) for root in roots)
+        self._required = required
+        self._proc = Path(proc)
+        self._pci = Path(sys) / "bus/pci/devices"
+        self._look = look
+
+    def of_claim(self, devices: Sequence[PreparedDevice]) -> ClaimNodes:
+        """Return the nodes of a claim's devices. Raises DeviceNodesMissingError naming every node that is not right."""
+        root = self._root()
+        if not self._required:
+            control = tuple(wanted for wanted in CONTROL_NODES if self._look(root.seen + wanted.path) is not None)
+            return ClaimNodes(_named(control, root), plain_nodes(devices, root.host))
+        majors = self._majors()
+        by_device = {device.device: wanted_nodes(device) for device in devices}
+        control = tuple(
+            wanted for wanted in CONTROL_NODES if wanted.required or self._problem(wanted, root, majors) is None
         )
-    return tuple(device_node(path, dev_root) for path in found)
+        every = dict.fromkeys((*control, *(wanted for nodes in by_device.values() for wanted in nodes)))
+        problems = [found for wanted in every if (found := self._problem(wanted, root, majors)) is not None]
+        if problems:
+            raise DeviceNodesMissingError("; ".join(problems))
+        return ClaimNodes(
+            control=_named(control, root),
+            devices={name: _named(nodes, root) for name, nodes in by_device.items()},
+            drm={device.device: tuple(self._drm(device, root)) for device in devices if has_graphics(device)},
+        )
+
+    def _root(self) -> DevRoot:
+        """Return the root that has the driver's nodes: a driver container may have made them in a /dev of its own."""
+        with_driver = (root for root in self._roots if self._look(root.seen + CONTROL_NODES[0].path) is not None)
+        return next(with_driver, self._roots[-1])
+
+    def _problem(self, wanted: WantedNode, root: DevRoot, majors: Mapping[str, int]) -> str | None:
+        return problem(wanted, self._look(root.seen + wanted.path), majors, root.host + wanted.path)
+
+    def _majors(self) -> Mapping[str, int]:
+        """Return the majors of character devices by driver (/proc/devices); none where it cannot be read."""
+        try:
+            text = (self._proc / "devices").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return {}
+        lines = map(_MAJOR.fullmatch, text.partition("Block devices:")[0].splitlines())
+        return {match[2]: int(match[1]) for match in lines if match is not None}
+
+    def _drm(self, device: PreparedDevice, root: DevRoot) -> Iterator[DrmNode]:
+        """Yield the DRM nodes of a GPU by PCI address, by name; those that the kernel lists and /dev has."""
+        address = (device.pci_bus_id or "").lower()
+        if not _PCI_ADDRESS.fullmatch(address):
+            return
+        for name in _names(self._pci / address / "drm"):
+            path = f"/dev/dri/{name}"
+            numbers = _numbers(self._pci / address / "drm" / name / "dev")
+            seen = self._look(root.seen + path)
+            if not _DRM_NAME.fullmatch(name) or seen is None or not seen.is_character_device:
+                continue
+            if numbers is not None and numbers != (seen.major, seen.minor):
+                continue
+            yield DrmNode(device_node(path, root.host), _by_path(root, address, name))
+
+
+def _named(wanted: Sequence[WantedNode], root: DevRoot) -> tuple[DeviceNode, ...]:
+    return tuple(device_node(each.path, root.host) for each in wanted)
+
+
+def _by_path(root: DevRoot, address: str, name: str) -> str | None:
+    """Return the name of udev's link to a node, None where there is none that leads to it."""
+    kind = next((word for begin, word in _BY_PATH if name.startswith(begin)), None)
+    link = f"pci-{address}-{kind}"
+    try:
+        target = str(Path(f"{root.seen}/dev/dri/by-path/{link}").readlink())
+    except OSError:
+        return None
+    return link if target in (f"../{name}", f"/dev/dri/{name}") else None
+
+
+def _names(folder: Path) -> tuple[str, ...]:
+    try:
+        return tuple(sorted(entry.name for entry in folder.iterdir()))
+    except OSError:
+        return ()
+
+
+def _numbers(file: Path) -> tuple[int, int] | None:
+    """Return what the kernel says a node's numbers are."""
+    try:
+        match = _NUMBERS.fullmatch(file.read_text(encoding="ascii", errors="replace").strip())
+    except OSError:
+        return None
+    return (int(match[1]), int(match[2])) if match is not None else None

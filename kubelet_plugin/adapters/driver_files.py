@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from dracaena.kubelet_plugin.adapters.driver_root import LIBRARY_FOLDERS, DriverRoot
+from dracaena.kubelet_plugin.adapters.driver_root import LD_SO_CACHE, LIBRARY_FOLDERS, DriverRoot
 from dracaena.kubelet_plugin.adapters.elf import read_elf
-from dracaena.kubelet_plugin.prepare.driver_files import HOOK_NAME, DriverFile, DriverFiles
+from dracaena.kubelet_plugin.prepare.driver_files import DriverFile, DriverFiles, plain_name
 
-BINARY_FOLDERS = ("/opt/bin", "/usr/bin", "/usr/sbin", "/bin", "/sbin")
+BINARY_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/opt/bin")
+"""The first that has a program holds."""
 BINARIES = (
     "nvidia-smi",
     "nvidia-debugdump",
@@ -21,29 +24,37 @@ BINARIES = (
     "nvidia-cuda-mps-server",
     "nvidia-imex",
     "nvidia-imex-ctl",
+    "nvidia-xconfig",
 )
-FIRMWARE_FOLDERS = ("/lib/firmware/updates/nvidia", "/lib/firmware/nvidia", "/usr/lib/firmware/nvidia")
-FIRMWARE = "gsp*.bin"
-SOCKETS = (
-    "/run/nvidia-persistenced/socket",
-    "/var/run/nvidia-persistenced/socket",
-    "/run/nvidia-fabricmanager/socket",
-    "/var/run/nvidia-fabricmanager/socket",
-)
-CONFIGURATION = (
-    ("/usr/share/glvnd/egl_vendor.d", "10_nvidia.json"),
-    ("/usr/share/egl/egl_external_platform.d", "*_nvidia_*.json"),
-    ("/usr/share/nvidia", "nvoptix.bin"),
-    ("/etc/OpenCL/vendors", "nvidia.icd"),
-    ("/etc/vulkan/icd.d", "nvidia_icd*.json"),
-    ("/usr/share/vulkan/icd.d", "nvidia_icd*.json"),
-    ("/etc/vulkan/implicit_layer.d", "nvidia_layers.json"),
-    ("/usr/share/vulkan/implicit_layer.d", "nvidia_layers.json"),
-)
-"""Folder and pattern of what OpenCL, Vulkan, EGL and OptiX read. Display servers are not served."""
-HOOK_FOLDERS = ("/usr/bin", "/usr/local/nvidia/toolkit", "/usr/local/bin")
+FIRMWARE = ("gsp*.bin", "ucodes*.bin")
+SOCKETS = ("nvidia-persistenced/socket", "nvidia-fabricmanager/socket")
+SOCKET_FOLDERS = ("/run", "/var/run")
+MPS_PIPES = "/tmp/nvidia-mps"  # noqa: S108 - where NVIDIA's MPS daemon has its pipes unless it is told otherwise
 
-_OTHER_LIBRARIES = (
+CONFIGURATION_FOLDERS = ("/etc", "/usr/local/share", "/usr/share")
+CONFIGURATION = (
+    ("/usr/share", "glvnd/egl_vendor.d/10_nvidia.json"),
+    ("/usr/share", "egl/egl_external_platform.d/15_nvidia_gbm.json"),
+    ("/usr/share", "egl/egl_external_platform.d/10_nvidia_wayland.json"),
+    ("/usr/share", "egl/egl_external_platform.d/09_nvidia_wayland2.json"),
+    ("/usr/share", "egl/egl_external_platform.d/20_nvidia_xcb.json"),
+    ("/usr/share", "egl/egl_external_platform.d/20_nvidia_xlib.json"),
+    ("/usr/share", "nvidia/nvoptix.bin"),
+    ("/usr/share", "X11/xorg.conf.d/10-nvidia.conf"),
+    ("/usr/share", "X11/xorg.conf.d/nvidia-drm-outputclass.conf"),
+    ("/etc", "OpenCL/vendors/nvidia.icd"),
+)
+"""Where a container has a file, and its path below there. The root may have it in any of CONFIGURATION_FOLDERS."""
+VULKAN = (
+    "vulkan/icd.d/nvidia_icd.json",
+    "vulkan/icd.d/nvidia_icd.x86_64.json",
+    "vulkan/icd.d/nvidia_icd.aarch64.json",
+    "vulkan/icd.d/nvidia_layers.json",
+    "vulkan/implicit_layer.d/nvidia_layers.json",
+)
+"""The same for /etc of the container; drivers on GKE have them right in their root."""
+
+_LIBRARIES_WITH_OTHER_VERSIONS = (
     "libnvidia-nvvm70.so.*",
     "libnvidia-egl-gbm.so.*.*",
     "libnvidia-egl-wayland.so.*.*",
@@ -54,37 +65,45 @@ _OTHER_LIBRARIES = (
 """Libraries of the driver that carry versions of their own."""
 _LEADING_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 """Names under which every driver has its libraries; their files carry the version."""
+ESSENTIAL_LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
+"""Without which no CUDA program starts, and no program sees a GPU."""
+_DRIVER_LIBRARY = re.compile(r"lib(?:nvidia-|cuda\.|GLX_nvidia|EGL_nvidia|GLES\w+_nvidia|nvcuvid|nvoptix)")
 _PLUGIN_FOLDER = "vdpau"
 _VERSIONED = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.([0-9]+\.[0-9]+(?:\.[0-9]+)?)", re.ASCII)
+_VERSION = re.compile(r"[0-9]+\.[0-9]+(?:\.[0-9]+)?", re.ASCII)
 
-
-def find_driver_files(seen_root: str, *, host_root: str = "/") -> DriverFiles | None:
-    """Return the files of the driver, None when there is none. Cost: some tens of small reads.
-
-    `seen_root` is where this process sees the driver root, `host_root` where the host has it.
-    """
-    root = DriverRoot(seen_root)
-    version = driver_version(root)
-    if version is None:
-        return None
-    patterns = (f"*.so.{version}", *_OTHER_LIBRARIES)
-    folders = _library_folders(root)
-    libraries = _found(root, folders, patterns, _soname)
-    plugins = _found(root, _plugin_folders(folders), patterns, _soname)
-    files = [
-        *_found(root, BINARY_FOLDERS, BINARIES),
-        *_found(root, _firmware_folders(version), (FIRMWARE,)),
-        *(file for folder, pattern in CONFIGURATION for file in _found(root, (folder,), (pattern,))),
-    ]
-    return DriverFiles(
-        version=version,
-        machine=_machine(root, libraries),
-        libraries=libraries,
-        plugins=plugins,
-        files=tuple(sorted(files, key=lambda file: file.path)),
-        sockets=_sockets(root),
-        hook=_hook(root) if not host_root.rstrip("/") else None,
+_X_FOLDERS = tuple(
+    f"{folder}/{part}"
+    for folder in (
+        *("/usr/lib/xorg/modules", "/usr/lib/xorg/modules/updates"),
+        *("/usr/lib64/xorg/modules", "/usr/lib64/xorg/modules/updates"),
+        *("/usr/X11R6/lib/modules", "/usr/X11R6/lib64/modules"),
     )
+    for part in ("drivers", "extensions")
+)
+_X_FOLDERS_OF_LIBRARIES = (
+    *("nvidia/xorg", "xorg/modules/drivers", "xorg/modules/extensions"),
+    *("xorg/modules/updates/drivers", "xorg/modules/updates/extensions"),
+)
+"""Below each folder of the driver's libraries; searched first."""
+
+
+class Kernel:
+    """What the kernel says of the driver that is loaded, below `sys`, normally /sys."""
+
+    def __init__(self, sys: str = "/sys") -> None:
+        self._modules = Path(sys) / "module"
+
+    def driver_version(self) -> str | None:
+        """Return the version of the loaded module, None when none is loaded or it does not tell."""
+        version = _text(self._modules / "nvidia/version")
+        return version if _VERSION.fullmatch(version) else None
+
+    def firmware_folders(self) -> tuple[str, ...]:
+        """Return where the kernel looks for firmware, in its order."""
+        release, custom = os.uname().release, _text(self._modules / "firmware_class/parameters/path")
+        usual = (f"/lib/firmware/updates/{release}", "/lib/firmware/updates", f"/lib/firmware/{release}")
+        return (*((custom,) if custom.startswith("/") else ()), *usual, "/lib/firmware", "/usr/lib/firmware")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,28 +111,88 @@ class DriverState:
     """What a root holds as far as it can change under a running plugin. While it is the same, so are the files."""
 
     version: str | None
+    """Of the libraries that containers get; None when there are none of the loaded driver."""
+    other_version: str | None
+    """Of the libraries that are there although another driver is loaded."""
     folders_changed_ns: tuple[int | None, ...]
     """When a name last came into each folder that is searched, or left it; None: no such folder. An installation
     brings its files one by one, and packages of one driver version can be added later."""
     sockets: tuple[DriverFile, ...]
     """A socket that is mounted and has gone would fail the container: daemons come and go."""
-    hook: bool
 
 
-def driver_state(seen_root: str) -> DriverState:
-    """Return the state of a root. Cost: some hundred look-ups, no file is read."""
-    root = DriverRoot(seen_root)
-    version = driver_version(root)
+def driver_state(root: DriverRoot, kernel: Kernel, loaded: str | None) -> DriverState:
+    """Return the state of a root, with a driver of version `loaded` in the kernel (None: not known).
+
+    Cost: some hundred look-ups; no file is read but the loader's cache, and that only where the usual folders have no
+    driver.
+    """
+    version, other = _versions(root, loaded)
     folders = _library_folders(root)
     searched = (
         *folders,
         *_plugin_folders(folders),
+        *_x_folders(folders),
         *BINARY_FOLDERS,
-        *(_firmware_folders(version) if version is not None else ()),
-        *(folder for folder, _ in CONFIGURATION),
+        *(_firmware_folders(kernel, version) if version is not None else ()),
+        *(f"{folder}/{path}".rpartition("/")[0] for folder in CONFIGURATION_FOLDERS for _, path in CONFIGURATION),
+        *(f"{folder}/{path}".rpartition("/")[0] for folder in (*CONFIGURATION_FOLDERS, "") for path in VULKAN),
+        LD_SO_CACHE,
     )
-    changed_ns = tuple(_changed_ns(root, folder) for folder in searched)
-    return DriverState(version, changed_ns, _sockets(root), _hook(root) is not None)
+    changed_ns = tuple(_changed_ns(root, folder) for folder in dict.fromkeys(searched))
+    return DriverState(version, other, changed_ns, _sockets(root))
+
+
+def find_driver_files(root: DriverRoot, kernel: Kernel, loaded: str | None) -> DriverFiles | None:
+    """Return the files of the driver as for driver_state, None when there is none. Cost: some hundred small reads."""
+    version, _ = _versions(root, loaded)
+    if version is None:
+        return None
+    own = f"*.so.{version}"
+    folders = _library_folders(root)
+    libraries = _found(root, folders, (own, *_LIBRARIES_WITH_OTHER_VERSIONS), _library)
+    machine = _machine(root, libraries)
+    files = [
+        *(file for name in BINARIES for file in _first(root, BINARY_FOLDERS, name)),
+        *_found(root, _firmware_folders(kernel, version), FIRMWARE, _plain),
+        *_configuration(root),
+    ]
+    folders_with_driver = sorted({library.folder for library in libraries})
+    modules = (
+        file
+        for name in ("nvidia_drv.so", f"libglxserver_nvidia.so.{version}")
+        for file in _first(root, _x_folders(folders_with_driver), name)
+    )
+    return DriverFiles(
+        version=version,
+        machine=machine,
+        libraries=libraries,
+        plugins=_found(root, _plugin_folders(folders), (own,), _library),
+        modules=_by_path(modules),
+        files=_by_path(files),
+        sockets=_sockets(root),
+    )
+
+
+def missing_libraries(files: DriverFiles) -> tuple[str, ...]:
+    """Return the file names of libraries that every driver has and this root does not."""
+    names = {library.name for library in files.libraries}
+    wanted = (f"{library}.{files.version}" for library in ESSENTIAL_LIBRARIES)
+    return tuple(name for name in wanted if name not in names)
+
+
+def _versions(root: DriverRoot, loaded: str | None) -> tuple[str | None, str | None]:
+    """Return the version of the libraries to give to containers, else the one that does not fit the loaded driver.
+
+    Libraries of another version than the kernel module do not work. Where no module tells its version, the usual links
+    decide between several.
+    """
+    installed = driver_version(root)
+    if loaded is None or installed is None or loaded == installed:
+        return installed, None
+    of_loaded = tuple(f"{library}.{loaded}" for library in ESSENTIAL_LIBRARIES)
+    is_there = any(_found(root, _library_folders(root), (name,), _plain) for name in of_loaded)
+    return (loaded, None) if is_there else (None, installed)
 
 
 def driver_version(root: DriverRoot) -> str | None:
@@ -129,17 +208,29 @@ def driver_version(root: DriverRoot) -> str | None:
 
 
 def _library_folders(root: DriverRoot) -> tuple[str, ...]:
-    """Return the usual folders, then those to which the usual links lead: Debian keeps a driver in one of its own."""
-    leading = (root.library(library) for library in _LEADING_LIBRARIES)
-    return tuple(dict.fromkeys((*LIBRARY_FOLDERS, *(str(path.parent) for path in leading if path is not None))))
+    """Return the usual folders, then those to which the usual links lead: Debian keeps a driver in one of its own.
+
+    Where the usual folders have no driver, those of the driver's libraries in the loader's cache follow.
+    """
+    usual = {str(folder) for path in LIBRARY_FOLDERS if (folder := root.resolve(path)) is not None}
+    leading = [str(path.parent) for name in _LEADING_LIBRARIES if (path := root.library(name)) is not None]
+    cached: list[str] = []
+    if usual.isdisjoint(leading):
+        libraries = (each.path for each in root.cached_libraries if _DRIVER_LIBRARY.match(each.name))
+        cached = [str(path.parent) for library in libraries if (path := root.resolve(library)) is not None]
+    return tuple(dict.fromkeys((*LIBRARY_FOLDERS, *leading, *cached)))
 
 
 def _plugin_folders(folders: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{folder}/{_PLUGIN_FOLDER}" for folder in folders)
 
 
-def _firmware_folders(version: str) -> tuple[str, ...]:
-    return tuple(f"{folder}/{version}" for folder in FIRMWARE_FOLDERS)
+def _x_folders(folders: Iterable[str]) -> tuple[str, ...]:
+    return (*(f"{folder}/{part}" for folder in folders for part in _X_FOLDERS_OF_LIBRARIES), *_X_FOLDERS)
+
+
+def _firmware_folders(kernel: Kernel, version: str) -> tuple[str, ...]:
+    return tuple(f"{folder}/nvidia/{version}" for folder in kernel.firmware_folders())
 
 
 def _changed_ns(root: DriverRoot, folder: str) -> int | None:
@@ -150,22 +241,36 @@ def _changed_ns(root: DriverRoot, folder: str) -> int | None:
         return None
 
 
+Describe = Callable[[DriverRoot, str, PurePosixPath], DriverFile]
+"""Makes a file of its path and real path."""
+
+
+def _plain(root: DriverRoot, path: str, real_path: PurePosixPath) -> DriverFile:
+    return DriverFile(path, str(real_path))
+
+
+def _library(root: DriverRoot, path: str, real_path: PurePosixPath) -> DriverFile:
+    facts = read_elf(root.on_disk(real_path))
+    soname = facts.soname if facts is not None else None
+    link = root.on_disk(real_path.parent / plain_name(soname or real_path.name))
+    return DriverFile(path, str(real_path), soname, plain_link=facts is not None and link.is_symlink())
+
+
 def _found(
-    root: DriverRoot,
-    folders: Iterable[str],
-    patterns: Iterable[str],
-    soname: Callable[[Path], str | None] = lambda _: None,
+    root: DriverRoot, folders: Iterable[str], patterns: tuple[str, ...], describe: Describe
 ) -> tuple[DriverFile, ...]:
     """Return the files whose names fit, each once: the first folder that leads to it holds. Order: by path."""
-    wanted = tuple(patterns)
-    by_real_path: dict[str, DriverFile] = {}
-    for path in _paths(root, folders, wanted):
+    by_real_path: dict[PurePosixPath, DriverFile] = {}
+    for path in _paths(root, folders, patterns):
         real_path = root.resolve(path)
-        if real_path is None or not root.on_disk(real_path).is_file():
+        if real_path is None or real_path in by_real_path or not root.on_disk(real_path).is_file():
             continue
-        file = DriverFile(path, str(real_path), soname(root.on_disk(real_path)))
-        by_real_path.setdefault(str(real_path), file)
-    return tuple(sorted(by_real_path.values(), key=lambda file: file.path))
+        by_real_path[real_path] = describe(root, path, real_path)
+    return _by_path(by_real_path.values())
+
+
+def _by_path(files: Iterable[DriverFile]) -> tuple[DriverFile, ...]:
+    return tuple(sorted(files, key=lambda file: file.path))
 
 
 def _paths(root: DriverRoot, folders: Iterable[str], patterns: tuple[str, ...]) -> Iterator[str]:
@@ -175,27 +280,61 @@ def _paths(root: DriverRoot, folders: Iterable[str], patterns: tuple[str, ...]) 
                 yield f"{folder}/{name}"
 
 
-def _soname(library: Path) -> str | None:
-    facts = read_elf(library)
-    return facts.soname if facts is not None else None
+def _is_file(path: Path) -> bool:
+    return path.is_file()
+
+
+def _first(
+    root: DriverRoot,
+    folders: Iterable[str],
+    name: str,
+    container_folder: str | None = None,
+    is_wanted: Callable[[Path], bool] = _is_file,
+) -> tuple[DriverFile, ...]:
+    """Return the file of this name in the first folder that has it; containers get it there or in their own folder."""
+    for folder in folders:
+        real_path = root.resolve(f"{folder}/{name}")
+        if real_path is not None and is_wanted(root.on_disk(real_path)):
+            return (DriverFile(f"{folder if container_folder is None else container_folder}/{name}", str(real_path)),)
+    return ()
+
+
+def _configuration(root: DriverRoot) -> Iterator[DriverFile]:
+    for container_folder, path in CONFIGURATION:
+        yield from _first(root, CONFIGURATION_FOLDERS, path, container_folder)
+    for path in VULKAN:
+        yield from _first(root, (*CONFIGURATION_FOLDERS, ""), path, "/etc")
 
 
 def _machine(root: DriverRoot, libraries: Iterable[DriverFile]) -> str | None:
     """Return the machine of the first library that tells."""
-    facts = (read_elf(root.root / library.real_path.lstrip("/")) for library in libraries)
+    facts = (read_elf(root.on_disk(PurePosixPath(library.real_path))) for library in libraries)
     return next((found.machine for found in facts if found is not None and found.machine is not None), None)
 
 
 def _sockets(root: DriverRoot) -> tuple[DriverFile, ...]:
-    found: dict[str, DriverFile] = {}
-    for path in SOCKETS:
-        real_path = root.resolve(path)
-        if real_path is not None:
-            found.setdefault(str(real_path), DriverFile(path, str(real_path)))
-    return tuple(sorted(found.values(), key=lambda file: file.path))
+    """Return the sockets of the driver's daemons, and the folder of MPS if it is root's own.
+
+    Whatever else stands at such a path is not given to containers: the folders are written to by daemons, and /tmp by
+    everybody, so a link there could lead anywhere.
+    """
+    found = [file for name in SOCKETS for file in _first(root, SOCKET_FOLDERS, name, is_wanted=Path.is_socket)]
+    pipes = root.on_disk(PurePosixPath(MPS_PIPES))
+    if root.resolve(MPS_PIPES) == PurePosixPath(MPS_PIPES) and _is_folder_of_root(pipes):
+        found.append(DriverFile(MPS_PIPES, MPS_PIPES))
+    return _by_path(found)
 
 
-def _hook(root: DriverRoot) -> str | None:
-    """Return where the host has the hook tool. The runtime runs it on the host, so only the host's own / counts."""
-    found = (root.resolve(f"{folder}/{HOOK_NAME}") for folder in HOOK_FOLDERS)
-    return next((str(path) for path in found if path is not None), None)
+def _is_folder_of_root(path: Path) -> bool:
+    try:
+        facts = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == 0
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""

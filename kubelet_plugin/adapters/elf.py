@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,9 @@ _MOST_PROGRAM_HEADERS = 128
 """A library has about ten. The bound keeps a broken file from being read whole."""
 _MOST_DYNAMIC_BYTES = 1 << 16
 _MOST_NAME_BYTES = 256
+
+_LIBRARY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@~-]*", re.ASCII)
+"""A name that can be one part of a path of ours: neither `..` nor two."""
 
 _MACHINES = {62: "x86_64", 183: "aarch64"}
 """e_machine in the words of the GNU triplets."""
@@ -82,7 +86,7 @@ def _soname(file: BinaryIO, segments: list[_Segment]) -> str | None:
         return None
     name, end, _ = _at(file, place, _MOST_NAME_BYTES).partition(b"\0")
     text = name.decode("ascii", errors="replace")
-    return text if end and text.isprintable() and text and "/" not in text else None
+    return text if end and _LIBRARY_NAME.fullmatch(text) else None
 
 
 def _offset_of(address: int, segments: list[_Segment]) -> int | None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from dracaena.api.names import ClaimUid, DeviceName, cdi_device_name, cdi_kind
 from dracaena.kubelet_plugin.prepare.cdi_rules import VERSIONS, check_spec, least_version
+from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes, DeviceNode, DrmNode
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
+from dracaena.kubelet_plugin.prepare.hooks import Link, device_hooks
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, PreparedDevice
 
 LEAST_VERSION = "0.5.0"
@@ -18,12 +19,7 @@ LEAST_VERSION = "0.5.0"
 starts with a letter get the same version: one form of file is easier to reason about than two."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceNode:
-    """A device node as the container sees it, and where the host has it when that is elsewhere."""
-
-    path: str
-    host_path: str | None = None
+BY_PATH = "/dev/dri/by-path"
 
 
 def spec_file_name(driver: str, uid: ClaimUid) -> str:
@@ -44,31 +40,28 @@ def qualified_name(driver: str, uid: ClaimUid, device: DeviceName) -> str:
 
 
 def claim_spec(
-    prepared: PreparedClaim,
-    driver: str,
-    control_nodes: Sequence[DeviceNode],
-    dev_root: str,
-    driver_edits: DriverEdits | None = None,
+    prepared: PreparedClaim, driver: str, nodes: ClaimNodes, driver_edits: DriverEdits | None = None
 ) -> bytes:
-    """Return the CDI spec of a claim as JSON. `control_nodes` are those that the host has (nvidiactl, nvidia-uvm, …).
+    """Return the CDI spec of a claim as JSON. `nodes` has an entry for each of its devices.
 
-    `dev_root` is where the host keeps its /dev tree; containers see the nodes under /dev in any case. `driver_edits`
-    bring the driver's libraries and programs. NVIDIA_VISIBLE_DEVICES=void stops the older NVIDIA runtime from
-    injecting GPUs of its own choice. Raises ValueError when the result breaks a rule of CDI, which is an error of ours.
+    `driver_edits` bring the driver's libraries and programs. NVIDIA_VISIBLE_DEVICES=void stops the older NVIDIA runtime
+    from injecting GPUs of its own choice. Raises ValueError when the result breaks a rule of CDI, which is an error of
+    ours.
     """
+    edits = driver_edits if driver_edits is not None else DriverEdits()
     devices = {device.device: device for device in prepared.devices}  # a device may answer two requests
     document: dict[str, Any] = {
         "cdiVersion": LEAST_VERSION,
         "kind": cdi_kind(driver),
         "containerEdits": {
-            "env": ["NVIDIA_VISIBLE_DEVICES=void"],
-            **({"deviceNodes": [_node(node) for node in control_nodes]} if control_nodes else {}),
-            **(driver_edits.document() if driver_edits is not None else {}),
+            "env": ["NVIDIA_VISIBLE_DEVICES=void", *edits.environment],
+            **({"deviceNodes": [_node(node) for node in nodes.control]} if nodes.control else {}),
+            **edits.document(),
         },
         "devices": [
             {
                 "name": cdi_device_name(prepared.claim.uid, name),
-                "containerEdits": {"deviceNodes": [_node(node) for node in _nodes(device, dev_root)]},
+                "containerEdits": _device_edits(device, nodes.devices[name], nodes.drm.get(name, ()), edits),
             }
             for name, device in devices.items()
         ],
@@ -80,16 +73,18 @@ def claim_spec(
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
-def _nodes(device: PreparedDevice, dev_root: str) -> tuple[DeviceNode, ...]:
-    """Return a GPU's own node; for a MIG device its parent's node, and the nodes that open its two instances."""
-    access = (f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in device.access_minors)
-    return tuple(device_node(path, dev_root) for path in (f"/dev/nvidia{device.minor}", *access))
-
-
-def device_node(path: str, dev_root: str) -> DeviceNode:
-    """Return the node of a container path; only a dev_root other than `/` makes the host's path differ."""
-    root = dev_root.rstrip("/")
-    return DeviceNode(path, f"{root}{path}" if root else None)
+def _device_edits(
+    device: PreparedDevice, nodes: Sequence[DeviceNode], drm: Sequence[DrmNode], edits: DriverEdits
+) -> dict[str, Any]:
+    """Return the edits of one device. Without the hook tool a node is made at the path of each link to it as well."""
+    linked = [(f"{BY_PATH}/{each.by_path}", each.node) for each in drm if each.by_path is not None]
+    made = [DeviceNode(path, node.host_path or node.path) for path, node in linked] if edits.tool is None else []
+    links = [Link(path, f"../{node.path.rpartition('/')[2]}") for path, node in linked]
+    hooks = device_hooks(edits.tool, links, device.uuid if device.is_whole_gpu else None, edits.driver_root)
+    return {
+        "deviceNodes": [_node(node) for node in (*nodes, *(each.node for each in drm), *made)],
+        **({"hooks": [hook.document() for hook in hooks]} if hooks else {}),
+    }
 
 
 def _node(node: DeviceNode) -> dict[str, str]:

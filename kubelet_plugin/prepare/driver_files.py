@@ -9,26 +9,38 @@ it the file is mounted a second time at each name, in both folders that loaders 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+
+from dracaena.kubelet_plugin.prepare.hooks import Hook, HookTool, Link, driver_hooks
 
 FILE_OPTIONS = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 SOCKET_OPTIONS = (*FILE_OPTIONS[1:], "noexec")
 """A socket is written to; nothing in its folder is run."""
 
-HOOK_NAME = "nvidia-cdi-hook"
-HOOK_STAGE = "createContainer"
+LIBRARY_FOLDERS_VARIABLE = "NVIDIA_CTK_LIBCUDA_DIR"
+"""Tells programs in the container in which folders the driver's libraries are, with colons between them."""
 
-EXTRA_LINKS: Mapping[str, str] = MappingProxyType(
+_SONAME_LINKS: Mapping[str, str] = MappingProxyType(
     {
-        "libcuda.so.1": "libcuda.so",
-        "libnvidia-opticalflow.so.1": "libnvidia-opticalflow.so",
-        "libGLX_nvidia.so.0": "libGLX_indirect.so.0",
+        "libcuda.so": "libcuda.so",
+        "libnvidia-opticalflow.so": "libnvidia-opticalflow.so",
+        "libnvidia-allocator.so": "gbm/nvidia-drm_gbm.so",
     }
 )
-"""SONAME → a further name by which programs open the library."""
+"""Library without its version → a further name, below its folder, by which programs open its SONAME: for many open
+libcuda.so instead of libcuda.so.1, and GBM opens a backend by the name of the kernel's driver."""
+
+_FILE_LINKS: Mapping[str, str] = MappingProxyType(
+    {
+        "libGLX_nvidia.so": "libGLX_indirect.so.0",
+        "libnvidia-vulkan-producer.so": "libnvidia-vulkan-producer.so",
+        "libglxserver_nvidia.so": "libglxserver_nvidia.so",
+    }
+)
+"""The same for names that lead to the file with the version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +48,14 @@ class DriverFile:
     """One file of the driver. Both paths are without the driver root in front."""
 
     path: str
-    """Where a program with this root finds it, and where the container gets it."""
+    """Where the container gets it."""
     real_path: str
-    """The same with all links followed: what is mounted."""
+    """Where the root has it, all links followed: what is mounted."""
     soname: str | None = None
     """Of a library."""
+    plain_link: bool = False
+    """Whether the root has a link to this library without any version (libnvidia-ml.so): developers' programs open it,
+    so containers get it too."""
 
     @property
     def folder(self) -> str:
@@ -51,6 +66,11 @@ class DriverFile:
     def name(self) -> str:
         """The last part of `path`."""
         return self.path.rpartition("/")[2]
+
+    @property
+    def plain_name(self) -> str:
+        """The name up to `.so`."""
+        return plain_name(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +84,11 @@ class DriverFiles:
     libraries: tuple[DriverFile, ...]
     plugins: tuple[DriverFile, ...] = ()
     """Libraries that others open from a folder of their own (vdpau)."""
+    modules: tuple[DriverFile, ...] = ()
+    """Modules of the X server, in folders of their own."""
     files: tuple[DriverFile, ...] = ()
     """Programs, firmware, configuration."""
     sockets: tuple[DriverFile, ...] = ()
-    hook: str | None = None
-    """Path of nvidia-cdi-hook on the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +101,16 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Hook:
-    """One CDI hook, run by the container runtime on the host."""
-
-    path: str
-    arguments: tuple[str, ...]
-    """The first is the program's own name."""
-
-
-@dataclass(frozen=True, slots=True)
 class DriverEdits:
     """What every container with a GPU gets."""
 
+    environment: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
     hooks: tuple[Hook, ...] = ()
+    tool: HookTool | None = None
+    """What runs the hooks, those of single devices as well."""
+    driver_root: str = "/"
+    """Where the host has the driver."""
 
     def document(self) -> dict[str, Any]:
         """Return the keys that go into a CDI containerEdits object; none that would be empty."""
@@ -102,27 +118,40 @@ class DriverEdits:
             {"hostPath": mount.host_path, "containerPath": mount.container_path, "options": list(mount.options)}
             for mount in self.mounts
         ]
-        hooks = [{"hookName": HOOK_STAGE, "path": hook.path, "args": list(hook.arguments)} for hook in self.hooks]
+        hooks = [hook.document() for hook in self.hooks]
         return {**({"mounts": mounts} if mounts else {}), **({"hooks": hooks} if hooks else {})}
 
 
-def driver_edits(files: DriverFiles, driver_root: str) -> DriverEdits:
+def driver_edits(files: DriverFiles, driver_root: str, tool: HookTool | None = None) -> DriverEdits:
     """Return the edits for a driver whose root the host has at driver_root. Order: by container path.
 
     No container path is mounted twice: the first in the order libraries, files, sockets holds.
     """
-    mounts = {file.path: _mount(file, file.path, driver_root) for file in (*files.libraries, *files.plugins)}
-    if files.hook is None:
-        for library in files.libraries:
-            for folder in (library.folder, *loader_folders(files.machine)):
-                _add_names(mounts, library, folder, driver_root)
-        for plugin in files.plugins:
-            _add_names(mounts, plugin, plugin.folder, driver_root)
+    linked = (*files.libraries, *files.plugins, *files.modules)
+    mounts = {file.path: _mount(file, file.path, driver_root) for file in linked}
+    if tool is None:
+        for path, file in _names_without_links(files):
+            mounts.setdefault(path, _mount(file, path, driver_root))
     for file in files.files:
         mounts.setdefault(file.path, _mount(file, file.path, driver_root))
     for socket in files.sockets:
         mounts.setdefault(socket.path, _mount(socket, socket.path, driver_root, SOCKET_OPTIONS))
-    return DriverEdits(tuple(mounts[path] for path in sorted(mounts)), _hooks(files))
+    folders = sorted({library.folder for library in files.libraries})
+    searched = sorted({library.folder for library in (*files.libraries, *files.plugins)})
+    links = [link for file in linked for link in _links(file) if link.path not in mounts]
+    return DriverEdits(
+        environment=(f"{LIBRARY_FOLDERS_VARIABLE}={':'.join(folders)}",) if folders else (),
+        mounts=tuple(mounts[path] for path in sorted(mounts)),
+        hooks=driver_hooks(tool, files.version, links, searched),
+        tool=tool,
+        driver_root=driver_root,
+    )
+
+
+def plain_name(library: str) -> str:
+    """Return a library's name without what follows `.so`."""
+    head, dot_so, _ = library.partition(".so")
+    return head + dot_so
 
 
 def loader_folders(machine: str | None) -> tuple[str, ...]:
@@ -134,31 +163,30 @@ def _mount(file: DriverFile, path: str, driver_root: str, options: tuple[str, ..
     return Mount(driver_root.rstrip("/") + file.real_path, path, options)
 
 
-def _add_names(mounts: dict[str, Mount], library: DriverFile, folder: str, driver_root: str) -> None:
-    """Mount a library at each name by which programs open it."""
-    for name in _opened_names(library):
-        path = f"{folder}/{name}"
-        mounts.setdefault(path, _mount(library, path, driver_root))
+def _names_without_links(files: DriverFiles) -> Iterator[tuple[str, DriverFile]]:
+    """Yield each further path at which a library is mounted where nothing makes links."""
+    for library in files.libraries:
+        for folder in (library.folder, *loader_folders(files.machine)):
+            yield from ((f"{folder}/{name}", library) for name in _opened_names(library))
+    for plugin in (*files.plugins, *files.modules):
+        yield from ((link.path, plugin) for link in _links(plugin))
 
 
 def _opened_names(library: DriverFile) -> tuple[str, ...]:
-    soname = library.soname or library.name
-    return (soname, EXTRA_LINKS[soname]) if soname in EXTRA_LINKS else (soname,)
+    """Return the names, below its folder, by which programs open a library."""
+    links = tuple(link.path.removeprefix(f"{library.folder}/") for link in _links(library))
+    return links if library.soname not in (None, library.name) else (library.name, *links)
 
 
-def _hooks(files: DriverFiles) -> tuple[Hook, ...]:
-    """Return the hooks that every version of the tool has; an unknown one would fail the container."""
-    if files.hook is None:
-        return ()
-    libraries = (*files.libraries, *files.plugins)
-    links = [
-        argument
-        for library in libraries
-        for name in _opened_names(library)
-        if name != library.name
-        for argument in ("--link", f"{library.name}::{library.folder}/{name}")
-    ]
-    folders = sorted({library.folder for library in files.libraries})
-    cache = [argument for folder in folders for argument in ("--folder", folder)]
-    commands = [("create-symlinks", links), ("update-ldcache", cache)]
-    return tuple(Hook(files.hook, (HOOK_NAME, command, *arguments)) for command, arguments in commands if arguments)
+def _links(file: DriverFile) -> tuple[Link, ...]:
+    """Return the links that lead to a library in its own folder, one a path."""
+    soname = file.soname or file.name
+    further = _SONAME_LINKS.get(file.plain_name)
+    targets = {soname: file.name} if soname != file.name else {}
+    if file.plain_link and plain_name(soname) != soname:
+        targets[plain_name(soname)] = soname
+    if file.plain_name in _FILE_LINKS:
+        targets[_FILE_LINKS[file.plain_name]] = file.name
+    if further is not None:
+        targets[further] = f"../{soname}" if "/" in further else soname
+    return tuple(Link(f"{file.folder}/{name}", target) for name, target in targets.items() if name != file.name)

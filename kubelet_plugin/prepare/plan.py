@@ -77,6 +77,11 @@ class PreparedDevice:
         return self.device if part is None else gpu_device_name(part[1])
 
     @property
+    def is_whole_gpu(self) -> bool:
+        """Whether this is no part of a GPU."""
+        return self.physical_gpu == self.device
+
+    @property
     def request_name(self) -> str:
         """What kubelet compares with the request that a container names: a sub-request counts as its request."""
         return self.request.partition("/")[0]

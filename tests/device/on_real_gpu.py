@@ -23,8 +23,9 @@ from dracaena.api.machine import Machine
 from dracaena.api.machine_json import decode_machine, encode_machine
 from dracaena.api.names import PoolName
 from dracaena.api.tree import render_tree
-from dracaena.kubelet_plugin.adapters.device_nodes import read_control_nodes
-from dracaena.kubelet_plugin.adapters.driver_files import find_driver_files
+from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DevRoot
+from dracaena.kubelet_plugin.adapters.driver_files import Kernel, find_driver_files
+from dracaena.kubelet_plugin.adapters.driver_root import DriverRoot
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlError
 from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
 from dracaena.kubelet_plugin.allocatable import node_pool
@@ -32,7 +33,7 @@ from dracaena.kubelet_plugin.discovery.allocatable import slice_specs
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.nvidia_smi_topo import parse_topo_matrix
 from dracaena.kubelet_plugin.discovery.recording import recording
-from dracaena.kubelet_plugin.driver_installation import DriverInstallation
+from dracaena.kubelet_plugin.driver_installation import DriverInstallation, DriverPlaces
 from dracaena.kubelet_plugin.prepare.driver_files import driver_edits
 from dracaena.process.clock import SystemClock
 from support.plugin import DRIVER, NODE, FakeClaims, PluginNode, claim_of, reference_to
@@ -117,7 +118,8 @@ def test_slices_decode_to_the_same_machine(machine: Machine) -> None:
 
 
 def test_the_driver_files_are_there() -> None:
-    files = find_driver_files("/")
+    kernel = Kernel()
+    files = find_driver_files(DriverRoot("/"), kernel, kernel.driver_version())
     assert files is not None
     edits = driver_edits(files, "/")
     print(f"\ndriver {files.version} for {files.machine}: {len(edits.mounts)} mounts, {len(edits.hooks)} hooks")
@@ -135,8 +137,8 @@ def test_a_claim_of_all_gpus_is_prepared(machine: Machine, tmp_path: Path) -> No
         tmp_path,
         claims=FakeClaims(claim),
         pool=pool,
-        control_nodes=lambda: read_control_nodes("/"),
-        driver_edits=DriverInstallation("/", "/", required=True).edits,
+        claim_nodes=DeviceNodes([DevRoot("/", "/")], required=True).of_claim,
+        driver_edits=DriverInstallation(DriverPlaces("/"), required=True).edits,
     )
     clock = SystemClock()
     began_s = clock.monotonic()

@@ -36,7 +36,10 @@ def test_a_node_is_published_as_its_recording_would_be_and_a_claim_gets_gpus_and
     spec, host = node.spec(claim), node.world.folder / "host"
     assert {"hostPath": f"{host}/dev/nvidiactl", "path": "/dev/nvidiactl"} in spec["containerEdits"]["deviceNodes"]
     mounts = {mount["containerPath"]: mount["hostPath"] for mount in spec["containerEdits"]["mounts"]}
-    assert mounts["/usr/lib64/libcuda.so.1"] == f"{host}/usr/lib64/libcuda.so.{VERSION}"
+    cuda = f"/usr/lib64/libcuda.so.{VERSION}"
+    assert mounts[cuda] == f"{host}{cuda}"
+    hooks = {hook["args"][1]: hook["args"][2:] for hook in spec["containerEdits"]["hooks"]}
+    assert f"libcuda.so.{VERSION}::/usr/lib64/libcuda.so.1" in hooks["create-symlinks"]
     assert all(Path(path).exists() for path in mounts.values())
 
 
@@ -108,6 +111,8 @@ def test_a_gpu_that_is_divided_is_replaced_by_its_parts(node: NvmlNode) -> None:
         "proc/driver/nvidia-caps/mig-minors",
         f"gpu{minor}/gi7/access 64\ngpu{minor}/gi7/ci0/access 65\n".encode(),
     )
+    for cap in (64, 65):
+        put(node.world.folder, f"host/dev/nvidia-caps/nvidia-cap{cap}", f"234:{cap}".encode())
     assert node.nvml is not None
     node.nvml.migs = (MIG,)
     name = f"mig-{RECORDED.gpus[0].uuid.lower().removeprefix('gpu-')}-1g-5gb-4"
@@ -135,15 +140,25 @@ def test_without_the_drivers_files_a_claim_waits_and_says_where_they_were_looked
     assert node.world.prepare(claim)[claim.metadata.uid].error == ""
 
 
-def test_without_the_drivers_control_node_a_claim_waits_and_says_what_to_do(node: NvmlNode) -> None:
-    control = node.world.folder / "host/dev/nvidiactl"
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("nvidiactl", "nvidia-modprobe"), ("nvidia-uvm", "nvidia-modprobe -c0 -u"), ("nvidia{}", "nvidia-modprobe -c{}")],
+)
+def test_without_a_device_node_a_claim_waits_and_says_which_and_what_to_do(
+    node: NvmlNode, name: str, remedy: str
+) -> None:
+    minor = RECORDED.gpus[1].minor
+    control = node.world.folder / "host/dev" / name.format(minor)
+    numbers = control.read_text()
     control.unlink()
     node.program.start()
     node.ready()
     claim = node.world.allocated_claim("claim", [1])
     refusal = node.world.prepare(claim)[claim.metadata.uid].error
-    assert refusal.startswith(f"no /dev/nvidiactl below {node.world.folder}/host")
-    control.touch()
+    assert refusal.startswith(f"{control} is missing")
+    assert remedy.format(minor) in refusal
+    assert not list((node.world.folder / "cdi").glob("*claim*"))
+    control.write_text(numbers)
     assert node.world.prepare(claim)[claim.metadata.uid].error == ""
 
 

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
+from dracaena.kubelet_plugin.prepare.device_nodes import NodeFacts
 from support.elf import library
 
 VERSION = "580.65.06"
+
+CONTROL_NUMBERS = {"nvidiactl": "195:255", "nvidia-uvm": "510:0", "nvidia-uvm-tools": "510:1"}
+PROC_DEVICES = """Character devices:
+  1 mem
+195 nvidia
+195 nvidiactl
+226 drm
+234 nvidia-caps
+510 nvidia-uvm
+
+Block devices:
+259 blkext
+"""
 
 
 def put(root: Path, path: str, content: bytes = b"") -> Path:
@@ -28,3 +43,19 @@ def put_driver(root: Path, folder: str = "/usr/lib64", *, version: str = VERSION
         if link != target:
             link.unlink(missing_ok=True)
             link.symlink_to(target.name)
+
+
+def put_nodes(root: Path, minors: Iterable[int] = (), **others: str) -> None:
+    """Add the driver's device nodes as look_at_text() reads them: making real ones takes root."""
+    gpus = {f"nvidia{minor}": f"195:{minor}" for minor in minors}
+    for name, numbers in {**CONTROL_NUMBERS, **gpus, **others}.items():
+        put(root, f"/dev/{name}", numbers.encode())
+
+
+def look_at_text(path: str) -> NodeFacts | None:
+    """Read a file that holds `major:minor` as if it were the device node; any other is none."""
+    try:
+        major, _, minor = Path(path).read_text().partition(":")
+    except OSError:
+        return None
+    return NodeFacts(True, int(major), int(minor)) if minor else NodeFacts(is_character_device=False)

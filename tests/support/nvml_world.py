@@ -9,13 +9,17 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.machine import Machine
 from dracaena.api.names import gpu_device_name, taint_key
 from dracaena.api.topology import topology_from_matrix
+from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes
+from dracaena.kubelet_plugin.adapters.driver_files import Kernel
 from dracaena.kubelet_plugin.adapters.mig_access import MigAccess
 from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml_library import DriverNotReadyError, NvmlLibrary, Permission
@@ -23,10 +27,12 @@ from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.discovery.troubles import Reason
+from dracaena.kubelet_plugin.driver_installation import DriverInstallation
+from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
 from support.clock import FakeClock
-from support.driver_root import put, put_driver
+from support.driver_root import PROC_DEVICES, look_at_text, put, put_driver, put_nodes
 from support.fake_nvml import FakeMig, FakeNvml
 from support.fake_sysfs import write_machine
 from support.kube import wait_for
@@ -44,8 +50,14 @@ def nvml_world(server: ApiGround) -> Iterator[World]:
     with short_folder() as folder:
         write_machine(folder / "sys", RECORDED)
         put_driver(folder / "host")
-        put(folder, "host/dev/nvidiactl")
-        yield World(server, folder)
+        put_nodes(folder / "host", (gpu.minor for gpu in RECORDED.gpus if gpu.minor is not None))
+        put(folder, "host/usr/bin/nvidia-cdi-hook", " ".join(COMMANDS).encode()).chmod(0o755)
+        put(folder, "proc/devices", PROC_DEVICES.encode())
+        nodes = partial(DeviceNodes, proc=str(folder / "proc"), sys=str(folder / "sys"), look=look_at_text)
+        installation = partial(DriverInstallation, kernel=Kernel(str(folder / "sys")))
+        program = "dracaena.kubelet_plugin.program"
+        with patch(f"{program}.DeviceNodes", nodes), patch(f"{program}.DriverInstallation", installation):
+            yield World(server, folder)
 
 
 @contextmanager

@@ -26,8 +26,8 @@ from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.moved_claims import MovedClaims
-from dracaena.kubelet_plugin.ports import ClaimGoneError
-from dracaena.kubelet_plugin.prepare.cdi import DeviceNode
+from dracaena.kubelet_plugin.ports import ClaimGoneError, ReadClaimNodes
+from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes, DeviceNode, plain_nodes
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
 from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, NodePool, PreparedClaim, PreparedDevice
@@ -267,6 +267,9 @@ class PluginNode:
     boot_id: str = "boot-1"
     steps: FileSteps = field(default_factory=FileSteps)
     control_nodes: Callable[[], tuple[DeviceNode, ...]] = lambda: (DeviceNode("/dev/nvidiactl"),)
+    """Called for each spec that is written."""
+    claim_nodes: ReadClaimNodes | None = None
+    """In place of these."""
     driver_edits: Callable[[], DriverEdits] = DriverEdits
     gpu_form: GpuForm = GpuForm.UUID
     claim_status: bool = False
@@ -306,8 +309,8 @@ class PluginNode:
         )
         files = ClaimFiles(
             driver=DRIVER,
-            dev_root="/",
-            control_nodes=self.control_nodes,
+            claim_nodes=self.claim_nodes
+            or (lambda devices: ClaimNodes(self.control_nodes(), plain_nodes(devices, "/"))),
             driver_edits=self.driver_edits,
             specs=self.specs,
             metadata=MetadataFiles(

@@ -65,6 +65,7 @@ class World:
             "cdi_root": str(self.folder / "cdi"),
             "dev_root": str(self.folder / "host"),
             "driver_root": str(self.folder / "host"),
+            "host_root_mount": str(self.folder / "host"),
             **changes,
         }
         return PluginSettings(**given)

@@ -7,25 +7,42 @@ import pytest
 
 from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.prepare.cdi import (
-    DeviceNode,
     claim_spec,
     qualified_name,
     spec_file_name,
 )
 from dracaena.kubelet_plugin.prepare.cdi_rules import check_spec
-from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits, Hook, Mount
-from dracaena.kubelet_plugin.prepare.plan import NO_MINOR
+from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes, DeviceNode, DrmNode, plain_nodes
+from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits, Mount
+from dracaena.kubelet_plugin.prepare.hooks import COMMANDS, Hook, HookTool
+from dracaena.kubelet_plugin.prepare.plan import NO_MINOR, PreparedClaim
 from dracaena.kubelet_plugin.prepare.spec_witness import granted_devices
 from support.plugin import DRIVER, device_name, prepared_claim
 
 Document = dict[str, Any]
 
 
-def spec(dev_root: str = "/") -> Document:
-    nodes = (DeviceNode("/dev/nvidiactl"), DeviceNode("/dev/nvidia-uvm"))
-    document = json.loads(claim_spec(prepared_claim("c", (4, 1)), DRIVER, nodes, dev_root))
+CONTROL = (DeviceNode("/dev/nvidiactl"), DeviceNode("/dev/nvidia-uvm"))
+
+
+def made(
+    prepared: PreparedClaim,
+    control: tuple[DeviceNode, ...] = (),
+    dev_root: str = "/",
+    edits: DriverEdits | None = None,
+    drm: tuple[DrmNode, ...] = (),
+) -> Document:
+    nodes = ClaimNodes(
+        control, plain_nodes(prepared.devices, dev_root), {device.device: drm for device in prepared.devices}
+    )
+    document = json.loads(claim_spec(prepared, DRIVER, nodes, edits))
     assert isinstance(document, dict)
+    assert check_spec(document) == ()
     return document
+
+
+def spec(dev_root: str = "/") -> Document:
+    return made(prepared_claim("c", (4, 1)), CONTROL, dev_root)
 
 
 def test_each_gpu_is_one_device_whose_name_holds_the_claims_uid() -> None:
@@ -44,9 +61,7 @@ def test_control_nodes_and_the_void_variable_come_with_every_device() -> None:
 
 
 def test_a_host_without_control_nodes_gives_a_valid_spec() -> None:
-    document = json.loads(claim_spec(prepared_claim(), DRIVER, (), "/"))
-    assert "deviceNodes" not in document["containerEdits"]
-    assert check_spec(document) == ()
+    assert "deviceNodes" not in made(prepared_claim())["containerEdits"]
 
 
 def test_host_paths_follow_the_dev_root_and_container_paths_do_not() -> None:
@@ -56,7 +71,7 @@ def test_host_paths_follow_the_dev_root_and_container_paths_do_not() -> None:
 
 def test_a_device_that_answers_two_requests_stands_once() -> None:
     twice = prepared_claim("c", (1, 1))
-    assert len(json.loads(claim_spec(twice, DRIVER, (), "/"))["devices"]) == 1
+    assert len(made(twice)["devices"]) == 1
 
 
 def test_names_in_answer_and_spec_are_the_same() -> None:
@@ -69,20 +84,24 @@ def test_the_file_is_named_after_vendor_class_and_claim() -> None:
     assert spec_file_name(DRIVER, ClaimUid("abc-1")) == "gpu.dracaena.dev-claim_abc-1.json"
 
 
+def _spec_of(prepared: PreparedClaim, dev_root: str) -> bytes:
+    return claim_spec(prepared, DRIVER, ClaimNodes((), plain_nodes(prepared.devices, dev_root)))
+
+
 def test_a_spec_tells_which_devices_it_hands_out() -> None:
-    data = claim_spec(prepared_claim("c", (4, 1)), DRIVER, (), "/")
+    data = _spec_of(prepared_claim("c", (4, 1)), "/")
     told = granted_devices(data, ClaimUid("c-uid"))
     assert [(device.device, device.minor) for device in told] == [(device_name(4), 4), (device_name(1), 1)]
     assert granted_devices(data, ClaimUid("other")) == ()
 
 
 def test_a_spec_tells_by_which_nodes_a_mig_device_is_opened() -> None:
-    data = claim_spec(prepared_claim("c", (4,), access_minors=(66, 67)), DRIVER, (), "/host")
+    data = _spec_of(prepared_claim("c", (4,), access_minors=(66, 67)), "/host")
     assert [d.access_minors for d in granted_devices(data, ClaimUid("c-uid"))] == [(66, 67)]
 
 
 def test_a_device_without_a_node_of_ours_has_no_minor() -> None:
-    data = claim_spec(prepared_claim("c", (4,)), DRIVER, (), "/").replace(b"/dev/nvidia4", b"/dev/other")
+    data = _spec_of(prepared_claim("c", (4,)), "/").replace(b"/dev/nvidia4", b"/dev/other")
     assert [device.minor for device in granted_devices(data, ClaimUid("c-uid"))] == [NO_MINOR]
 
 
@@ -95,15 +114,16 @@ def test_what_is_no_spec_hands_out_nothing(data: bytes) -> None:
 
 def test_a_claim_without_devices_makes_no_spec() -> None:
     with pytest.raises(ValueError, match="there is none, expected at least one"):
-        claim_spec(prepared_claim("c", ()), DRIVER, (), "/")
+        claim_spec(prepared_claim("c", ()), DRIVER, ClaimNodes())
 
 
 def test_the_driver_comes_with_every_device() -> None:
     edits = DriverEdits(
+        ("NVIDIA_CTK_LIBCUDA_DIR=/usr/lib64",),
         (Mount("/run/nvidia/driver/usr/bin/nvidia-smi", "/usr/bin/nvidia-smi"),),
         (Hook("/usr/bin/nvidia-cdi-hook", ("nvidia-cdi-hook", "update-ldcache", "--folder", "/usr/lib64")),),
     )
-    document = json.loads(claim_spec(prepared_claim(), DRIVER, (), "/", edits))
+    document = made(prepared_claim(), edits=edits)
     assert document["containerEdits"]["mounts"] == [
         {
             "hostPath": "/run/nvidia/driver/usr/bin/nvidia-smi",
@@ -111,13 +131,53 @@ def test_the_driver_comes_with_every_device() -> None:
             "options": ["ro", "nosuid", "nodev", "rbind", "rprivate"],
         }
     ]
-    assert [hook["args"][1] for hook in document["containerEdits"]["hooks"]] == ["update-ldcache"]
+    assert document["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_CTK_LIBCUDA_DIR=/usr/lib64"]
+    assert document["containerEdits"]["hooks"] == [
+        {
+            "hookName": "createContainer",
+            "path": "/usr/bin/nvidia-cdi-hook",
+            "args": ["nvidia-cdi-hook", "update-ldcache", "--folder", "/usr/lib64"],
+            "env": ["NVIDIA_CTK_DEBUG=false"],
+        }
+    ]
 
 
 def test_a_mig_device_is_its_parents_node_and_the_two_that_open_it() -> None:
-    document = json.loads(claim_spec(prepared_claim(access_minors=(30, 31)), DRIVER, (), "/run/nvidia/driver"))
+    document = made(prepared_claim(access_minors=(30, 31)), dev_root="/run/nvidia/driver")
     (device,) = document["devices"]
     assert device["containerEdits"]["deviceNodes"] == [
         {"path": path, "hostPath": f"/run/nvidia/driver{path}"}
         for path in ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31")
     ]
+
+
+DRM = (
+    DrmNode(DeviceNode("/dev/dri/card1"), "pci-0000:3b:00.0-card"),
+    DrmNode(DeviceNode("/dev/dri/renderD128")),
+)
+
+
+def test_graphics_nodes_come_with_their_links_by_path() -> None:
+    tool = HookTool("/usr/bin/nvidia-cdi-hook", COMMANDS)
+    prepared = prepared_claim()
+    (device,) = made(prepared, edits=DriverEdits(tool=tool, driver_root="/run/nvidia/driver"), drm=DRM)["devices"]
+    edits = device["containerEdits"]
+    assert [node["path"] for node in edits["deviceNodes"]] == ["/dev/nvidia0", "/dev/dri/card1", "/dev/dri/renderD128"]
+    assert [(hook["hookName"], hook["args"][1:]) for hook in edits["hooks"]] == [
+        ("createContainer", ["create-symlinks", "--link", "../card1::/dev/dri/by-path/pci-0000:3b:00.0-card"]),
+        (
+            "createRuntime",
+            [
+                *("apply-cuda-memory-limits", "--driver-root", "/run/nvidia/driver"),
+                *("--gpu-id", prepared.devices[0].uuid),
+            ],
+        ),
+    ]
+
+
+def test_without_the_hook_tool_a_second_node_stands_for_the_link() -> None:
+    (device,) = made(prepared_claim(), drm=DRM)["devices"]
+    assert device["containerEdits"]["deviceNodes"][-1] == {
+        "path": "/dev/dri/by-path/pci-0000:3b:00.0-card",
+        "hostPath": "/dev/dri/card1",
+    }

@@ -14,9 +14,10 @@ from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.api.names import ClaimUid
 from dracaena.api.objects import ResourceClaim
 from dracaena.api.podlist import decode_podlist
+from dracaena.kubelet_plugin.adapters.driver_files import Kernel
 from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.device_state import AllocatedAnewError, DeviceHeldError, PrepareError
-from dracaena.kubelet_plugin.driver_installation import DriverInstallation
+from dracaena.kubelet_plugin.driver_installation import DriverInstallation, DriverPlaces
 from dracaena.kubelet_plugin.ports import ClaimGoneError
 from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint, encode_checkpoint
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, NodePool
@@ -363,7 +364,9 @@ def test_a_lost_cdi_spec_waits_for_a_driver_that_comes_late(tmp_path: Path) -> N
     node.state.prepare(REFERENCE)
     (tmp_path / SPEC).unlink()
     root = tmp_path / "driver"
-    restarted = node_in(tmp_path, driver_edits=DriverInstallation(str(root), str(root), required=True).edits)
+    places = DriverPlaces(str(root), str(root), str(root))
+    installation = DriverInstallation(places, required=True, kernel=Kernel(str(root / "sys")))
+    restarted = node_in(tmp_path, driver_edits=installation.edits)
     assert not restarted.state.recover(())
     assert SPEC not in restarted.files()
     put_driver(root)

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from dracaena.kubelet_plugin.driver_installation import DriverFilesMissingError, DriverInstallation
+from dracaena.kubelet_plugin.adapters.driver_files import Kernel
+from dracaena.kubelet_plugin.driver_installation import DriverFilesMissingError, DriverInstallation, DriverPlaces
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
+from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
 from support.driver_root import VERSION, put, put_driver
+from support.ld_so_cache import ld_so_cache
+
+
+def installed(
+    root: Path,
+    host_root: str = "/",
+    *,
+    required: bool = True,
+    hook_tool: str = "",
+    on_trouble: Callable[[str], None] = lambda _: None,
+) -> DriverInstallation:
+    places = DriverPlaces(str(root), host_root, str(root / "host"), hook_tool)
+    return DriverInstallation(places, required=required, kernel=Kernel(str(root / "sys")), on_trouble=on_trouble)
 
 
 def host_paths(edits: DriverEdits) -> set[str]:
@@ -18,20 +35,20 @@ def host_paths(edits: DriverEdits) -> set[str]:
 
 def test_host_paths_are_those_of_the_host_and_not_of_this_process(tmp_path: Path) -> None:
     put_driver(tmp_path)
-    edits = DriverInstallation(str(tmp_path), "/run/nvidia/driver", required=True).edits()
+    edits = installed(tmp_path, "/run/nvidia/driver").edits()
     assert f"/run/nvidia/driver/usr/lib64/libcuda.so.{VERSION}" in host_paths(edits)
     assert not any(str(tmp_path) in path for path in host_paths(edits))
 
 
 def test_an_unchanged_driver_is_not_searched_again(tmp_path: Path) -> None:
     put_driver(tmp_path)
-    installation = DriverInstallation(str(tmp_path), "/", required=True)
+    installation = installed(tmp_path)
     assert installation.edits() is installation.edits()
 
 
 def test_another_driver_version_is_followed(tmp_path: Path) -> None:
     put_driver(tmp_path)
-    installation = DriverInstallation(str(tmp_path), "/", required=True)
+    installation = installed(tmp_path)
     installation.edits()
     put_driver(tmp_path, version="590.44.01")
     paths = host_paths(installation.edits())
@@ -41,9 +58,11 @@ def test_another_driver_version_is_followed(tmp_path: Path) -> None:
 
 def test_a_socket_that_comes_or_goes_is_followed(tmp_path: Path) -> None:
     put_driver(tmp_path)
-    installation = DriverInstallation(str(tmp_path), "/", required=True)
+    installation = installed(tmp_path)
     assert not any("persistenced" in path for path in host_paths(installation.edits()))
-    socket = put(tmp_path, "/run/nvidia-persistenced/socket")
+    socket = tmp_path / "run/nvidia-persistenced/socket"
+    socket.parent.mkdir(parents=True)
+    os.mknod(socket, stat.S_IFSOCK | 0o666)
     assert "/run/nvidia-persistenced/socket" in host_paths(installation.edits())
     socket.unlink()
     assert not any("persistenced" in path for path in host_paths(installation.edits()))
@@ -65,7 +84,7 @@ def test_a_file_that_is_installed_later_is_followed(tmp_path: Path, path: str) -
     folder = (tmp_path / path.lstrip("/")).parent
     folder.mkdir(parents=True, exist_ok=True)
     os.utime(folder, ns=(0, 0))  # long ago, whatever the clock of the file system
-    installation = DriverInstallation(str(tmp_path), "/", required=True)
+    installation = installed(tmp_path)
     assert path not in host_paths(installation.edits())
     file = put(tmp_path, path)
     assert path in host_paths(installation.edits())
@@ -75,12 +94,95 @@ def test_a_file_that_is_installed_later_is_followed(tmp_path: Path, path: str) -
 
 
 def test_a_root_without_driver_is_said_until_one_is_there(tmp_path: Path) -> None:
-    installation = DriverInstallation(str(tmp_path), "/", required=True)
-    with pytest.raises(DriverFilesMissingError, match=f"no NVIDIA driver below {tmp_path}.*--driver-root"):
+    installation = installed(tmp_path, "/run/nvidia/driver")
+    with pytest.raises(DriverFilesMissingError, match=r"no NVIDIA driver below /run/nvidia/driver .*--driver-root"):
         installation.edits()
     put_driver(tmp_path)
     assert installation.edits().mounts
 
 
 def test_a_recorded_machine_needs_no_driver(tmp_path: Path) -> None:
-    assert DriverInstallation(str(tmp_path), "/", required=False).edits() == DriverEdits()
+    (tmp_path / "sys/module/nvidia").mkdir(parents=True)
+    (tmp_path / "sys/module/nvidia/version").write_text("999.99\n")
+    assert installed(tmp_path, required=False).edits() == DriverEdits()
+    put_driver(tmp_path)
+    assert installed(tmp_path, required=False).edits().mounts
+
+
+def put_tool(root: Path) -> Path:
+    tool = put(root, "host/usr/bin/nvidia-cdi-hook", " ".join(COMMANDS).encode())
+    tool.chmod(0o755)
+    return tool
+
+
+@pytest.mark.parametrize("host_root", ["/", "/run/nvidia/driver"])
+def test_hooks_come_with_any_driver_root(tmp_path: Path, host_root: str) -> None:
+    """The runtime runs the tool on the host, wherever the driver is."""
+    put_driver(tmp_path)
+    tool = put_tool(tmp_path)
+    installation = installed(tmp_path, host_root)
+    assert {hook.path for hook in installation.edits().hooks} == {"/usr/bin/nvidia-cdi-hook"}
+    tool.unlink()
+    assert installation.edits().hooks == ()
+
+
+def test_what_containers_lose_without_the_tool_is_told_once(tmp_path: Path) -> None:
+    put_driver(tmp_path)
+    told: list[str] = []
+    installation = installed(tmp_path, on_trouble=told.append)
+    installation.edits()
+    installation.edits()
+    (text,) = told
+    assert "no nvidia-cdi-hook or nvidia-ctk in /usr/bin" in text
+    assert "--hook-tool" in text
+
+
+def test_who_wants_no_hooks_hears_nothing(tmp_path: Path) -> None:
+    put_driver(tmp_path)
+    put_tool(tmp_path)
+    told: list[str] = []
+    assert installed(tmp_path, hook_tool="none", on_trouble=told.append).edits().hooks == ()
+    assert told == []
+
+
+def load(root: Path, version: str) -> None:
+    put(root, "sys/module/nvidia/version", f"{version}\n".encode())
+
+
+def test_libraries_that_do_not_fit_the_loaded_module_are_refused_by_name(tmp_path: Path) -> None:
+    put_driver(tmp_path)
+    load(tmp_path, "590.44.01")
+    installation = installed(tmp_path)
+    with pytest.raises(DriverFilesMissingError, match=f"no libcuda.so.590.44.01 below /: .*libraries are of {VERSION}"):
+        installation.edits()
+    load(tmp_path, VERSION)
+    assert installation.edits().mounts
+
+
+def test_after_an_update_the_libraries_of_the_loaded_module_are_given(tmp_path: Path) -> None:
+    put_driver(tmp_path)
+    put_driver(tmp_path, version="590.44.01")
+    installation = installed(tmp_path)
+    for version in (VERSION, "590.44.01"):
+        load(tmp_path, version)
+        assert {path.partition(".so.")[2] for path in host_paths(installation.edits())} >= {version}
+        assert f"/usr/lib64/libcuda.so.{version}" in host_paths(installation.edits())
+        assert sum("libcuda.so" in path for path in host_paths(installation.edits())) == 1
+
+
+def test_a_driver_without_cuda_is_refused_by_the_name_of_what_is_missing(tmp_path: Path) -> None:
+    put_driver(tmp_path)
+    library = tmp_path / f"usr/lib64/libcuda.so.{VERSION}"
+    library.unlink()
+    with pytest.raises(DriverFilesMissingError, match=f"no libcuda.so.{VERSION} below / .*Install"):
+        installed(tmp_path).edits()
+
+
+def test_libraries_that_only_the_loaders_cache_knows_are_found(tmp_path: Path) -> None:
+    put_driver(tmp_path, "/usr/lib")
+    installation = installed(tmp_path)
+    with pytest.raises(DriverFilesMissingError, match=r"in /etc/ld\.so\.cache"):
+        installation.edits()
+    names = ("libcuda.so.1", "libnvidia-ml.so.1")
+    put(tmp_path, "/etc/ld.so.cache", ld_so_cache({name: f"/usr/lib/{name}" for name in names}))
+    assert f"/usr/lib/libcuda.so.{VERSION}" in host_paths(installation.edits())

@@ -280,7 +280,7 @@ def test_slices_of_a_mig_device_that_is_gone_stay_held(tmp_path: Path) -> None:
     with pytest.raises(DeviceHeldError, match=f"as a part of the same GPU, by device {OLD[0].device_name}"):
         node.state.prepare(reference_to(over))
     node.state.unprepare(reference_to(first))
-    assert node.state.prepare(reference_to(over))
+    assert node.state.prepare(reference_to(over)).devices
 
 
 def test_compute_instances_of_one_gpu_instance_do_not_hold_each_other(tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_recovery_keeps_the_devices_of_a_broken_checkpoint_when_a_gpu_is_missing
     assert node.state.prepare(reference_to(TWO)).devices
     assert nodes(node, "two-uid") == ["/dev/nvidia0", "/dev/nvidia1"]
     node.state.unprepare(reference_to(TWO))
-    assert node.state.prepare(reference_to(make_claim("other-0", (0,))))
+    assert node.state.prepare(reference_to(make_claim("other-0", (0,)))).devices
 
 
 def test_recovery_keeps_the_devices_of_a_claim_whose_config_is_refused_now(tmp_path: Path) -> None:

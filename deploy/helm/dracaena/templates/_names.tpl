@@ -56,6 +56,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
   "dev-root" $paths.devRoot
   "driver-root" $paths.driverRoot
   "driver-root-mount" "/driver-root"
+  "host-root-mount" (eq $paths.driverRoot "/" | ternary "/driver-root" "/host-root")
   "job-mapping-dir" $paths.jobMapping
   "read-as-node" .Values.kubeletPlugin.readAsNode -}}
 {{- if .Values.webConfig.secretName }}{{ $_ := set $own "web-config-file" "/etc/dracaena-web/web-config.yml" }}{{ end -}}

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
-from dracaena.kubelet_plugin.adapters.driver_files import find_driver_files
+import pytest
+
+from dracaena.kubelet_plugin.adapters.driver_files import Kernel, find_driver_files, missing_libraries
+from dracaena.kubelet_plugin.adapters.driver_root import DriverRoot
 from dracaena.kubelet_plugin.prepare.driver_files import DriverFile, DriverFiles
 from support.driver_root import VERSION, put, put_driver
 from support.elf import library
+from support.ld_so_cache import ld_so_cache
 
 
-def found(root: Path, host_root: str = "/run/nvidia/driver") -> DriverFiles:
-    files = find_driver_files(str(root), host_root=host_root)
+def look(root: Path, loaded: str | None = None) -> DriverFiles | None:
+    return find_driver_files(DriverRoot(str(root)), Kernel(str(root / "sys")), loaded)
+
+
+def found(root: Path, loaded: str | None = None) -> DriverFiles:
+    files = look(root, loaded)
     assert files is not None
     return files
+
+
+def put_special(root: Path, path: str, kind: int) -> Path:
+    target = root / path.lstrip("/")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.mknod(target, kind | 0o666)
+    return target
 
 
 def paths(files: tuple[DriverFile, ...]) -> list[str]:
@@ -34,8 +51,8 @@ def test_libraries_are_found_by_version_with_their_sonames(tmp_path: Path) -> No
 
 def test_without_a_driver_there_is_none(tmp_path: Path) -> None:
     put(tmp_path, "/usr/lib64/libc.so.6")
-    assert find_driver_files(str(tmp_path)) is None
-    assert find_driver_files(str(tmp_path / "gone")) is None
+    assert look(tmp_path) is None
+    assert look(tmp_path / "gone") is None
 
 
 def test_of_two_versions_the_one_in_use_holds(tmp_path: Path) -> None:
@@ -77,37 +94,144 @@ def test_a_driver_in_a_folder_of_its_own_is_found_where_the_usual_links_lead(tmp
     assert paths(files.plugins) == [f"{own}/vdpau/libvdpau_nvidia.so.{VERSION}"]
 
 
-def test_programs_firmware_configuration_and_sockets(tmp_path: Path) -> None:
+def test_libraries_of_the_loaded_driver_are_taken_whatever_the_links_say(tmp_path: Path) -> None:
+    put_driver(tmp_path, version="550.54.15")
+    put_driver(tmp_path)
+    files = found(tmp_path, "550.54.15")
+    assert files.version == "550.54.15"
+    assert all(path.endswith(".550.54.15") for path in paths(files.libraries))
+
+
+def test_libraries_that_do_not_fit_the_loaded_driver_are_none(tmp_path: Path) -> None:
+    put_driver(tmp_path)
+    assert look(tmp_path, "550.54.15") is None
+
+
+def test_a_driver_without_one_of_its_essential_libraries_is_told(tmp_path: Path) -> None:
+    put_driver(tmp_path)
+    assert missing_libraries(found(tmp_path)) == ()
+    (tmp_path / f"usr/lib64/libcuda.so.{VERSION}").unlink()
+    assert missing_libraries(found(tmp_path)) == (f"libcuda.so.{VERSION}",)
+
+
+@pytest.mark.parametrize("folder", ["/usr/lib", "/opt/nvidia/lib"])
+def test_libraries_of_an_unusual_folder_are_found_by_the_loaders_cache(tmp_path: Path, folder: str) -> None:
+    put_driver(tmp_path, folder)
+    assert look(tmp_path) is None
+    names = ("libcuda.so.1", "libnvidia-ml.so.1")
+    put(tmp_path, "/etc/ld.so.cache", ld_so_cache({name: f"{folder}/{name}" for name in names}))
+    files = found(tmp_path)
+    assert {file.folder for file in files.libraries} == {folder}
+    assert missing_libraries(files) == ()
+
+
+def test_a_cache_that_names_compatibility_libraries_does_not_mislead(tmp_path: Path) -> None:
+    """CUDA's own compatibility libraries of a newer version stand in the cache of many hosts."""
+    put_driver(tmp_path, "/usr/lib")
+    put(tmp_path, "/usr/local/cuda/compat/libcuda.so.590.44.01", library("libcuda.so.1"))
+    entries = {
+        "libcuda.so.1": "/usr/local/cuda/compat/libcuda.so.590.44.01",
+        "libnvidia-ml.so.1": "/usr/lib/libnvidia-ml.so.1",
+    }
+    put(tmp_path, "/etc/ld.so.cache", ld_so_cache(entries))
+    files = found(tmp_path, VERSION)
+    assert {file.folder for file in files.libraries} == {"/usr/lib"}
+    assert missing_libraries(files) == ()
+
+
+def test_programs_and_firmware(tmp_path: Path) -> None:
     put_driver(tmp_path, "/usr/lib/x86_64-linux-gnu")
-    wanted = [
-        "/etc/OpenCL/vendors/nvidia.icd",
-        f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin",
-        "/usr/bin/nvidia-smi",
-        "/usr/share/vulkan/icd.d/nvidia_icd.json",
-    ]
-    for path in (*wanted, "/usr/bin/bash", "/lib/firmware/nvidia/470.42.01/gsp.bin", "/run/nvidia-persistenced/socket"):
+    wanted = [f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin", f"/lib/firmware/nvidia/{VERSION}/ucodes_gb10x.bin"]
+    for path in (*wanted, "/usr/bin/bash", "/lib/firmware/nvidia/470.42.01/gsp.bin"):
         put(tmp_path, path)
+    for folder in ("/usr/bin", "/opt/bin"):
+        put(tmp_path, f"{folder}/nvidia-smi")
     put(tmp_path, f"/usr/lib/x86_64-linux-gnu/vdpau/libvdpau_nvidia.so.{VERSION}", library("libvdpau_nvidia.so.1"))
     files = found(tmp_path)
-    assert paths(files.files) == wanted
-    assert paths(files.sockets) == ["/run/nvidia-persistenced/socket"]
+    assert paths(files.files) == [*wanted, "/usr/bin/nvidia-smi"]
     assert paths(files.plugins) == [f"/usr/lib/x86_64-linux-gnu/vdpau/libvdpau_nvidia.so.{VERSION}"]
 
 
-def test_a_socket_that_two_paths_lead_to_is_there_once(tmp_path: Path) -> None:
+def test_firmware_is_found_where_the_kernel_was_told_to_look(tmp_path: Path) -> None:
     put_driver(tmp_path)
-    put(tmp_path, "/run/nvidia-persistenced/socket")
+    put(tmp_path, "/sys/module/firmware_class/parameters/path", b"/opt/firmware\n")
+    put(tmp_path, f"/opt/firmware/nvidia/{VERSION}/gsp_tu10x.bin")
+    assert paths(found(tmp_path).files) == [f"/opt/firmware/nvidia/{VERSION}/gsp_tu10x.bin"]
+
+
+@pytest.mark.parametrize(
+    ("path", "in_container"),
+    [
+        ("/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json", "/etc/vulkan/icd.d/nvidia_icd.x86_64.json"),
+        ("/vulkan/icd.d/nvidia_icd.json", "/etc/vulkan/icd.d/nvidia_icd.json"),
+        ("/etc/OpenCL/vendors/nvidia.icd", "/etc/OpenCL/vendors/nvidia.icd"),
+        ("/usr/local/share/nvidia/nvoptix.bin", "/usr/share/nvidia/nvoptix.bin"),
+        ("/etc/glvnd/egl_vendor.d/10_nvidia.json", "/usr/share/glvnd/egl_vendor.d/10_nvidia.json"),
+    ],
+)
+def test_configuration_stands_where_a_container_looks_for_it(tmp_path: Path, path: str, in_container: str) -> None:
+    put_driver(tmp_path)
+    put(tmp_path, path)
+    assert found(tmp_path).files == (DriverFile(in_container, path),)
+
+
+def test_modules_of_the_x_server(tmp_path: Path) -> None:
+    put_driver(tmp_path)
+    wanted = [
+        "/usr/lib64/xorg/modules/drivers/nvidia_drv.so",
+        f"/usr/lib64/xorg/modules/extensions/libglxserver_nvidia.so.{VERSION}",
+    ]
+    for path in (*wanted, "/usr/lib64/xorg/modules/extensions/libglxserver_nvidia.so.470.42.01"):
+        put(tmp_path, path)
+    assert paths(found(tmp_path).modules) == wanted
+
+
+def test_sockets_are_told_once_and_nothing_else_that_is_called_so(tmp_path: Path) -> None:
+    put_driver(tmp_path)
+    put_special(tmp_path, "/run/nvidia-persistenced/socket", stat.S_IFSOCK)
+    (tmp_path / "run/nvidia-fabricmanager").mkdir()
+    (tmp_path / "run/nvidia-fabricmanager/socket").symlink_to("/etc/shadow")
+    put(tmp_path, "/etc/shadow")
     (tmp_path / "var").mkdir()
     (tmp_path / "var/run").symlink_to("/run")
-    assert len(found(tmp_path).sockets) == 1
+    assert paths(found(tmp_path).sockets) == ["/run/nvidia-persistenced/socket"]
 
 
-def test_the_hook_tool_counts_only_on_the_host_itself(tmp_path: Path) -> None:
+def test_the_pipes_of_mps_are_a_folder_of_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody may write to /tmp: a folder of somebody else, or a link, would lead all containers there."""
     put_driver(tmp_path)
-    assert found(tmp_path, "/").hook is None
-    put(tmp_path, "/usr/bin/nvidia-cdi-hook")
-    assert found(tmp_path, "/").hook == "/usr/bin/nvidia-cdi-hook"
-    assert found(tmp_path, "/run/nvidia/driver").hook is None
+    pipes = tmp_path / "tmp/nvidia-mps"
+    (tmp_path / "etc").mkdir()
+    pipes.parent.mkdir()
+    pipes.symlink_to("/etc")
+    assert found(tmp_path).sockets == ()
+    pipes.unlink()
+    pipes.mkdir()
+    real = Path.lstat
+    for owner, expected in ((0, ["/tmp/nvidia-mps"]), (1000, [])):
+
+        def owned(path: Path, owner: int = owner) -> os.stat_result:
+            facts = list(real(path))
+            facts[stat.ST_UID] = owner
+            return os.stat_result(facts)
+
+        monkeypatch.setattr(Path, "lstat", owned)
+        assert paths(found(tmp_path).sockets) == expected
+
+
+def test_a_link_without_a_version_is_noted(tmp_path: Path) -> None:
+    put_driver(tmp_path)
+    (tmp_path / "usr/lib64/libnvidia-ml.so").symlink_to("libnvidia-ml.so.1")
+    put(tmp_path, "/usr/lib64/libcuda.so")  # a stub, no link
+    assert [file.name for file in found(tmp_path).libraries if file.plain_link] == [f"libnvidia-ml.so.{VERSION}"]
+
+
+@pytest.mark.parametrize("name", [f"lib:a.so.{VERSION}", f"libé.so.{VERSION}", f"lib\n.so.{VERSION}"])
+def test_a_name_that_no_spec_can_hold_is_passed_over(tmp_path: Path, name: str) -> None:
+    put_driver(tmp_path)
+    put(tmp_path, f"/usr/lib64/{name}", library(None))
+    (tmp_path / f"usr/lib64/libnvidia-linked.so.{VERSION}").symlink_to(name)
+    assert len(found(tmp_path).libraries) == 3
 
 
 def test_a_library_that_is_no_library_is_still_mounted_by_its_name(tmp_path: Path) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dracaena.kubelet_plugin.prepare.cdi_rules import check_spec
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits, DriverFile, DriverFiles, Mount, driver_edits
+from dracaena.kubelet_plugin.prepare.hooks import COMMANDS, HookTool
 
 VERSION = "580.65.06"
 DEBIAN = "/usr/lib/x86_64-linux-gnu"
+TOOL = HookTool("/usr/bin/nvidia-cdi-hook", COMMANDS)
 
 
 def file(path: str, soname: str | None = None, real_path: str | None = None) -> DriverFile:
@@ -78,14 +83,67 @@ def test_sockets_are_writable_and_run_nothing() -> None:
 
 
 def test_with_the_hook_tool_links_and_cache_are_its_work() -> None:
-    hooked = DriverFiles(VERSION, "x86_64", FILES.libraries, FILES.plugins, hook="/usr/bin/nvidia-cdi-hook")
-    edits = driver_edits(hooked, "/")
+    edits = driver_edits(replace(FILES, files=(), sockets=()), "/", TOOL)
     assert len(edits.mounts) == 3
-    links, cache = edits.hooks
-    assert links.arguments[:2] == ("nvidia-cdi-hook", "create-symlinks")
-    assert f"libcuda.so.{VERSION}::{DEBIAN}/libcuda.so.1" in links.arguments
-    assert f"libcuda.so.{VERSION}::{DEBIAN}/libcuda.so" in links.arguments
-    assert cache.arguments == ("nvidia-cdi-hook", "update-ldcache", "--folder", DEBIAN)
+    hooks = {hook.arguments[1]: hook.arguments[2:] for hook in edits.hooks}
+    assert f"libcuda.so.{VERSION}::{DEBIAN}/libcuda.so.1" in hooks["create-symlinks"]
+    assert f"libcuda.so.1::{DEBIAN}/libcuda.so" in hooks["create-symlinks"]
+    assert hooks["update-ldcache"] == ("--folder", DEBIAN, "--folder", f"{DEBIAN}/vdpau")
+    assert hooks["enable-cuda-compat"] == (f"--host-driver-version={VERSION}",)
+    assert hooks["disable-device-node-modification"] == hooks["update-application-profile"] == ()
+
+
+def test_a_hook_that_the_tool_does_not_know_is_left_out() -> None:
+    edits = driver_edits(FILES, "/", HookTool("/usr/bin/nvidia-cdi-hook"))
+    assert [hook.arguments[1] for hook in edits.hooks] == ["create-symlinks", "update-ldcache"]
+
+
+def test_an_older_tool_has_its_hooks_below_a_command() -> None:
+    edits = driver_edits(FILES, "/run/nvidia/driver", HookTool("/usr/bin/nvidia-ctk", COMMANDS))
+    assert {hook.arguments[:2] for hook in edits.hooks} == {("nvidia-ctk", "hook")}
+
+
+@pytest.mark.parametrize(
+    ("name", "soname", "link"),
+    [
+        ("libnvidia-allocator", "libnvidia-allocator.so.1", "../libnvidia-allocator.so.1::{}/gbm/nvidia-drm_gbm.so"),
+        ("libGLX_nvidia", "libGLX_nvidia.so.0", "libGLX_nvidia.so.{v}::{}/libGLX_indirect.so.0"),
+        (
+            "libnvidia-vulkan-producer",
+            "libnvidia-vulkan-producer.so",
+            "libnvidia-vulkan-producer.so.{v}::{}/libnvidia-vulkan-producer.so",
+        ),
+        (
+            "libnvidia-opticalflow",
+            "libnvidia-opticalflow.so.1",
+            "libnvidia-opticalflow.so.1::{}/libnvidia-opticalflow.so",
+        ),
+    ],
+)
+def test_names_by_which_programs_open_a_library_lead_to_it(name: str, soname: str, link: str) -> None:
+    files = DriverFiles(VERSION, "x86_64", (file(f"{DEBIAN}/{name}.so.{VERSION}", soname),))
+    expected = link.format(DEBIAN, v=VERSION)
+    assert expected in driver_edits(files, "/", TOOL).hooks[0].arguments
+    assert expected.partition("::")[2] in by_path(driver_edits(files, "/"))
+
+
+def test_the_glx_module_is_opened_without_a_version() -> None:
+    folder = "/usr/lib/xorg/modules/extensions"
+    files = DriverFiles(VERSION, None, (), modules=(file(f"{folder}/libglxserver_nvidia.so.{VERSION}"),))
+    link = f"libglxserver_nvidia.so.{VERSION}::{folder}/libglxserver_nvidia.so"
+    assert link in driver_edits(files, "/", TOOL).hooks[0].arguments
+
+
+def test_a_link_without_a_version_is_made_where_the_host_has_one() -> None:
+    path = f"{DEBIAN}/libnvidia-ml.so.{VERSION}"
+    for plain in (True, False):
+        ml = DriverFile(path, path, "libnvidia-ml.so.1", plain_link=plain)
+        edits = driver_edits(DriverFiles(VERSION, None, (ml,)), "/", TOOL)
+        assert (f"libnvidia-ml.so.1::{DEBIAN}/libnvidia-ml.so" in edits.hooks[0].arguments) is plain
+
+
+def test_programs_in_the_container_are_told_where_the_libraries_are() -> None:
+    assert driver_edits(FILES, "/").environment == (f"NVIDIA_CTK_LIBCUDA_DIR={DEBIAN}",)
 
 
 def test_nothing_found_is_nothing_to_add() -> None:
@@ -93,12 +151,11 @@ def test_nothing_found_is_nothing_to_add() -> None:
 
 
 def test_the_document_is_a_good_cdi_edit() -> None:
-    for hook in (None, "/usr/bin/nvidia-cdi-hook"):
-        files = DriverFiles(VERSION, "x86_64", FILES.libraries, FILES.plugins, FILES.files, FILES.sockets, hook)
+    for tool in (None, TOOL):
         spec = {
             "cdiVersion": "0.5.0",
             "kind": "gpu.dracaena.dev/claim",
-            "containerEdits": driver_edits(files, "/").document(),
+            "containerEdits": driver_edits(FILES, "/", tool).document(),
             "devices": [{"name": "gpu0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}],
         }
         assert check_spec(spec) == ()

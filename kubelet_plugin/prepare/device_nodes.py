@@ -1,0 +1,137 @@
+"""Which device nodes a container with GPUs needs, and what is wrong with one that the host has or lacks.
+
+A node is told by its numbers, not by its name: the driver makes /dev/nvidia-uvm anew under another major when its
+module is loaded again, and one that stayed from before opens nothing, or the device of somebody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dracaena.api.names import DeviceName
+from dracaena.kubelet_plugin.prepare.plan import PreparedDevice
+
+MAKE_ALL = "run nvidia-modprobe or nvidia-smi as root on the node, or keep nvidia-persistenced running"
+MAKE_UVM = "run `nvidia-modprobe -c0 -u` as root on the node"
+MAKE_CAPABILITIES = "run `nvidia-smi -L` as root on the node"
+
+_GPU_DRIVERS = ("nvidia", "nvidia-frontend")
+"""Names in /proc/devices; the second one of drivers before 550."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """A device node as the container sees it, and where the host has it when that is elsewhere."""
+
+    path: str
+    host_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What the host has at a path, links not followed."""
+
+    is_character_device: bool
+    major: int = 0
+    minor: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WantedNode:
+    """A node as the driver makes it."""
+
+    path: str
+    drivers: tuple[str, ...]
+    """By which of these names /proc/devices knows its major, the first that is there."""
+    minor: int
+    remedy: str
+    """What makes it, as an instruction."""
+    required: bool = True
+    """Whether a container without it has a GPU that it cannot use."""
+
+
+CONTROL_NODES = (
+    WantedNode("/dev/nvidiactl", ("nvidiactl", *_GPU_DRIVERS), 255, MAKE_ALL),
+    WantedNode("/dev/nvidia-uvm", ("nvidia-uvm",), 0, MAKE_UVM),
+    WantedNode("/dev/nvidia-uvm-tools", ("nvidia-uvm",), 1, MAKE_UVM, required=False),
+    WantedNode(
+        "/dev/nvidia-modeset",
+        ("nvidia-modeset", *_GPU_DRIVERS),
+        254,
+        "run `nvidia-modprobe -m` as root on the node",
+        required=False,
+    ),
+)
+"""Of every container with a GPU. No CUDA program starts without the first two; profilers use the third, programs that
+drive displays the fourth, which exists where the module nvidia-modeset is loaded. Minors: nv.h, uvm_ioctl.h."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrmNode:
+    """A node below /dev/dri: card0, renderD128."""
+
+    node: DeviceNode
+    by_path: str | None = None
+    """Name of the link below /dev/dri/by-path that leads to it, where the host has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimNodes:
+    """The device nodes of a claim."""
+
+    control: tuple[DeviceNode, ...] = ()
+    devices: Mapping[DeviceName, tuple[DeviceNode, ...]] = field(default_factory=dict)
+    drm: Mapping[DeviceName, tuple[DrmNode, ...]] = field(default_factory=dict)
+
+
+def device_node(path: str, dev_root: str) -> DeviceNode:
+    """Return the node of a container path; only a dev_root other than `/` makes the host's path differ."""
+    root = dev_root.rstrip("/")
+    return DeviceNode(path, f"{root}{path}" if root else None)
+
+
+def wanted_nodes(device: PreparedDevice) -> tuple[WantedNode, ...]:
+    """Return a GPU's own node; for a MIG device its parent's node, and the nodes that open its two instances."""
+    gpu = WantedNode(
+        f"/dev/nvidia{device.minor}",
+        _GPU_DRIVERS,
+        device.minor,
+        f"run `nvidia-modprobe -c{device.minor}` as root on the node, or keep nvidia-persistenced running",
+    )
+    access = (
+        WantedNode(f"/dev/nvidia-caps/nvidia-cap{minor}", ("nvidia-caps",), minor, MAKE_CAPABILITIES)
+        for minor in device.access_minors
+    )
+    return (gpu, *access)
+
+
+def has_graphics(device: PreparedDevice) -> bool:
+    """Whether the DRM nodes of a GPU belong to a device: to a whole GPU, and to MIG devices with graphics (+gfx)."""
+    return device.is_whole_gpu or "gfx" in device.device.split("-")
+
+
+def plain_nodes(devices: Sequence[PreparedDevice], dev_root: str) -> Mapping[DeviceName, tuple[DeviceNode, ...]]:
+    """Return the nodes of devices as they are called, whatever the host has: for recorded machines."""
+    return {
+        device.device: tuple(device_node(wanted.path, dev_root) for wanted in wanted_nodes(device))
+        for device in devices
+    }
+
+
+def problem(wanted: WantedNode, seen: NodeFacts | None, majors: Mapping[str, int], host_path: str) -> str | None:
+    """Return why a node cannot be given to a container, as a sentence with what to do; None when it can.
+
+    `majors` are those of /proc/devices. A driver that is not listed there cannot be compared.
+    """
+    if seen is None:
+        return f"{host_path} is missing: containers would get GPUs that they cannot use; {wanted.remedy}"
+    if not seen.is_character_device:
+        return f"{host_path} is no character device: remove it and {wanted.remedy}"
+    major = next((majors[name] for name in wanted.drivers if name in majors), seen.major)
+    if (seen.major, seen.minor) != (major, wanted.minor):
+        return (
+            f"{host_path} is device {seen.major}:{seen.minor}, but the loaded driver has it at {major}:{wanted.minor}: "
+            f"remove it and {wanted.remedy}"
+        )
+    return None

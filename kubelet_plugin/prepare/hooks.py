@@ -1,0 +1,117 @@
+"""What NVIDIA's hook tool does in a container, as CDI hooks: what mounts and device nodes alone cannot do.
+
+The tool is nvidia-cdi-hook of the NVIDIA container toolkit, or `nvidia-ctk hook` of older ones. Container runtimes run
+it on the host, so it is looked for there, wherever the driver is. A version knows some commands and not others, and
+one before 1.17 fails the container of which it is asked an unknown one: only what it knows is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+HOOK_NAMES = ("nvidia-cdi-hook", "nvidia-ctk")
+"""File names of the tool, the newer first."""
+COMMANDS_ON_PATH = "hook"
+"""Under which nvidia-ctk has the commands."""
+
+CREATE_SYMLINKS = "create-symlinks"
+UPDATE_LDCACHE = "update-ldcache"
+ENABLE_CUDA_COMPAT = "enable-cuda-compat"
+DISABLE_DEVICE_NODES = "disable-device-node-modification"
+APPLICATION_PROFILE = "update-application-profile"
+CUDA_MEMORY_LIMITS = "apply-cuda-memory-limits"
+
+FIRST_COMMANDS = frozenset({CREATE_SYMLINKS, UPDATE_LDCACHE})
+"""What every version knows."""
+COMMANDS = FIRST_COMMANDS | {ENABLE_CUDA_COMPAT, DISABLE_DEVICE_NODES, APPLICATION_PROFILE, CUDA_MEMORY_LIMITS}
+
+CREATE_CONTAINER = "createContainer"
+CREATE_RUNTIME = "createRuntime"
+"""The stage before the container's own namespaces count: its cgroup is there, its root is not entered."""
+
+WITHOUT_HOOKS = (
+    "containers get the driver's libraries by mounts alone: images with a CUDA newer than the driver do not use "
+    "their compatibility libraries, and libraries in folders that the image's loader does not search are not found"
+)
+"""What is lost where the tool is not on the host."""
+
+_ENVIRONMENT = ("NVIDIA_CTK_DEBUG=false",)
+
+
+@dataclass(frozen=True, slots=True)
+class HookTool:
+    """The tool on the host."""
+
+    path: str
+    commands: frozenset[str] = FIRST_COMMANDS
+    """What this version knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One CDI hook, run by the container runtime on the host."""
+
+    path: str
+    arguments: tuple[str, ...]
+    """The first is the program's own name."""
+    stage: str = CREATE_CONTAINER
+
+    def document(self) -> dict[str, Any]:
+        """Return it as it stands in a spec."""
+        return {"hookName": self.stage, "path": self.path, "args": list(self.arguments), "env": list(_ENVIRONMENT)}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Link:
+    """A symbolic link in the container."""
+
+    path: str
+    target: str
+
+
+def driver_hooks(
+    tool: HookTool | None, version: str, links: Sequence[Link], library_folders: Sequence[str]
+) -> tuple[Hook, ...]:
+    """Return the hooks of every container with a GPU, in the order in which they must run: the cache comes last but
+    for what needs no libraries, because it takes up links and the folder of the compatibility libraries.
+    """
+    folders = [argument for folder in library_folders for argument in ("--folder", folder)]
+    wanted: tuple[tuple[str, list[str]] | None, ...] = (
+        (CREATE_SYMLINKS, _link_arguments(links)) if links else None,
+        (ENABLE_CUDA_COMPAT, [f"--host-driver-version={version}"]),
+        (UPDATE_LDCACHE, folders) if folders else None,
+        (DISABLE_DEVICE_NODES, []),
+        (APPLICATION_PROFILE, []),
+    )
+    made = (_hook(tool, *each) for each in wanted if each is not None)
+    return tuple(hook for hook in made if hook is not None)
+
+
+def device_hooks(
+    tool: HookTool | None, links: Sequence[Link], gpu_uuid: str | None, driver_root: str
+) -> tuple[Hook, ...]:
+    """Return the hooks of one device. `gpu_uuid` is that of a whole GPU, None for a part of one.
+
+    The second lets a container limit its own CUDA memory by NVIDIA_GPU_MEMORY_REQUEST and _LIMIT; without them it does
+    nothing.
+    """
+    limits = ["--driver-root", driver_root, "--gpu-id", gpu_uuid] if gpu_uuid is not None else []
+    made = (
+        _hook(tool, CREATE_SYMLINKS, _link_arguments(links)) if links else None,
+        _hook(tool, CUDA_MEMORY_LIMITS, limits, CREATE_RUNTIME) if limits else None,
+    )
+    return tuple(hook for hook in made if hook is not None)
+
+
+def _hook(tool: HookTool | None, command: str, arguments: Sequence[str], stage: str = CREATE_CONTAINER) -> Hook | None:
+    if tool is None or command not in tool.commands:
+        return None
+    name = tool.path.rpartition("/")[2]
+    program = (name, COMMANDS_ON_PATH) if name == HOOK_NAMES[1] else (name,)
+    return Hook(tool.path, (*program, command, *arguments), stage)
+
+
+def _link_arguments(links: Sequence[Link]) -> list[str]:
+    return [argument for link in sorted(links) for argument in ("--link", f"{link.target}::{link.path}")]
