@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,28 +10,35 @@ import pytest
 from dracaena.cli.main import main
 from dracaena.kubelet_plugin.adapters.driver_use import DriverUse
 from dracaena.kubelet_plugin.paths import PluginPaths, plugin_paths
+from support.sockets import short_folder
 
 DRIVER = "gpu.dracaena.dev"
 
 
 @pytest.fixture
-def paths(tmp_path: Path) -> PluginPaths:
-    paths = plugin_paths(str(tmp_path), DRIVER, "")
+def root() -> Iterator[Path]:
+    with short_folder() as folder:
+        yield folder
+
+
+@pytest.fixture
+def paths(root: Path) -> PluginPaths:
+    paths = plugin_paths(str(root), DRIVER, "")
     paths.driver_lock.parent.mkdir(parents=True)
     return paths
 
 
-def run(tmp_path: Path, *words: str) -> int:
-    return main(["driver", *words, "--kubelet-root", str(tmp_path)])
+def run(root: Path, *words: str) -> int:
+    return main(["driver", *words, "--kubelet-root", str(root)])
 
 
-def test_release_stands_until_resume(tmp_path: Path, paths: PluginPaths, capsys: pytest.CaptureFixture[str]) -> None:
+def test_release_stands_until_resume(root: Path, paths: PluginPaths, capsys: pytest.CaptureFixture[str]) -> None:
     plugin = DriverUse(paths.driver_lock, paths.release_request)
-    assert run(tmp_path, "release", "--reason", "a new driver") == 0
+    assert run(root, "release", "--reason", "a new driver") == 0
     assert plugin.asked() == "a new driver"
-    assert run(tmp_path, "status") == 0
-    assert run(tmp_path, "resume") == 0
-    assert run(tmp_path, "resume") == 0
+    assert run(root, "status") == 0
+    assert run(root, "resume") == 0
+    assert run(root, "resume") == 0
     assert plugin.asked() is None
     assert capsys.readouterr().out.splitlines() == [
         "the driver is let go of: no plugin of this node has it open until `dracaena driver resume`",
@@ -42,29 +50,27 @@ def test_release_stands_until_resume(tmp_path: Path, paths: PluginPaths, capsys:
 
 
 def test_a_plugin_that_does_not_let_go_in_time_is_told(
-    tmp_path: Path, paths: PluginPaths, capsys: pytest.CaptureFixture[str]
+    root: Path, paths: PluginPaths, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plugin = DriverUse(paths.driver_lock, paths.release_request)
     assert plugin.enter()
-    assert run(tmp_path, "release", "--timeout", "0") == 1
+    assert run(root, "release", "--timeout", "0") == 1
     assert "still has the driver open after 0 s" in capsys.readouterr().err
     assert plugin.asked() == "no reason was given"
-    assert run(tmp_path, "status") == 0
+    assert run(root, "status") == 0
     assert "open in a plugin: yes" in capsys.readouterr().out
     plugin.leave()
-    assert run(tmp_path, "release", "--timeout", "0") == 0
+    assert run(root, "release", "--timeout", "0") == 0
 
 
 @pytest.mark.parametrize("verb", ["release", "resume", "status"])
-def test_where_no_plugin_has_run_the_folder_is_named(
-    tmp_path: Path, verb: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(tmp_path, verb) == 2
-    assert f"no folder {tmp_path}/plugins/{DRIVER}" in capsys.readouterr().err
+def test_where_no_plugin_has_run_the_folder_is_named(root: Path, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(root, verb) == 2
+    assert f"no folder {root}/plugins/{DRIVER}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("timeout", ["-1", "soon", "1.5", "99999999"])
-def test_a_wait_is_a_number_of_seconds(tmp_path: Path, timeout: str) -> None:
+def test_a_wait_is_a_number_of_seconds(root: Path, timeout: str) -> None:
     with pytest.raises(SystemExit) as ended:
-        run(tmp_path, "release", f"--timeout={timeout}")
+        run(root, "release", f"--timeout={timeout}")
     assert ended.value.code == 2
