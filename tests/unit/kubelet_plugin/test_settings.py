@@ -36,4 +36,4 @@ def test_the_page_lists_every_setting_with_its_default() -> None:
 
 def test_what_must_be_known_before_a_section_is_chosen_stands_in_none() -> None:
     early = {field.name for field in dataclasses.fields(PluginSettings) if not field.metadata["in_sections"]}
-    assert early == {"node_name", "driver_name", "kubeconfig", "kubelet_root", "pod_uid"}
+    assert early == {"node_name", "driver_name", "kubeconfig", "read_as_node", "kubelet_root", "pod_uid"}
