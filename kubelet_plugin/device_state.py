@@ -182,18 +182,20 @@ class DeviceState:
         except DracaenaError as error:
             log.warning("what an earlier boot left is not looked at", error=str(error))
 
-    def follow_devices(self) -> Sequence[Trouble]:
-        """Bring prepared claims in line with the devices as they were read last; return what must be said of them.
+    def follow_devices(self) -> tuple[Sequence[Trouble], Sequence[DracaenaError]]:
+        """Bring prepared claims in line with the devices as they were read last.
 
-        Raises DracaenaError where a claim could not be settled, after trying all.
+        Returns what must be said of them, and why some could not be settled. Raises DracaenaError before the first
+        reading, and when the node's lock cannot be had.
         """
         with self._lock.hold():
+            before = self._checkpoints.prepared()
             failed = self._moved.follow(self._read_pool())
             troubles = self._moved.troubles()
-        self._assignments.changed()
-        for error in failed.values():
-            raise error
-        return troubles
+            same = self._checkpoints.prepared() is before
+        if not same:
+            self._assignments.changed()
+        return troubles, list(failed.values())
 
     def recover(self, pods: Iterable[Pod]) -> bool:
         """Finish or take back what a crash left half done, write lost CDI specs again, rebuild broken checkpoints.

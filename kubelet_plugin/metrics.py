@@ -31,6 +31,16 @@ class PluginMetrics:
         self.prepared_devices = Gauge(
             "dracaena_plugin_prepared_devices", "Devices of this node that prepared claims hold", registry=registry
         )
+        self.claims_set_aside = Gauge(
+            "dracaena_plugin_claims_set_aside",
+            "Prepared claims of which no container can be started: a device is gone, or its node is in other hands",
+            registry=registry,
+        )
+        self.claims_moved = Gauge(
+            "dracaena_plugin_claims_with_moved_devices",
+            "Prepared claims whose running containers may have nodes that are other devices now",
+            registry=registry,
+        )
         self.published_devices = Gauge(
             "dracaena_plugin_published_devices", "Devices in the ResourceSlices of this node", registry=registry
         )

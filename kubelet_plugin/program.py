@@ -16,7 +16,7 @@ from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.errors import DracaenaError, PermanentError
 from dracaena.api.machine import Machine
 from dracaena.api.names import ClaimUid, DeviceName, NodeName, PoolName
-from dracaena.api.objects import Node, ObjectMeta, Pod, ResourceSlice
+from dracaena.api.objects import Node, ObjectMeta, Pod, ResourceClaim, ResourceSlice
 from dracaena.kube.client import KubeClient
 from dracaena.kube.events import EventRecorder, EventType
 from dracaena.kube.freshness import cache_trouble
@@ -41,6 +41,7 @@ from dracaena.kubelet_plugin.checkpoints import BOOT_MARK, Checkpoints
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
+from dracaena.kubelet_plugin.device_watch import DeviceWatch
 from dracaena.kubelet_plugin.discovery.health import MAX_TAINTS, Fault, Rules, taints
 from dracaena.kubelet_plugin.discovery.pool import PoolIdentity
 from dracaena.kubelet_plugin.driver import ClaimDriver
@@ -61,6 +62,7 @@ from dracaena.kubelet_plugin.prepare.cdi import spec_file_name
 from dracaena.kubelet_plugin.prepare.device_metadata import spec_prefix
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
 from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
+from dracaena.kubelet_plugin.prepare.plan import ClaimReference
 from dracaena.kubelet_plugin.publisher import Publisher
 from dracaena.kubelet_plugin.settings import ALL, CONTROLLER, PluginSettings
 from dracaena.kubelet_plugin.sweeper import Sweeper
@@ -226,6 +228,7 @@ class Program:
         self._try_driver()
         self._publisher.start()
         self._assignments.start(self._state.recover)
+        self._device_watch.start()
         self._sweeper.start()
         self._registration.start()
         log.info("serving kubelet", socket=str(self._paths.dra_socket))
@@ -244,6 +247,7 @@ class Program:
             self._monitor.stop()
         self._publisher.stop()
         self._sweeper.stop()
+        self._device_watch.stop()
         self._assignments.stop()
         self._slices.stop()
         self._pods.stop()
@@ -340,6 +344,7 @@ class Program:
             self._tell_node("Normal", "DriverReplaced", text)
         if self._monitor is not None:
             self._monitor.take(machine)
+        self._device_watch.changed()
 
     def _faults_changed(self, faults: Mapping[DeviceName, Sequence[Fault]]) -> None:
         room = MAX_TAINTS - self._tainted
@@ -379,6 +384,11 @@ class Program:
         """Write an Event on the node, its UID the name as kubelet has it: `kubectl describe node` looks for both."""
         node = Node(metadata=ObjectMeta(name=self._node_name, uid=self._node_name))
         self._events.record(node, kind, reason, text)
+
+    def _tell_users(self, claim: ClaimReference, pods: Sequence[Pod], reason: str, text: str) -> None:
+        meta = ObjectMeta(name=claim.name, namespace=claim.namespace, uid=claim.uid)
+        for subject in (ResourceClaim(metadata=meta), *pods):
+            self._events.record(subject, "Warning", reason, text)
 
     def _health(self) -> Sequence[DeviceHealth]:
         return self._monitor.devices() if self._monitor is not None else ()
@@ -452,8 +462,11 @@ class Program:
             files=files,
             moved=MovedClaims(checkpoints, files),
             assignments=self._assignments,
-            tear_downs=TearDowns(clock),
+            tear_downs=TearDowns(clock, self._claim_torn_down),
             lock=lock,
+        )
+        self._device_watch = DeviceWatch(
+            state=self._state, pods=self._pods, tell=self._tell_users, clock=clock, metrics=self._metrics
         )
         self._sweeper = Sweeper(
             driver=driver,
@@ -505,6 +518,9 @@ class Program:
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         self._assignments.pod_changed(old, new)
+
+    def _claim_torn_down(self) -> None:
+        self._device_watch.changed()  # a node that it held may be what another claim waits for
 
     def _slice_changed(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
         self._publisher.slice_changed(old, new)

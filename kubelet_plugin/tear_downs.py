@@ -5,6 +5,7 @@ the one before.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from dracaena.process.clock import Clock
 
@@ -20,8 +21,10 @@ for and the calls of all other claims must find one. A call beyond that fails at
 class TearDowns:
     """Counts the claims that were unprepared. Safe from many threads."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, on_note: Callable[[], None] = lambda: None) -> None:
+        """`on_note` is called after each; it must not block."""
         self._clock = clock
+        self._on_note = on_note
         self._condition = threading.Condition()
         self._count = 0
         self._waiting = 0
@@ -31,6 +34,7 @@ class TearDowns:
         with self._condition:
             self._count += 1
             self._condition.notify_all()
+        self._on_note()
 
     def count(self) -> int:
         """Return how many there were. To be read before it is looked whether a device is free."""

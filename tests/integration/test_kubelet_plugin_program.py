@@ -99,7 +99,7 @@ def test_a_claim_from_prepare_to_unprepare(world: World, plugin: Program) -> Non
     assert world.podlist() == [("pod", (GPUS[3], GPUS[4]))]
     wait_for(lambda: "gpu.dracaena.dev/uuids" in world.annotations("pod"), "annotated")
     assert world.annotations("pod")["gpu.dracaena.dev/uuids"] == f"{GPUS[3]},{GPUS[4]}"
-    world.pod("second", "claim")
+    world.further_pod("second", claim)
     wait_for(lambda: len(world.podlist()) == 2, "a second pod on the prepared claim is listed")
     wait_for(lambda: "gpu.dracaena.dev/uuids" in world.annotations("second"), "and annotated")
     world.client.delete(Pod, "second", namespace="default", grace_period_s=0)

@@ -97,15 +97,27 @@ class World:
             ResourceClaim, name, {"status": status}, namespace="default", subresource="status"
         )
 
-    def pod(self, name: str, claim: str) -> Pod:
+    def pod(self, name: str, claim: str, *, node: str = NODE) -> Pod:
         """Create a pod that runs on the node and uses a claim."""
         container = {"name": "main", "image": "app", "resources": {"claims": [{"name": "gpus"}]}}
         spec = {
-            "nodeName": NODE,
+            "nodeName": node,
             "containers": [container],
             "resourceClaims": [{"name": "gpus", "resourceClaimName": claim}],
         }
         return self.client.create(Pod, {"metadata": {"name": name}, "spec": spec}, namespace="default")
+
+    def further_pod(self, name: str, claim: ResourceClaim) -> Pod:
+        """Create one more pod of a claim as kube-scheduler brings it here: the claim is reserved for it, then bound."""
+        pod, meta = self.pod(name, claim.metadata.name, node=""), claim.metadata
+        now = self.client.get(ResourceClaim, meta.name, namespace=meta.namespace).status.reserved_for
+        pods = [(c.name, c.uid) for c in now] + [(name, pod.metadata.uid)]
+        reserved = [{"resource": "pods", "name": n, "uid": uid} for n, uid in pods]
+        patch = {"status": {"reservedFor": reserved}}
+        self.client.merge_patch(ResourceClaim, meta.name, patch, namespace=meta.namespace, subresource="status")
+        binding = {"metadata": {"name": name}, "target": {"kind": "Node", "name": NODE}}
+        self.client.create_subresource(Pod, name, "binding", binding, namespace=meta.namespace)
+        return pod
 
     def annotations(self, name: str) -> Mapping[str, str]:
         return self.client.get(Pod, name, namespace="default").metadata.annotations

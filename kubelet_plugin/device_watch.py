@@ -1,0 +1,138 @@
+"""Looks after prepared claims when the node's devices change, and tells who must act when that is not enough.
+
+It looks after each change of the machine, after each unprepare (a node may have come free that another claim waits for)
+and once a minute. Kubelet is never kept waiting by it: prepare looks for itself.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from dracaena.api.errors import DracaenaError
+from dracaena.api.objects import Pod
+from dracaena.kube.reflector import Backoff
+from dracaena.kubelet_plugin.device_state import DeviceState
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.moved_claims import Trouble
+from dracaena.kubelet_plugin.ports import PodCache
+from dracaena.kubelet_plugin.prepare.plan import ClaimReference
+from dracaena.kubelet_plugin.prepare.podlist import may_run
+from dracaena.kubelet_plugin.worker import Worker
+from dracaena.process.clock import Clock
+
+LOOK_EVERY_S = 60.0
+"""A look where nothing changed costs some microseconds a claim; pods that came late are told within this time."""
+
+GATHER_S = 0.05
+"""Pause between a change and the look: the answer to kubelet goes first, and a burst of changes is one."""
+
+MOVED, SET_ASIDE = "GpuMoved", "ClaimSetAside"
+"""Reasons of the Events."""
+
+TellUsers = Callable[[ClaimReference, Sequence[Pod], str, str], None]
+"""Writes a warning on a claim and on its pods: reason, text. Never blocks."""
+
+log = structlog.get_logger()
+
+
+class DeviceWatch:
+    """Looks in a thread of its own. look() is for that thread or, in its place, for a test."""
+
+    def __init__(
+        self,
+        *,
+        state: DeviceState,
+        pods: PodCache,
+        tell: TellUsers,
+        clock: Clock,
+        metrics: PluginMetrics,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._state = state
+        self._pods = pods
+        self._tell = tell
+        self._metrics = metrics
+        self._backoff = Backoff(rng or random.Random())  # noqa: S311 - jitter, no secret
+        self._told: set[tuple[str, str, str]] = set()  # claim, pod or nothing, text
+        self._complaint = ""
+        self._worker = Worker("device-watch", self._run, clock)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._worker.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._worker.stop()
+
+    def changed(self) -> None:
+        """Look soon: devices changed, or a claim let go of some. From any thread; never blocks."""
+        self._worker.notice()
+
+    def look(self) -> None:
+        """Look once. Raises DracaenaError where a claim could not be settled, after all were told of."""
+        troubles, failures = self._state.follow_devices()
+        self._metrics.claims_set_aside.set(sum(trouble.aside is not None for trouble in troubles))
+        self._metrics.claims_moved.set(sum(bool(trouble.moved) for trouble in troubles))
+        said = {
+            told
+            for trouble in troubles
+            for reason, text in _words(trouble)
+            for told in self._say(trouble, reason, text)
+        }
+        self._told = said
+        for failure in failures:
+            raise failure
+
+    def _say(self, trouble: Trouble, reason: str, text: str) -> set[tuple[str, str, str]]:
+        """Tell the claim and those of its pods that were not told yet; return who knows it now."""
+        claim = trouble.prepared.claim
+        users = [p for p in self._pods.values() if p.metadata.uid in trouble.prepared.consumers and may_run(p)]
+        knows: set[tuple[str, str, str]] = {
+            (claim.uid, "", text),
+            *((claim.uid, pod.metadata.uid, text) for pod in users),
+        }
+        news = [pod for pod in users if (claim.uid, pod.metadata.uid, text) not in self._told]
+        if news or (claim.uid, "", text) not in self._told:
+            self._tell(claim, news, reason, text)
+        return knows
+
+    def _run(self) -> None:
+        while self._worker.wait(within_s=LOOK_EVERY_S):
+            if not self._worker.pause(GATHER_S):
+                return
+            try:
+                self.look()
+                self._complaint = ""
+                self._backoff.reset()
+            except DracaenaError as error:
+                if str(error) != self._complaint:  # before the first reading the same for minutes
+                    log.warning("prepared claims are not looked after, trying again", error=str(error))
+                self._complaint = str(error)
+                self._try_again()
+            except Exception:
+                # The thread's outermost loop: an error of ours must not end it for the life of the process.
+                log.exception("look at prepared claims failed")
+                self._try_again()
+
+    def _try_again(self) -> None:
+        self._worker.notice()
+        self._worker.pause(self._backoff.next_s())
+
+
+def _words(trouble: Trouble) -> Sequence[tuple[str, str]]:
+    """Return what is to be said: reason and text, who must act and how in each."""
+    claim, found = trouble.prepared.claim, []
+    if trouble.aside is not None:
+        found.append((SET_ASIDE, f"no container of claim {claim} can be started: {trouble.aside}"))
+    if trouble.moved:
+        text = (
+            f"the driver numbered its devices anew while claim {claim} is prepared: containers that were started "
+            f"before may have {'; '.join(trouble.moved)}. Delete the pods of the claim; until then no other claim gets "
+            "these nodes"
+        )
+        found.append((MOVED, text))
+    return found
