@@ -1,5 +1,5 @@
-"""Regular expressions in RE2's syntax, run in time linear in text × pattern whatever the pattern is.
+"""Regular expressions as Go has them, which Kubernetes uses, searched by RE2: linear in time whatever the pattern is.
 
-What RE2 refuses is refused: back-references, look-around, possessive and stacked repetition, counts above 1,000. Begin
-with `matching`; `syntax` reads a pattern, `program` makes instructions of it, `search` runs them.
+Begin with `matching`. `syntax` reads a pattern as Go does, refuses what Go refuses and writes what RE2 takes for the
+same (`unicode_classes`); `engine` is RE2.
 """

@@ -2,53 +2,100 @@
 
 from __future__ import annotations
 
-from dracaena.cel.errors import EvaluationError
-from dracaena.cel.values.regex.program import Program, compile_pattern
-from dracaena.cel.values.regex.search import Search
-from dracaena.cel.values.regex.syntax import RegexError
+from typing import Final
 
-# Steps of a search count as this many list slots in the budget of an evaluation: measured, both take about as long.
-_WORK_OF_STEP = 4
+from dracaena.cel.cost import WORK_LIMIT
+from dracaena.cel.errors import CostLimitError, EvaluationError
+from dracaena.cel.values.regex import engine
+from dracaena.cel.values.regex.pattern import Pattern
+from dracaena.cel.values.regex.syntax import RegexError, read
+
+# Characters of a pattern. A selector has 10 KiB, so only a pattern that is built from text can be longer; reading one
+# of this length takes 20 ms.
+MOST_CHARACTERS: Final = 20_000
+
+# Work, in units of 0.1 to 0.35 µs (`WORK_LIMIT`). Measured at the worst patterns that a search found: reading takes
+# 1 µs a character, RE2 0.35 µs an instruction to compile and 20 ns an instruction and byte to search, which it needs
+# where each byte leads to a state that it has not seen. Compiling is charged each time, so that the answer does not
+# depend on what others had compiled before.
+_WORK_OF_CHARACTER: Final = 4
+_WORK_OF_INSTRUCTION: Final = 1
+_STEPS_OF_WORK: Final = 16
+
+_TOO_MUCH: Final = WORK_LIMIT + 1
+_TOO_LARGE: Final = "operation cancelled: actual cost limit exceeded: a regular expression is too large"
 
 
 def search(text: str, pattern: str) -> bool:
-    """Whether the pattern matches anywhere in the text. Raises EvaluationError for a pattern that RE2 refuses."""
-    return Search(_compiled(pattern), text).matches()
+    """Whether the pattern matches anywhere in the text. Raises EvaluationError for a pattern that Go refuses."""
+    return _first(text, pattern) is not None
 
 
 def find(text: str, pattern: str) -> str:
-    """The leftmost match, or nothing. Raises EvaluationError for a pattern that RE2 refuses."""
-    match = Search(_compiled(pattern), text).find()
-    return "" if match is None else text[match[0] : match[1]]
+    """The leftmost match, or nothing. Raises as `search` does."""
+    return _first(text, pattern) or ""
 
 
 def find_all(text: str, pattern: str, limit: int = -1) -> tuple[str, ...]:
-    """All matches from left to right, at most `limit` unless it is negative. Raises EvaluationError as `find` does."""
-    return tuple(Search(_compiled(pattern), text).find_all(limit))
+    """All matches from left to right, at most `limit` unless it is negative. Raises as `search` does.
+
+    As in Go an empty match right behind a match is left out.
+    """
+    found: list[str] = []
+    previous_end = -1
+    readable = _readable(pattern)
+    if limit == 0:
+        return ()
+    try:
+        for begin, end in engine.spans(readable, text):
+            if end > begin or begin != previous_end:
+                found.append(text[begin:end])
+                if len(found) == limit:
+                    break
+            previous_end = end
+    except engine.TooLargeError:
+        raise CostLimitError(_TOO_LARGE) from None
+    return tuple(found)
 
 
 def check(pattern: str) -> None:
-    """Raise EvaluationError for a pattern that RE2 refuses."""
-    _compiled(pattern)
+    """Raise EvaluationError for a pattern that Go refuses. Compiles nothing, so it takes time linear in the pattern."""
+    if len(pattern) <= MOST_CHARACTERS:
+        _readable(pattern)
 
 
 def search_work(text: str, pattern: str) -> int:
-    """An upper bound of what a search takes, in the units of `Overload.work`; nothing for a pattern that is refused."""
-    try:
-        size = len(compile_pattern(pattern).instructions)
-    except RegexError:
-        return 0
-    return _WORK_OF_STEP * (len(text) + 1) * size
+    """An upper bound of what a search takes, in the units of `Overload.work`, with compiling."""
+    return _work(text, pattern, searches=1)
 
 
 def find_all_work(text: str, pattern: str, limit: int = -1) -> int:
     """As `search_work`. Every match may have looked at the whole rest of the text before it was settled."""
     matches = len(text) + 1 if limit < 0 else min(limit, len(text) + 1)
-    return search_work(text, pattern) * max(1, matches // 2)
+    return _work(text, pattern, searches=max(1, matches // 2))
 
 
-def _compiled(pattern: str) -> Program:
+def _work(text: str, pattern: str, *, searches: int) -> int:
+    if len(pattern) > MOST_CHARACTERS:
+        return _TOO_MUCH
+    reading = _WORK_OF_CHARACTER * len(pattern)
     try:
-        return compile_pattern(pattern)
+        size = read(pattern).size
+    except RegexError:
+        return reading
+    length = len(text) if text.isascii() else len(text.encode())
+    return reading + _WORK_OF_INSTRUCTION * size + size * (length + 1) * searches // _STEPS_OF_WORK
+
+
+def _first(text: str, pattern: str) -> str | None:
+    try:
+        return engine.search(_readable(pattern), text)
+    except engine.TooLargeError:
+        raise CostLimitError(_TOO_LARGE) from None
+
+
+def _readable(pattern: str) -> Pattern:
+    try:
+        return read(pattern)
     except RegexError as error:
         raise EvaluationError(str(error)) from None

@@ -1,182 +1,136 @@
-"""From the text of a pattern to its tree, by RE2's grammar with the Perl flags (the one that CEL uses).
+"""The grammar of Go's `regexp/syntax`, which users of Kubernetes know: what it refuses, and in its words.
 
-Groups leave no node: nothing of ours asks what a group matched.
+RE2 and Go share their grammar but for a few corners: Go refuses `\\C` and names of groups beyond ASCII, and knows more
+names of Unicode classes. So a pattern is read here first; what comes out means the same to RE2. Nothing is kept of
+groups, as nothing in CEL asks what a group matched.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import re
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
-from dracaena.cel.values.regex.characters import (
-    ESCAPED_CLASSES,
-    MAX_CODE_POINT,
-    POSIX_CLASSES,
-    CharacterSet,
-    Item,
-    cases,
-    ranges_item,
-    unicode_item,
+from dracaena.cel.values.regex.pattern import Pattern
+from dracaena.cel.values.regex.unicode_classes import NoSuchClassError, UnicodeClass, unicode_class
+
+MAX_COUNT: Final = 1000  # copies that counted repetitions may ask for, nested ones multiplied
+MAX_HEIGHT: Final = 1000  # levels of nested operators
+
+# Instructions that RE2 makes at most of one part of a pattern, as UTF-8 is matched byte by byte. Measured, and held by
+# a test that compiles random patterns.
+_ASCII_SIZE: Final = 1
+_CHARACTER_SIZE: Final = 8  # a character above ASCII with all its cases
+_ANY_SIZE: Final = 10  # `.`
+_RANGE_SIZE: Final = 32  # a range of characters that goes beyond ASCII, or everything but some characters
+_FOLDED_RANGE_SIZE: Final = 1_500  # the same with the cases of all its characters; as many as Unicode has
+
+_LITERALS: Final = re.compile(r"[^\\()\[{.*+?^$|]+")
+_COUNTS: Final = re.compile(r"\{(0|[1-9][0-9]*)(?:(,)(0|[1-9][0-9]*)?)?\}")
+_PERL_CLASSES: Final = frozenset("dswDSW")
+_POSIX_CLASSES: Final = frozenset(
+    {"alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower"}
+    | {"print", "punct", "space", "upper", "word", "xdigit"}
 )
-
-MAX_COUNT: Final = 1000  # copies that counted repetitions may ask for, nested ones multiplied; RE2's number
-
-# Levels of nested operators. RE2 stops at 1,000; a fifth of that is far beyond any pattern written by people, and lets
-# the tree be walked by plain recursion.
-MAX_DEPTH: Final = 200
+# The letters that have a case beyond ASCII. RE2 adds it when it joins this class to another one: to RE2 [kK]|[0-9]
+# holds the Kelvin sign. Written as alternatives they are safe.
+_THREE_CASES: Final = {frozenset("kK"): "(?:k|K)", frozenset("sS"): "(?:s|S)"}
+_CONTROL_ESCAPES: Final = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_HEX: Final = frozenset("0123456789abcdefABCDEF")
+_OCTAL: Final = frozenset("01234567")
+_MAX_CODE_POINT: Final = 0x10FFFF
 
 
 class RegexError(ValueError):
-    """The pattern is none that RE2 would accept. Its text is the one that users of Kubernetes know."""
+    """Go would refuse the pattern. Its text is the one that users of Kubernetes know."""
 
     def __init__(self, reason: str, part: str) -> None:
         super().__init__(f"error parsing regexp: {reason}: `{part}`")
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A part of a pattern: `size` is how many instructions it takes at most, `copies` the product of nested counts."""
-
-    size: int = field(default=1, kw_only=True)
-    depth: int = field(default=1, kw_only=True)
-    copies: int = field(default=1, kw_only=True)
-    nullable: bool = field(default=False, kw_only=True)
+# Patterns remembered. The caller bounds their length (`matching.MOST_CHARACTERS`), so all are below 8 MB.
+_REMEMBERED: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Literal(Node):
-    """One character."""
-
-    character: str
-
-
-@dataclass(frozen=True, slots=True)
-class Class(Node):
-    """One character of a set."""
-
-    set: CharacterSet
+@lru_cache(maxsize=_REMEMBERED)
+def read(pattern: str) -> Pattern:
+    """The pattern for RE2. Raises RegexError for what Go refuses. Takes time linear in the pattern."""
+    return _Reader(pattern).read()
 
 
-@dataclass(frozen=True, slots=True)
-class Assertion(Node):
-    """An empty match with a condition; `kind` is one of ^ $ (line), A z (text), b B (word boundary)."""
+@dataclass(slots=True)
+class _Part:
+    """What a repetition repeats: its instructions, the product of nested counts, and the levels of its tree."""
 
-    kind: str
-
-
-@dataclass(frozen=True, slots=True)
-class Concatenation(Node):
-    """One part after the other; without parts the empty match."""
-
-    parts: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Alternation(Node):
-    """One of the parts, the first preferred."""
-
-    parts: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Repetition(Node):
-    """At least `low` and at most `high` copies (None: no end), as many as possible when greedy."""
-
-    part: Node
-    low: int
-    high: int | None
-    greedy: bool
-
-
-def _concatenation(parts: list[Node]) -> Node:
-    if len(parts) == 1:
-        return parts[0]
-    return Concatenation(
-        tuple(parts),
-        size=max(1, sum(part.size for part in parts)),
-        depth=1 + max((part.depth for part in parts), default=0),
-        copies=max((part.copies for part in parts), default=1),
-        nullable=all(part.nullable for part in parts),
-    )
-
-
-def _alternation(parts: list[Node]) -> Node:
-    if len(parts) == 1:
-        return parts[0]
-    return Alternation(
-        tuple(parts),
-        size=sum(part.size for part in parts) + len(parts) - 1,
-        depth=1 + max(part.depth for part in parts),
-        copies=max(part.copies for part in parts),
-        nullable=any(part.nullable for part in parts),
-    )
-
-
-def _repetition(part: Node, low: int, high: int | None, *, greedy: bool, counted: bool) -> Node:
-    most = low if high is None else high
-    copies = part.copies if not counted or (most == 0 and high is None) else part.copies * most
-    size = part.size * max(low, 1) + 2 if high is None else part.size * high + high - low
-    return Repetition(
-        part,
-        low,
-        high,
-        greedy,
-        size=max(1, size),
-        depth=1 + part.depth,
-        copies=max(1, copies),
-        nullable=low == 0 or part.nullable,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Flags:
-    """What `(?imsU)` switches on."""
-
-    fold: bool = False
-    lines: bool = False
-    dot_all: bool = False
-    lazy: bool = False
-
-
-_FLAG_NAMES: Final = {"i": "fold", "m": "lines", "s": "dot_all", "U": "lazy"}
+    size: int
+    copies: int = 1
+    height: int = 1
 
 
 @dataclass(slots=True)
 class _Group:
-    """What stands open at one level of parentheses: finished alternatives and the one being read."""
+    """What stands open at one level of parentheses."""
 
-    flags_before: _Flags
+    fold_before: bool
     captures: bool
-    alternatives: list[list[Node]] = field(default_factory=lambda: [[]])
+    last: _Part | None = None
+    """The part that an operator would repeat. None: nothing stands before it."""
+    size: int = 0
+    """Of all parts before `last`, with what joins the alternatives."""
+    copies: int = 1
+    height: int = 1
+    parts: int = 0
+    alternatives: int = 1
 
-    def node(self) -> Node:
-        return _alternation([_concatenation(parts) for parts in self.alternatives])
+    def add(self, part: _Part) -> None:
+        self._settle()
+        self.last = part
+
+    def next_alternative(self) -> None:
+        self._settle()
+        self.size += 1
+        self.alternatives += 1
+
+    def closed(self) -> _Part:
+        """The whole group as a part."""
+        self._settle()
+        levels = self.captures + (self.parts > 1) + (self.alternatives > 1)
+        return _Part(self.size + 1 + 2 * self.captures, self.copies, self.height + levels)
+
+    def _settle(self) -> None:
+        if self.last is not None:
+            self.size += self.last.size
+            self.copies = max(self.copies, self.last.copies)
+            self.height = max(self.height, self.last.height)
+            self.parts += 1
+            self.last = None
 
 
-def parse(pattern: str) -> Node:
-    """The tree of a pattern. Raises RegexError. Takes time linear in the pattern."""
-    return _Parser(pattern).parse()
-
-
-class _Parser:
+class _Reader:
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
         self.at = 0
-        self.flags = _Flags()
-        self.groups = [_Group(self.flags, captures=False)]
+        self.fold = False
+        self.walks = False
+        self.groups = [_Group(fold_before=False, captures=False)]
+        self.written: list[str] = []
 
-    def parse(self) -> Node:
+    def read(self) -> Pattern:
         repetition_from: int | None = None  # where the repetition operator that was just read begins
         while self.at < len(self.pattern):
-            character = self.pattern[self.at]
-            if character in "*+?" or (character == "{" and self._counts() is not None):
-                repetition_from = self._repetition(repetition_from)
-                continue
-            repetition_from = None
-            self._one(character)
+            begin = self.at
+            counts = None
+            if self.pattern[begin] in "*+?" or (counts := _COUNTS.match(self.pattern, begin)):
+                self._repetition(counts, repetition_from)
+                repetition_from = begin
+            else:
+                self._one(self.pattern[begin])
+                repetition_from = None
         if len(self.groups) != 1:
             raise RegexError("missing closing )", self.pattern)
-        return self._checked(self.groups[0].node())
+        text, size = "".join(self.written), self._bounded(self.groups[0].closed()).size
+        return Pattern(f"(?s:.)*?({text})", size + _ANY_SIZE + 4, walks=True) if self.walks else Pattern(text, size)
 
     def _one(self, character: str) -> None:
         match character:
@@ -185,102 +139,81 @@ class _Parser:
             case ")":
                 self._close()
             case "|":
-                self.groups[-1].alternatives.append([])
-                self.at += 1
+                self.groups[-1].next_alternative()
+                self._verbatim(1)
             case "[":
-                self._push(Class(self._class()))
+                self._class()
             case "\\":
                 self._escape()
-            case "^":
-                self._assertion("^" if self.flags.lines else "A", 1)
-            case "$":
-                self._assertion("$" if self.flags.lines else "z", 1)
+            case "^" | "$":
+                self._verbatim(1, size=1)
             case ".":
-                self.at += 1
-                self._push(Class(_ANY if self.flags.dot_all else _ANY_BUT_NEWLINE))
+                self._verbatim(1, size=_ANY_SIZE)
+            case "{":
+                self._verbatim(1, size=_ASCII_SIZE)
             case _:
-                self.at += 1
-                self._literal(character)
+                self._literals()
 
-    def _push(self, node: Node) -> None:
-        self.groups[-1].alternatives[-1].append(node)
+    # What is written for RE2
 
-    def _literal(self, character: str) -> None:
-        others = cases(ord(character)) if self.flags.fold else ()
-        if len(tuple(others)) > 1:
-            ranges = tuple((code_point, code_point) for code_point in others)
-            self._push(Class(CharacterSet((ranges_item(ranges),))))
-        else:
-            self._push(Literal(character))
-
-    def _assertion(self, kind: str, length: int) -> None:
+    def _verbatim(self, length: int, *, size: int | None = None) -> None:
+        """Take so many characters as they are; with a size they are one part."""
+        self.written.append(self.pattern[self.at : self.at + length])
         self.at += length
-        self._push(Assertion(kind, nullable=True))
+        if size is not None:
+            self.groups[-1].add(_Part(size))
 
-    def _checked(self, node: Node) -> Node:
-        if node.depth > MAX_DEPTH:
+    def _literals(self) -> None:
+        """A run of plain characters: an operator behind it repeats the last one."""
+        run = _LITERALS.match(self.pattern, self.at)
+        assert run is not None
+        self._literal_parts(run.group())
+        self._verbatim(len(run.group()))
+
+    def _literal_parts(self, characters: str) -> None:
+        ascii_size = _CHARACTER_SIZE if self.fold else _ASCII_SIZE
+        before = characters[:-1]
+        if before:
+            ascii_only = len(before) if before.isascii() else sum(map(str.isascii, before))
+            self.groups[-1].add(_Part(ascii_only * ascii_size + (len(before) - ascii_only) * _CHARACTER_SIZE))
+        self.groups[-1].add(_Part(ascii_size if characters[-1].isascii() else _CHARACTER_SIZE))
+
+    def _bounded(self, part: _Part) -> _Part:
+        if part.height > MAX_HEIGHT:
             raise RegexError("expression nests too deeply", self.pattern)
-        return node
+        return part
 
     # Repetition
 
-    def _repetition(self, previous_from: int | None) -> int:
-        begin = self.at
-        counts = self._counts()
-        if counts is None:
-            low, high = {"*": (0, None), "+": (1, None), "?": (0, 1)}[self.pattern[begin]]
-            self.at += 1
-        else:
-            low, high, self.at = counts
+    def _repetition(self, counts: re.Match[str] | None, previous_from: int | None) -> None:
+        begin, end = self.at, self.at + 1
+        low, high = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(self.pattern[begin], (0, None))
+        if counts is not None:
+            low, end = _count(counts[1]), counts.end()
+            high = low if not counts[2] else _count(counts[3]) if counts[3] else None
             if low > MAX_COUNT or (high is not None and (high > MAX_COUNT or low > high)):
-                raise RegexError("invalid repeat count", self.pattern[begin : self.at])
-        greedy = not self.flags.lazy
-        if self.pattern.startswith("?", self.at):
-            self.at += 1
-            greedy = not greedy
-        if previous_from is not None:
-            raise RegexError("invalid nested repetition operator", self.pattern[previous_from : self.at])
-        parts = self.groups[-1].alternatives[-1]
-        if not parts:
-            raise RegexError("missing argument to repetition operator", self.pattern[begin : self.at])
-        node = _repetition(parts[-1], low, high, greedy=greedy, counted=counts is not None)
-        if counts is not None and node.copies > MAX_COUNT and (low >= 2 or (high or 0) >= 2):
-            raise RegexError("invalid repeat count", self.pattern[begin : self.at])
-        parts[-1] = self._checked(node)
-        return begin
-
-    def _counts(self) -> tuple[int, int | None, int] | None:
-        """`{2}`, `{2,}` or `{2,5}` from here: the counts and where it ends. None: the brace is a plain character."""
-        at = self.at
-        if not self.pattern.startswith("{", at):
-            return None
-        low, at = self._count(at + 1)
-        if low is None:
-            return None
-        high: int | None = low
-        if self.pattern.startswith(",", at):
-            high, at = self._count(at + 1)
-            if high is None and not self.pattern.startswith("}", at):
-                return None
-        return (low, high, at + 1) if self.pattern.startswith("}", at) else None
-
-    def _count(self, at: int) -> tuple[int | None, int]:
-        """A decimal number without leading zeros, and where it ends. Too large ones are given as just too large."""
-        end = at
-        while end < len(self.pattern) and "0" <= self.pattern[end] <= "9":
+                raise RegexError("invalid repeat count", self.pattern[begin:end])
+        if self.pattern.startswith("?", end):
             end += 1
-        digits = self.pattern[at:end]
-        if not digits or (len(digits) > 1 and digits[0] == "0"):
-            return None, at
-        return (int(digits) if len(digits) <= len(str(MAX_COUNT)) else MAX_COUNT + 1), end
+        if previous_from is not None:
+            raise RegexError("invalid nested repetition operator", self.pattern[previous_from:end])
+        group = self.groups[-1]
+        if group.last is None:
+            raise RegexError("missing argument to repetition operator", self.pattern[begin:end])
+        repeated = _repeated(group.last, low, high, counted=counts is not None)
+        if counts is not None and repeated.copies > MAX_COUNT and (low >= 2 or (high or 0) >= 2):
+            raise RegexError("invalid repeat count", self.pattern[begin:end])
+        group.last = self._bounded(repeated)
+        self._verbatim(end - begin)
 
     # Groups
 
     def _open(self) -> None:
         if not self.pattern.startswith("(?", self.at):
             self.at += 1
-            self.groups.append(_Group(self.flags, captures=True))
-        elif self.pattern.startswith(("(?P<", "(?<"), self.at):
+            self.written.append("(?:")
+            self.groups.append(_Group(self.fold, captures=True))
+        elif self.pattern.startswith(("(?P<", "(?<"), self.at) and self.at + 3 < len(self.pattern):
             self._open_named()
         else:
             self._open_with_flags()
@@ -294,82 +227,84 @@ class _Parser:
         if not (name.isascii() and name.replace("_", "a").isalnum()):
             raise RegexError("invalid named capture", self.pattern[begin : end + 1])
         self.at = end + 1
-        self.groups.append(_Group(self.flags, captures=True))
+        self.written.append("(?:")
+        self.groups.append(_Group(self.fold, captures=True))
 
     def _open_with_flags(self) -> None:
-        begin = self.at
-        self.at += 2
-        flags, on, seen = self.flags, True, False
-        while self.at < len(self.pattern):
-            character = self.pattern[self.at]
-            self.at += 1
-            if character in _FLAG_NAMES:
-                flags, seen = replace(flags, **{_FLAG_NAMES[character]: on}), True
+        begin, at = self.at, self.at + 2
+        fold, on, seen = self.fold, True, False
+        while at < len(self.pattern):
+            character = self.pattern[at]
+            at += 1
+            if character in "imsU":
+                fold, seen = on if character == "i" else fold, True
             elif character == "-" and on:
                 on, seen = False, False
             elif character in ":)" and (on or seen):
                 if character == ":":
-                    self.groups.append(_Group(self.flags, captures=False))
-                self.flags = flags
+                    self.groups.append(_Group(self.fold, captures=False))
+                self.fold = fold
+                self._verbatim(at - begin)
                 return
             else:
                 break
-        raise RegexError("invalid or unsupported Perl syntax", self.pattern[begin : self.at])
+        raise RegexError("invalid or unsupported Perl syntax", self.pattern[begin:at])
 
     def _close(self) -> None:
         if len(self.groups) == 1:
             raise RegexError("unexpected )", self.pattern)
         group = self.groups.pop()
-        self.at += 1
-        self.flags = group.flags_before
-        node = group.node()
-        self._push(self._checked(replace(node, depth=node.depth + 1) if group.captures else node))
+        self.fold = group.fold_before
+        self.groups[-1].add(self._bounded(group.closed()))
+        self._verbatim(1)
 
-    # Escapes and classes
+    # Escapes
 
     def _escape(self) -> None:
         follows = self.pattern[self.at + 1 : self.at + 2]
-        if follows and follows in "AzbB":
-            self._assertion(follows, 2)
+        if follows and follows in "AbBz":
+            self.walks = self.walks or follows == "B"
+            self._verbatim(2, size=1)
         elif follows == "Q":
-            self._quoted()
-        elif (item := self._class_escape()) is not None:
-            self._push(Class(CharacterSet((item,))))
+            end = self.pattern.find("\\E", self.at + 2)
+            characters = self.pattern[self.at + 2 : end] if end >= 0 else self.pattern[self.at + 2 :]
+            if characters:
+                self._literal_parts(characters)
+            self._verbatim(2 + len(characters) + 2 * (end >= 0))
+            if end < 0:
+                self.written.append("\\E")  # more may be written behind it
+        elif follows in ("p", "P"):
+            found = self._unicode_class()
+            self.written.append(found.alone)
+            self.groups[-1].add(_Part(found.size))
+        elif follows in _PERL_CLASSES:
+            self._verbatim(2, size=_RANGE_SIZE)
         else:
-            self._literal(self._escaped_character())
+            begin = self.at
+            character = self._escaped_character()
+            self.at, end = begin, self.at
+            self._literal_parts(character)
+            self._verbatim(end - begin)
 
-    def _quoted(self) -> None:
-        """\\Q…\\E: all literal; without \\E to the end."""
-        quoted, end, _ = self.pattern[self.at + 2 :].partition("\\E")
-        self.at += 2 + len(quoted) + len(end)
-        for character in quoted:
-            self._literal(character)
-
-    def _class_escape(self) -> Item | None:
-        """`\\d`, `\\pL`, `\\P{Greek}` and the like from here; None when it is something else."""
+    def _unicode_class(self) -> UnicodeClass:
+        """`\\pL`, `\\p{Greek}`, `\\P{^Lu}` from here."""
         begin = self.at
-        follows = self.pattern[begin + 1 : begin + 2] if self.pattern.startswith("\\", begin) else ""
-        ranges = ESCAPED_CLASSES.get(follows.lower())
-        if ranges is not None:
-            self.at += 2
-            return ranges_item(ranges, negated=follows.isupper(), fold=self.flags.fold)
-        if not follows or follows not in "pP":
-            return None
         end = begin + 3
-        name = self.pattern[begin + 2 : end]
-        if name == "{":
+        if self.pattern.startswith("{", begin + 2):
             end = self.pattern.find("}", begin) + 1
-            if not end:
+            if end == 0:
                 raise RegexError("invalid character class range", self.pattern[begin:])
-            name = self.pattern[begin + 3 : end - 1]
-        negated = (follows == "P") != name.startswith("^")
-        item = unicode_item(name.removeprefix("^"), negated=negated, fold=self.flags.fold)
-        if item is None:
-            raise RegexError("invalid character class range", self.pattern[begin:end])
         self.at = end
-        return item
+        written = self.pattern[begin:end]
+        name = written[3:-1] if written[2:3] == "{" else written[2:]
+        negated = (written[1] == "P") != name.startswith("^")
+        try:
+            return unicode_class(name.removeprefix("^"), negated=negated, fold=self.fold)
+        except NoSuchClassError:
+            raise RegexError("invalid character class range", written) from None
 
     def _escaped_character(self) -> str:
+        """The character that an escape from here stands for."""
         begin = self.at
         self.at += 2
         follows = self.pattern[begin + 1 : begin + 2]
@@ -377,8 +312,8 @@ class _Parser:
             raise RegexError("trailing backslash at end of expression", "")
         if follows in _CONTROL_ESCAPES:
             return _CONTROL_ESCAPES[follows]
-        if follows == "0" or (follows in "1234567" and self._digit(self.at, "01234567")):
-            while self.at < begin + 4 and self._digit(self.at, "01234567"):
+        if follows == "0" or (follows in _OCTAL and self._is_at(_OCTAL)):
+            while self.at < begin + 4 and self._is_at(_OCTAL):
                 self.at += 1
             return chr(int(self.pattern[begin + 1 : self.at], 8))
         if follows == "x":
@@ -387,16 +322,15 @@ class _Parser:
             return follows
         raise RegexError("invalid escape sequence", self.pattern[begin : self.at])
 
-    def _digit(self, at: int, digits: str) -> bool:
-        return at < len(self.pattern) and self.pattern[at] in digits
+    def _is_at(self, characters: frozenset[str]) -> bool:
+        return self.at < len(self.pattern) and self.pattern[self.at] in characters
 
     def _hexadecimal(self, begin: int) -> str:
         """`\\x7f` or `\\x{1f600}`."""
-        if not self._digit(self.at, "{"):
-            for _ in range(2):
-                self.at = min(self.at + 1, len(self.pattern))
+        if not self.pattern.startswith("{", self.at):
+            self.at = min(self.at + 2, len(self.pattern))
             digits = self.pattern[begin + 2 : self.at]
-            if len(digits) == 2 and all(digit in _HEX for digit in digits):
+            if len(digits) == 2 and _HEX.issuperset(digits):
                 return chr(int(digits, 16))
             raise RegexError("invalid escape sequence", self.pattern[begin : self.at])
         self.at += 1
@@ -406,47 +340,59 @@ class _Parser:
             self.at += 1
             if digit == "}" and digits_seen:
                 return chr(code_point)
-            code_point = code_point * 16 + int(digit, 16) if digit in _HEX else MAX_CODE_POINT + 1
+            code_point = code_point * 16 + int(digit, 16) if digit in _HEX else _MAX_CODE_POINT + 1
             digits_seen = True
-            if code_point > MAX_CODE_POINT:
+            if code_point > _MAX_CODE_POINT:
                 break
         raise RegexError("invalid escape sequence", self.pattern[begin : self.at])
 
-    def _class(self) -> CharacterSet:
-        begin = self.at
-        self.at += 1
-        negated = self._digit(self.at, "^")
-        self.at += negated
-        items: list[Item] = []
-        ranges: list[tuple[int, int]] = []
-        first = True  # a ] that comes first is a plain character
-        while first or not self._digit(self.at, "]"):
-            first = False
-            item = self._named_class() or self._class_escape()
-            if item is not None:
-                items.append(item)
-            else:
-                ranges.append(self._range(begin))
-        self.at += 1
-        if ranges:
-            items.append(ranges_item(_merged(ranges), fold=self.flags.fold))
-        return CharacterSet(tuple(items), negated)
+    # Classes in brackets
 
-    def _named_class(self) -> Item | None:
-        """`[:alpha:]` or `[:^alpha:]` from here."""
+    def _class(self) -> None:
+        begin = kept_from = self.at
+        self.at += 1
+        negated = self.pattern.startswith("^", self.at)
+        self.at += negated
+        size, first = 1, True  # a ] that comes first is a plain character
+        held: set[str] = set()
+        while first or not self.pattern.startswith("]", self.at):
+            first = False
+            if self.pattern.startswith(("\\p", "\\P"), self.at):
+                self.written.append(self.pattern[kept_from : self.at])
+                found = self._unicode_class()
+                self.written.append(found.within_brackets)
+                kept_from = self.at
+                size += found.size
+                held.add("")
+            elif self._named_class():
+                size += _RANGE_SIZE
+                held.add("")
+            else:
+                low, high = self._range(begin)
+                size += self._range_size(low, high)
+                held.update((low, high) if low == high else ("",))
+        self.at += 1
+        rewritten = None if negated or self.fold else _THREE_CASES.get(frozenset(held))
+        self.written.append(rewritten or self.pattern[kept_from : self.at])
+        self.groups[-1].add(_Part(_RANGE_SIZE + 2 * size if negated else size))
+
+    def _named_class(self) -> bool:
+        """Step over `\\d`, `[:alpha:]` or `[:^alpha:]`, if one is here."""
+        if self.pattern.startswith("\\", self.at) and self.pattern[self.at + 1 : self.at + 2] in _PERL_CLASSES:
+            self.at += 2
+            return True
         if not self.pattern.startswith("[:", self.at):
-            return None
+            return False
         end = self.pattern.find(":]", self.at + 2) + 2
         if end < 2:
-            return None
-        name = self.pattern[self.at + 2 : end - 2]
-        ranges = POSIX_CLASSES.get(name.removeprefix("^"))
-        if ranges is None:
+            return False
+        if self.pattern[self.at + 2 : end - 2].removeprefix("^") not in _POSIX_CLASSES:
             raise RegexError("invalid character class range", self.pattern[self.at : end])
         self.at = end
-        return ranges_item(ranges, negated=name.startswith("^"), fold=self.flags.fold)
+        return True
 
-    def _range(self, class_begin: int) -> tuple[int, int]:
+    def _range(self, class_begin: int) -> tuple[str, str]:
+        """Step over a character or a range."""
         begin = self.at
         low = high = self._class_character(class_begin)
         if self.pattern.startswith("-", self.at) and self.pattern[self.at + 1 : self.at + 2] not in ("", "]"):
@@ -454,7 +400,14 @@ class _Parser:
             high = self._class_character(class_begin)
         if high < low:
             raise RegexError("invalid character class range", self.pattern[begin : self.at])
-        return ord(low), ord(high)
+        return low, high
+
+    def _range_size(self, low: str, high: str) -> int:
+        if high.isascii():
+            return _RANGE_SIZE if self.fold else _ASCII_SIZE
+        if low == high:
+            return _CHARACTER_SIZE
+        return _FOLDED_RANGE_SIZE if self.fold else _RANGE_SIZE
 
     def _class_character(self, class_begin: int) -> str:
         if self.at >= len(self.pattern):
@@ -465,18 +418,14 @@ class _Parser:
         return self.pattern[self.at - 1]
 
 
-_ANY: Final = CharacterSet((), negated=True)
-_ANY_BUT_NEWLINE: Final = CharacterSet((ranges_item(((10, 10),)),), negated=True)
-_CONTROL_ESCAPES: Final = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-_HEX: Final = "0123456789abcdefABCDEF"
+def _count(digits: str) -> int:
+    """The number; too large ones are given as just too large."""
+    return int(digits) if len(digits) <= len(str(MAX_COUNT)) else MAX_COUNT + 1
 
 
-def _merged(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """The same code points as ranges in rising order that neither overlap nor touch."""
-    merged: list[tuple[int, int]] = []
-    for low, high in sorted(ranges):
-        if merged and low <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
-        else:
-            merged.append((low, high))
-    return tuple(merged)
+def _repeated(part: _Part, low: int, high: int | None, *, counted: bool) -> _Part:
+    """The part with its repetition: `x{2,}` is xx+, `x{2,4}` is xx(x(x)?)?."""
+    most = low if high is None else high
+    copies = part.copies if not counted or (most == 0 and high is None) else part.copies * most
+    size = part.size * max(low, 1) + 2 if high is None else part.size * high + high - low
+    return _Part(max(1, size), max(1, copies), part.height + 1)

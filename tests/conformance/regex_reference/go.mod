@@ -1,0 +1,3 @@
+module regex-reference
+
+go 1.26
