@@ -1,4 +1,4 @@
-"""Writes the least shared object that a loader would recognise: for trees of driver files."""
+"""Writes the least shared object that a loader, and a reader of its sections, would recognise: for trees of drivers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ def library(soname: str | None, machine: int = 62) -> bytes:
     dynamic = b"".join(struct.pack("<qQ", *entry) for entry in entries)
     size = dynamic_at + len(dynamic)
     header = struct.pack(
-        "<4s5B7xHHIQQQIHHHHHH", b"\x7fELF", 2, 1, 1, 0, 0, 3, machine, 1, 0, 64, 0, 0, 64, 56, 2, 0, 0, 0
+        "<4s5B7xHHIQQQIHHHHHH", b"\x7fELF", 2, 1, 1, 0, 0, 3, machine, 1, 0, 64, size, 0, 64, 56, 2, 64, 3, 1
     )
+    texts = struct.pack("<IIQQQQIIQQ", 0, 3, 2, base + _HEAD, _HEAD, len(strings), 0, 0, 1, 0)
+    table = struct.pack("<IIQQQQIIQQ", 0, 6, 3, base + dynamic_at, dynamic_at, len(dynamic), 1, 0, 8, 16)
     load = struct.pack("<IIQQQQQQ", 1, 5, 0, base, base, size, size, 0x1000)
     dynamic_segment = struct.pack(
         "<IIQQQQQQ", 2, 6, dynamic_at, base + dynamic_at, base + dynamic_at, len(dynamic), len(dynamic), 8
     )
-    return header + load + dynamic_segment + strings + dynamic
+    return header + load + dynamic_segment + strings + dynamic + bytes(64) + texts + table
