@@ -1,15 +1,21 @@
 """Kubernetes objects as they stand on the wire, cut down to the fields that we read.
 
 Decoding drops every other field, so these types must never be written back as a whole: writers send patches.
-Where an unknown field would change the meaning (the spec of a claim, opaque configs) the raw document is kept and
-read strictly elsewhere (allocation.structured.claims). Field names are those of the API in snake case.
+Where an unknown field would change the meaning (the spec of a claim) the raw document is kept and read strictly
+elsewhere (allocation.structured.claims). What belongs to some driver alone, opaque parameters first of all, stays JSON
+text: it may be nested as deep as its author likes. Field names are those of the API in snake case.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 import msgspec
+
+from dracaena.api.json_text import put_back, set_apart
+
+K = TypeVar("K", bound="KubeObject")
 
 
 class Wire(msgspec.Struct, frozen=True, rename="camel", gc=False, omit_defaults=True):
@@ -42,6 +48,14 @@ class ObjectMeta(Wire, frozen=True):
     owner_references: list[OwnerReference] = []
 
 
+AsSent = Callable[[msgspec.Raw], msgspec.Raw]
+
+
+def _copied(raw: msgspec.Raw) -> msgspec.Raw:
+    """A raw value is a view of all the bytes that were decoded: without a copy it would keep them in memory."""
+    return raw.copy()
+
+
 class KubeObject(Wire, frozen=True):
     """An object that the API serves by itself. `resource` is the path below the API root, `api_version` its group."""
 
@@ -49,8 +63,31 @@ class KubeObject(Wire, frozen=True):
     RESOURCE: ClassVar[str]
     KIND: ClassVar[str]
     NAMESPACED: ClassVar[bool] = True
+    APART: ClassVar[tuple[str, ...]] = ("managedFields",)
+    """Members that hold what authors nest and spell as they like; the rest has the bounds of the API."""
 
     metadata: ObjectMeta
+
+    @classmethod
+    def from_json(cls, text: bytes | msgspec.Raw) -> Self:
+        """Decode one object as the server sent it, and let go of `text`. Cost: O(bytes).
+
+        What the decoder cannot pass over, because it is nested too deep or holds half a surrogate pair, is set apart if
+        the API leaves it to its author. Raises msgspec.DecodeError, UnicodeDecodeError, RecursionError and whatever
+        else an object leads to that is not of the API's shape: who reads many catches Exception around each.
+        """
+        try:
+            return cls._from_json(text, _copied)
+        except Exception:
+            left, taken = set_apart(bytes(text), cls.APART)
+            if not taken:
+                raise
+        return cls._from_json(left, lambda raw: msgspec.Raw(put_back(bytes(raw), cls.APART, taken)))
+
+    @classmethod
+    def _from_json(cls, text: bytes | msgspec.Raw, as_sent: AsSent) -> Self:
+        """Decode; `as_sent` returns what stood at the place of a raw value, in bytes of its own."""
+        return msgspec.json.decode(text, type=cls)
 
     @property
     def key(self) -> str:
@@ -364,6 +401,46 @@ class ResourceSlice(KubeObject, frozen=True):
     spec: ResourceSliceSpec
 
 
+NO_PARAMETERS: Final = msgspec.Raw(b"{}")
+
+PARAMETERS: Final = ("config", "*", "opaque", "parameters")
+"""Where opaque parameters stand in the spec of a class and in the devices of a claim; `*` is each entry of a list."""
+
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ENTRIES: Final = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def left_out(index: int) -> msgspec.Raw:
+    """Return what stands for parameters that were not kept: those of this entry of spec.devices.config of the claim.
+
+    It is a list, where the API has objects only.
+    """
+    return msgspec.Raw(b"[%d]" % index)
+
+
+def index_left_out(parameters: msgspec.Raw) -> int | None:
+    """Return the entry of spec.devices.config whose parameters were not kept; None where they are there."""
+    text = bytes(parameters)
+    return int(text[1:-1]) if text.startswith(b"[") and text[1:-1].isdigit() else None
+
+
+def _all_but(path: Sequence[str], text: msgspec.Raw, as_sent: AsSent) -> Any:
+    """Decode a document whose values at a path stay as they were sent. What has another form is decoded whole."""
+    if not path:
+        return as_sent(text)
+    step, *rest = path
+    try:
+        if step == "*":
+            return [_all_but(rest, entry, as_sent) for entry in _ENTRIES.decode(text)]
+        members = _MEMBERS.decode(text)
+    except msgspec.ValidationError:
+        return msgspec.json.decode(text)
+    return {
+        name: _all_but(rest, value, as_sent) if name == step else msgspec.json.decode(value)
+        for name, value in members.items()
+    }
+
+
 class DeviceResult(Wire, frozen=True):
     """status.allocation.devices.results[]. `request` is `request` or `request/subrequest`."""
 
@@ -380,10 +457,10 @@ class DeviceResult(Wire, frozen=True):
 
 
 class OpaqueConfig(Wire, frozen=True):
-    """opaque: parameters are for the named driver; a JSON object."""
+    """opaque: parameters are for the named driver; the text of a JSON object."""
 
     driver: str
-    parameters: dict[str, Any] = {}
+    parameters: msgspec.Raw = NO_PARAMETERS
 
 
 class AllocationConfig(Wire, frozen=True):
@@ -419,22 +496,65 @@ class ConsumerReference(Wire, frozen=True):
 
 
 class ResourceClaimStatus(Wire, frozen=True):
-    """status of a claim. `devices` stay raw documents: those of other drivers are written back as they are."""
+    """status of a claim. `devices` stay JSON text: those of other drivers are written back as they are."""
 
     allocation: AllocationResult | None = None
     reserved_for: list[ConsumerReference] = []
-    devices: list[dict[str, Any]] = []
+    devices: list[msgspec.Raw] = []
 
 
 class ResourceClaim(KubeObject, frozen=True):
-    """A claim. `spec` stays the raw document: allocation.structured.claims reads it strictly."""
+    """A claim. `spec` stays the raw document, with opaque parameters as text in it (msgspec.Raw):
+    allocation.structured.claims reads it strictly.
+    """
 
     API_VERSION: ClassVar[str] = "resource.k8s.io/v1"
     RESOURCE: ClassVar[str] = "resourceclaims"
     KIND: ClassVar[str] = "ResourceClaim"
+    APART: ClassVar[tuple[str, ...]] = ("managedFields", "parameters", "data")
 
     spec: dict[str, Any] = {}
     status: ResourceClaimStatus = ResourceClaimStatus()
+
+    @classmethod
+    def _from_json(cls, text: bytes | msgspec.Raw, as_sent: AsSent) -> ResourceClaim:
+        read = _SPEC_AND_STATUS.decode(text)
+        spec = _object_but(("devices", *PARAMETERS), read.spec, as_sent)
+        return cls(metadata=read.metadata, spec=spec, status=_status_as_sent(read.status, as_sent))
+
+
+class _SpecAndStatus(Wire, frozen=True):
+    """A claim whose spec is not looked into yet."""
+
+    metadata: ObjectMeta
+    spec: msgspec.Raw = NO_PARAMETERS
+    status: ResourceClaimStatus = ResourceClaimStatus()
+
+
+_SPEC_AND_STATUS: Final = msgspec.json.Decoder(_SpecAndStatus)
+
+
+def _object_but(path: Sequence[str], text: msgspec.Raw, as_sent: AsSent) -> dict[str, Any]:
+    document = _all_but(path, text, as_sent)
+    if not isinstance(document, dict):
+        raise msgspec.ValidationError(f"Expected `object`, got `{type(document).__name__}` - at `$.spec`")
+    return document
+
+
+def _status_as_sent(status: ResourceClaimStatus, as_sent: AsSent) -> ResourceClaimStatus:
+    replace = msgspec.structs.replace
+    allocation = status.allocation
+    if allocation is not None and allocation.devices.config:
+        config = [
+            entry
+            if entry.opaque is None
+            else replace(entry, opaque=replace(entry.opaque, parameters=as_sent(entry.opaque.parameters)))
+            for entry in allocation.devices.config
+        ]
+        allocation = replace(allocation, devices=replace(allocation.devices, config=config))
+    elif not status.devices:
+        return status
+    return replace(status, allocation=allocation, devices=list(map(as_sent, status.devices)))
 
 
 class ResourceClaimTemplateSpec(Wire, frozen=True):
@@ -450,19 +570,42 @@ class ResourceClaimTemplate(KubeObject, frozen=True):
     API_VERSION: ClassVar[str] = "resource.k8s.io/v1"
     RESOURCE: ClassVar[str] = "resourceclaimtemplates"
     KIND: ClassVar[str] = "ResourceClaimTemplate"
+    APART: ClassVar[tuple[str, ...]] = ("managedFields", "parameters")
 
     spec: ResourceClaimTemplateSpec
 
+    @classmethod
+    def _from_json(cls, text: bytes | msgspec.Raw, as_sent: AsSent) -> ResourceClaimTemplate:
+        read = _ONLY_SPEC.decode(text)
+        document = _object_but(("spec", "devices", *PARAMETERS), read.spec, as_sent)
+        return cls(metadata=read.metadata, spec=msgspec.convert(document, ResourceClaimTemplateSpec))
+
 
 class DeviceClass(KubeObject, frozen=True):
-    """A class of devices. `spec` stays the raw document, as in a claim."""
+    """A class of devices. `spec` stays the raw document, as in a claim: parameters are text."""
 
     API_VERSION: ClassVar[str] = "resource.k8s.io/v1"
     RESOURCE: ClassVar[str] = "deviceclasses"
     KIND: ClassVar[str] = "DeviceClass"
     NAMESPACED: ClassVar[bool] = False
+    APART: ClassVar[tuple[str, ...]] = ("managedFields", "parameters")
 
     spec: dict[str, Any] = {}
+
+    @classmethod
+    def _from_json(cls, text: bytes | msgspec.Raw, as_sent: AsSent) -> DeviceClass:
+        read = _ONLY_SPEC.decode(text)
+        return cls(metadata=read.metadata, spec=_object_but(PARAMETERS, read.spec, as_sent))
+
+
+class _OnlySpec(Wire, frozen=True):
+    """An object whose spec is not looked into yet."""
+
+    metadata: ObjectMeta
+    spec: msgspec.Raw = NO_PARAMETERS
+
+
+_ONLY_SPEC: Final = msgspec.json.Decoder(_OnlySpec)
 
 
 class DeviceTaintSelector(Wire, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -102,8 +103,8 @@ def _decode(kind: type[T], manifest: Manifest) -> T:
     if kind.NAMESPACED and isinstance(meta, dict) and not meta.get("namespace"):
         document = {**document, "metadata": {**meta, "namespace": DEFAULT_NAMESPACE}}
     try:
-        item = msgspec.convert(document, kind)
-    except msgspec.ValidationError as error:
+        item = kind.from_json(json.dumps(document).encode())
+    except msgspec.DecodeError as error:
         raise _error(manifest, f"{kind.KIND} does not decode: {error}") from error
     _check_node_selector(manifest)
     return item

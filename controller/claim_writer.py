@@ -124,7 +124,7 @@ class ClaimWriter:
         """Return the allocated claim, or why it cannot be."""
         consumer = pod_reference(pod)
         for _ in range(MAX_ATTEMPTS):
-            document = allocation_document(entry, rfc3339(self._clock.now()))
+            document = allocation_document(entry, rfc3339(self._clock.now()), claim)
             try:
                 return self._claims.allocate(claim, document, consumer)
             except (ConflictError, InvalidError, NotFoundError) as error:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import msgspec
 import structlog
 
+from dracaena.api.go_json import encode_as_go
 from dracaena.api.objects import KubeObject
 from dracaena.kube.errors import UNDECODABLE, KubeError, error_for
 from dracaena.kube.transport import Stream, Transport
@@ -249,21 +250,6 @@ class KubeClient:
             return self._transport.request(method, path, query=query, body=body, content_type=content_type)
 
 
-_ESCAPED_BY_GO = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
-
-
-def encode_as_go(document: Mapping[str, Any]) -> bytes:
-    """Return compact JSON in the form that the server itself writes: sorted keys, and `<`, `>`, `&` escaped.
-
-    kube-apiserver stores opaque parameters as the bytes that came and writes them anew at each patch. In any other form
-    a later patch of the object, by whomever, counts as a change of an immutable field.
-    """
-    text = msgspec.json.encode(document, order="sorted").decode()
-    for character, escape in _ESCAPED_BY_GO.items():
-        text = text.replace(character, escape)  # these stand in strings only, so the document stays the same
-    return text.encode()
-
-
 def _path(kind: type[KubeObject], namespace: str, name: str = "", subresource: str = "") -> str:
     root = "/apis/" if "/" in kind.API_VERSION else "/api/"
     scope = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
@@ -283,6 +269,8 @@ def _one(kind: type[T], body: bytes) -> T:
 def _parse(shape: type[A], raw: bytes | msgspec.Raw, call: str) -> A:
     """Decode what the server must have sent whole; anything else is a KubeError like no answer at all."""
     try:
+        if issubclass(shape, KubeObject):
+            return shape.from_json(raw)
         return msgspec.json.decode(raw, type=shape)
     except UNDECODABLE as error:
         raise KubeError(call, None, "", f"the answer does not decode: {error}") from error
@@ -291,7 +279,7 @@ def _parse(shape: type[A], raw: bytes | msgspec.Raw, call: str) -> A:
 def _decode(kind: type[T], raw: msgspec.Raw) -> T | None:
     """Decode one object of many; one that is not of the API's shape is named in the log and left out."""
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return kind.from_json(raw)
     except UNDECODABLE as error:
         log.warning("object does not decode, left out", kind=kind.KIND, problem=str(error), start=bytes(raw)[:200])
         return None

@@ -6,6 +6,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+import msgspec
+
 from dracaena.api.errors import PermanentError
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes
@@ -28,7 +30,7 @@ class ClaimReader(Protocol):
 class ClaimStatusWriter(Protocol):
     """Writes status.devices of claims."""
 
-    def set_devices(self, claim: ResourceClaim, devices: Sequence[Mapping[str, Any]]) -> None:
+    def set_devices(self, claim: ResourceClaim, devices: Sequence[msgspec.Raw | Mapping[str, Any]]) -> None:
         """Set the list of a claim that is as it was read.
 
         Raises PermanentError when the API server refuses it as such, TemporaryError for all else, also when the claim

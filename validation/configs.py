@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from dracaena.api.config.v1alpha1 import ConfigError, decode_config
+from dracaena.api.config.v1alpha1 import ConfigError, UnreadableTextError, decode_config
 from dracaena.validation.field import Field, Fields
 from dracaena.validation.findings import Path
 from dracaena.validation.syntax import DRIVER_NAME
@@ -38,29 +38,36 @@ def check_config(config: Fields, driver: str) -> None:
 
 
 def _check_size(parameters: Field) -> bool:
-    try:
-        text = json.dumps(parameters.value, separators=(",", ":"), ensure_ascii=False, default=str)
-    except RecursionError:
-        _refuse_depth(parameters)
-        return False
-    size = len(text.encode("utf-8", "replace"))
+    size = _json_bytes(parameters.value)
     if size > MOST_PARAMETER_BYTES:
         parameters.error(f"parameters of {size} bytes", f"at most {MOST_PARAMETER_BYTES >> 10} KiB")
         return False
     return True
 
 
+def _json_bytes(value: Any) -> int:
+    """Return the length of a value as JSON without blanks, however deep it is."""
+    size, waiting = 0, [value]
+    while waiting:
+        part = waiting.pop()
+        if not isinstance(part, dict | list):
+            size += len(json.dumps(part, ensure_ascii=False, default=str).encode("utf-8", "replace"))
+            continue
+        size += 2 + max(0, len(part) - 1)
+        if isinstance(part, dict):
+            size += len(part)
+            waiting += map(str, part)
+        waiting += part.values() if isinstance(part, dict) else part
+    return size
+
+
 def _check_own(parameters: Field) -> None:
     try:
         decode_config(parameters.value)
+    except UnreadableTextError as error:
+        parameters.error(f"not understood by the driver: {error.seen}", error.expected)
     except ConfigError as error:
         _at(parameters, _steps(error.path), error.seen).error("not understood by the driver", error.expected)
-    except RecursionError:
-        _refuse_depth(parameters)
-
-
-def _refuse_depth(parameters: Field) -> None:
-    parameters.error("nested too deep", "an object that can be read")
 
 
 def _steps(json_path: str) -> Path:

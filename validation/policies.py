@@ -90,7 +90,7 @@ def _policies(spec: Any, driver: str, names: tuple[str, str] | None = None) -> t
 def _decoded(parameters: Mapping[str, Any]) -> Iterator[TopologyPolicy]:
     try:
         config = decode_config(parameters)
-    except (ConfigError, RecursionError):
+    except ConfigError:
         return
     if isinstance(config, TopologyPolicy):
         yield config

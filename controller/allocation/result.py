@@ -11,7 +11,8 @@ import msgspec
 
 from dracaena.api.decision import Decision, part_in_words
 from dracaena.api.decision import RunnerUp as RunnerUpDocument
-from dracaena.api.objects import AllocationResult, DeviceResult, ResourceClaim
+from dracaena.api.go_json import as_go_writes
+from dracaena.api.objects import AllocationConfig, AllocationResult, DeviceResult, ResourceClaim, index_left_out
 from dracaena.controller.allocation.answers import Answer
 from dracaena.controller.allocation.box import ordinals_of
 from dracaena.controller.allocation.choices import Choice
@@ -168,7 +169,7 @@ def planned_allocation(
             ClaimAllocation(
                 demand.claim,
                 tuple(allocated.devices.results),
-                tuple(msgspec.to_builtins(config) for config in allocated.devices.config),
+                tuple(map(_config_document, allocated.devices.config)),
                 allocated.node_selector,
             )
             for demand, allocated in zip(claims, allocations, strict=True)
@@ -177,18 +178,40 @@ def planned_allocation(
     )
 
 
-def allocation_document(claim: ClaimAllocation, timestamp: str) -> dict[str, Any]:
-    """Return status.allocation of one claim. `timestamp` is RFC 3339 in UTC, whole seconds.
+def _config_document(config: AllocationConfig) -> Mapping[str, Any]:
+    opaque = config.opaque
+    return {
+        "source": config.source,
+        **({"requests": config.requests} if config.requests else {}),
+        **({} if opaque is None else {"opaque": {"driver": opaque.driver, "parameters": opaque.parameters}}),
+    }
+
+
+def allocation_document(claim: ClaimAllocation, timestamp: str, whole: ResourceClaim) -> dict[str, Any]:
+    """Return status.allocation of one claim. `timestamp` is RFC 3339 in UTC, whole seconds. `whole` is the claim as the
+    server answers: it has the parameters that were not kept, and its spec never changes.
 
     The timestamp is no ornament: without it kube-scheduler cannot reserve the claim for a second pod (1.36).
     """
     devices: dict[str, Any] = {"results": [msgspec.to_builtins(result) for result in claim.results]}
     if claim.configs:
-        devices["config"] = [dict(config) for config in claim.configs]
+        devices["config"] = [_whole_config(config, whole) for config in claim.configs]
     document: dict[str, Any] = {"devices": devices, "allocationTimestamp": timestamp}
     if claim.node_selector is not None:
         document["nodeSelector"] = dict(claim.node_selector)
     return document
+
+
+def _whole_config(config: Mapping[str, Any], claim: ResourceClaim) -> dict[str, Any]:
+    """Return a config with the parameters that it stands for."""
+    if "opaque" not in config:
+        return dict(config)
+    parameters = config["opaque"]["parameters"]
+    if config["source"] == "FromClass":
+        parameters = as_go_writes(parameters)  # those of a claim are in this form, or it could not have been marked
+    elif (index := index_left_out(parameters)) is not None:
+        parameters = claim.spec["devices"]["config"][index]["opaque"]["parameters"]
+    return {**config, "opaque": {**config["opaque"], "parameters": parameters}}
 
 
 def decision_of(allocation: Allocation, claim: ClaimAllocation) -> Decision:
@@ -209,8 +232,10 @@ def decision_of(allocation: Allocation, claim: ClaimAllocation) -> Decision:
 
 def allocated_claim(allocation: Allocation, claim: ClaimAllocation, timestamp: str) -> ResourceClaim:
     """Return the claim as it is once the decision is written."""
-    document = allocation_document(claim, timestamp)
-    status = msgspec.structs.replace(claim.claim.status, allocation=msgspec.convert(document, AllocationResult))
+    document = msgspec.json.encode(allocation_document(claim, timestamp, claim.claim))
+    status = msgspec.structs.replace(
+        claim.claim.status, allocation=msgspec.json.decode(document, type=AllocationResult)
+    )
     return msgspec.structs.replace(claim.claim, status=status)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from dracaena.api.errors import PermanentError
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.kube.client import KubeClient
@@ -31,7 +33,7 @@ class KubeClaims:
             )
         return claim
 
-    def set_devices(self, claim: ResourceClaim, devices: Sequence[Mapping[str, Any]]) -> None:
+    def set_devices(self, claim: ResourceClaim, devices: Sequence[msgspec.Raw | Mapping[str, Any]]) -> None:
         """See ClaimStatusWriter. The version in the patch keeps entries that came since the claim was read."""
         meta = claim.metadata
         patch = {

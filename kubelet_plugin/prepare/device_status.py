@@ -9,24 +9,39 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from dracaena.api.json_text import deeper_than, set_apart
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, PreparedDevice
 
 
 def with_our_devices(
-    entries: Sequence[Mapping[str, Any]], prepared: PreparedClaim, driver: str
-) -> list[Mapping[str, Any]] | None:
+    entries: Sequence[msgspec.Raw], prepared: PreparedClaim, driver: str
+) -> list[msgspec.Raw | Mapping[str, Any]] | None:
     """Return status.devices with the entries of a claim's devices as they should be; None: they are so already.
 
     Entries of other drivers, and of ours for devices of other nodes, stay as they are and where they are. Of our own
     only `data` is set: conditions and network data may be somebody else's.
     """
     wanted = {_key(entry): entry for entry in (_entry(device, driver) for device in prepared.devices)}
-    merged: list[Mapping[str, Any]] = []
+    merged: list[msgspec.Raw | Mapping[str, Any]] = []
     for entry in entries:
-        ours = wanted.pop(_key(entry), None)
-        merged.append(entry if ours is None else {**entry, "data": ours["data"]})
-    merged.extend(wanted.values())
-    return None if merged == list(entries) else merged
+        # `data` is its driver's alone, as deep as it likes, and the name of nothing else in an entry.
+        left, data = set_apart(bytes(entry), ["data"])
+        fields = msgspec.json.decode(left, type=dict[str, Any])
+        ours = wanted.pop(_key(fields), None)
+        merged.append(entry if ours is None or _is(data, ours["data"]) else {**fields, "data": ours["data"]})
+    changed = bool(wanted) or any(not isinstance(entry, msgspec.Raw) for entry in merged)
+    return [*merged, *wanted.values()] if changed else None
+
+
+def _is(texts: Sequence[bytes], wanted: Mapping[str, Any]) -> bool:
+    if len(texts) != 1 or deeper_than(texts[0], 1):
+        return False
+    try:
+        return bool(msgspec.json.decode(texts[0]) == wanted)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
 
 
 def _key(entry: Mapping[str, Any]) -> tuple[Any, ...]:

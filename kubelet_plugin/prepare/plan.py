@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Gpu
 from dracaena.api.mig import MigDevice
@@ -16,7 +18,7 @@ from dracaena.api.objects import AllocationConfig, AllocationResult, DeviceAttri
 NO_MINOR = -1
 """Minor of a GPU that was never seen: a container can have no node of it from us."""
 
-DecodeConfig = Callable[[Mapping[str, object]], object]
+DecodeConfig = Callable[[msgspec.Raw], object]
 """Reads the opaque parameters of one config entry; raises BadInputError naming what is wrong."""
 
 _MIG_NAME = re.compile("mig-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-.+")

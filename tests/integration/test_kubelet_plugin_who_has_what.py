@@ -35,6 +35,11 @@ def world(server: ApiGround) -> Iterator[World]:
         yield World(server, folder)
 
 
+def entry_of(text: msgspec.Raw) -> dict[str, Any]:
+    """An entry of status.devices."""
+    return msgspec.json.decode(text, type=dict[str, Any])
+
+
 def started(world: World, **settings: Any) -> Program:
     program = Program(world.settings(**settings), registry=CollectorRegistry())
     program.start()
@@ -68,11 +73,11 @@ def claim_with_nic(world: World, gpu: int) -> ResourceClaim:
 
 def test_the_claim_says_which_gpu_it_has_and_keeps_the_entry_of_another_driver(world: World, plugin: Program) -> None:
     claim = claim_with_nic(world, 2)
-    (nic,) = claim.status.devices
+    (nic,) = map(entry_of, claim.status.devices)
     assert world.prepare(claim)[claim.metadata.uid].error == ""
 
     def devices() -> list[dict[str, Any]]:
-        return world.client.get(ResourceClaim, "both", namespace="default").status.devices
+        return list(map(entry_of, world.client.get(ResourceClaim, "both", namespace="default").status.devices))
 
     wait_for(lambda: len(devices()) == 2, "our entry is there")
     gpu = read_machine(MACHINE).gpus[2]
@@ -87,7 +92,7 @@ def test_an_entry_that_came_since_the_claim_was_read_is_never_overwritten(world:
     read = claim_with_nic(world, 2)
     claims = KubeClaims(world.client)
     condition = {"type": "Ready", "status": "True", "reason": "Up", "message": "", "lastTransitionTime": MOMENT}
-    nic = {**read.status.devices[0], "conditions": [condition]}
+    nic = {**entry_of(read.status.devices[0]), "conditions": [condition]}
     world.client.merge_patch(
         ResourceClaim, "both", {"status": {"devices": [nic]}}, namespace="default", subresource="status"
     )
@@ -95,10 +100,10 @@ def test_an_entry_that_came_since_the_claim_was_read_is_never_overwritten(world:
     with pytest.raises(ConflictError):
         claims.set_devices(read, [*read.status.devices, ours])
     now = world.client.get(ResourceClaim, "both", namespace="default")
-    assert now.status.devices[0]["conditions"] == [condition]
+    assert entry_of(now.status.devices[0])["conditions"] == [condition]
     claims.set_devices(now, [*now.status.devices, ours])
     after = world.client.get(ResourceClaim, "both", namespace="default").status.devices
-    assert [entry["driver"] for entry in after] == [NIC, DRIVER]
+    assert [entry_of(entry)["driver"] for entry in after] == [NIC, DRIVER]
     assert after[0] == now.status.devices[0]
 
 

@@ -122,7 +122,8 @@ def own_config(parameters: dict[str, Any], *requests: str) -> dict[str, Any]:
 def allocated(base: ResourceClaim, document: dict[str, Any], *consumers: Pod, **meta: Any) -> ResourceClaim:
     """The claim with a status.allocation document, reserved for pods."""
     reserved = [ConsumerReference("pods", pod.metadata.name, pod.metadata.uid) for pod in consumers]
-    status = ResourceClaimStatus(allocation=msgspec.convert(document, AllocationResult), reserved_for=reserved)
+    allocation = msgspec.json.decode(msgspec.json.encode(document), type=AllocationResult)
+    status = ResourceClaimStatus(allocation=allocation, reserved_for=reserved)
     metadata = msgspec.structs.replace(base.metadata, **meta)
     return msgspec.structs.replace(base, metadata=metadata, status=status)
 

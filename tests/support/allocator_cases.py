@@ -101,7 +101,7 @@ def answer(case: Document, selectors: Selectors) -> dict[str, Any]:
     allocations = allocation_results(problem, outcome, repeat(SHARE_ID))
     if isinstance(allocations, NeedsPerson):
         return {"error": str(allocations)}
-    return {"results": [msgspec.to_builtins(allocation) for allocation in allocations]}
+    return {"results": [msgspec.json.decode(msgspec.json.encode(allocation)) for allocation in allocations]}
 
 
 def difference(case: Document, given: Document) -> str:

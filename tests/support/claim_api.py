@@ -84,7 +84,7 @@ class FakeClaims:
     def allocate(
         self, claim: ResourceClaim, allocation: Mapping[str, Any], reserved_for: ConsumerReference
     ) -> ResourceClaim:
-        typed = msgspec.convert(allocation, AllocationResult)
+        typed = msgspec.json.decode(msgspec.json.encode(allocation), type=AllocationResult)
 
         def change(stored: ResourceClaim) -> ResourceClaim:
             assert stored.status.allocation is None, "status.allocation is immutable"

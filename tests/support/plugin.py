@@ -81,7 +81,7 @@ def claim_of(
     status: dict[str, Any] = {} if allocated is None else {"allocation": {"devices": allocated}}
     status["reservedFor"] = [{"resource": "pods", "name": n, "uid": u} for n, u in (reserved_for or {}).items()]
     metadata = {"name": name, "namespace": "default", "uid": uid or f"{name}-uid", "resourceVersion": "1"}
-    return msgspec.convert({"metadata": metadata, "spec": {}, "status": status}, ResourceClaim)
+    return ResourceClaim.from_json(msgspec.json.encode({"metadata": metadata, "spec": {}, "status": status}))
 
 
 def make_pod(
@@ -177,11 +177,13 @@ class FakeClaims:
             raise ClaimGoneError(f"claim {reference} is gone")
         return claim
 
-    def set_devices(self, claim: ResourceClaim, devices: Sequence[Mapping[str, Any]]) -> None:
+    def set_devices(self, claim: ResourceClaim, devices: Sequence[msgspec.Raw | Mapping[str, Any]]) -> None:
         if self.refusals:
             raise self.refusals.pop(0)
         self.status_writes.append(claim.key)
-        status = msgspec.structs.replace(claim.status, devices=[dict(device) for device in devices])
+        status = msgspec.structs.replace(
+            claim.status, devices=[msgspec.Raw(msgspec.json.encode(device)) for device in devices]
+        )
         self.put(msgspec.structs.replace(claim, status=status))
 
 

@@ -179,7 +179,7 @@ class World:
         assert isinstance(plan, Plan), plan
         results = allocation_results(problem, plan, (f"share-{number}" for number in count(1)))
         assert not isinstance(results, NeedsPerson), results
-        return [msgspec.to_builtins(result) for result in results]
+        return [msgspec.json.decode(msgspec.json.encode(result)) for result in results]
 
 
 def _body(count: int, device_class: str, fields: Mapping[str, Any]) -> Document:

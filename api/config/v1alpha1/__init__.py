@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dracaena.api.config.v1alpha1.decode import decode_config
-from dracaena.api.config.v1alpha1.errors import ConfigError
+from dracaena.api.config.v1alpha1.errors import ConfigError, UnreadableTextError
 from dracaena.api.config.v1alpha1.merge import merged
 from dracaena.api.config.v1alpha1.types import (
     API_VERSION,
@@ -32,6 +32,7 @@ __all__ = [
     "Objective",
     "Requirement",
     "TopologyPolicy",
+    "UnreadableTextError",
     "decode_config",
     "merged",
 ]

@@ -16,6 +16,22 @@ class ConfigError(BadInputError):
         self.expected = expected
 
 
+class UnreadableTextError(ConfigError):
+    """The parameters as a whole are too long, too deep, or no JSON object."""
+
+    def __init__(self, seen: str, expected: str) -> None:
+        super().__init__("$", _Words(seen), expected)
+
+
+class _Words(str):
+    """Says what a value is like, where it cannot be shown itself."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 def _short(value: object) -> str:
     """Show a value in a message: 80 characters are enough to recognise it."""
     text = "nothing" if value is None else repr(value)

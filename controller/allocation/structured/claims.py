@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from dracaena.api import objects
+from dracaena.api.go_json import encode_as_go
 from dracaena.api.objects import Toleration
 from dracaena.api.quantity import Quantity, parse_quantity
 from dracaena.controller.allocation.structured.documents import (
@@ -83,7 +84,8 @@ class Config:
     """One entry of spec.devices.config (claim) or spec.config (class)."""
 
     driver: str
-    parameters: Mapping[str, Any]
+    parameters: msgspec.Raw
+    """A JSON object as text, or objects.left_out() where a claim's were not kept."""
     requests: tuple[str, ...] = ()
     """`request` or `request/subrequest`; empty: all of the claim. Always empty in a class."""
 
@@ -292,9 +294,16 @@ def _config(entry: Any, path: str, known: tuple[str, ...]) -> Config:
     only(opaque, ("driver", "parameters"), f"{path}.opaque")
     return Config(
         driver=a_text(opaque.get("driver"), f"{path}.opaque.driver"),
-        parameters=an_object(opaque.get("parameters"), f"{path}.opaque.parameters"),
+        parameters=_parameters(opaque.get("parameters"), f"{path}.opaque.parameters"),
         requests=_names(config.get("requests"), f"{path}.requests"),
     )
+
+
+def _parameters(value: Any, path: str) -> msgspec.Raw:
+    if isinstance(value, msgspec.Raw):
+        return value
+    # The document was never text on the wire: it is from a manifest.
+    return msgspec.Raw(encode_as_go(an_object(value, path)))
 
 
 def _names(value: Any, path: str) -> tuple[str, ...]:

@@ -83,4 +83,4 @@ def _claim_configs(claim: ClaimPlan, *, repeated: bool) -> Iterator[AllocationCo
 
 
 def _config(source: str, config: Config, requests: list[str]) -> AllocationConfig:
-    return AllocationConfig(source, requests, OpaqueConfig(config.driver, dict(config.parameters)))
+    return AllocationConfig(source, requests, OpaqueConfig(config.driver, config.parameters))

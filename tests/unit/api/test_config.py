@@ -4,6 +4,7 @@ import json
 from importlib import resources
 from typing import Any
 
+import msgspec
 import pytest
 
 from dracaena.api.config.v1alpha1 import (
@@ -226,3 +227,44 @@ def test_policies_that_contradict_each_other_only_together_are_refused() -> None
     with pytest.raises(ConfigError, match="more than 0 together with requirement NVLink") as caught:
         merged([of_class], [of_claim])
     assert caught.value.path == "$.linkBandwidth.NVLink"
+
+
+def deep(levels: int) -> bytes:
+    return b'{"a":' + b"[" * (levels - 1) + b"]" * (levels - 1) + b"}"
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        (deep(33), "nested deeper than 32 levels"),
+        (deep(4_000), "nested deeper than 32 levels"),
+        (b'{"a":"' + b"x" * 70_000 + b'"}', "70008 bytes"),
+        (rb'{"a":"\ud800"}', "truncated"),
+        (b'{"a":"\xff"}', "can't decode byte 0xff"),
+        (b'{"a":1e999}', "Number out of range"),
+        (b"[]", "Expected `object`, got `array`"),
+        (b"", "Input data was truncated"),
+    ],
+)
+def test_text_that_is_no_config_is_named_and_nothing_is_raised_but_config_errors(text: bytes, seen: str) -> None:
+    with pytest.raises(ConfigError, match=r"^\$: ") as raised:
+        decode_config(msgspec.Raw(text))
+    assert seen in str(raised.value)
+
+
+def test_32_levels_are_read_and_judged_by_the_schema() -> None:
+    with pytest.raises(ConfigError, match=r"^\$\.apiVersion: nothing"):
+        decode_config(msgspec.Raw(deep(32)))
+
+
+def test_text_and_its_value_are_read_alike() -> None:
+    document = policy(requirement="PXB", minBandwidth=12.5)
+    assert decode_config(msgspec.Raw(json.dumps(document).encode())) == decode_config(document)
+
+
+def test_a_value_that_is_nested_too_deep_is_refused_like_its_text() -> None:
+    value: Any = 0
+    for _ in range(4_000):
+        value = [value]
+    with pytest.raises(ConfigError, match="nested deeper than 32 levels"):
+        decode_config(policy(requirement=value))

@@ -291,7 +291,7 @@ def test_a_tainted_device_is_left_out_unless_it_is_tolerated() -> None:
     tolerations = [{"key": "sick", "operator": "Exists"}]
     allocation = decide(inventory, claim("c", request(count=7, tolerations=tolerations)))
     assert isinstance(allocation, Allocation)
-    document = allocation_document(allocation.claims[0], "2026-01-01T00:00:00Z")
+    document = allocation_document(allocation.claims[0], "2026-01-01T00:00:00Z", allocation.claims[0].claim)
     assert document["devices"]["results"][0]["tolerations"] == tolerations
 
 
@@ -330,8 +330,8 @@ def test_the_document_is_what_the_api_wants() -> None:
     asked = claim("c", request("train", 2, "PIX"), request("infer", 1))
     allocation = decide(cluster({"n": SEVEN}), asked)
     assert isinstance(allocation, Allocation)
-    document = allocation_document(allocation.claims[0], "2026-01-01T00:00:00Z")
-    assert document == {
+    document = allocation_document(allocation.claims[0], "2026-01-01T00:00:00Z", allocation.claims[0].claim)
+    assert msgspec.json.decode(msgspec.json.encode(document)) == {
         "devices": {
             "results": [
                 {"request": name, "driver": DRIVER, "pool": "n", "device": device_name(SEVEN, ordinal)}

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from dracaena.api.config.v1alpha1 import Requirement
@@ -52,7 +53,7 @@ def test_configs_of_other_drivers_are_carried_and_not_read() -> None:
     foreign = {"opaque": {"driver": "other.example.com", "parameters": {"any": "thing"}}}
     demands = read_demands(DRIVER, CLASSES, [claim("c", request("a"), configs=[foreign])])
     assert not isinstance(demands, Refused)
-    assert configs_of(demands[0]) == ({"source": "FromClaim", **foreign},)
+    assert msgspec.json.decode(msgspec.json.encode(configs_of(demands[0]))) == [{"source": "FromClaim", **foreign}]
 
 
 def test_configs_of_classes_come_first_once_a_class_with_the_requests_that_use_it() -> None:

@@ -63,7 +63,7 @@ class SlowVersion:
                 continue
             spec = read_claim(asked)
             assert isinstance(spec, Claim)
-            policy = merged([], [decode_config(dict(entry.parameters)) for entry in spec.configs])  # type: ignore[misc]
+            policy = merged([], [decode_config(entry.parameters) for entry in spec.configs])  # type: ignore[misc]
             exact = [entry.alternatives[0] for entry in spec.requests]
             requests += [(entry.count, policy, entry.tolerations) for entry in exact]
         taints = dict(pool.kind.foreign_taints)

@@ -13,7 +13,7 @@ from kubernetes import config as official_config
 
 from dracaena.api.errors import BadInputError
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
-from dracaena.kube.client import KubeClient, encode_as_go
+from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import (
     AlreadyExistsError,
     ApiUnavailableError,
@@ -129,19 +129,6 @@ def test_patch_goes_to_the_subresource_as_a_merge_patch(tmp_path: Path) -> None:
     assert (request.method, request.path) == ("PATCH", "/apis/resource.k8s.io/v1/namespaces/ns/resourceclaims/a/status")
     assert request.headers["content-type"] == "application/merge-patch+json"
     assert json.loads(request.body) == {"status": {"allocation": None}}
-
-
-@pytest.mark.parametrize(
-    ("document", "body"),
-    [
-        ({"b": 1, "a": {"d": [1, 2], "c": None}}, b'{"a":{"c":null,"d":[1,2]},"b":1}'),
-        ({"text": "a < b > c & d \u2028"}, rb'{"text":"a \u003c b \u003e c \u0026 d \u2028"}'),
-        ({"text": "\\u003c stays"}, rb'{"text":"\\u003c stays"}'),
-    ],
-)
-def test_bodies_have_the_form_that_the_server_writes(document: dict[str, Any], body: bytes) -> None:
-    assert encode_as_go(document) == body
-    assert json.loads(body) == document
 
 
 def test_delete_sends_its_preconditions(tmp_path: Path) -> None:

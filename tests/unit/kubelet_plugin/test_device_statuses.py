@@ -31,8 +31,17 @@ def ours(number: int, **more: Any) -> dict[str, Any]:
     return {"driver": DRIVER, "pool": NODE, "device": device_name(number), "data": {"uuid": gpu_uuid(number), **more}}
 
 
+def raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+def plain(entries: Any) -> Any:
+    """Entries as values, whether they are text or not."""
+    return msgspec.json.decode(msgspec.json.encode(entries))
+
+
 def with_devices(claim: ResourceClaim, *devices: dict[str, Any]) -> ResourceClaim:
-    status = msgspec.structs.replace(claim.status, devices=list(devices))
+    status = msgspec.structs.replace(claim.status, devices=[raw(device) for device in devices])
     return msgspec.structs.replace(claim, status=status)
 
 
@@ -58,15 +67,29 @@ def test_entries_that_are_not_ours_stay_as_and_where_they_are() -> None:
     conditions = [{"type": "Ready", "status": "True"}]
     elsewhere = {**ours(5), "pool": "node-2"}
     stale = {**ours(0), "data": {"uuid": "GPU-old"}, "conditions": conditions}
-    merged = with_our_devices([stale, NIC, elsewhere], prepared_claim("claim", (0, 1)), DRIVER)
-    assert merged == [{**ours(0), "conditions": conditions}, NIC, elsewhere, ours(1)]
-    assert with_our_devices(merged, prepared_claim("claim", (0, 1)), DRIVER) is None
+    merged = with_our_devices([raw(stale), raw(NIC), raw(elsewhere)], prepared_claim("claim", (0, 1)), DRIVER)
+    assert plain(merged) == [{**ours(0), "conditions": conditions}, NIC, elsewhere, ours(1)]
+    assert with_our_devices([raw(entry) for entry in plain(merged)], prepared_claim("claim", (0, 1)), DRIVER) is None
+
+
+@pytest.mark.parametrize("data", [b'{"a":' + b"[" * 5_000 + b"]" * 5_000 + b"}", rb'{"a":"\ud800"}'])
+def test_data_of_others_is_never_read_and_written_back_as_it_is(data: bytes) -> None:
+    nic = msgspec.Raw(b'{"driver":"nic.example.com","pool":"p","device":"d","data":%s}' % data)
+    merged = with_our_devices([nic], prepared_claim(), DRIVER)
+    assert merged == [nic, ours(0)]
+
+
+def test_data_of_ours_that_cannot_be_read_is_written_anew() -> None:
+    text = msgspec.json.encode({**ours(0), "data": "X"}).replace(
+        b'"X"', b'{"uuid":' + b"[" * 5_000 + b"]" * 5_000 + b"}"
+    )
+    assert with_our_devices([msgspec.Raw(text)], prepared_claim(), DRIVER) == [ours(0)]
 
 
 def test_the_claim_says_which_gpus_it_has_and_is_written_once(tmp_path: Path) -> None:
     node = node_with(tmp_path, with_devices(CLAIM, NIC))
     node.assignments.reconcile()
-    assert node.claims.by_key[CLAIM.key].status.devices == [NIC, ours(0), ours(1)]
+    assert plain(node.claims.by_key[CLAIM.key].status.devices) == [NIC, ours(0), ours(1)]
     reads = node.claims.reads
     node.assignments.reconcile()
     assert (node.claims.status_writes, node.claims.reads) == ([CLAIM.key], reads)
@@ -120,4 +143,4 @@ def test_a_claim_prepared_anew_with_the_same_uid_is_written_anew(tmp_path: Path)
     node.claims.put(make_claim(devices=(2,), reserved_for={"pod": "pod-uid"}))
     node.state.prepare(reference_to(CLAIM))
     node.assignments.reconcile()
-    assert node.claims.by_key[CLAIM.key].status.devices == [ours(2)]
+    assert plain(node.claims.by_key[CLAIM.key].status.devices) == [ours(2)]

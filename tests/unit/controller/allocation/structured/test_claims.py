@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from dracaena.api.objects import DeviceClass as WireClass
@@ -66,7 +67,7 @@ def test_all_of_a_claim_is_read() -> None:
         Constraint("a.example/b", requests=frozenset({"gpus", "nic/fast"})),
         Constraint("a.example/c", distinct=True),
     )
-    assert claim.configs == (Config("d", {"x": 1}, ("gpus",)),)
+    assert claim.configs == (Config("d", msgspec.Raw(b'{"x":1}'), ("gpus",)),)
 
 
 def test_what_the_api_server_fills_in_is_filled_in() -> None:
@@ -186,7 +187,7 @@ def test_a_class_is_read() -> None:
         "extendedResourceName": "example.com/gpu",
     }
     found = read_class(WireClass(metadata=ObjectMeta(name="gpu"), spec=spec))
-    assert found == DeviceClass("gpu", ("a",), (Config("d", {}),))
+    assert found == DeviceClass("gpu", ("a",), (Config("d", msgspec.Raw(b"{}")),))
 
 
 @pytest.mark.parametrize("spec", [{"suitableNodes": {}}, {"selectors": [{}]}, {"config": [{"requests": ["a"]}]}])
