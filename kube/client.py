@@ -12,8 +12,10 @@ import msgspec
 import structlog
 
 from dracaena.api.go_json import encode_as_go
+from dracaena.api.json_text import elements, set_apart
 from dracaena.api.objects import KubeObject
-from dracaena.kube.errors import UNDECODABLE, KubeError, error_for
+from dracaena.kube.errors import KubeError, error_for
+from dracaena.kube.reading import Reader, Unread, name_of
 from dracaena.kube.transport import Stream, Transport
 
 T = TypeVar("T", bound=KubeObject)
@@ -24,6 +26,9 @@ WRITE_TIMEOUT_S = 10
 
 PAGE_SIZE = 500
 """Objects a list page: kubectl's own chunk size, about 3 MB of ResourceSlices."""
+
+PAGE_BYTES = 8 << 20
+"""Of a page that is longer fewer objects are asked for: an object may have 1.5 MB, and a page is in memory whole."""
 
 MERGE_PATCH = "application/merge-patch+json"
 
@@ -41,12 +46,16 @@ class _Raws(msgspec.Struct):
     items: list[msgspec.Raw] = []
 
 
-class _Named(msgspec.Struct):
-    class Meta(msgspec.Struct):
-        name: str
-        namespace: str = ""
+class _Metadata(msgspec.Struct):
+    """A list whose items were set apart."""
 
-    metadata: Meta
+    metadata: _Raws.Meta
+
+
+class _Typed(msgspec.Struct):
+    """An event whose object was set apart."""
+
+    type: str
 
 
 class _RawEvent(msgspec.Struct):
@@ -73,7 +82,7 @@ def _kinds(base: type[KubeObject]) -> Iterator[type[KubeObject]]:
 
 # msgspec looks into a type when it is first decoded, and two threads that do so at once crash the process (0.22.0).
 # Several caches begin in the same moment, so all types are looked into here, by the one thread that imports.
-for _shape in (*_kinds(KubeObject), _Raws, _Named, _RawEvent, _Versioned, _Status):
+for _shape in (*_kinds(KubeObject), _Raws, _Metadata, _Typed, _RawEvent, _Versioned, _Status):
     msgspec.json.Decoder(_shape)
 
 
@@ -83,8 +92,8 @@ class Listing(Generic[T]):
 
     items: tuple[T, ...]
     resource_version: str
-    undecodable: frozenset[str] = frozenset()
-    """Keys (`namespace/name` or `name`) of objects that are there and are not of the API's shape."""
+    unread: tuple[Unread[T], ...] = ()
+    """Objects that are there and cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +108,15 @@ class Change(Generic[T]):
     """One event of a watch. For a deletion `object` is the last state."""
 
     deleted: bool
-    object: T
+    object: T | Unread[T]
 
 
 class Watch(Generic[T]):
     """An open watch. Iterate in one thread; close() from any."""
 
-    def __init__(self, kind: type[T], stream: Stream, call: str) -> None:
+    def __init__(self, kind: type[T], reader: Reader[T], stream: Stream, call: str) -> None:
         self._kind = kind
+        self._reader = reader
         self._stream = stream
         self._call = call
 
@@ -116,7 +126,7 @@ class Watch(Generic[T]):
         Raises GoneError when the version is too old, another KubeError when the server or the connection fails.
         """
         for line in self._stream.lines():
-            event = _parse(_RawEvent, line, self._call)
+            event = _event(line, self._call)
             if event.type == "BOOKMARK":
                 bookmark = _parse(_Versioned, event.object, self._call)
                 yield Bookmark(bookmark.metadata.resource_version)
@@ -124,9 +134,7 @@ class Watch(Generic[T]):
                 status = _parse(_Status, event.object, self._call)
                 raise error_for(self._call, status.code, bytes(event.object))
             else:
-                decoded = _decode(self._kind, event.object)
-                if decoded is not None:
-                    yield Change(deleted=event.type == "DELETED", object=decoded)
+                yield Change(event.type == "DELETED", _read(self._reader, self._kind, event.object, self._call))
 
     def close(self) -> None:
         """End the watch; the iteration raises or stops."""
@@ -158,23 +166,44 @@ class KubeClient:
         return self._transport.request("GET", path)
 
     def list(
-        self, kind: type[T], *, namespace: str = "", field_selector: str = "", label_selector: str = ""
+        self,
+        kind: type[T],
+        *,
+        namespace: str = "",
+        field_selector: str = "",
+        label_selector: str = "",
+        reader: Reader[T] | None = None,
     ) -> Listing[T]:
-        """Read all objects, of one namespace or of all, in pages. One that does not decode is only named."""
-        query = _selectors(field_selector, label_selector) | {"limit": str(PAGE_SIZE)}
+        """Read all objects, of one namespace or of all, in pages. One that cannot be read is only named.
+
+        Without a reader, which whoever reads on and on has, each is named in the log.
+        In memory are what is kept of all objects, and one page as text: PAGE_BYTES, or one object if that is longer.
+        """
+        path, call = _path(kind, namespace), f"GET {_path(kind, namespace)}"
+        query = _selectors(field_selector, label_selector)
+        logs, reader = reader is None, reader or Reader()
         items: list[T] = []
-        undecodable: set[str] = set()
+        unread: list[Unread[T]] = []
+        size = PAGE_SIZE
         while True:
-            path = _path(kind, namespace)
-            page = _parse(_Raws, self._transport.request("GET", path, query=query), f"GET {path}")
+            most_bytes = PAGE_BYTES if size > 1 else None
+            text = self._transport.read(path, query=query | {"limit": str(size)}, most_bytes=most_bytes)
+            if text is None:
+                size = max(1, size // 8)
+                continue
+            if 2 * len(text) <= PAGE_BYTES:
+                size = min(2 * size, PAGE_SIZE)
+            page = _page(text, call)
             for raw in page.items:
-                item = _decode(kind, raw)
-                if item is None:
-                    undecodable.update(_key(raw))
+                item = _read(reader, kind, raw, call)
+                if isinstance(item, Unread):
+                    unread.append(item)
                 else:
                     items.append(item)
             if not page.metadata.continue_:
-                return Listing(tuple(items), page.metadata.resource_version, frozenset(undecodable))
+                for item in unread if logs else ():
+                    log.warning("cannot be read, left out", resource=kind.RESOURCE, object=item.key, reason=item.reason)
+                return Listing(tuple(items), page.metadata.resource_version, tuple(unread))
             query["continue"] = page.metadata.continue_
 
     def watch(
@@ -185,6 +214,7 @@ class KubeClient:
         timeout_s: int,
         read_timeout_s: float,
         field_selector: str = "",
+        reader: Reader[T] | None = None,
     ) -> Watch[T]:
         """Open a watch over all namespaces from a version; the server ends it after timeout_s."""
         path = _path(kind, "")
@@ -195,7 +225,7 @@ class KubeClient:
             "timeoutSeconds": str(timeout_s),
         }
         stream = self._transport.stream(path, query=query, read_timeout_s=read_timeout_s)
-        return Watch(kind, stream, f"WATCH {path}")
+        return Watch(kind, reader or Reader(), stream, f"WATCH {path}")
 
     def create(self, kind: type[T], document: Mapping[str, Any], *, namespace: str = "") -> T:
         """Create an object; apiVersion and kind are added."""
@@ -263,32 +293,51 @@ def _selectors(field_selector: str, label_selector: str) -> dict[str, str]:
 
 
 def _one(kind: type[T], body: bytes) -> T:
-    return _parse(kind, body, f"read {kind.KIND}")
+    call = f"read {kind.KIND}"
+    try:
+        return kind.from_json(body)
+    except Exception as error:  # whatever the object leads to: a writer has to know that the answer told nothing
+        raise _unreadable(call, error) from error
 
 
 def _parse(shape: type[A], raw: bytes | msgspec.Raw, call: str) -> A:
     """Decode what the server must have sent whole; anything else is a KubeError like no answer at all."""
     try:
-        if issubclass(shape, KubeObject):
-            return shape.from_json(raw)
         return msgspec.json.decode(raw, type=shape)
-    except UNDECODABLE as error:
-        raise KubeError(call, None, "", f"the answer does not decode: {error}") from error
+    except Exception as error:
+        raise _unreadable(call, error) from error
 
 
-def _decode(kind: type[T], raw: msgspec.Raw) -> T | None:
-    """Decode one object of many; one that is not of the API's shape is named in the log and left out."""
+def _page(text: bytes, call: str) -> _Raws:
+    """Decode a page of a list. One object may keep it from being decoded whole, by its depth for example."""
     try:
-        return kind.from_json(raw)
-    except UNDECODABLE as error:
-        log.warning("object does not decode, left out", kind=kind.KIND, problem=str(error), start=bytes(raw)[:200])
-        return None
+        return msgspec.json.decode(text, type=_Raws)
+    except Exception as error:
+        left, taken = set_apart(text, ["items"])
+        if len(taken) != 1:
+            raise _unreadable(call, error) from error
+    metadata = _parse(_Metadata, left, call).metadata
+    return _Raws(metadata, [msgspec.Raw(item) for item in elements(taken[0])])
 
 
-def _key(raw: msgspec.Raw) -> tuple[str, ...]:
-    """Return the key of an object that is otherwise unreadable, or nothing when even its name is."""
+def _event(line: bytes, call: str) -> _RawEvent:
+    """Decode an event of a watch, whatever its object is like."""
     try:
-        meta = msgspec.json.decode(raw, type=_Named).metadata
-    except UNDECODABLE:
-        return ()
-    return (f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name,)
+        return msgspec.json.decode(line, type=_RawEvent)
+    except Exception as error:
+        left, taken = set_apart(line, ["object"])
+        if len(taken) != 1:
+            raise _unreadable(call, error) from error
+    return _RawEvent(_parse(_Typed, left, call).type, msgspec.Raw(taken[0]))
+
+
+def _read(reader: Reader[T], kind: type[T], raw: msgspec.Raw, call: str) -> T | Unread[T]:
+    try:
+        return reader.read(kind, raw)
+    except Exception as error:  # from what should have stood in: to go on without this object would not be safe
+        name = name_of(bytes(raw)).name
+        raise KubeError(call, None, "", f"{kind.KIND} {name} cannot be read, nor what it holds: {error}") from error
+
+
+def _unreadable(call: str, error: Exception) -> KubeError:
+    return KubeError(call, None, "", f"the answer does not decode: {error}")

@@ -8,9 +8,6 @@ import msgspec
 
 from dracaena.api.errors import TemporaryError
 
-UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError)
-"""What msgspec raises for bytes that are no JSON of the expected shape; broken UTF-8 within a string is the second."""
-
 
 class KubeError(TemporaryError):
     """The API refused or did not answer. `status` is the HTTP status, None when there was no answer.
@@ -73,7 +70,7 @@ def _status_object(body: bytes) -> tuple[str, str]:
     """Return reason and message of a Status object; a proxy in between may send anything else."""
     try:
         document: Any = msgspec.json.decode(body)
-    except UNDECODABLE:
+    except Exception:  # noqa: BLE001 - anything at all may stand there
         return "", " ".join(body.decode("utf-8", "replace").split())[:300]
     if not isinstance(document, dict):
         return "", ""

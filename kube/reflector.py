@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import structlog
 
 from dracaena.api.objects import KubeObject
-from dracaena.kube.client import Bookmark, KubeClient, Listing, Watch
+from dracaena.kube.client import Bookmark, Change, KubeClient, Listing, Watch
 from dracaena.kube.errors import GoneError, KubeError, NotFoundError
 from dracaena.kube.freshness import Freshness
+from dracaena.kube.reading import Reader, StandIn, Unread
 from dracaena.process.clock import Clock
 
 T = TypeVar("T", bound=KubeObject)
@@ -29,6 +31,10 @@ SHORT_WATCH_S = 10.0
 FIRST_BACKOFF_S = 0.8
 LONGEST_BACKOFF_S = 30.0
 """Waits after failures double from the first to the longest (client-go's reflector has the same figures)."""
+
+FIRST_RETRY_S = 1.0
+LONGEST_RETRY_S = 300.0
+"""A change that cannot be told now is told again after waits that double, from the first to the longest."""
 
 UNSERVED_S = 300.0
 """How often a kind is looked for that the server does not serve; to turn it on an admin restarts the server."""
@@ -58,11 +64,15 @@ class Reflector(Generic[T]):
 
     `on_change(old, new)` is called from the reflector's thread, one call at a time, in the server's order: old is
     None for a new object, new is None for a deleted one. After a broken watch a fresh list is compared with the
-    cache, so that nothing is missed; several changes of one object may then arrive as one. A change for which it fails
-    is told again with the next list, and there is no watch (at the start: no sync) before a list went well.
+    cache, so that nothing is missed; several changes of one object may then arrive as one.
+    One object that is in trouble costs nothing else. A change for which `on_change` fails is set aside: the cache keeps
+    the state that was told last, and the change is told again after ever longer waits, or as a part of the object's
+    next one. `set_aside` is called with it first; what that one raises fails the list or the watch.
+    Of an object that cannot be read the cache keeps what `stand_in` makes of it (see reading), else its last state, or
+    with `unread_is_gone` nothing. Each is logged once for each of its versions.
     Of a list all deletions are told first, then the objects of which `first` says so by their old and new state, then
     the others, by key.
-    `transform` makes what is kept of each object that came, under the same key and version.
+    `transform` makes what is kept of each object as it is read, under the same key and version.
     A kind with `older` versions, which decode to the same, is read by the first that the server serves; where it serves
     none there are no objects, and it is asked again every UNSERVED_S. Of any other kind that is an error.
     Reads are safe from any thread and cost a lock and a lookup.
@@ -78,6 +88,9 @@ class Reflector(Generic[T]):
         field_selector: str = "",
         on_change: Callable[[T | None, T | None], None] | None = None,
         transform: Callable[[T], T] = lambda item: item,
+        stand_in: StandIn[T] | None = None,
+        unread_is_gone: bool = False,
+        set_aside: Callable[[T], None] = lambda item: None,
         first: Callable[[T | None, T], bool] = lambda old, new: False,
         rng: random.Random | None = None,
     ) -> None:
@@ -87,12 +100,19 @@ class Reflector(Generic[T]):
         self._clock = clock
         self._field_selector = field_selector
         self._on_change = on_change
-        self._transform = transform
+        self._reader = Reader(transform, stand_in)
+        self._unread_is_gone = unread_is_gone
+        self._set_aside = set_aside
         self._first = first
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
         self._backoff = Backoff(self._rng)
         self._lock = threading.Lock()
         self._objects: dict[str, T] = {}
+        self._applying = threading.RLock()  # held while a change is told, by the reflector's thread or that of retries
+        self._aside: dict[str, _Pending[T]] = {}  # under that lock, with the three below
+        self._standing_in: set[str] = set()  # keys of which what was told is no more than a stand-in
+        self._unread: dict[str, Unread[T]] = {}
+        self._retrying: threading.Thread | None = None
         self._watch: Watch[T] | None = None
         self._version = ""  # last version seen by the watch; only the reflector's thread touches it
         self._heard_s = clock.monotonic()
@@ -115,8 +135,11 @@ class Reflector(Generic[T]):
             watch = self._watch
         if watch is not None:
             watch.close()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
+        with self._applying:
+            retrying = self._retrying
+        for thread in (self._thread, retrying):
+            if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+                thread.join()
 
     @property
     def synced(self) -> bool:
@@ -147,6 +170,12 @@ class Reflector(Generic[T]):
     def last_error(self) -> str | None:
         """The newest failure of a list, of a watch or of a change that was told; None once a later one succeeded."""
         return self._last_error
+
+    def troubles(self) -> Mapping[str, str]:
+        """Return the keys of the objects that cannot be read, or whose last change is set aside, and why."""
+        with self._applying:
+            unread = {key: item.reason for key, item in self._unread.items()}
+            return unread | {key: aside.reason for key, aside in self._aside.items()}
 
     def wait_synced(self, timeout_s: float) -> bool:
         """Wait for the first list at most timeout_s; return whether it is there."""
@@ -210,20 +239,15 @@ class Reflector(Generic[T]):
         listing = self._list_served()
         self._heard_s = self._clock.monotonic()
         fresh = {item.key: item for item in listing.items}
-        # An object that is there but does not decode keeps its last known state: to take it for deleted would free
-        # what it holds.
-        with self._lock:
-            stale = sorted(key for key in self._objects if key not in fresh and key not in listing.undecodable)
+        fresh |= {item.key: item.instead for item in listing.unread if item.instead is not None}
+        unread = self._note_all_unread(listing.unread)
+        with self._applying, self._lock:
+            # To take for deleted what cannot be read would free what it holds.
+            kept = fresh.keys() | (frozenset() if self._unread_is_gone else unread)
+            stale = sorted((self._objects.keys() | self._aside.keys()) - kept)
             early = {key for key, item in fresh.items() if self._first(self._objects.get(key), item)}
-        failed: Exception | None = None
         for key in (*stale, *sorted(fresh, key=lambda key: (key not in early, key))):
-            try:
-                self._apply(key, fresh.get(key))
-            except Exception as error:  # one object's trouble must not hide all others
-                log.exception("change not taken in", resource=self._kind.RESOURCE, object=key)
-                failed = failed or error
-        if failed is not None:
-            raise failed
+            self._apply(key, fresh.get(key), unread=key in unread)
         self._last_error = None
         self._freshness.listed()
         self._synced.set()
@@ -236,7 +260,7 @@ class Reflector(Generic[T]):
         """List the first version that is served; nothing, at no version, when none is."""
         for kind in self._versions:
             try:
-                listing = self._client.list(kind, field_selector=self._field_selector)
+                listing = self._client.list(kind, field_selector=self._field_selector, reader=self._reader)
             except NotFoundError:
                 if len(self._versions) == 1:
                     raise
@@ -274,6 +298,7 @@ class Reflector(Generic[T]):
             timeout_s=int(WATCH_TIMEOUT_S * self._rng.uniform(1, 2)),
             read_timeout_s=SILENCE_S,
             field_selector=self._field_selector,
+            reader=self._reader,
         )
         with self._lock:
             self._watch = watch
@@ -286,9 +311,8 @@ class Reflector(Generic[T]):
                 if isinstance(event, Bookmark):
                     self._version = event.resource_version
                 else:
-                    item = event.object
-                    self._apply(item.key, None if event.deleted else item)
-                    self._version = item.metadata.resource_version
+                    self._take_in(event)
+                    self._version = event.object.metadata.resource_version or self._version
                 self._last_error = None
                 self._freshness.heard()
                 self._backoff.reset()
@@ -299,32 +323,129 @@ class Reflector(Generic[T]):
                 self._watch = None
             watch.close()
 
-    def _apply(self, key: str, new: T | None) -> None:
-        new = None if new is None else self._transform(new)
+    def _take_in(self, event: Change[T]) -> None:
+        item = event.object
+        if not isinstance(item, Unread):
+            self._apply(item.key, None if event.deleted else item)
+        elif event.deleted:
+            self._apply(item.key, None)
+        else:
+            with self._applying:
+                self._note_unread(item)
+            if item.instead is not None or self._unread_is_gone:
+                self._apply(item.key, item.instead, unread=True)
+
+    def _note_all_unread(self, items: Sequence[Unread[T]]) -> frozenset[str]:
+        """Take note of all objects that cannot be read now; return their keys."""
+        with self._applying:
+            for key in self._unread.keys() - {item.key for item in items}:
+                del self._unread[key]
+            for item in items:
+                self._note_unread(item)
+            return frozenset(self._unread)
+
+    def _note_unread(self, item: Unread[T]) -> None:
+        known = self._unread.get(item.key)
+        self._unread[item.key] = item
+        if known is None or not _same(known, item):
+            log.warning(
+                "object cannot be read",
+                resource=self._kind.RESOURCE,
+                object=item.key or None,
+                uid=item.metadata.uid or None,
+                version=item.metadata.resource_version or None,
+                reason=item.reason,
+            )
+
+    def _apply(self, key: str, new: T | None, *, unread: bool = False) -> None:
+        with self._applying:
+            if not unread:
+                self._unread.pop(key, None)
+            change = _Pending(new, unread, 0, 0.0, "")
+            before = self._aside.pop(key, None)
+            try:
+                self._tell(key, change, before)
+            except Exception as error:  # noqa: BLE001 - one object's trouble is its own, and logged there
+                self._put_aside(key, change, error, before)
+                if new is not None:
+                    self._set_aside(new)
+
+    def _tell(self, key: str, change: _Pending[T], before: _Pending[T] | None) -> None:
+        """Bring one object up to date in the cache and tell it; what raises leaves the cache as it was.
+
+        An object that was never told, but set aside, is told to be gone like others: `set_aside` knows of it.
+        """
+        new = change.new
         with self._lock:
-            old = self._objects.get(key)
+            known = self._objects.get(key)
+        old = known if known is not None or before is None or new is not None else before.new
+        stood_in = key in self._standing_in
+        is_known = old is not None and new is not None and _same(old, new) and (change.unread or not stood_in)
+        if (old is None and new is None) or (is_known and change.unread):
+            return
+        with self._lock:
             if new is None:
                 self._objects.pop(key, None)
             else:
                 self._objects[key] = new
-        if self._on_change is None or (old is None and new is None):
-            return
-        if old is not None and new is not None and _same(old, new):
-            return
-        try:
-            self._on_change(old, new)
-        except Exception:
-            with self._lock:  # the next list has to tell it again
-                if old is None:
-                    del self._objects[key]
-                else:
-                    self._objects[key] = old
-            raise
+        if self._on_change is not None and not is_known:
+            try:
+                self._on_change(old, new)
+            except Exception:
+                with self._lock:
+                    if known is None:
+                        self._objects.pop(key, None)
+                    else:
+                        self._objects[key] = known
+                raise
+        (self._standing_in.add if change.unread and new is not None else self._standing_in.discard)(key)
+
+    def _put_aside(self, key: str, change: _Pending[T], error: Exception, before: _Pending[T] | None) -> None:
+        tries = 1 if before is None else before.tries + 1
+        due_s = self._clock.monotonic() + min(FIRST_RETRY_S * 2 ** min(tries - 1, 30), LONGEST_RETRY_S)
+        self._aside[key] = _Pending(change.new, change.unread, tries, due_s, f"{type(error).__name__}: {error}")
+        if before is None or before.new is not change.new:
+            log.error("change not taken in, set aside", resource=self._kind.RESOURCE, object=key, exc_info=error)
+        if self._retrying is None and not self._stopping.is_set():
+            name = f"retries-{self._kind.RESOURCE}"
+            self._retrying = threading.Thread(target=self._retry, name=name, daemon=True)
+            self._retrying.start()
+
+    def _retry(self) -> None:
+        """Tell what is set aside again when it is due, until nothing is."""
+        while not self._stopping.is_set():
+            with self._applying:
+                if not self._aside:
+                    self._retrying = None
+                    return
+                now_s = self._clock.monotonic()
+                key, aside = min(self._aside.items(), key=lambda item: item[1].due_s)
+                wait_s = aside.due_s - now_s
+                if wait_s <= 0:
+                    del self._aside[key]
+                    try:
+                        self._tell(key, aside, aside)
+                    except Exception as error:  # noqa: BLE001 - it stays set aside, and waits for longer
+                        self._put_aside(key, aside, error, aside)
+                    continue
+            self._clock.sleep_until_set(self._stopping, wait_s)
 
     def _pause(self) -> None:
         self._clock.sleep_until_set(self._stopping, self._backoff.next_s())
 
 
-def _same(old: KubeObject, new: KubeObject) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Pending(Generic[T]):
+    """A change that is to be told, and could not be so far."""
+
+    new: T | None
+    unread: bool
+    """Whether `new` stands in for what cannot be read, or is None because of that."""
+    tries: int
+    due_s: float
+    reason: str
+
+
+def _same(old: T | Unread[T], new: T | Unread[T]) -> bool:
     """Whether two states are one: the version tells, and the UID tells a new object of the same name."""
     return (old.metadata.uid, old.metadata.resource_version) == (new.metadata.uid, new.metadata.resource_version)

@@ -156,6 +156,25 @@ class Transport:
             raise error_for(call, response.status, response.data)
         return response.data
 
+    def read(self, path: str, *, query: Mapping[str, str], most_bytes: int | None) -> bytes | None:
+        """Return the body of a successful GET; None, and the rest unread, when it has more than most_bytes."""
+        call = f"GET {path}"
+        response = self._open(call, "GET", path, query, None, "application/json", self._read_timeout_s, preload=False)
+        if response.status >= 300:
+            raise error_for(call, response.status, _body(call, response))
+        body = bytearray()
+        try:
+            for chunk in response.stream(1 << 16):
+                body += chunk
+                if most_bytes is not None and len(body) > most_bytes:
+                    response.close()
+                    return None
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            response.close()
+            raise ApiUnavailableError(call, None, "", f"the answer broke off: {error}") from error
+        response.release_conn()
+        return bytes(body)
+
     def stream(self, path: str, *, query: Mapping[str, str], read_timeout_s: float) -> Stream:
         """Open a GET whose answer goes on. A silence longer than read_timeout_s breaks it."""
         call = f"WATCH {path}"

@@ -56,6 +56,10 @@ class Request:
         self._handler.wfile.write(f"{len(raw):x}\r\n".encode() + raw + b"\r\n")
         self._handler.wfile.flush()
 
+    def wait(self) -> None:
+        """Keep the answer open, for longer than any test."""
+        threading.Event().wait(10)
+
     def end_stream(self) -> None:
         self._handler.wfile.write(b"0\r\n\r\n")
 

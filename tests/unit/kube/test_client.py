@@ -104,14 +104,6 @@ def test_credentials_that_cannot_be_read_just_now_are_like_no_answer(tmp_path: P
         client.get(Pod, "a")
 
 
-def test_one_object_that_does_not_decode_does_not_hide_the_others(tmp_path: Path) -> None:
-    items = [pod("a"), {"metadata": {"name": 5}}, pod("c")]
-    with ScriptedServer(always(200, {"metadata": {"resourceVersion": "7"}, "items": items})) as server:
-        listing = client_for(server.url, tmp_path).list(Pod)
-    assert [item.metadata.name for item in listing.items] == ["a", "c"]
-    assert listing.undecodable == frozenset()  # it has not even a name
-
-
 def test_writes_name_their_kind_and_tell_the_server_when_to_give_up(tmp_path: Path) -> None:
     with ScriptedServer(always(201, pod("a"))) as server:
         client_for(server.url, tmp_path).create(Pod, {"metadata": {"name": "a"}}, namespace="ns")

@@ -239,42 +239,6 @@ def test_refusal_of_a_watch_that_breaks_off_is_borne(clock: FakeClock, tmp_path:
             tick_until(clock, lambda: len(seen) == 1, "the second watch")
 
 
-def test_error_of_a_handler_is_logged_and_all_is_told_again(clock: FakeClock, tmp_path: Path) -> None:
-    """A cache that stood still while the program goes on would be worse than any error."""
-    seen: list[str | None] = []
-
-    def handle(old: Pod | None, new: Pod | None) -> None:
-        seen.append(label(new))
-        if len(seen) == 1:
-            raise ZeroDivisionError("a bug")
-
-    with scripted([listing(10, pod("a", 5), pod("b", 6))], [open_watch(("ADDED", pod("c", 11)))]) as server:
-        reflector = Reflector(client_for(server.url, tmp_path), Pod, clock=clock, on_change=handle)
-        reflector.start()
-        tick_until(clock, lambda: "c@11" in seen, "the watch after the second list")
-        reflector.stop()
-    assert seen == ["a@5", "b@6", "a@5", "c@11"]
-    assert [label(item) for item in reflector.values()] == ["a@5", "b@6", "c@11"]
-
-
-def test_a_handler_that_failed_for_a_change_or_a_deletion_hears_of_it_again(clock: FakeClock, tmp_path: Path) -> None:
-    seen: Seen = []
-
-    def handle(old: Pod | None, new: Pod | None) -> None:
-        seen.append((label(old), label(new)))
-        if seen.count(seen[-1]) == 1 and old is not None:
-            raise ZeroDivisionError("a bug")
-
-    lists = [listing(10, pod("a", 5), pod("b", 6)), listing(20, pod("a", 15))]
-    with scripted(lists, [open_watch(("MODIFIED", pod("a", 11))), open_watch()]) as server:
-        reflector = Reflector(client_for(server.url, tmp_path), Pod, clock=clock, on_change=handle)
-        reflector.start()
-        tick_until(clock, lambda: len(seen) == 7, "the third list")
-        reflector.stop()
-    told = [("a@5", "a@11"), ("b@6", None), ("a@5", "a@15"), ("b@6", None), ("a@5", "a@15")]
-    assert seen == [(None, "a@5"), (None, "b@6"), *told]
-
-
 def test_object_that_stops_decoding_keeps_its_last_state(clock: FakeClock, tmp_path: Path) -> None:
     """To take it for deleted would free what it holds."""
     seen: Seen = []

@@ -1,0 +1,91 @@
+"""Reads one object of many, so that one that cannot be read costs nothing but itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import msgspec
+
+from dracaena.api.json_text import set_apart
+from dracaena.api.objects import KubeObject, ObjectMeta
+
+T = TypeVar("T", bound=KubeObject)
+
+REASON_CHARACTERS = 300
+"""Of what a decoder says: it may quote the object."""
+
+StandIn = Callable[[ObjectMeta, bytes, str], T]
+"""Makes what is kept in place of an object that cannot be read: of its name, its text, and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread(Generic[T]):
+    """An object that is there and cannot be read."""
+
+    metadata: ObjectMeta
+    """Name, namespace, UID and version, as far as these can be read; an empty name otherwise."""
+    reason: str
+    instead: T | None
+    """What is kept in its place, if anything is."""
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, or `name`; empty when not even that can be read."""
+        meta = self.metadata
+        return f"{meta.namespace}/{meta.name}" if meta.namespace and meta.name else meta.name
+
+
+@dataclass(frozen=True, slots=True)
+class Reader(Generic[T]):
+    """How objects of a kind are read."""
+
+    keep: Callable[[T], T] = lambda item: item
+    """Makes what is kept of an object."""
+    stand_in: StandIn[T] | None = None
+    """Raises what it likes when it cannot: then nothing of the kind is safe to go on with, and the read fails whole."""
+
+    def read(self, kind: type[T], text: bytes | msgspec.Raw) -> T | Unread[T]:
+        """Read one object; whatever it raises is about this one alone."""
+        try:
+            return self.keep(kind.from_json(text))
+        except Exception as error:  # noqa: BLE001 - any object may come, and the next has to be read whatever this one does
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:REASON_CHARACTERS]
+        whole = bytes(text)
+        metadata = name_of(whole)
+        instead = None if self.stand_in is None or not metadata.name else self.stand_in(metadata, whole, reason)
+        return Unread(metadata, reason, instead)
+
+
+class _Named(msgspec.Struct):
+    metadata: dict[str, msgspec.Raw]
+
+
+_TEXT = msgspec.json.Decoder(str)
+_NAMED = msgspec.json.Decoder(_Named)
+_OF_METADATA = ("name", "namespace", "uid", "resourceVersion")
+_APART = ("managedFields", "labels", "annotations", "ownerReferences", "finalizers", "spec", "status")
+
+
+def name_of(text: bytes) -> ObjectMeta:
+    """Read which object it is, and nothing else of it. Never raises: what cannot be read is empty."""
+    found = _metadata(text)
+    if not found and (taken := set_apart(text, ["metadata"])[1]):
+        found = _metadata(b'{"metadata":%s}' % taken[0])  # what cannot be passed over stands beside it
+    name, namespace, uid, version = (_text(found.get(field)) for field in _OF_METADATA)
+    return ObjectMeta(name=name, namespace=namespace, uid=uid, resource_version=version)
+
+
+def _metadata(text: bytes) -> dict[str, msgspec.Raw]:
+    try:
+        return _NAMED.decode(set_apart(text, _APART)[0]).metadata
+    except Exception:  # noqa: BLE001 - it is unreadable as it is: what can go wrong here has gone wrong before
+        return {}
+
+
+def _text(raw: msgspec.Raw | None) -> str:
+    try:
+        return "" if raw is None else _TEXT.decode(raw)
+    except Exception:  # noqa: BLE001 - as above
+        return ""
