@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from dracaena.cel import types
 from dracaena.cel.ast import (
@@ -29,8 +29,8 @@ from dracaena.cel.errors import EvaluationError
 from dracaena.cel.function import Function, Overload
 from dracaena.cel.library.format_check import format_problem
 from dracaena.cel.source import Problem, compile_error
-from dracaena.cel.types import Type, has_parameters, list_of, map_of, optional_of
-from dracaena.cel.unify import Substitution, instantiate, more_general
+from dracaena.cel.types import Type, list_of, map_of, optional_of
+from dracaena.cel.unify import Substitution, TooComplexError, instantiate, more_general, never_fits
 from dracaena.cel.value import TypeValue, type_of
 from dracaena.cel.values.regex import matching
 
@@ -63,8 +63,11 @@ class Checked:
 def check(root: Node, environment: Environment, text: str) -> Checked:
     """Check a tree. CompileError tells all problems found."""
     checker = _Checker(environment)
-    checker.check(root)
-    checked = checker.result()
+    try:
+        checker.check(root)
+        checked = checker.result()
+    except TooComplexError:
+        raise compile_error(text, [Problem(checker.current.position, "types are too complex")]) from None
     problems = checker.problems or [
         *_mixed_literals(root, checked),
         *_invalid_literals(root, environment),
@@ -75,9 +78,15 @@ def check(root: Node, environment: Environment, text: str) -> Checked:
     return checked
 
 
+# Types that one type may be made of. Maps may be 250 levels deep; beyond that only types grow that double.
+_LARGEST_TYPE: Final = 512
+
+
 class _Checker:
     def __init__(self, environment: Environment) -> None:
         self.problems: list[Problem] = []
+        self.current: Node
+        """The node whose type was asked for last."""
         self._environment = environment
         self._substitution = Substitution()
         self._types: dict[Node, Type] = {}
@@ -108,7 +117,10 @@ class _Checker:
         known = self._types.get(node)
         if known is not None:
             return known
+        self.current = node
         found = self._checks[type(node)](node)
+        if found.size > _LARGEST_TYPE:
+            found = self._report(node, "the type is too large")
         self._types[node] = found
         return found
 
@@ -231,6 +243,8 @@ class _Checker:
         for overload in function.overloads:
             if overload.member is not is_member or len(overload.parameters) != len(arguments):
                 continue
+            if any(map(never_fits, arguments, overload.parameters)):
+                continue
             declared = (overload.result, *overload.parameters)
             if overload.generic:
                 declared = instantiate(declared, self._substitution)
@@ -245,7 +259,7 @@ class _Checker:
         if result is None:
             return self._no_overload(node, function.name, arguments, is_member=is_member)
         self._calls[node] = ResolvedCall(function, tuple(chosen), namespaced)
-        if has_parameters(result) and any(map(_holds_dyn, arguments)):
+        if result.is_open and any(map(_holds_dyn, arguments)):
             self._guesses = True
         return result
 

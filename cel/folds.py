@@ -1,5 +1,7 @@
 """The loops that macros become. Their costs are those of the reference's general loop, step by step.
 
+`turn` is the work of evaluating what is within the loop once, but for loops within it.
+
 An error in one step is remembered and the loop goes on: `all` and `exists` may still be decided by another element, and
 what the other elements cost counts.
 """
@@ -23,39 +25,39 @@ def no_overload() -> EvaluationError:
 _GO_NAMES = {"int": "types.Int", "string": "types.String", "bool": "types.Bool", "double": "types.Double"}
 
 
-def _single(state: State, range_: Run, slots: tuple[int, ...]) -> Iterator[None]:
-    """Each element of a list or key of a map in its variable."""
+def _single(state: State, range_: Run, slots: tuple[int, ...], turn: int) -> Iterator[None]:
+    """Each element of a list or key of a map in its variable. A turn of the loop is so much work."""
     items = range_(state)
     if type(items) is not tuple and type(items) is not Map:
         name = type_name(items)
         raise EvaluationError(f"got '{_GO_NAMES.get(name, 'cel.' + name.rpartition('.')[2])}', expected iterable type")
-    state.spend(len(items))
     variables, (slot,) = state.slots, slots
     for item in items:
         if state.cost > state.limit:
             raise CostLimitError
+        state.spend(turn)
         variables[slot] = item
         yield
 
 
-def _pairs(state: State, range_: Run, slots: tuple[int, ...]) -> Iterator[None]:
-    """Index and element of a list, or key and value of a map, in their variables."""
+def _pairs(state: State, range_: Run, slots: tuple[int, ...], turn: int) -> Iterator[None]:
+    """Index and element of a list, or key and value of a map, in their variables. A turn is so much work."""
     items = range_(state)
     if type(items) is not tuple and type(items) is not Map:
         name = type_name(items)
         shown = _GO_NAMES.get(name, "cel." + name.rpartition(".")[2])
         raise EvaluationError(f"unsupported comprehension range type: {shown}")
-    state.spend(len(items))
     variables, (first, second) = state.slots, slots
     for key, item in items.items() if type(items) is Map else enumerate(items):
         if state.cost > state.limit:
             raise CostLimitError
+        state.spend(turn)
         variables[first] = key
         variables[second] = item
         yield
 
 
-def quantifier(range_: Run, slots: tuple[int, ...], predicate: Run, *, decisive: bool) -> Run:
+def quantifier(range_: Run, slots: tuple[int, ...], predicate: Run, *, turn: int, decisive: bool) -> Run:
     """`exists` (decided by true) and `all` (decided by false)."""
     walk = _single if len(slots) == 1 else _pairs
     condition_cost = 3 if decisive else 2  # not_strictly_false(accumulator); exists negates the accumulator as well
@@ -63,7 +65,7 @@ def quantifier(range_: Run, slots: tuple[int, ...], predicate: Run, *, decisive:
     def fold(state: State) -> bool:
         error: EvaluationError | None = None
         decided = False
-        for _ in walk(state, range_, slots):
+        for _ in walk(state, range_, slots, turn):
             state.cost += condition_cost
             if decided:
                 break
@@ -87,14 +89,14 @@ def quantifier(range_: Run, slots: tuple[int, ...], predicate: Run, *, decisive:
     return fold
 
 
-def exists_one(range_: Run, slots: tuple[int, ...], predicate: Run) -> Run:
+def exists_one(range_: Run, slots: tuple[int, ...], predicate: Run, *, turn: int) -> Run:
     """Whether the predicate is true of exactly one element. It decides nothing early, and absorbs no error."""
     walk = _single if len(slots) == 1 else _pairs
 
     def fold(state: State) -> bool:
         error: EvaluationError | None = None
         count = 0
-        for _ in walk(state, range_, slots):
+        for _ in walk(state, range_, slots, turn):
             try:
                 found = predicate(state)
             except EvaluationError as raised:
@@ -113,7 +115,9 @@ def exists_one(range_: Run, slots: tuple[int, ...], predicate: Run) -> Run:
     return fold
 
 
-def collect_list(range_: Run, slots: tuple[int, ...], condition: Run | None, transform: Run, *, constant: bool) -> Run:
+def collect_list(
+    range_: Run, slots: tuple[int, ...], condition: Run | None, transform: Run, *, turn: int, constant: bool
+) -> Run:
     """`map`, `filter` and `transformList`. A constant transformation makes no list at each step, and costs none."""
     walk = _single if len(slots) == 1 else _pairs
     step_cost = 2 if constant else 2 + LIST_COST
@@ -121,7 +125,7 @@ def collect_list(range_: Run, slots: tuple[int, ...], condition: Run | None, tra
     def fold(state: State) -> tuple[Any, ...]:
         error: EvaluationError | None = None
         collected: list[Any] = []
-        for _ in walk(state, range_, slots):
+        for _ in walk(state, range_, slots, turn):
             try:
                 if condition is not None:
                     wanted = condition(state)
@@ -148,14 +152,16 @@ def collect_list(range_: Run, slots: tuple[int, ...], condition: Run | None, tra
     return fold
 
 
-def collect_map(range_: Run, slots: tuple[int, ...], condition: Run | None, transform: Run, *, entries: bool) -> Run:
+def collect_map(
+    range_: Run, slots: tuple[int, ...], condition: Run | None, transform: Run, *, turn: int, entries: bool
+) -> Run:
     """`transformMap`, which keeps the keys, and `transformMapEntry` (`entries`), which makes a map of each pair."""
 
     def fold(state: State) -> Map:
         error: EvaluationError | None = None
         collected: list[tuple[Any, Any]] = []
         keys: set[Any] = set()
-        for _ in _pairs(state, range_, slots):
+        for _ in _pairs(state, range_, slots, turn):
             try:
                 if condition is not None:
                     wanted = condition(state)

@@ -45,7 +45,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dracaena.cel.types import Type, has_parameters
+from dracaena.cel.types import Type
 
 CostFunction = Callable[[tuple[Any, ...], Any], int]
 
@@ -69,7 +69,7 @@ class Overload:
     """Whether its types have type parameters; found out from them."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "generic", any(map(has_parameters, (self.result, *self.parameters))))
+        object.__setattr__(self, "generic", any(each.is_open for each in (self.result, *self.parameters)))
 
 
 @dataclass(frozen=True, slots=True)

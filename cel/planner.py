@@ -23,7 +23,7 @@ from dracaena.cel.ast import (
     Select,
 )
 from dracaena.cel.checker import Checked, ResolvedCall
-from dracaena.cel.cost import COST_LIMIT, LIST_COST, MAP_COST, tree_size
+from dracaena.cel.cost import LIST_COST, MAP_COST, NODE_WORK, tree_size
 from dracaena.cel.device import DeviceValues
 from dracaena.cel.environment import DEVICE
 from dracaena.cel.errors import CompileError, CostLimitError, EvaluationError
@@ -84,6 +84,7 @@ class _Planner:
         self._text = text
         self._planned: dict[Node, Planned] = {}
         self._locals: list[tuple[str, Planned]] = []
+        self._folding = State(_NO_DEVICE, 0, _FOLDING_LIMIT, _FOLDING_LIMIT)
         self._plans: dict[type[Node], Callable[[Any], Planned]] = {
             Literal: self._literal,
             Ident: self._ident,
@@ -223,7 +224,7 @@ class _Planner:
         if pattern is not None and pattern.constant:
             self._check_pattern(node, pattern.value)
         if arguments and all(argument.constant for argument in arguments):
-            run = _computed_once(run)
+            run = self._computed_once(run)
         return _plain(run)
 
     def _converted(self, node: Node, resolved: ResolvedCall, value: Any) -> Planned:
@@ -241,6 +242,29 @@ class _Planner:
                 matching.check(pattern)
             except EvaluationError as error:
                 raise self._failing_literal(node, error) from None
+
+    def _computed_once(self, run: Run) -> Run:
+        """A call of literals, such as `quantity("40Gi")`: made now, and paid for each time.
+
+        One that fails, fails when it is evaluated; one that gives something large is made anew each time, as a
+        selector is kept for long. So are all once the planner's own budget is used up.
+        """
+        before = self._folding.cost
+        try:
+            self._folding.check_limit()
+            self._folding.spend(1)
+            value = run(self._folding)
+        except (EvaluationError, CostLimitError):
+            return run
+        if tree_size(value, _LARGEST_KEPT) > _LARGEST_KEPT:
+            return run
+        cost = self._folding.cost - before
+
+        def give(state: State) -> Any:
+            state.cost += cost
+            return value
+
+        return give
 
     def _logical(self, node: Call) -> Planned:
         """A chain of one operator is one loop over its terms, in their order."""
@@ -296,39 +320,34 @@ class _Planner:
         condition = None if node.condition is None else self.plan(node.condition).run
         transform = None if node.transform is None else self.plan(node.transform)
         del self._locals[len(self._locals) - len(slots) :]
+        turn = _turn(node)
         if transform is not None and node.kind == "list":
-            return _plain(folds.collect_list(range_, slots, condition, transform.run, constant=transform.constant))
+            constant = transform.constant
+            return _plain(folds.collect_list(range_, slots, condition, transform.run, turn=turn, constant=constant))
         if transform is not None:
             entries = node.kind == "entries"
-            return _plain(folds.collect_map(range_, slots, condition, transform.run, entries=entries))
+            return _plain(folds.collect_map(range_, slots, condition, transform.run, turn=turn, entries=entries))
         assert condition is not None
         if node.kind == "exists_one":
-            return _plain(folds.exists_one(range_, slots, condition))
-        return _plain(folds.quantifier(range_, slots, condition, decisive=node.kind == "exists"))
+            return _plain(folds.exists_one(range_, slots, condition, turn=turn))
+        return _plain(folds.quantifier(range_, slots, condition, turn=turn, decisive=node.kind == "exists"))
 
 
-def _computed_once(run: Run) -> Run:
-    """A call of literals, such as `quantity("40Gi")`: made now, and paid for each time.
-
-    One that fails, fails when it is evaluated; one that gives something large is made anew each time, as a selector is
-    kept for long.
-    """
-    state = State(_NO_DEVICE, 0, COST_LIMIT)
-    try:
-        value = run(state)
-    except (EvaluationError, CostLimitError):
-        return run
-    if tree_size(value, _LARGEST_KEPT) > _LARGEST_KEPT:
-        return run
-    cost = state.cost
-
-    def give(state: State) -> Any:
-        state.cost += cost
-        return value
-
-    return give
+def _turn(fold: Fold) -> int:
+    """The work of one turn of a loop: its nodes, without those within loops of their own, which pay for themselves."""
+    seen: set[Node] = set()
+    waiting = [part for part in (fold.condition, fold.transform) if part is not None]
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            waiting.extend((node.range,) if isinstance(node, Fold) else node.children)
+    return NODE_WORK * len(seen)
 
 
+# Cost and work of all calls of literals that are made while one selector is planned, 10 ms at most. A call of a
+# sensible selector takes below 100.
+_FOLDING_LIMIT: Final = 50_000
 # Values; a list of so many takes some 10 KiB, like the rest of a selector.
 _LARGEST_KEPT: Final = 1_000
 
@@ -386,12 +405,16 @@ def _bound(slot: int, value: Run) -> Run:
     return read
 
 
+_BINDING_WORK: Final = 8 * NODE_WORK  # an optMap is so many nodes
+
+
 def _binding(slot: int, body: Run) -> Run:
-    """Each optMap evaluates its receiver twice, so a chain of them doubles: the check here ends it at the limit."""
+    """Each optMap evaluates its receiver twice, so a chain of them doubles: the checks here end it at the limits."""
 
     def bind(state: State) -> Any:
         state.slots[slot] = UNSET
         state.check_limit()
+        state.spend(_BINDING_WORK)
         return body(state)
 
     return bind

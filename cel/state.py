@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from dracaena.cel.cost import WORK_LIMIT, tree_size
+from dracaena.cel.cost import WALK_WORK, WORK_LIMIT, tree_size
 from dracaena.cel.device import DeviceValues
 from dracaena.cel.errors import CostLimitError, EvaluationError
 
-WORK_EXCEEDED: Final = "operation cancelled: actual cost limit exceeded: it builds or compares too much"
+WORK_EXCEEDED: Final = "operation cancelled: actual cost limit exceeded: it takes too many steps"
 
 
 class State:
@@ -17,7 +17,7 @@ class State:
 
     __slots__ = ("attributes", "capacity", "cost", "driver", "limit", "slots", "values", "work")
 
-    def __init__(self, values: DeviceValues, slots: int, limit: int) -> None:
+    def __init__(self, values: DeviceValues, slots: int, limit: int, work: int = WORK_LIMIT) -> None:
         self.values = values
         self.driver = values.driver
         self.attributes = values.attributes
@@ -25,7 +25,7 @@ class State:
         self.slots: list[Any] = [None] * slots
         self.cost = 0
         self.limit = limit
-        self.work = WORK_LIMIT
+        self.work = work
 
     def spend(self, work: int) -> None:
         """Take work from the budget before it is done."""
@@ -34,8 +34,8 @@ class State:
             raise CostLimitError(WORK_EXCEEDED)
 
     def spend_on(self, value: Any) -> None:
-        """Take as much work as walking the whole value takes."""
-        self.spend(tree_size(value, self.work))
+        """Take as much work as walking the whole value, and comparing or copying it, takes."""
+        self.spend(WALK_WORK * tree_size(value, self.work))
 
     def check_limit(self) -> None:
         """End the evaluation when it has used up its cost."""

@@ -7,7 +7,7 @@ stands for any type, the same one everywhere in one declaration. An opaque type 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 
@@ -18,6 +18,15 @@ class Type:
     kind: str
     name: str = ""
     parameters: tuple[Type, ...] = ()
+    size: int = field(init=False, compare=False, repr=False)
+    """How many types it is made of, itself included."""
+    is_open: bool = field(init=False, compare=False, repr=False)
+    """Whether it is a type parameter or contains one."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", 1 + sum(each.size for each in self.parameters))
+        is_open = self.kind == "param" or any(each.is_open for each in self.parameters)
+        object.__setattr__(self, "is_open", is_open)
 
     def __str__(self) -> str:
         return self.text_with(_FULL_NAMES)
@@ -58,11 +67,6 @@ TIMESTAMP = Type("timestamp")
 DURATION = Type("duration")
 A = Type("param", "A")
 B = Type("param", "B")
-
-
-def has_parameters(type_: Type) -> bool:
-    """Whether a type is a type parameter or contains one."""
-    return type_.kind == "param" or any(map(has_parameters, type_.parameters))
 
 
 def list_of(element: Type) -> Type:

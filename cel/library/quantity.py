@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dracaena.cel.cost import size_of, tenth
+from dracaena.cel.cost import reading_work, size_of, tenth
 from dracaena.cel.errors import EvaluationError
 from dracaena.cel.function import Function, global_, member
 from dracaena.cel.types import BOOL, DOUBLE, INT, QUANTITY, STRING
@@ -33,8 +33,12 @@ def _text_cost(arguments: tuple[Any, ...], _result: Any) -> int:
 _PAIR: Final = (QUANTITY, QUANTITY)
 
 FUNCTIONS: Final = (
-    Function("quantity", (global_("string_to_quantity", (STRING,), QUANTITY, Quantity.parse),), _text_cost),
-    Function("isQuantity", (global_("is_quantity_string", (STRING,), BOOL, _is_quantity),), _text_cost),
+    Function(
+        "quantity", (global_("string_to_quantity", (STRING,), QUANTITY, Quantity.parse, work=reading_work),), _text_cost
+    ),
+    Function(
+        "isQuantity", (global_("is_quantity_string", (STRING,), BOOL, _is_quantity, work=reading_work),), _text_cost
+    ),
     Function("sign", (global_("quantity_sign", (QUANTITY,), INT, lambda quantity: quantity.sign),), 1),
     Function(
         "isGreaterThan",

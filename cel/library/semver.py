@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dracaena.cel.cost import size_of, tenth
+from dracaena.cel.cost import reading_work, size_of, tenth
 from dracaena.cel.errors import EvaluationError
 from dracaena.cel.function import Function, global_, member
 from dracaena.cel.types import BOOL, INT, SEMVER, STRING
@@ -39,16 +39,16 @@ FUNCTIONS: Final = (
     Function(
         "semver",
         (
-            global_("string_to_semver", (STRING,), SEMVER, _semver),
-            global_("string_bool_to_semver", (STRING, BOOL), SEMVER, _semver),
+            global_("string_to_semver", (STRING,), SEMVER, _semver, work=reading_work),
+            global_("string_bool_to_semver", (STRING, BOOL), SEMVER, _semver, work=reading_work),
         ),
         _text_cost,
     ),
     Function(
         "isSemver",
         (
-            global_("is_semver_string", (STRING,), BOOL, _is_semver),
-            global_("is_semver_string_bool", (STRING, BOOL), BOOL, _is_semver),
+            global_("is_semver_string", (STRING,), BOOL, _is_semver, work=reading_work),
+            global_("is_semver_string_bool", (STRING, BOOL), BOOL, _is_semver, work=reading_work),
         ),
         _text_cost,
     ),

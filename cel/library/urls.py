@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from dracaena.cel.cost import size_of, tenth
+from dracaena.cel.cost import reading_work, size_of, tenth
 from dracaena.cel.function import Function, global_, member
 from dracaena.cel.types import BOOL, STRING, URL, list_of, map_of
 from dracaena.cel.value import Map
@@ -33,8 +33,8 @@ def _part(name: str, id_: str, call: Callable[[Url], str]) -> Function:
 
 
 FUNCTIONS: Final = (
-    Function("url", (global_("string_to_url", (STRING,), URL, Url.parse),), _text_cost),
-    Function("isURL", (global_("is_url_string", (STRING,), BOOL, _is_url),)),
+    Function("url", (global_("string_to_url", (STRING,), URL, Url.parse, work=reading_work),), _text_cost),
+    Function("isURL", (global_("is_url_string", (STRING,), BOOL, _is_url, work=reading_work),)),
     _part("getScheme", "url_get_scheme", lambda url: url.scheme),
     _part("getHost", "url_get_host", lambda url: url.host),
     _part("getHostname", "url_get_hostname", lambda url: url.hostname),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dracaena.cel import types
-from dracaena.cel.cost import size_of, tree_size
+from dracaena.cel.cost import WALK_WORK, size_of, tree_size
 from dracaena.cel.errors import EvaluationError
 from dracaena.cel.function import Function, global_, member
 from dracaena.cel.types import list_of, map_of, optional_of
@@ -26,7 +26,11 @@ def _search_cost(arguments: tuple[Any, ...], _result: Any) -> int:
 
 def search_work(element: Any, elements: tuple[Any, ...]) -> int:
     """Work of comparing an element with all elements of a list."""
-    return tree_size(elements) if type(element) is tuple or type(element) is Map else len(elements)
+    large = type(element) is tuple or type(element) is Map or size_of(element) > _SHORT_TEXT
+    return WALK_WORK * tree_size(elements) if large else len(elements)
+
+
+_SHORT_TEXT = 64  # characters; comparing so many takes no longer than comparing numbers
 
 
 def _in_map(key: Any, map_: Map) -> bool:

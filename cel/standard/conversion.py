@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any, NoReturn
 
 from dracaena.cel import types
-from dracaena.cel.cost import size_of, tenth
+from dracaena.cel.cost import reading_work, size_of, tenth
 from dracaena.cel.errors import EvaluationError
 from dracaena.cel.function import Function, Overload, global_
 from dracaena.cel.standard import times
@@ -164,7 +164,7 @@ FUNCTIONS = (
         "bool",
         (
             _from("bool_to_bool", types.BOOL, types.BOOL, _same),
-            _from("string_to_bool", types.STRING, types.BOOL, _string_to_bool),
+            _from("string_to_bool", types.STRING, types.BOOL, _string_to_bool, work=reading_work),
         ),
     ),
     Function(
@@ -179,7 +179,7 @@ FUNCTIONS = (
         (
             _from("double_to_double", types.DOUBLE, types.DOUBLE, _same),
             _from("int64_to_double", types.INT, types.DOUBLE, float),
-            _from("string_to_double", types.STRING, types.DOUBLE, _string_to_double),
+            _from("string_to_double", types.STRING, types.DOUBLE, _string_to_double, work=reading_work),
             _from("uint64_to_double", types.UINT, types.DOUBLE, float),
         ),
     ),
@@ -188,7 +188,7 @@ FUNCTIONS = (
         (
             _from("duration_to_duration", types.DURATION, types.DURATION, _same),
             _from("int64_to_duration", types.INT, types.DURATION, _int_to_duration),
-            _from("string_to_duration", types.STRING, types.DURATION, times.duration_of),
+            _from("string_to_duration", types.STRING, types.DURATION, times.duration_of, work=reading_work),
         ),
     ),
     Function(
@@ -197,7 +197,7 @@ FUNCTIONS = (
             _from("int64_to_int64", types.INT, types.INT, _same),
             _from("double_to_int64", types.DOUBLE, types.INT, _double_to_int),
             _from("duration_to_int64", types.DURATION, types.INT, lambda value: value.nanoseconds),
-            _from("string_to_int64", types.STRING, types.INT, _string_to_int),
+            _from("string_to_int64", types.STRING, types.INT, _string_to_int, work=reading_work),
             _from("timestamp_to_int64", types.TIMESTAMP, types.INT, lambda value: value.nanoseconds // 1_000_000_000),
             _from("uint64_to_int64", types.UINT, types.INT, _uint_to_int),
         ),
@@ -220,7 +220,7 @@ FUNCTIONS = (
         (
             _from("timestamp_to_timestamp", types.TIMESTAMP, types.TIMESTAMP, _same),
             _from("int64_to_timestamp", types.INT, types.TIMESTAMP, _int_to_timestamp),
-            _from("string_to_timestamp", types.STRING, types.TIMESTAMP, times.timestamp_of),
+            _from("string_to_timestamp", types.STRING, types.TIMESTAMP, times.timestamp_of, work=reading_work),
         ),
     ),
     Function(
@@ -229,7 +229,7 @@ FUNCTIONS = (
             _from("uint64_to_uint64", types.UINT, types.UINT, _same),
             _from("double_to_uint64", types.DOUBLE, types.UINT, _double_to_uint),
             _from("int64_to_uint64", types.INT, types.UINT, checked_uint),
-            _from("string_to_uint64", types.STRING, types.UINT, _string_to_uint),
+            _from("string_to_uint64", types.STRING, types.UINT, _string_to_uint, work=reading_work),
         ),
     ),
 )

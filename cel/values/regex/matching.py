@@ -18,9 +18,9 @@ MOST_CHARACTERS: Final = 20_000
 # 1 µs a character, RE2 0.35 µs an instruction to compile and 20 ns an instruction and byte to search, which it needs
 # where each byte leads to a state that it has not seen. Compiling is charged each time, so that the answer does not
 # depend on what others had compiled before.
-_WORK_OF_CHARACTER: Final = 4
-_WORK_OF_INSTRUCTION: Final = 1
-_STEPS_OF_WORK: Final = 16
+_WORK_OF_CHARACTER: Final = 6
+_WORK_OF_INSTRUCTION: Final = 2
+_STEPS_OF_WORK: Final = 8
 
 _TOO_MUCH: Final = WORK_LIMIT + 1
 _TOO_LARGE: Final = "operation cancelled: actual cost limit exceeded: a regular expression is too large"
