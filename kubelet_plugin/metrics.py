@@ -111,6 +111,11 @@ class PluginMetrics:
             ["kind"],
             registry=registry,
         )
+        self.orphaned_claims = Gauge(
+            "dracaena_plugin_orphaned_claims",
+            "Prepared claims that are gone from the API and not unprepared: held until kubelet is known to have let go",
+            registry=registry,
+        )
         self.registered = Gauge(
             "dracaena_plugin_registered", "1 when kubelet has taken the plugin, 0 when it refused", registry=registry
         )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 
 from dracaena.api.errors import PermanentError
+from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
@@ -142,6 +144,26 @@ class StampedStore(DocumentStore, Protocol):
 
     def mark(self) -> Hashable | None:
         """Return the mark: not the one that was set any more once a file was made, replaced or removed since."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletView:
+    """What kubelet says of itself at one moment."""
+
+    run: str
+    """Another one after each start of kubelet."""
+    claims: frozenset[ClaimUid]
+    """Claims of our driver that its active pods have."""
+
+
+class KubeletWitness(Protocol):
+    """Asks kubelet which claims it knows."""
+
+    def look(self) -> KubeletView:
+        """Return its view. Raises TemporaryError saying why nothing is known: kubelet does not answer, or its node is
+        not ready, so that it may not have heard of its pods yet.
+        """
         ...
 
 

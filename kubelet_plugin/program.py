@@ -30,8 +30,9 @@ from dracaena.kubelet_plugin.adapters.files import DocumentFolder, DocumentTree
 from dracaena.kubelet_plugin.adapters.gpu_minors import read_gpu_minors
 from dracaena.kubelet_plugin.adapters.grpc_server import plugin_server
 from dracaena.kubelet_plugin.adapters.health import HealthStreams
-from dracaena.kubelet_plugin.adapters.kube import KubeClaims, KubePods, KubeSlices
+from dracaena.kubelet_plugin.adapters.kube import KubeClaims, KubePods, KubeSlices, node_is_ready
 from dracaena.kubelet_plugin.adapters.lock import CallLock, FileLock
+from dracaena.kubelet_plugin.adapters.pod_resources import SOCKET, PodResources
 from dracaena.kubelet_plugin.adapters.probes import ProbeServer, socket_problem
 from dracaena.kubelet_plugin.adapters.recorded_faults import RecordedFaults
 from dracaena.kubelet_plugin.adapters.recorded_machine import RecordedMachine
@@ -476,6 +477,10 @@ class Program:
             claims=KubeClaims(client),
             pods=self._pods,
             may_be_in_use=self._assignments.may_be_in_use,
+            kubelet=PodResources(
+                self._paths.podlist / SOCKET, driver, partial(node_is_ready, client, settings.node_name)
+            ),
+            tell=partial(self._tell_node, "Warning"),
             lock=lock,
             clock=clock,
             metrics=self._metrics,

@@ -11,9 +11,13 @@ state (a new disk, its folder removed) or when the plugin was given another fold
   checkpoint back instead, since its containers may run;
 * device metadata without a checkpoint that speaks of it: of a release or a time in which it was written.
 
-A claim that is gone may still have containers that are about to end: a pod that was deleted by force is gone from the
-API first. So its devices come free only after ORPHAN_GRACE_S without a sign of it, and after any doubt not at all: an
-API that does not answer settles nothing.
+A claim that is gone may still have containers: a pod that was deleted by force is gone from the API first, and where
+kubelet does not run, or cannot reach the API, they go on for as long as it does not. Kubelet alone ends them. It looks
+each minute at what it prepared for pods that are not active any more, and unprepares it; containers that it does not
+know it ends as well. So devices come free only when kubelet answered, with its node ready, at each look of
+ORPHAN_GRACE_S without a start in between, knew no pod with the claim, and still did not unprepare it: then it does not
+know the claim. After any doubt nothing comes free: an API or a kubelet that does not answer settles nothing. That is
+said on the node after ORPHAN_GRACE_S.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from dracaena.api.objects import Pod
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, DocumentStore, NodeLock, PodCache
+from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, DocumentStore, KubeletWitness, NodeLock, PodCache
 from dracaena.kubelet_plugin.prepare.cdi import claim_of_spec_file
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim
 from dracaena.kubelet_plugin.worker import Worker
@@ -37,9 +41,15 @@ from dracaena.process.clock import Clock
 SWEEP_EVERY_S = 300.0
 """Pause between sweeps. Nothing waits for one, and each reads all checkpoints once."""
 
+LOOK_AGAIN_S = 60.0
+"""Pause while claims are seen as gone: how often kubelet itself looks after claims of ended pods."""
+
 ORPHAN_GRACE_S = 600.0
-"""How long a prepared claim must be seen as gone. Kubelet looks after ended pods each minute, and tries again; a pod
-that ends orderly has 30 s by default (terminationGracePeriodSeconds)."""
+"""How long a prepared claim must be seen as gone, by the API and by one and the same run of kubelet, which has looked
+after it some ten times then; a pod that ends orderly has 30 s by default (terminationGracePeriodSeconds)."""
+
+UNHEARD = "KubeletUnheard"
+"""Reason of the Event on the node."""
 
 log = structlog.get_logger()
 
@@ -57,10 +67,13 @@ class Sweeper:
         claims: ClaimReader,
         pods: PodCache,
         may_be_in_use: Callable[[PreparedClaim], bool],
+        kubelet: KubeletWitness,
+        tell: Callable[[str, str], None],
         lock: NodeLock,
         clock: Clock,
         metrics: PluginMetrics,
     ) -> None:
+        """`tell` writes a warning on the node: reason, text."""
         self._driver = driver
         self._state = state
         self._checkpoints = checkpoints
@@ -68,10 +81,15 @@ class Sweeper:
         self._claims = claims
         self._pods = pods
         self._may_be_in_use = may_be_in_use
+        self._kubelet = kubelet
+        self._tell = tell
         self._lock = lock
         self._clock = clock
         self._metrics = metrics
-        self._gone_since_s: dict[ClaimUid, float] = {}
+        self._gone_since_s: dict[ClaimUid, float] = {}  # by the API
+        self._unknown_since_s: dict[ClaimUid, float] = {}  # to kubelet as well, in this run of it:
+        self._kubelet_run = ""
+        self._said = ""
         self._worker = Worker("sweeper", self._run, clock)
 
     def start(self) -> None:
@@ -104,11 +122,44 @@ class Sweeper:
 
     def _take_back_after_grace(self, gone: Sequence[ClaimReference]) -> None:
         now_s = self._clock.monotonic()
+        self._metrics.orphaned_claims.set(len(gone))
         self._gone_since_s = {c.uid: self._gone_since_s.get(c.uid, now_s) for c in gone}
-        for claim in gone:
-            seen_for_s = now_s - self._gone_since_s[claim.uid]
-            if seen_for_s >= ORPHAN_GRACE_S:
-                self._take_back(claim, f"gone for {seen_for_s:.0f} s")
+        for claim in self._unknown_to_kubelet(gone):
+            unknown_for_s = now_s - self._unknown_since_s[claim.uid]
+            if unknown_for_s >= ORPHAN_GRACE_S:
+                self._take_back(claim, f"gone, and unknown to kubelet, for {unknown_for_s:.0f} s")
+
+    def _unknown_to_kubelet(self, gone: Sequence[ClaimReference]) -> Sequence[ClaimReference]:
+        """Return those that kubelet does not know either, and note since when; none where it does not say."""
+        if not gone:
+            self._unknown_since_s, self._said = {}, ""
+            return ()
+        try:
+            view = self._kubelet.look()
+        except DracaenaError as error:
+            self._unknown_since_s = {}
+            self._say_unheard(str(error))
+            return ()
+        self._said = ""
+        if view.run != self._kubelet_run:
+            self._kubelet_run, self._unknown_since_s = view.run, {}
+        now_s = self._clock.monotonic()
+        unknown = [claim for claim in gone if claim.uid not in view.claims]
+        self._unknown_since_s = {c.uid: self._unknown_since_s.get(c.uid, now_s) for c in unknown}
+        return unknown
+
+    def _say_unheard(self, why: str) -> None:
+        """Say once, after some time, that devices are held because of kubelet."""
+        since_s = min(self._gone_since_s.values())
+        if self._clock.monotonic() - since_s < ORPHAN_GRACE_S or self._said == why:
+            return
+        self._said = why
+        text = (
+            f"{len(self._gone_since_s)} claims that are gone from the API still hold GPUs of this node, since kubelet "
+            f"does not say whether their containers have ended: {why}. Start kubelet: it ends them and frees the GPUs"
+        )
+        log.error("devices stay held until kubelet is heard", claim_uids=sorted(self._gone_since_s), reason=why)
+        self._tell(UNHEARD, text)
 
     def _drop_stray_specs(self, uids: set[ClaimUid], pods: Sequence[Pod]) -> None:
         unclaimed = {claim.uid for claim in self._unclaimed(uids, pods)}
@@ -155,6 +206,7 @@ class Sweeper:
             log.warning("orphaned claim stays prepared", claim=str(claim), claim_uid=claim.uid, error=str(error))
             return
         self._gone_since_s.pop(claim.uid, None)
+        self._unknown_since_s.pop(claim.uid, None)
         self._metrics.swept.labels("claim").inc()
         log.warning("orphaned claim taken back", claim=str(claim), claim_uid=claim.uid, why=why)
 
@@ -171,5 +223,5 @@ class Sweeper:
                 self._metrics.sweeps.labels("failed").inc()
                 log.exception("sweep failed")
             self._worker.notice()
-            if not self._worker.pause(SWEEP_EVERY_S):
+            if not self._worker.pause(LOOK_AGAIN_S if self._gone_since_s else SWEEP_EVERY_S):
                 return

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from dracaena.api.errors import PermanentError
-from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
+from dracaena.api.objects import KubeObject, Node, Pod, PodCondition, ResourceClaim, ResourceSlice, Wire
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import ConflictError, ForbiddenError, InvalidError, NotFoundError
 from dracaena.kubelet_plugin.ports import ClaimGoneError
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference
+
+
+class ConditionsOnly(Wire, frozen=True):
+    """The part of a node's status that is read here; Node itself is kept by the thousand and has no conditions."""
+
+    conditions: tuple[PodCondition, ...] = ()
 
 
 class KubeClaims:
@@ -46,6 +52,22 @@ class KubeClaims:
             raise ClaimGoneError(f"claim {claim.key} (UID {meta.uid}) does not exist") from error
         except (ForbiddenError, InvalidError) as error:
             raise PermanentError(str(error)) from error
+
+
+class NodeReadiness(KubeObject, frozen=True):
+    """A node with what it says of itself."""
+
+    API_VERSION: ClassVar[str] = "v1"
+    RESOURCE: ClassVar[str] = "nodes"
+    KIND: ClassVar[str] = "Node"
+
+    status: ConditionsOnly = ConditionsOnly()
+
+
+def node_is_ready(client: KubeClient, name: str) -> bool:
+    """Whether the API server holds a node to be ready. Raises KubeError."""
+    conditions = client.get(NodeReadiness, name).status.conditions
+    return any(condition.type == "Ready" and condition.status == "True" for condition in conditions)
 
 
 class KubePods:

@@ -1,4 +1,4 @@
-"""A claim's CDI spec on disk → which devices it hands out, by which nodes: the last witness of a broken checkpoint."""
+"""What was given to containers → which claim and which devices it was: witnesses where a checkpoint says nothing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import re
 
 import msgspec
 
-from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PoolName, cdi_device_name
+from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PoolName, cdi_device_name, cdi_kind
 from dracaena.kubelet_plugin.prepare.plan import NO_MINOR, PreparedDevice
 
 _GPU_NODE = re.compile("/dev/nvidia([0-9]+)")
+_DEVICE = re.compile("([A-Za-z0-9-]+?)-(?:gpu|mig)-.+")
+"""A claim's UID, which has no `g` in it, and one of our device names (api.names.cdi_device_name)."""
 _ACCESS_NODE = re.compile("/dev/nvidia-caps/nvidia-cap([0-9]+)")
 
 
@@ -28,6 +30,13 @@ class _Device(msgspec.Struct, frozen=True, rename="camel"):
 
 class _Spec(msgspec.Struct, frozen=True):
     devices: list[_Device] = []
+
+
+def claim_of_device(driver: str, qualified_name: str) -> ClaimUid | None:
+    """Return the claim whose spec has a device of this qualified name, None when it is no device of a claim of ours."""
+    kind, _, name = qualified_name.partition("=")
+    match = _DEVICE.fullmatch(name) if kind == cdi_kind(driver) else None
+    return None if match is None else ClaimUid(match[1])
 
 
 def granted_devices(spec: bytes, uid: ClaimUid) -> tuple[PreparedDevice, ...]:

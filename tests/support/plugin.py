@@ -26,7 +26,7 @@ from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.moved_claims import MovedClaims
-from dracaena.kubelet_plugin.ports import ClaimGoneError, ReadClaimNodes
+from dracaena.kubelet_plugin.ports import ClaimGoneError, KubeletView, ReadClaimNodes
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes, DeviceNode, plain_nodes
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
 from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
@@ -234,6 +234,20 @@ class FakePods:
             raise TemporaryError("pods: no answer")
 
 
+class FakeKubelet:
+    """What kubelet says of itself. `silent`: why it says nothing."""
+
+    def __init__(self) -> None:
+        self.run = 1
+        self.claims: set[ClaimUid] = set()
+        self.silent: str | None = None
+
+    def look(self) -> KubeletView:
+        if self.silent is not None:
+            raise TemporaryError(self.silent)
+        return KubeletView(str(self.run), frozenset(self.claims))
+
+
 class ThreadLock:
     """A NodeLock within one process, that says when it is taken twice by one thread instead of hanging."""
 
@@ -278,6 +292,9 @@ class PluginNode:
     job_mapping: bool = False
     podlist_in_place: bool = False
     device_metadata: bool = False
+    kubelet: FakeKubelet = field(default_factory=FakeKubelet)
+    told: list[tuple[str, str]] = field(default_factory=list)
+    """Warnings of the sweeper on the node: reason, text."""
     clock: FakeClock = field(default_factory=FakeClock)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
@@ -344,6 +361,8 @@ class PluginNode:
             claims=self.claims,
             pods=self.pods,
             may_be_in_use=self.assignments.may_be_in_use,
+            kubelet=self.kubelet,
+            tell=lambda reason, text: self.told.append((reason, text)),
             lock=lock,
             clock=self.clock,
             metrics=self.metrics,

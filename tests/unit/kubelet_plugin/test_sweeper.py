@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.kubelet_plugin.sweeper import ORPHAN_GRACE_S, SWEEP_EVERY_S
+from dracaena.kubelet_plugin.device_state import DeviceHeldError
+from dracaena.kubelet_plugin.sweeper import ORPHAN_GRACE_S, SWEEP_EVERY_S, UNHEARD
 from support.kube import wait_for
 from support.plugin import FakeClaims, FakePods, PluginNode, claim_of, make_claim, make_pod, reference_to
 
@@ -52,6 +54,69 @@ def test_a_prepared_claim_that_is_gone_is_taken_back_after_a_while(tmp_path: Pat
     assert node.files() == {"pod-resources/podlist.json": b"[]\n"}
     assert swept(node, "claim") == 1
     node.state.prepare(reference_to(NEXT))  # its device is free again
+
+
+@pytest.mark.parametrize("silent_at", [0, 1, 2])
+def test_nothing_comes_free_while_kubelet_does_not_answer(tmp_path: Path, silent_at: int) -> None:
+    """kubelet is down, the pod was deleted by force: its containers run on."""
+    node = prepared_node(tmp_path)
+    node.claims.by_key.pop(CLAIM.key)
+    for look in range(3):
+        node.kubelet.silent = "kubelet has no socket" if look == silent_at else None
+        node.sweeper.sweep()
+        node.clock.advance(ORPHAN_GRACE_S / 2)
+    assert CHECKPOINT in node.files()
+    with pytest.raises(DeviceHeldError):
+        node.state.prepare(reference_to(NEXT))
+    node.kubelet.silent = None
+    sweep_after_grace(node)
+    assert CHECKPOINT not in node.files()
+
+
+def test_a_kubelet_that_was_started_anew_gets_its_time_again(tmp_path: Path) -> None:
+    """Right after a start it may know no pod yet, and it unprepares by itself what it kept."""
+    node = prepared_node(tmp_path)
+    node.claims.by_key.pop(CLAIM.key)
+    for _ in range(3):
+        node.sweeper.sweep()
+        node.clock.advance(ORPHAN_GRACE_S - 1)
+        node.kubelet.run += 1
+    node.sweeper.sweep()
+    assert CHECKPOINT in node.files()
+    node.clock.advance(ORPHAN_GRACE_S)
+    node.sweeper.sweep()
+    assert CHECKPOINT not in node.files()
+
+
+def test_what_kubelet_knows_is_never_taken_back(tmp_path: Path) -> None:
+    node = prepared_node(tmp_path)
+    node.claims.by_key.pop(CLAIM.key)
+    node.kubelet.claims = {ClaimUid("claim-uid")}
+    sweep_after_grace(node)
+    assert CHECKPOINT in node.files()
+    node.kubelet.claims = set()
+    sweep_after_grace(node)
+    assert CHECKPOINT not in node.files()
+
+
+def test_devices_that_are_held_because_of_kubelet_are_told_of_once_after_a_while(tmp_path: Path) -> None:
+    node = prepared_node(tmp_path)
+    node.claims.by_key.pop(CLAIM.key)
+    node.kubelet.silent = "kubelet has no socket /k/kubelet.sock"
+    node.sweeper.sweep()
+    assert node.metrics.orphaned_claims._value.get() == 1
+    assert node.told == []
+    for _ in range(3):
+        node.clock.advance(ORPHAN_GRACE_S)
+        node.sweeper.sweep()
+    ((reason, text),) = node.told
+    assert reason == UNHEARD
+    assert text.startswith("1 claims that are gone from the API still hold GPUs of this node")
+    assert "kubelet has no socket /k/kubelet.sock. Start kubelet" in text
+    node.kubelet.silent = None
+    sweep_after_grace(node)
+    node.sweeper.sweep()
+    assert node.metrics.orphaned_claims._value.get() == 0
 
 
 def test_a_claim_that_is_there_stays_and_costs_no_read_while_its_pod_is_there(tmp_path: Path) -> None:

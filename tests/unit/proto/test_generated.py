@@ -11,6 +11,7 @@ from dracaena.proto.generate import IMPORT_ROOT, generate, proto_files
 from dracaena.proto.health.v1 import api_pb2 as health_v1
 from dracaena.proto.health.v1alpha1 import api_pb2 as health_v1alpha1
 from dracaena.proto.pluginregistration.v1 import api_pb2 as registration
+from dracaena.proto.podresources.v1 import api_pb2 as podresources
 
 GENERATED = ("*_pb2.py", "*_pb2.pyi", "*_pb2_grpc.py")
 
@@ -53,6 +54,17 @@ REGISTRATION_CALLS = {
     "NotifyRegistrationStatus": ("RegistrationStatus", "RegistrationStatusResponse", False),
 }
 
+PODRESOURCES = {
+    "ListPodResourcesRequest": {},
+    "ListPodResourcesResponse": {"pod_resources": 1},
+    "PodResources": {"name": 1, "namespace": 2, "containers": 3},
+    "ContainerResources": {"name": 1, "dynamic_resources": 5},
+    "DynamicResource": {"claim_name": 2, "claim_namespace": 3, "claim_resources": 4},
+    "ClaimResource": {"cdi_devices": 1, "driver_name": 2},
+    "CDIDevice": {"name": 1},
+}
+PODRESOURCES_CALLS = {"List": ("ListPodResourcesRequest", "ListPodResourcesResponse", False)}
+
 WIRE = [
     (
         dra_v1.DESCRIPTOR,
@@ -64,6 +76,7 @@ WIRE = [
     (health_v1.DESCRIPTOR, "v1.DRAResourceHealth", HEALTH, HEALTH_CALLS),
     (health_v1alpha1.DESCRIPTOR, "v1alpha1.DRAResourceHealth", HEALTH, HEALTH_CALLS),
     (registration.DESCRIPTOR, "pluginregistration.Registration", REGISTRATION, REGISTRATION_CALLS),
+    (podresources.DESCRIPTOR, "v1.PodResourcesLister", PODRESOURCES, PODRESOURCES_CALLS),
 ]
 
 
