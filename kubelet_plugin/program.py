@@ -478,7 +478,7 @@ class Program:
             pods=self._pods,
             may_be_in_use=self._assignments.may_be_in_use,
             kubelet=PodResources(
-                self._paths.podlist / SOCKET, driver, partial(node_is_ready, client, settings.node_name)
+                self._paths.podlist / SOCKET, driver, partial(node_is_ready, self._node_view, settings.node_name)
             ),
             tell=partial(self._tell_node, "Warning"),
             lock=lock,
