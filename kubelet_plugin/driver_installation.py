@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import structlog
 
@@ -14,16 +14,32 @@ from dracaena.kubelet_plugin.adapters.driver_files import (
     Kernel,
     driver_state,
     find_driver_files,
+    library_versions,
     missing_libraries,
 )
 from dracaena.kubelet_plugin.adapters.driver_root import LD_SO_CACHE, DriverRoot
 from dracaena.kubelet_plugin.adapters.hook_tool import HOOK_FOLDERS, FoundTool, find_hook_tool, read_hook_tool
-from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError
+from dracaena.kubelet_plugin.discovery.health import Fault, HealthClass
+from dracaena.kubelet_plugin.discovery.troubles import (
+    DriverReleasedError,
+    DriverTroubleError,
+    Reason,
+    Trouble,
+    trouble,
+)
+from dracaena.kubelet_plugin.driver_thread import DriverThread, WedgedError
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits, driver_edits
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS, HOOK_NAMES, WITHOUT_HOOKS, HookTool
+from dracaena.process.clock import Clock, SystemClock
+
+T = TypeVar("T")
 
 NO_HOOKS = "none"
 """In place of the path of the hook tool: it is not used."""
+
+LOOK_S = 10.0
+"""Longest look at the files: some hundred look-ups, of milliseconds together. Kubelet gives a call 45 s, and who waits
+for the node's lock gives up after 20 s."""
 
 log = structlog.get_logger()
 
@@ -49,9 +65,12 @@ class DriverPlaces:
 class DriverInstallation:
     """The driver below one root. Safe from many threads; a call costs some hundred look-ups, a new driver also reads.
 
+    All files are looked at in a thread of their own, so a root that hangs (a driver container's file system, a network
+    share) holds up nobody for longer than LOOK_S.
+
     Without `required` a root that holds no driver gives no edits, and the kernel is not asked which driver is loaded:
-    the GPUs of a recorded machine need none. `on_trouble` is told in a sentence what is lost to containers, each time
-    that it is found.
+    the GPUs of a recorded machine need none. `refusal` says why nobody should be given the driver right now.
+    `on_troubles` is told after each look all that is wrong with the installation. `clock` measures what the files take.
     """
 
     def __init__(
@@ -60,44 +79,94 @@ class DriverInstallation:
         *,
         required: bool,
         kernel: Kernel | None = None,
-        on_trouble: Callable[[str], None] = lambda _: None,
         refusal: Callable[[], str | None] = lambda: None,
+        on_troubles: Callable[[tuple[Trouble, ...]], None] = lambda _found: None,
+        clock: Clock | None = None,
     ) -> None:
-        """`refusal` says why nobody should be given the driver right now, None when nothing speaks against it."""
         self._places = places
         self._required = required
         self._kernel = kernel or Kernel()
-        self._on_trouble = on_trouble
         self._refusal = refusal
-        self._lock = threading.Lock()
+        self._on_troubles = on_troubles
+        # For the thread alone:
         self._found: tuple[tuple[DriverState, FoundTool | None], DriverEdits] | None = None
+        self._without_hooks: tuple[Trouble, ...] = ()
+        self._thread = DriverThread(clock or SystemClock(), lambda: "", lambda: None, name="driver-files")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread. A look that hangs is left behind."""
+        self._thread.stop()
 
     def edits(self) -> DriverEdits:
         """Return the mounts and hooks of the driver as it is now.
 
-        Raises DriverFilesMissingError, or DriverTroubleError when no container should get the driver now.
+        Raises DriverFilesMissingError, or DriverTroubleError when no container should get the driver now or its files
+        cannot be looked at in time.
         """
         refusal = self._refusal()
         if refusal is not None:
             raise DriverReleasedError(f"{refusal}; the claim is prepared when it is given back")
+        return self._look(self._edits)
+
+    def fault(self) -> Fault | None:
+        """Return what all devices of the node are tainted with because of how the driver is installed, if anything."""
+        try:
+            mismatch = self._look(self._mismatch) if self._required else None
+        except WedgedError as error:
+            return Fault(HealthClass.SILENT, "silent", message=str(error))
+        return None if mismatch is None else Fault(HealthClass.UNREADY, "driver-mismatch", message=mismatch)
+
+    def _look(self, work: Callable[[], T]) -> T:
+        try:
+            return self._thread.call(f"a look at the driver's files below {self._places.seen_root}", work, LOOK_S)
+        except WedgedError as error:
+            self._on_troubles((trouble(error.reason, str(error)),))
+            raise
+
+    def _edits(self) -> DriverEdits:
+        mismatch = self._mismatch()
+        if mismatch is not None:
+            raise DriverTroubleError(mismatch, Reason.VERSION_MISMATCH)
         root = DriverRoot(self._places.seen_root)
-        loaded = self._kernel.driver_version() if self._required else None
-        state = (driver_state(root, self._kernel, loaded), self._find_tool())
-        with self._lock:
-            if self._found is None or self._found[0] != state:
-                self._found = (state, self._find(root, loaded, *state))
-            return self._found[1]
+        loaded = self._loaded()
+        found = (driver_state(root, self._kernel, loaded), self._find_tool())
+        if self._found is None or self._found[0] != found:
+            self._found = (found, self._find(root, loaded, found[1]))
+            self._on_troubles(self._without_hooks)
+        return self._found[1]
+
+    def _loaded(self) -> str | None:
+        return self._kernel.driver_version() if self._required else None
+
+    def _mismatch(self) -> str | None:
+        """Return in words that no libraries fit the loaded kernel module; None when some do, or not both are known."""
+        loaded = self._loaded()
+        _, other = library_versions(DriverRoot(self._places.seen_root), loaded)
+        text = None
+        if other is not None:
+            text = (
+                f"the NVIDIA driver's libraries below {self._places.host_root} are of version {other}, the kernel "
+                f"module that is loaded is {loaded}: programs in containers would fail"
+            )
+        mismatch = () if text is None else (trouble(Reason.VERSION_MISMATCH, text),)
+        self._on_troubles((*mismatch, *self._without_hooks))
+        return text
 
     def _find_tool(self) -> FoundTool | None:
         if self._places.hook_tool == NO_HOOKS:
             return None
         return find_hook_tool(DriverRoot(self._places.seen_host), self._places.hook_tool)
 
-    def _find(self, root: DriverRoot, loaded: str | None, state: DriverState, found: FoundTool | None) -> DriverEdits:
+    def _find(self, root: DriverRoot, loaded: str | None, found: FoundTool | None) -> DriverEdits:
         files = find_driver_files(root, self._kernel, loaded)
         if files is None:
             if self._required:
-                raise DriverFilesMissingError(self._why_no_driver(loaded, state))
+                raise DriverFilesMissingError(
+                    f"no NVIDIA driver below {self._places.host_root} (looked for libcuda.so and libnvidia-ml.so in "
+                    f"the usual folders and in {LD_SO_CACHE}): containers would get GPUs without libraries. Wait for "
+                    "the driver, or set --driver-root to its folder"
+                )
             return DriverEdits()
         missing = missing_libraries(files)
         if missing and self._required:
@@ -108,31 +177,17 @@ class DriverInstallation:
         tool = read_hook_tool(found) if found is not None else None
         edits = driver_edits(files, self._places.host_root, tool)
         log.info("driver files found", driver=files.version, mounts=len(edits.mounts), hooks=len(edits.hooks))
-        self._tell_of_hooks(tool)
+        self._note_hooks(tool)
         return edits
 
-    def _why_no_driver(self, loaded: str | None, state: DriverState) -> str:
-        if state.other_version is not None:
-            return (
-                f"no libcuda.so.{loaded} below {self._places.host_root}: the loaded kernel module is of version "
-                f"{loaded}, the libraries are of {state.other_version}, and they do not work together. Finish the "
-                "update of the driver: load the new module, or restart the node"
-            )
-        return (
-            f"no NVIDIA driver below {self._places.host_root} (looked for libcuda.so and libnvidia-ml.so in the usual "
-            f"folders and in {LD_SO_CACHE}): containers would get GPUs without libraries. Wait for the driver, or set "
-            "--driver-root to its folder"
-        )
-
-    def _tell_of_hooks(self, tool: HookTool | None) -> None:
-        """Say what containers lose by the tool that is not there or is old."""
+    def _note_hooks(self, tool: HookTool | None) -> None:
+        """Note what containers lose by the tool that is not there or is old."""
+        self._without_hooks = ()
         if self._places.hook_tool == NO_HOOKS or not self._required:
             return
         if tool is None:
             where = self._places.hook_tool or f"{' or '.join(HOOK_NAMES)} in {', '.join(HOOK_FOLDERS)}"
-            self._on_trouble(
-                f"no {where} on the host: {WITHOUT_HOOKS}. Install the NVIDIA container toolkit, or set --hook-tool"
-            )
+            self._without_hooks = (trouble(Reason.HOOK_TOOL_MISSING, f"no {where} on the host: {WITHOUT_HOOKS}"),)
         elif tool.commands != COMMANDS:
             lacking = ", ".join(sorted(COMMANDS - tool.commands))
             log.warning("the hook tool is old: containers go without some hooks", path=tool.path, lacking=lacking)

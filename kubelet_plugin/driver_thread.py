@@ -52,14 +52,16 @@ class _Job(Generic[T]):
 class DriverThread:
     """Runs one call after the other, whoever asks; `close` is the last one, after stop()."""
 
-    def __init__(self, clock: Clock, doing: Callable[[], str], close: Callable[[], None]) -> None:
+    def __init__(
+        self, clock: Clock, doing: Callable[[], str], close: Callable[[], None], *, name: str = "gpu-driver"
+    ) -> None:
         self._clock = clock
         self._doing = doing
         self._close = close
         self._condition = threading.Condition()
         self._job: _Job[Any] | None = None
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="gpu-driver", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Begin to take calls."""
@@ -73,6 +75,19 @@ class DriverThread:
             idle = self._job is None
         if idle and self._thread.is_alive():
             self._thread.join(CLOSE_S)
+
+    @property
+    def native_id(self) -> int | None:
+        """The kernel's number of the thread, None before start()."""
+        return self._thread.native_id
+
+    def hung(self, beyond_s: float = 0.0) -> str | None:
+        """Return in words which call has not returned beyond_s after its deadline; None when there is none."""
+        with self._condition:
+            job = self._job
+        if job is None or self._clock.monotonic() < job.deadline_s + beyond_s:
+            return None
+        return self._hangs(job)
 
     def call(self, what: str, work: Callable[[], T], deadline_s: float) -> T:
         """Return work(), run in the driver's thread, or raise what it raises.
@@ -98,9 +113,11 @@ class DriverThread:
             raise StoppedError("the plugin is being stopped")
         left_s = until_s - self._clock.monotonic()
         if left_s <= 0:
-            doing = self._doing() or running.what
-            raise WedgedError(f"the NVIDIA driver does not answer: {doing} has not returned in time")
+            raise WedgedError(self._hangs(running))
         self._clock.wait(self._condition, left_s)
+
+    def _hangs(self, job: _Job[Any]) -> str:
+        return f"the NVIDIA driver does not answer: {self._doing() or job.what} has not returned in time"
 
     def _run(self) -> None:
         while True:

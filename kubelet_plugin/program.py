@@ -25,6 +25,7 @@ from dracaena.kube.server_version import too_old
 from dracaena.kube.transport import Transport
 from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DevRoot
+from dracaena.kubelet_plugin.adapters.driver_files import Kernel
 from dracaena.kubelet_plugin.adapters.driver_use import DriverUse
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder, DocumentTree
 from dracaena.kubelet_plugin.adapters.gpu_minors import read_gpu_minors
@@ -58,7 +59,7 @@ from dracaena.kubelet_plugin.node_devices import NodeDevices
 from dracaena.kubelet_plugin.node_section import NodeSection
 from dracaena.kubelet_plugin.node_troubles import NodeTroubles
 from dracaena.kubelet_plugin.paths import plugin_paths
-from dracaena.kubelet_plugin.ports import ReadClaimNodes, ReadDriverEdits
+from dracaena.kubelet_plugin.ports import ReadClaimNodes
 from dracaena.kubelet_plugin.prepare.cdi import spec_file_name
 from dracaena.kubelet_plugin.prepare.device_metadata import spec_prefix
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
@@ -117,9 +118,11 @@ class Program:
         registry: CollectorRegistry = REGISTRY,
         source: Callable[[DriverRelease], NodeSource] | None = None,
         section: NodeSection | None = None,
+        sys_root: str = "/sys",
     ) -> None:
         """`source` makes what stands in for NVML; it is not asked when the settings name a recorded machine. `section`
-        is where the settings came from, None where no label is asked for.
+        is where the settings came from, None where no label is asked for. `sys_root` is where the kernel module says
+        its version.
         """
         self._section = section
         clock = clock or SystemClock()
@@ -164,6 +167,7 @@ class Program:
         )
         self._monitor: HealthMonitor | None = None
         self._streams = HealthStreams(settings.node_name, self._health if self._watched else None, clock)
+        self._installation = _installation(settings, self._release, self._troubles, sys_root)
         self._build_claims(settings, client, clock)
         self._live = None if recorded else self._follow(self._source(settings, source), clock)
         if recorded:
@@ -246,6 +250,8 @@ class Program:
             self._live.stop()  # first: it lets the monitor go
         if self._monitor is not None:
             self._monitor.stop()
+        if self._installation is not None:
+            self._installation.stop()
         self._publisher.stop()
         self._sweeper.stop()
         self._device_watch.stop()
@@ -335,6 +341,8 @@ class Program:
     def _node_faults(self) -> tuple[Fault, ...]:
         """Return what is held against all devices of this node at once."""
         fault = self._release.fault()
+        if fault is None and self._installation is not None:
+            fault = self._installation.fault()
         return () if fault is None else (fault,)
 
     def _machine_changed(self, machine: Machine) -> None:
@@ -376,8 +384,10 @@ class Program:
 
     def _try_driver(self) -> None:
         """Look for the driver's files now, so that what containers go without is told before the first claim."""
+        if self._installation is None:
+            return
         try:
-            self._driver_edits()
+            self._installation.edits()
         except DracaenaError as error:
             log.info("the driver is not there yet", error=str(error))  # claims say it as long as it holds
 
@@ -421,9 +431,6 @@ class Program:
             field_selector=f"spec.nodeName={settings.node_name}",
             on_change=self._pod_changed,
         )
-        self._driver_edits = _driver_edits(
-            settings, partial(self._tell_node, "Warning", "HookToolMissing"), self._release
-        )
         statuses = DeviceStatuses(driver=driver, claims=KubeClaims(client), writer=KubeClaims(client))
         self._assignments = Assignments(
             driver=driver,
@@ -443,7 +450,7 @@ class Program:
         files = ClaimFiles(
             driver=driver,
             claim_nodes=_claim_nodes(settings),
-            driver_edits=self._driver_edits,
+            driver_edits=self._installation.edits if self._installation is not None else DriverEdits,
             specs=specs,
             metadata=MetadataFiles(
                 driver=driver,
@@ -554,19 +561,23 @@ def _xids(text: str) -> frozenset[int]:
     return frozenset(int(word) for word in text.split(",")) if text and text != ALL else frozenset()
 
 
-def _driver_edits(
-    settings: PluginSettings, on_trouble: Callable[[str], None], release: DriverRelease
-) -> ReadDriverEdits:
+def _installation(
+    settings: PluginSettings, release: DriverRelease, troubles: NodeTroubles, sys_root: str
+) -> DriverInstallation | None:
     """Return where containers get the driver from. A recorded machine has one only when it brings it."""
     if settings.machine and not settings.driver_root:
-        return DriverEdits
+        return None
     host_root = settings.driver_root or "/"
     seen_root = settings.driver_root_mount or host_root
     seen_host = settings.host_root_mount or (seen_root if host_root == "/" else "/")
     places = DriverPlaces(seen_root, host_root, seen_host, settings.hook_tool)
     return DriverInstallation(
-        places, required=not settings.machine, on_trouble=on_trouble, refusal=release.refusal
-    ).edits
+        places,
+        required=not settings.machine,
+        kernel=Kernel(sys_root),
+        refusal=release.refusal,
+        on_troubles=partial(troubles.update, "installation"),
+    )
 
 
 def _claim_nodes(settings: PluginSettings) -> ReadClaimNodes:

@@ -127,7 +127,7 @@ def driver_state(root: DriverRoot, kernel: Kernel, loaded: str | None) -> Driver
     Cost: some hundred look-ups; no file is read but the loader's cache, and that only where the usual folders have no
     driver.
     """
-    version, other = _versions(root, loaded)
+    version, other = library_versions(root, loaded)
     folders = _library_folders(root)
     searched = (
         *folders,
@@ -145,7 +145,7 @@ def driver_state(root: DriverRoot, kernel: Kernel, loaded: str | None) -> Driver
 
 def find_driver_files(root: DriverRoot, kernel: Kernel, loaded: str | None) -> DriverFiles | None:
     """Return the files of the driver as for driver_state, None when there is none. Cost: some hundred small reads."""
-    version, _ = _versions(root, loaded)
+    version, _ = library_versions(root, loaded)
     if version is None:
         return None
     own = f"*.so.{version}"
@@ -181,7 +181,7 @@ def missing_libraries(files: DriverFiles) -> tuple[str, ...]:
     return tuple(name for name in wanted if name not in names)
 
 
-def _versions(root: DriverRoot, loaded: str | None) -> tuple[str | None, str | None]:
+def library_versions(root: DriverRoot, loaded: str | None) -> tuple[str | None, str | None]:
     """Return the version of the libraries to give to containers, else the one that does not fit the loaded driver.
 
     Libraries of another version than the kernel module do not work. Where no module tells its version, the usual links

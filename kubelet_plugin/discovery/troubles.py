@@ -22,6 +22,7 @@ class Reason(enum.Enum):
     GPU_MISSING = "GpuMissing"
     DEVICE_SKIPPED = "DeviceSkipped"
     FABRIC = "FabricNotReady"
+    HOOK_TOOL_MISSING = "HookToolMissing"
 
 
 _KERNEL_LOG = "`dmesg | grep -i -e nvrm -e xid`"
@@ -42,6 +43,7 @@ MENDING = {
     "(release the driver first) or a restart of the node",
     Reason.DEVICE_SKIPPED: "on the node: `ls -l /dev/nvidia*`, `nvidia-modprobe -c 0 -u`",
     Reason.FABRIC: "on the node: `systemctl status nvidia-fabricmanager`, `nvidia-smi -q | grep -A 4 Fabric`",
+    Reason.HOOK_TOOL_MISSING: "install the NVIDIA container toolkit on the host, or set hook-tool to its path",
 }
 """What to do; {subject} stands for what the trouble is about."""
 

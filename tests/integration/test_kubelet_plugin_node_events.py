@@ -10,11 +10,12 @@ import pynvml
 import pytest
 
 from dracaena.kube.events import Event
-from dracaena.kubelet_plugin.health_monitor import POLL_S
+from dracaena.kubelet_plugin.health_monitor import EVENTS_S, POLL_S
 from dracaena.kubelet_plugin.live_machine import READ_DEADLINE_S, REREAD_S, RETRY_S
 from support.api_ground import ApiGround
+from support.driver_root import VERSION, put, put_driver
 from support.fake_nvml import FakeFabric, FakeNvml, gpu_address
-from support.nvml_world import RECORDED, NvmlNode, nvml_node, nvml_world, without_last_gpu
+from support.nvml_world import RECORDED, NvmlNode, nvml_node, nvml_world, taints, without_last_gpu
 from support.plugin_world import NODE, World, http
 
 
@@ -160,3 +161,22 @@ def test_a_driver_that_hangs_is_named_with_the_call(node: NvmlNode) -> None:
         assert "nvmlDeviceGetMemoryInfo of GPU 0 has not returned" in text(node, "DriverSilent")
     finally:
         release.set()
+
+
+def test_a_package_that_was_updated_without_its_module_is_told_and_given_to_nobody(node: NvmlNode) -> None:
+    put(node.world.folder, "sys/module/nvidia/version", f"{VERSION}\n".encode())
+    node.program.start()
+    node.ready()
+    claim = node.world.allocated_claim("claim", [1])
+    put_driver(node.world.folder / "host", version="590.10")
+    for old in (node.world.folder / "host/usr/lib64").glob(f"*.so.{VERSION}"):
+        old.unlink()
+    node.until(lambda: told(node) == [("DriverVersionMismatch", 1)], "an event", EVENTS_S)
+    mismatch = [("driver-mismatch", "", "NoSchedule")]
+    node.until(lambda: all(found == mismatch for found in taints(node).values()), "tainted")
+    error = node.world.prepare(claim)[claim.metadata.uid].error
+    assert f"are of version 590.10, the kernel module that is loaded is {VERSION}" in error
+    put(node.world.folder, "sys/module/nvidia/version", b"590.10\n")
+    node.until(lambda: not any(taints(node).values()), "well", EVENTS_S)
+    assert node.world.prepare(claim)[claim.metadata.uid].error == ""
+    assert told(node) == [("DriverVersionMismatch", 1)]

@@ -19,7 +19,6 @@ from dracaena.api.machine import Machine
 from dracaena.api.names import gpu_device_name, taint_key
 from dracaena.api.topology import topology_from_matrix
 from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes
-from dracaena.kubelet_plugin.adapters.driver_files import Kernel
 from dracaena.kubelet_plugin.adapters.mig_access import MigAccess
 from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml_library import DriverNotReadyError, NvmlLibrary, Permission
@@ -27,7 +26,6 @@ from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.discovery.troubles import Reason
-from dracaena.kubelet_plugin.driver_installation import DriverInstallation
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
@@ -54,9 +52,7 @@ def nvml_world(server: ApiGround) -> Iterator[World]:
         put(folder, "host/usr/bin/nvidia-cdi-hook", " ".join(COMMANDS).encode()).chmod(0o755)
         put(folder, "proc/devices", PROC_DEVICES.encode())
         nodes = partial(DeviceNodes, proc=str(folder / "proc"), sys=str(folder / "sys"), look=look_at_text)
-        installation = partial(DriverInstallation, kernel=Kernel(str(folder / "sys")))
-        program = "dracaena.kubelet_plugin.program"
-        with patch(f"{program}.DeviceNodes", nodes), patch(f"{program}.DriverInstallation", installation):
+        with patch("dracaena.kubelet_plugin.program.DeviceNodes", nodes):
             yield World(server, folder)
 
 
@@ -78,7 +74,11 @@ class NvmlNode:
         self.nvml: FakeNvml | None = FakeNvml(RECORDED)
         self.clock = FakeClock()
         self.program = Program(
-            world.settings(machine="", **changes), clock=self.clock, registry=CollectorRegistry(), source=self._source
+            world.settings(machine="", **changes),
+            clock=self.clock,
+            registry=CollectorRegistry(),
+            source=self._source,
+            sys_root=str(world.folder / "sys"),
         )
 
     def _source(self, permission: Permission) -> NvmlMachine:

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dracaena.kubelet_plugin.adapters.driver_files import Kernel
-from dracaena.kubelet_plugin.driver_installation import DriverFilesMissingError, DriverInstallation, DriverPlaces
+from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError, DriverTroubleError, Trouble
+from dracaena.kubelet_plugin.driver_installation import (
+    LOOK_S,
+    DriverFilesMissingError,
+    DriverInstallation,
+    DriverPlaces,
+)
+from dracaena.kubelet_plugin.driver_thread import WedgedError
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
+from support.clock import FakeClock
 from support.driver_root import VERSION, put, put_driver
 from support.ld_so_cache import ld_so_cache
 
@@ -23,10 +32,18 @@ def installed(
     *,
     required: bool = True,
     hook_tool: str = "",
-    on_trouble: Callable[[str], None] = lambda _: None,
+    refusal: Callable[[], str | None] = lambda: None,
+    on_troubles: Callable[[tuple[Trouble, ...]], None] = lambda _: None,
+    clock: FakeClock | None = None,
 ) -> DriverInstallation:
-    places = DriverPlaces(str(root), host_root, str(root / "host"), hook_tool)
-    return DriverInstallation(places, required=required, kernel=Kernel(str(root / "sys")), on_trouble=on_trouble)
+    return DriverInstallation(
+        DriverPlaces(str(root), host_root, str(root / "host"), hook_tool),
+        required=required,
+        kernel=Kernel(str(root / "sys")),
+        refusal=refusal,
+        on_troubles=on_troubles,
+        clock=clock,
+    )
 
 
 def host_paths(edits: DriverEdits) -> set[str]:
@@ -126,23 +143,27 @@ def test_hooks_come_with_any_driver_root(tmp_path: Path, host_root: str) -> None
     assert installation.edits().hooks == ()
 
 
-def test_what_containers_lose_without_the_tool_is_told_once(tmp_path: Path) -> None:
+def test_what_containers_lose_without_the_tool_is_told_until_it_is_there(tmp_path: Path) -> None:
     put_driver(tmp_path)
-    told: list[str] = []
-    installation = installed(tmp_path, on_trouble=told.append)
+    told: list[tuple[Trouble, ...]] = []
+    installation = installed(tmp_path, on_troubles=told.append)
     installation.edits()
     installation.edits()
-    (text,) = told
-    assert "no nvidia-cdi-hook or nvidia-ctk in /usr/bin" in text
-    assert "--hook-tool" in text
+    (trouble,) = told[-1]
+    assert trouble.reason == "HookToolMissing"
+    assert "no nvidia-cdi-hook or nvidia-ctk in /usr/bin" in trouble.text
+    assert "hook-tool" in trouble.advice
+    put_tool(tmp_path)
+    installation.edits()
+    assert told[-1] == ()
 
 
 def test_who_wants_no_hooks_hears_nothing(tmp_path: Path) -> None:
     put_driver(tmp_path)
     put_tool(tmp_path)
-    told: list[str] = []
-    assert installed(tmp_path, hook_tool="none", on_trouble=told.append).edits().hooks == ()
-    assert told == []
+    told: list[tuple[Trouble, ...]] = []
+    assert installed(tmp_path, hook_tool="none", on_troubles=told.append).edits().hooks == ()
+    assert set(told) == {()}
 
 
 def load(root: Path, version: str) -> None:
@@ -153,7 +174,7 @@ def test_libraries_that_do_not_fit_the_loaded_module_are_refused_by_name(tmp_pat
     put_driver(tmp_path)
     load(tmp_path, "590.44.01")
     installation = installed(tmp_path)
-    with pytest.raises(DriverFilesMissingError, match=f"no libcuda.so.590.44.01 below /: .*libraries are of {VERSION}"):
+    with pytest.raises(DriverTroubleError, match=f"libraries below / are of version {VERSION}, .*loaded is 590.44.01"):
         installation.edits()
     load(tmp_path, VERSION)
     assert installation.edits().mounts
@@ -186,3 +207,84 @@ def test_libraries_that_only_the_loaders_cache_knows_are_found(tmp_path: Path) -
     names = ("libcuda.so.1", "libnvidia-ml.so.1")
     put(tmp_path, "/etc/ld.so.cache", ld_so_cache({name: f"/usr/lib/{name}" for name in names}))
     assert f"/usr/lib/libcuda.so.{VERSION}" in host_paths(installation.edits())
+
+
+def test_libraries_of_another_version_than_the_loaded_module_are_given_to_nobody(tmp_path: Path) -> None:
+    put_driver(tmp_path)
+    load(tmp_path, VERSION)
+    told: list[tuple[Trouble, ...]] = []
+    installation = installed(tmp_path, hook_tool="none", on_troubles=told.append)
+    installation.edits()
+    assert installation.fault() is None
+    load(tmp_path, "590.44.01")
+    with pytest.raises(DriverTroubleError, match=f"are of version {VERSION}, .*loaded is 590.44.01"):
+        installation.edits()
+    fault = installation.fault()
+    assert fault is not None
+    assert (fault.key, fault.blocks) == ("driver-mismatch", True)
+    assert [trouble.reason for trouble in told[-1]] == ["DriverVersionMismatch"]
+    put_driver(tmp_path, version="590.44.01")
+    assert "/usr/lib64/libcuda.so.590.44.01" in host_paths(installation.edits())
+    assert installation.fault() is None
+    assert told[-1] == ()
+
+
+def test_a_module_that_says_no_version_is_not_compared(tmp_path: Path) -> None:
+    put_driver(tmp_path)
+    installation = installed(tmp_path)
+    assert installation.edits().mounts
+    assert installation.fault() is None
+
+
+def test_the_driver_of_a_recorded_machine_is_not_compared_with_this_machines(tmp_path: Path) -> None:
+    put_driver(tmp_path)
+    load(tmp_path, "1.2.3")
+    installation = installed(tmp_path, required=False)
+    assert installation.edits().mounts
+    assert installation.fault() is None
+
+
+def test_while_the_driver_is_let_go_of_nobody_gets_it(tmp_path: Path) -> None:
+    put_driver(tmp_path)
+    why = ["asked for by a label"]
+    installation = installed(tmp_path, refusal=lambda: why[0] if why else None)
+    with pytest.raises(DriverReleasedError, match="asked for by a label; the claim is prepared when"):
+        installation.edits()
+    why.clear()
+    assert installation.edits().mounts
+
+
+def test_files_that_hang_end_the_call_in_time_and_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_driver(tmp_path)
+    inside, release, clock = threading.Event(), threading.Event(), FakeClock()
+
+    def hang(*_: object) -> tuple[str, None]:
+        inside.set()
+        release.wait()
+        return VERSION, None
+
+    monkeypatch.setattr("dracaena.kubelet_plugin.driver_installation.library_versions", hang)
+    troubles: list[str] = []
+    installation = installed(tmp_path, on_troubles=lambda found: troubles.extend(t.reason for t in found), clock=clock)
+    errors: list[str] = []
+
+    def prepare() -> None:
+        try:
+            installation.edits()
+        except WedgedError as error:
+            errors.append(str(error))
+
+    caller = threading.Thread(target=prepare)
+    caller.start()
+    inside.wait()
+    clock.advance(LOOK_S + 1)
+    caller.join(30)
+    prepare()  # at once: nobody waits for what hangs already
+    assert len(errors) == 2
+    assert f"a look at the driver's files below {tmp_path} has not returned in time" in errors[0]
+    fault = installation.fault()
+    assert fault is not None
+    assert fault.key == "silent"
+    assert set(troubles) == {"DriverSilent"}
+    installation.stop()
+    release.set()

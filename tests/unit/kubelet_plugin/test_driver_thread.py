@@ -9,6 +9,7 @@ import pytest
 
 from dracaena.kubelet_plugin.driver_thread import DriverThread, StoppedError, WedgedError
 from support.clock import FakeClock
+from support.kube import wait_for
 
 
 @pytest.fixture
@@ -129,3 +130,15 @@ def test_calls_of_many_threads_take_turns(driver: DriverThread) -> None:
     for caller in callers:
         caller.join()
     assert most == [1] * 8
+
+
+def test_a_call_beyond_its_deadline_is_told_until_it_returns(driver: DriverThread, clock: FakeClock) -> None:
+    assert driver.hung() is None
+    release = threading.Event()
+    hang(driver, clock, release)
+    assert "nvmlDeviceGetUUID of GPU 3 has not returned" in (driver.hung() or "")
+    assert driver.hung(beyond_s=5) is None
+    clock.advance(5)
+    assert driver.hung(beyond_s=5) == driver.hung()
+    release.set()
+    wait_for(lambda: driver.hung() is None, "the return")
