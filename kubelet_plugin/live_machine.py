@@ -15,6 +15,7 @@ import structlog
 from dracaena.api.errors import DracaenaError
 from dracaena.api.machine import Machine
 from dracaena.api.topology import TopologyError
+from dracaena.kubelet_plugin.adapters.thread_state import is_uninterruptible
 from dracaena.kubelet_plugin.discovery.build import Reading, reading_troubles
 from dracaena.kubelet_plugin.discovery.troubles import (
     DriverReleasedError,
@@ -42,6 +43,9 @@ RELEASED_S = 5.0
 
 REREAD_S = 60.0
 """Pause between readings in good times. One costs some hundred calls of microseconds each."""
+
+RESTART_S = 300.0
+"""How long a call may hang beyond its deadline, outside of the kernel, before a new process is worth it."""
 
 T = TypeVar("T")
 
@@ -101,6 +105,19 @@ class LiveMachine:
     def ask(self, what: str, work: Callable[[], T], deadline_s: float) -> T:
         """Return work(), run in the driver's thread. Raises as DriverThread.call does."""
         return self._driver.call(what, work, deadline_s)
+
+    def hung(self) -> str | None:
+        """Return which call into the driver hangs, None when none does."""
+        return self._driver.hung()
+
+    def needs_restart(self) -> str | None:
+        """Return which call hangs where a new process would help, None when none does.
+
+        A call that hangs in the kernel is none: its process cannot be killed, and the node would be left without a
+        plugin that unprepares what ends.
+        """
+        hung, thread = self._driver.hung(RESTART_S), self._driver.native_id
+        return None if hung is None or thread is None or is_uninterruptible(thread) else hung
 
     def ready(self) -> str | None:
         """Return None once there is a machine, before that what is waited for."""

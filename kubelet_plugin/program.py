@@ -267,7 +267,13 @@ class Program:
 
     def ready(self) -> str | None:
         """Return None when kubelet and scheduling can count on this node, else what is missing."""
-        return self._waiting_for() or self._publisher.ready() or cache_trouble((self._slices, self._pods))
+        return (
+            self._waiting_for() or self._publisher.ready() or cache_trouble((self._slices, self._pods)) or self._hangs()
+        )
+
+    def _hangs(self) -> str | None:
+        """Return what hangs in or below this process: the driver, or a call that holds the lock."""
+        return (self._live.hung() if self._live is not None else None) or self._call_lock.stuck()
 
     def _words(self) -> str:
         """Return what /readyz says of a plugin that is ready."""
@@ -275,8 +281,14 @@ class Program:
         return "ok" if troubles is None else f"ok, and an admin should look: {troubles}"
 
     def alive(self) -> str | None:
-        """Return None while kubelet can call this process, else which socket does not answer: a new start helps."""
-        return socket_problem(self._paths.dra_socket, self._paths.registration_socket)
+        """Return None while kubelet can call this process, else what a new start helps against: a socket that does not
+        answer, or a call that hangs, but not one that hangs in the kernel.
+        """
+        return (
+            socket_problem(self._paths.dra_socket, self._paths.registration_socket)
+            or (self._live.needs_restart() if self._live is not None else None)
+            or self._call_lock.needs_restart()
+        )
 
     def _build_probes(self, address: str) -> ProbeServer | None:
         if not address:

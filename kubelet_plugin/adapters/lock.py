@@ -10,10 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dracaena.api.errors import PermanentError, TemporaryError
+from dracaena.kubelet_plugin.adapters.thread_state import is_uninterruptible
 from dracaena.process.clock import Clock
 
 CALL_TIMEOUT_S = 20.0
 """Longest wait for the other instance. Kubelet gives a call 45 s; the rest is for the API and the disk."""
+
+STUCK_S = 60.0
+"""A call holds the lock for some milliseconds; the look at the driver's files in it ends after 10 s at most."""
 
 POLL_S = 0.005
 """Pause between tries while the other instance holds the lock: its calls take milliseconds. A blocking flock could
@@ -84,6 +88,21 @@ class CallLock:
         self._never = threading.Event()
         self.turn = 0
         """Another number in each hold."""
+        self._held: tuple[int, float] | None = None
+
+    def stuck(self) -> str | None:
+        """Return that one call has held the lock for too long, None when none has. From any thread."""
+        held = self._held
+        if held is None or self._clock.monotonic() - held[1] < STUCK_S:
+            return None
+        return f"one call has held {self._file.path} for more than {STUCK_S:.0f} s, and no other can begin"
+
+    def needs_restart(self) -> str | None:
+        """Return the same where a new process would help: not for a call that hangs in the kernel, whose process cannot
+        be killed.
+        """
+        held, stuck = self._held, self.stuck()
+        return stuck if held is not None and not is_uninterruptible(held[0]) else None
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
@@ -99,9 +118,11 @@ class CallLock:
                     )
                 self._clock.sleep_until_set(self._never, POLL_S)
             self.turn += 1
+            self._held = (threading.get_native_id(), self._clock.monotonic())
             try:
                 yield
             finally:
+                self._held = None
                 self._file.release()
         finally:
             self._threads.release()

@@ -93,7 +93,8 @@ def test_a_call_that_hangs_stops_neither_prepare_nor_the_end_of_the_program(node
         assert node.world.prepare(claim)[claim.metadata.uid].error == ""
         stale = "dracaena_plugin_reading_stale 1.0"
         node.until(lambda: stale in http(node.program, "/metrics")[1], "stale", READ_DEADLINE_S, hanging=True)
-        assert node.program.ready() is None
+        hangs = "the NVIDIA driver does not answer: nvmlDeviceGetMemoryInfo of GPU 0 has not returned in time"
+        assert (node.program.ready(), node.program.alive()) == (hangs, None)
         assert node.devices() == NAMES
         assert node.world.prepare(other)[other.metadata.uid].error == ""
         assert node.world.unprepare(claim) == {claim.metadata.uid: ""}

@@ -23,6 +23,7 @@ from dracaena.kubelet_plugin.live_machine import (
     INCOMPLETE_S,
     READ_DEADLINE_S,
     REREAD_S,
+    RESTART_S,
     RETRY_S,
     LiveMachine,
 )
@@ -238,3 +239,21 @@ def test_each_other_way_to_have_no_reading_is_a_trouble_of_its_kind(node: Node) 
         node.until(lambda: node.reasons() == ["DriverSilent"], REREAD_S, hanging=True)
         release.set()
         node.until(lambda: node.reasons() == [], INCOMPLETE_S)
+
+
+@pytest.mark.parametrize("in_kernel", [False, True])
+def test_a_call_that_hangs_for_long_is_worth_a_restart_unless_it_hangs_in_the_kernel(
+    node: Node, in_kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dracaena.kubelet_plugin.live_machine.is_uninterruptible", lambda _thread: in_kernel)
+    assert node.nvml is not None
+    with running(node):
+        node.until(lambda: node.live.ready() is None)
+        assert (node.live.hung(), node.live.needs_restart()) == (None, None)
+        release = node.nvml.wedged["nvmlDeviceGetMemoryInfo"] = threading.Event()
+        node.until(lambda: node.live.hung() is not None, REREAD_S, hanging=True)
+        assert node.live.needs_restart() is None
+        node.clock.advance(RESTART_S)
+        assert node.live.needs_restart() == (None if in_kernel else node.live.hung())
+        release.set()
+        node.until(lambda: node.live.hung() is None)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.errors import PermanentError, TemporaryError
-from dracaena.kubelet_plugin.adapters.lock import CALL_TIMEOUT_S, CallLock, FileLock
+from dracaena.kubelet_plugin.adapters.lock import CALL_TIMEOUT_S, STUCK_S, CallLock, FileLock
 from dracaena.process.clock import SystemClock
 from support.clock import FakeClock
 from support.kube import wait_for
@@ -105,3 +105,28 @@ def test_a_lock_that_is_never_free_is_given_up(tmp_path: Path) -> None:
     wait_for(ended, "the waiting call gives up")
     assert seen == [f"another instance of this plugin holds {path} for more than 20 s"]
     other.release()
+
+
+def test_a_call_that_holds_the_lock_for_too_long_is_told(tmp_path: Path) -> None:
+    clock = FakeClock()
+    lock = CallLock(tmp_path / "x.lock", clock)
+    assert (lock.stuck(), lock.needs_restart()) == (None, None)
+    with lock.hold():
+        clock.advance(STUCK_S - 1)
+        assert lock.stuck() is None
+        clock.advance(1)
+        assert "one call has held" in (lock.stuck() or "")
+        assert lock.needs_restart() == lock.stuck()
+    assert (lock.stuck(), lock.needs_restart()) == (None, None)
+
+
+def test_a_call_that_hangs_in_the_kernel_is_no_reason_for_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    lock = CallLock(tmp_path / "x.lock", clock)
+    monkeypatch.setattr("dracaena.kubelet_plugin.adapters.lock.is_uninterruptible", lambda _thread: True)
+    with lock.hold():
+        clock.advance(STUCK_S)
+        assert lock.stuck() is not None
+        assert lock.needs_restart() is None
