@@ -252,8 +252,9 @@ def _plain(root: DriverRoot, path: str, real_path: PurePosixPath) -> DriverFile:
 def _library(root: DriverRoot, path: str, real_path: PurePosixPath) -> DriverFile:
     facts = read_elf(root.on_disk(real_path))
     soname = facts.soname if facts is not None else None
-    link = root.on_disk(real_path.parent / plain_name(soname or real_path.name))
-    return DriverFile(path, str(real_path), soname, plain_link=facts is not None and link.is_symlink())
+    link = root.facts(real_path.parent / plain_name(soname or real_path.name))
+    is_link = link is not None and stat.S_ISLNK(link.st_mode)
+    return DriverFile(path, str(real_path), soname, plain_link=facts is not None and is_link)
 
 
 def _found(
@@ -263,7 +264,7 @@ def _found(
     by_real_path: dict[PurePosixPath, DriverFile] = {}
     for path in _paths(root, folders, patterns):
         real_path = root.resolve(path)
-        if real_path is None or real_path in by_real_path or not root.on_disk(real_path).is_file():
+        if real_path is None or real_path in by_real_path or not _is_file(root.facts(real_path)):
             continue
         by_real_path[real_path] = describe(root, path, real_path)
     return _by_path(by_real_path.values())
@@ -280,8 +281,12 @@ def _paths(root: DriverRoot, folders: Iterable[str], patterns: tuple[str, ...]) 
                 yield f"{folder}/{name}"
 
 
-def _is_file(path: Path) -> bool:
-    return path.is_file()
+def _is_file(facts: os.stat_result | None) -> bool:
+    return facts is not None and stat.S_ISREG(facts.st_mode)
+
+
+def _is_socket(facts: os.stat_result | None) -> bool:
+    return facts is not None and stat.S_ISSOCK(facts.st_mode)
 
 
 def _first(
@@ -289,12 +294,12 @@ def _first(
     folders: Iterable[str],
     name: str,
     container_folder: str | None = None,
-    is_wanted: Callable[[Path], bool] = _is_file,
+    is_wanted: Callable[[os.stat_result | None], bool] = _is_file,
 ) -> tuple[DriverFile, ...]:
     """Return the file of this name in the first folder that has it; containers get it there or in their own folder."""
     for folder in folders:
         real_path = root.resolve(f"{folder}/{name}")
-        if real_path is not None and is_wanted(root.on_disk(real_path)):
+        if real_path is not None and is_wanted(root.facts(real_path)):
             return (DriverFile(f"{folder if container_folder is None else container_folder}/{name}", str(real_path)),)
     return ()
 
@@ -318,19 +323,15 @@ def _sockets(root: DriverRoot) -> tuple[DriverFile, ...]:
     Whatever else stands at such a path is not given to containers: the folders are written to by daemons, and /tmp by
     everybody, so a link there could lead anywhere.
     """
-    found = [file for name in SOCKETS for file in _first(root, SOCKET_FOLDERS, name, is_wanted=Path.is_socket)]
-    pipes = root.on_disk(PurePosixPath(MPS_PIPES))
-    if root.resolve(MPS_PIPES) == PurePosixPath(MPS_PIPES) and _is_folder_of_root(pipes):
+    found = [file for name in SOCKETS for file in _first(root, SOCKET_FOLDERS, name, is_wanted=_is_socket)]
+    pipes = PurePosixPath(MPS_PIPES)
+    if root.resolve(MPS_PIPES) == pipes and _is_folder_of_root(root.facts(pipes)):
         found.append(DriverFile(MPS_PIPES, MPS_PIPES))
     return _by_path(found)
 
 
-def _is_folder_of_root(path: Path) -> bool:
-    try:
-        facts = path.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == 0
+def _is_folder_of_root(facts: os.stat_result | None) -> bool:
+    return facts is not None and stat.S_ISDIR(facts.st_mode) and facts.st_uid == 0
 
 
 def _text(file: Path) -> str:

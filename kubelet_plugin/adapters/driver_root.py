@@ -77,6 +77,13 @@ class DriverRoot:
         """Return where this process finds a path of the root."""
         return Path(f"{self._prefix}{path}")
 
+    def facts(self, path: PurePosixPath) -> os.stat_result | None:
+        """Return what a path of the root is, a link itself and not what it leads to; None where that cannot be seen."""
+        try:
+            return self.on_disk(path).lstat()
+        except OSError:
+            return None
+
     def library(self, name: str) -> PurePosixPath | None:
         """Return the file of a library by its name, links followed, as resolve() does; None when no folder has it.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -53,9 +55,11 @@ def put_nodes(root: Path, minors: Iterable[int] = (), **others: str) -> None:
 
 
 def look_at_text(path: str) -> NodeFacts | None:
-    """Read a file that holds `major:minor` as if it were the device node; any other is none."""
+    """Read a file that holds `major:minor` as if it were the device node; anything else there is none."""
     try:
-        major, _, minor = Path(path).read_text().partition(":")
+        facts = Path(path).lstat()
+        text = Path(path).read_bytes() if stat.S_ISREG(facts.st_mode) else b""
     except OSError:
         return None
-    return NodeFacts(True, int(major), int(minor)) if minor else NodeFacts(is_character_device=False)
+    numbers = re.fullmatch(rb"([0-9]+):([0-9]+)", text)
+    return NodeFacts(numbers is not None, *map(int, numbers.groups() if numbers is not None else ()))
