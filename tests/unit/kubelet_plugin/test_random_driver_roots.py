@@ -121,7 +121,8 @@ def damage(host: Path, layout: Layout, each: Damage) -> None:
             _replace(path, lambda: path.write_bytes(library(soname)))
         case "numbers":
             nodes = sorted((host / layout.dev_root.lstrip("/") / "dev").glob("nvidia*"))
-            _write(nodes[each.place % len(nodes)], f"{195 + each.which % 2}:{each.which % 256}".encode())
+            node = nodes[each.place % len(nodes)] if nodes else root / "dev"
+            _write(node, f"{195 + each.which % 2}:{each.which % 256}".encode())
         case "link":
             _replace(path, lambda: path.symlink_to(targets(layout)[each.which % len(targets(layout))]))
         case "lose":
