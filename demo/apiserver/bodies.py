@@ -13,6 +13,7 @@ import yaml
 
 from dracaena.demo.apiserver import defaults
 from dracaena.demo.apiserver.decode import AS_SENT, UnreadableError, decode
+from dracaena.demo.apiserver.deep import OPAQUE_FIELDS, hold_texts
 from dracaena.demo.apiserver.errors import Qualified, bad_request, invalid, not_implemented, unsupported_media_type
 from dracaena.demo.apiserver.fields import invalid as invalid_field
 from dracaena.demo.apiserver.resources import KINDS, Kind
@@ -27,7 +28,7 @@ _KNOWN: Final = {kind.kind: kind for kind in KINDS}
 
 
 # Where opaque JSON can stand: only then is it worth knowing the text of each object.
-_OPAQUE_FIELDS: Final = (b'"parameters"', b'"data"')
+_OPAQUE_FIELDS: Final = tuple(f'"{name}"'.encode() for name in OPAQUE_FIELDS)
 
 
 class Parsed(dict[str, Any]):
@@ -83,6 +84,7 @@ class _SpanDecoder(json.JSONDecoder):
 def parse_json(body: bytes) -> Any:
     """A JSON value; ValueError with a short reason."""
     try:
+        body = hold_texts(body)
         if any(name in body for name in _OPAQUE_FIELDS):
             return _SpanDecoder().decode(body.decode())
         return json.loads(body, object_pairs_hook=_object)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from dracaena.demo.apiserver.deep import held_text
 from dracaena.demo.apiserver.errors import not_implemented
 from dracaena.demo.apiserver.quantity import parse_quantity
 from dracaena.demo.apiserver.schema import Field, ListOf, MapOf, Scalar, Struct, Type
@@ -239,6 +240,9 @@ def _time(name: str, raw: Any, place: _Place) -> str | None:
 def _opaque(name: str, raw: Any, place: _Place) -> Any:
     if name == "fields" or not isinstance(raw, dict):
         return raw
+    held = held_text(raw)
+    if held is not None:
+        return Opaque(raw, held)
     sent = getattr(raw, "text", None)
     if place.opaque == AS_SENT and sent is not None:
         return Opaque(raw, sent)

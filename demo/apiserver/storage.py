@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dracaena.demo.apiserver.deep import release_texts
 from dracaena.demo.apiserver.errors import expired, too_large_version
 from dracaena.demo.apiserver.resources import KINDS, Kind
 from dracaena.demo.apiserver.schema import ordered, structs
@@ -64,7 +65,7 @@ def stamped(document: dict[str, Any], version: int) -> Stored:
 def stored_as(document: dict[str, Any], version: int) -> Stored:
     """`document` as it is, in the form in which it goes to clients; for an answer about what is not stored."""
     whole = ordered(structs()[document["kind"]], document)
-    return Stored(whole, version, msgspec.json.encode(whole))
+    return Stored(whole, version, release_texts(msgspec.json.encode(whole)))
 
 
 class Subscription:
