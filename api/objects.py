@@ -515,6 +515,8 @@ class ResourceClaim(KubeObject, frozen=True):
 
     spec: dict[str, Any] = {}
     status: ResourceClaimStatus = ResourceClaimStatus()
+    problem: str = ""
+    """Why it could not be read, and this stands in for it; not a field of the API. Empty: it was read."""
 
     @classmethod
     def _from_json(cls, text: bytes | msgspec.Raw, as_sent: AsSent) -> ResourceClaim:
@@ -591,6 +593,8 @@ class DeviceClass(KubeObject, frozen=True):
     APART: ClassVar[tuple[str, ...]] = ("managedFields", "parameters")
 
     spec: dict[str, Any] = {}
+    problem: str = ""
+    """Why it could not be read, and this stands in for it; not a field of the API. Empty: it was read."""
 
     @classmethod
     def _from_json(cls, text: bytes | msgspec.Raw, as_sent: AsSent) -> DeviceClass:

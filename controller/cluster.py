@@ -306,7 +306,12 @@ class Cluster:
                 self._claims.pop(key, None)
             else:
                 self._claims[key] = new
-            is_unreserved = new is not None and new.status.allocation is not None and not new.status.reserved_for
+            is_unreserved = (
+                new is not None
+                and new.status.allocation is not None
+                and not new.status.reserved_for
+                and not new.problem  # what cannot be read is for nobody to free
+            )
             (self._unreserved.add if is_unreserved else self._unreserved.discard)(key)
             freed = self._inventory.hold(claim_holder(subject), held, others)
             # A claim can go while a decision for it is being written: what was assumed for it is free again, too.
@@ -323,6 +328,16 @@ class Cluster:
                 self._may_help()
         if new is not None and collisions:
             self._collided(new, collisions)
+
+    def claim_set_aside(self, claim: ResourceClaim) -> None:
+        """A change of a claim could not be taken in, and will come again: what it has now is nobody else's till then.
+
+        Beside that it goes on to hold what was taken in of it before.
+        """
+        held, others = held_devices(claim, self._driver), other_holdings(claim, self._driver)
+        with self._lock:
+            before = self._inventory.holdings.held_by(claim_holder(claim))
+            self._inventory.hold(claim_holder(claim), held | before[0], others | before[1])
 
     def slice_changed(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
         """Take in a slice of our driver; only its pool is read again."""

@@ -40,6 +40,7 @@ _NO_CONTAINERS: Final[list[Container]] = []
 _NO_CONDITIONS: Final[list[PodCondition]] = []
 _NO_CLAIM_STATUSES: Final[list[PodResourceClaimStatus]] = []
 _NO_STATUSES: Final[list[ContainerStatus]] = []
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def kept_pod(pod: Pod) -> Pod:
@@ -52,7 +53,8 @@ def kept_pod(pod: Pod) -> Pod:
     try:
         containers = _one_container(pod_resources(pod))
     except UnreadableQuantityError:
-        return pod  # whoever decides about it says what is wrong
+        bare = ObjectMeta(pod.metadata.name, pod.metadata.namespace, pod.metadata.uid, pod.metadata.resource_version)
+        return msgspec.structs.replace(pod, metadata=bare)  # whoever decides about it says what is wrong
     meta = ObjectMeta(
         name=pod.metadata.name,
         namespace=sys.intern(pod.metadata.namespace),
@@ -68,9 +70,17 @@ def kept_pod(pod: Pod) -> Pod:
     if not pod.spec.resource_claims:
         return Pod(metadata=meta, spec=_plain_spec(pod.spec, containers), status=_plain_status(pod))
     replace = msgspec.structs.replace
-    spec = replace(pod.spec, containers=containers, init_containers=_NO_CONTAINERS, resources=None, overhead=_NO_MAP)
+    spec = replace(
+        pod.spec,
+        affinity=_required(pod.spec.affinity),
+        containers=containers,
+        init_containers=_NO_CONTAINERS,
+        resources=None,
+        overhead=_NO_MAP,
+    )
     status = replace(
         pod.status,
+        conditions=_about_scheduling(pod.status.conditions),
         container_statuses=_NO_STATUSES,
         init_container_statuses=_NO_STATUSES,
         allocated_resources=_NO_MAP,
@@ -87,6 +97,18 @@ def _one_container(taken: PodResources) -> list[Container]:
     }
     ports = [ContainerPort(port.port, port.protocol, port.address) for port in taken.ports]
     return [Container(name="", resources=ContainerResources(claims=[], requests=requests), ports=ports)]
+
+
+def _required(affinity: dict[str, Any]) -> dict[str, Any]:
+    """Keep what node_fit reads of an affinity: the rules for nodes that must hold."""
+    of_nodes = affinity.get("nodeAffinity")
+    if not isinstance(of_nodes, dict) or _REQUIRED not in of_nodes:
+        return _NO_MAP if isinstance(of_nodes, dict) or of_nodes is None else affinity
+    return {"nodeAffinity": {_REQUIRED: of_nodes[_REQUIRED]}}
+
+
+def _about_scheduling(conditions: list[PodCondition]) -> list[PodCondition]:
+    return [condition for condition in conditions if condition.type == "PodScheduled"] or _NO_CONDITIONS
 
 
 def _plain_spec(spec: PodSpec, containers: list[Container]) -> PodSpec:
@@ -107,7 +129,7 @@ def _plain_spec(spec: PodSpec, containers: list[Container]) -> PodSpec:
 
 def _plain_status(pod: Pod) -> PodStatus:
     if not pod.spec.node_name:
-        said = [condition for condition in pod.status.conditions if condition.type == "PodScheduled"]
+        said = _about_scheduling(pod.status.conditions)
         if said:
             return _status_of(pod.status.phase, said)
     return _quiet_status(pod.status.phase)

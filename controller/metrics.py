@@ -104,6 +104,12 @@ class ControllerMetrics:
             "Published devices and pools that cannot be used, for example because attributes do not decode.",
             registry=registry,
         )
+        self.unreadable_objects = Gauge(
+            "dracaena_controller_unreadable_objects",
+            "Objects of a resource that cannot be read, or whose last change was not taken in; the log names them.",
+            ["resource"],
+            registry=registry,
+        )
         self.updating_pools = Gauge(
             "dracaena_controller_updating_pools",
             "Pools whose slices are not all there: ordinary while a plugin writes them, a fault when it lasts.",

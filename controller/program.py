@@ -33,6 +33,7 @@ from dracaena.controller.claim_writer import ClaimWriter
 from dracaena.controller.cluster import Cluster
 from dracaena.controller.collisions import Collision, Collisions
 from dracaena.controller.exclusions import Exclusions
+from dracaena.controller.kept_claims import claim_stand_in, class_stand_in, kept_claim
 from dracaena.controller.kept_pods import kept_pod
 from dracaena.controller.leadership import LEASE_TIMEOUT_S, Election, Leadership, NoElection, NotLeadingError
 from dracaena.controller.metrics import ControllerMetrics
@@ -180,7 +181,16 @@ class Controller:
             clock=clock,
             metrics=self._metrics,
         )
-        self._claims = Reflector(client, ResourceClaim, clock=clock, on_change=self._claim_changed, first=_let_go)
+        self._claims = Reflector(
+            client,
+            ResourceClaim,
+            clock=clock,
+            on_change=self._claim_changed,
+            transform=kept_claim(driver),
+            stand_in=claim_stand_in,
+            set_aside=self._cluster.claim_set_aside,
+            first=_let_go,
+        )
         self._pods = Reflector(client, Pod, clock=clock, on_change=self._pod_changed, transform=kept_pod)
         slices = [
             Reflector(
@@ -190,12 +200,13 @@ class Controller:
                 field_selector=f"spec.driver={name}",
                 on_change=self._cluster.slice_changed,
                 transform=with_shared_values,
+                unread_is_gone=True,
             )
             for name in (driver, *allowed_drivers)
         ]
         self._reflectors: tuple[Reflector[Any], ...] = (
-            Reflector(client, Node, clock=clock, on_change=self._cluster.node_changed),
-            Reflector(client, DeviceClass, clock=clock, on_change=self._cluster.class_changed),
+            Reflector(client, Node, clock=clock, on_change=self._cluster.node_changed, unread_is_gone=True),
+            Reflector(client, DeviceClass, clock=clock, on_change=self._cluster.class_changed, stand_in=class_stand_in),
             Reflector(
                 client,
                 DeviceTaintRule,
@@ -219,9 +230,13 @@ class Controller:
         for resource in sorted({reflector.resource for reflector in self._reflectors}):
             silence = self._metrics.watch_silence_seconds.labels(resource)
             silence.set_function(partial(self._longest_silence_s, resource))
+            self._metrics.unreadable_objects.labels(resource).set_function(partial(self._count_troubles, resource))
 
     def _longest_silence_s(self, resource: str) -> float:
         return max(reflector.silence_s for reflector in self._reflectors if reflector.resource == resource)
+
+    def _count_troubles(self, resource: str) -> int:
+        return sum(len(reflector.troubles()) for reflector in self._reflectors if reflector.resource == resource)
 
     def start(self) -> None:
         """Begin to watch; decisions begin when everything was seen once and this process leads. Returns at once."""
@@ -267,6 +282,12 @@ class Controller:
         """Note what it says about kube-scheduler before somebody is decided for because of it."""
         self._unbound.claim_changed(old, new)
         self._cluster.claim_changed(old, new)
+        if new is not None and new.problem and self._working.is_set():
+            self._tell_unreadable(new)
+
+    def _tell_unreadable(self, claim: ResourceClaim) -> None:
+        text = f"Dracaena cannot read this claim and leaves it alone; what it holds stays its own: {claim.problem}"
+        self._events.record(claim, "Warning", "ClaimUnreadable", text)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         self._unbound.pod_changed(old, new)
@@ -311,6 +332,9 @@ class Controller:
         for pod in self._pods.values():
             if pod.spec.resource_claims:
                 self._wake(pod.key)
+        for claim in self._claims.values():
+            if claim.problem:
+                self._tell_unreadable(claim)
         for claim, found in self._cluster.all_collisions():
             self._collisions.seen(claim, found)
         log.info("decisions begin", workers=self._settings.workers)

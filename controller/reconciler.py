@@ -249,6 +249,8 @@ class Reconciler:
             claim = self._cluster.claim(reference.key)
             if claim is None:
                 return Missing(f"claim {reference.key} does not exist")
+            if claim.problem:
+                return Missing(f"claim {reference.key} cannot be read: {claim.problem}")
             if reference.generated and not _owned_by(claim, pod):
                 return Nothing(f"claim {reference.key} was not generated for this pod")
             if EXTENDED_RESOURCE_ANNOTATION in claim.metadata.annotations:

@@ -116,12 +116,16 @@ def read_claim(claim: objects.ResourceClaim) -> Claim | Unsupported:
 
     Defaults are those of the API server (ExactCount, count 1), so a document that never saw a server reads the same.
     """
-    return reading(lambda: _claim(claim))
+    return Unsupported("it", claim.problem, _NOT_READ) if claim.problem else reading(lambda: _claim(claim))
 
 
 def read_class(device_class: objects.DeviceClass) -> DeviceClass | Unsupported:
     """Read the spec of a device class, or return the first thing that cannot be honoured. Never raises."""
-    return reading(lambda: _class(device_class))
+    problem = device_class.problem
+    return Unsupported("it", problem, _NOT_READ) if problem else reading(lambda: _class(device_class))
+
+
+_NOT_READ: Final = "it cannot be read"
 
 
 def _claim(claim: objects.ResourceClaim) -> Claim:

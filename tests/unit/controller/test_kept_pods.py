@@ -9,6 +9,8 @@ from dracaena.api.objects import Pod
 from dracaena.controller.allocation.pod_resources import pod_resources
 from dracaena.controller.kept_pods import kept_pod
 
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
 
 def watched(name: str, *, claims: bool = False, **metadata: Any) -> Pod:
     resources = {"requests": {"cpu": "250m", "memory": "1.5Gi"}}
@@ -61,7 +63,7 @@ def test_of_a_pod_with_claims_all_that_decides_about_it_is_kept() -> None:
     assert pod_resources(kept) == pod_resources(pod)
     for name in ("node_selector", "tolerations", "resource_claims", "priority", "node_name"):
         assert getattr(kept.spec, name) == getattr(pod.spec, name)
-    assert kept.status.conditions == pod.status.conditions
+    assert kept.status.conditions == []
     assert kept.metadata.creation_timestamp == pod.metadata.creation_timestamp
     assert kept.metadata.deletion_timestamp == pod.metadata.deletion_timestamp
     assert kept.metadata.annotations == {}
@@ -71,7 +73,22 @@ def test_of_a_pod_with_claims_all_that_decides_about_it_is_kept() -> None:
 def test_a_quantity_that_cannot_be_read_leaves_the_pod_as_it_came() -> None:
     document = {"metadata": {"name": "p"}, "spec": {"overhead": {"cpu": "much"}}}
     odd = msgspec.convert(document, Pod)
-    assert kept_pod(odd) is odd
+    assert kept_pod(odd) == odd
+
+
+def test_of_an_affinity_only_what_must_hold_of_nodes_is_kept() -> None:
+    required: dict[str, Any] = {"nodeSelectorTerms": [{"matchFields": []}]}
+    document = msgspec.to_builtins(watched("p", claims=True))
+    wide = [{"weight": 1, "preference": {}}] * 100
+    document["spec"]["affinity"] = {
+        "nodeAffinity": {REQUIRED: required, "preferredDuringSchedulingIgnoredDuringExecution": wide},
+        "podAffinity": {REQUIRED: wide},
+    }
+    kept = kept_pod(msgspec.convert(document, Pod))
+    assert kept.spec.affinity == {"nodeAffinity": {REQUIRED: required}}
+    assert kept_pod(kept) == kept
+    del document["spec"]["affinity"]["nodeAffinity"]
+    assert kept_pod(msgspec.convert(document, Pod)).spec.affinity == {}
 
 
 def test_what_tells_of_the_schedulers_work_is_kept_of_all_pods() -> None:

@@ -1,0 +1,89 @@
+"""What is kept of claims, and what stands in for one that cannot be read.
+
+A claim may have 32 configs of 10 KiB for drivers that are not ours. None of them is kept: who writes an allocation,
+which repeats them, has the claim before it as the server answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from dracaena.api.json_text import set_apart
+from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION, decision_annotation
+from dracaena.api.objects import (
+    DeviceClass,
+    ObjectMeta,
+    ResourceClaim,
+    ResourceClaimStatus,
+    Wire,
+    left_out,
+)
+
+_NO_LABELS: Final[dict[str, str]] = {}
+
+
+def kept_claim(driver: str) -> Callable[[ResourceClaim], ResourceClaim]:
+    """Return what makes the kept part of a claim: no parameters for other drivers, no configs of an allocation (nobody
+    reads them again), no status of devices, and of labels, annotations and owners what is read here.
+    """
+    annotations = (decision_annotation(driver), EXTENDED_RESOURCE_ANNOTATION)
+
+    def keep(claim: ResourceClaim) -> ResourceClaim:
+        replace = msgspec.structs.replace
+        meta = replace(
+            claim.metadata,
+            labels=_NO_LABELS,
+            annotations={name: text for name, text in claim.metadata.annotations.items() if name in annotations},
+            owner_references=[owner for owner in claim.metadata.owner_references if owner.controller],
+        )
+        status = claim.status
+        allocation = status.allocation
+        if allocation is not None and allocation.devices.config:
+            allocation = replace(allocation, devices=replace(allocation.devices, config=[]))
+        status = replace(status, allocation=allocation, devices=[])
+        return replace(claim, metadata=meta, spec=_without_others(claim.spec, driver), status=status)
+
+    return keep
+
+
+def _without_others(spec: dict[str, Any], driver: str) -> dict[str, Any]:
+    devices = spec.get("devices")
+    if not isinstance(devices, dict) or not isinstance(configs := devices.get("config"), list):
+        return spec
+    kept = [_kept_config(config, index, driver) for index, config in enumerate(configs)]
+    return {**spec, "devices": {**devices, "config": kept}}
+
+
+def _kept_config(config: Any, index: int, driver: str) -> Any:
+    opaque = config.get("opaque") if isinstance(config, dict) else None
+    if not isinstance(opaque, dict) or opaque.get("driver") == driver or "parameters" not in opaque:
+        return config
+    return {**config, "opaque": {**opaque, "parameters": left_out(index)}}
+
+
+class _Holding(Wire, frozen=True):
+    """A claim of which only what it holds is read."""
+
+    status: ResourceClaimStatus = ResourceClaimStatus()
+
+
+_HOLDING: Final = msgspec.json.Decoder(_Holding)
+_APART: Final = ("managedFields", "spec", "config", "data", "conditions", "networkData", "labels", "annotations")
+
+
+def claim_stand_in(metadata: ObjectMeta, text: bytes, reason: str) -> ResourceClaim:
+    """Return what stands in for a claim that cannot be read: it holds its devices, and is for nobody to allocate.
+
+    Raises when not even status.allocation can be read. What the claim holds is unknown then, and nothing may be
+    guessed: any device might be in two hands.
+    """
+    status = _HOLDING.decode(set_apart(text, _APART)[0]).status
+    return ResourceClaim(metadata=metadata, status=msgspec.structs.replace(status, devices=[]), problem=reason)
+
+
+def class_stand_in(metadata: ObjectMeta, text: bytes, reason: str) -> DeviceClass:
+    """Return what stands in for a class that cannot be read: no claim that names it is served."""
+    return DeviceClass(metadata=metadata, problem=reason)

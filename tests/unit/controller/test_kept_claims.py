@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import json
+import tracemalloc
+from typing import Any
+
+import msgspec
+import pytest
+
+from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION, decision_annotation
+from dracaena.api.objects import ObjectMeta, ResourceClaim
+from dracaena.controller.allocation.demands import ClaimDemand, Refused, read_demands
+from dracaena.controller.allocation.pool import held_devices
+from dracaena.controller.allocation.result import allocation_document
+from dracaena.controller.allocation.structured.claims import Claim, read_claim
+from dracaena.controller.kept_claims import claim_stand_in, kept_claim
+from support.allocation import DRIVER, device_class, own_config, policy, request
+
+DEEP = "[" * 1_500 + "]" * 1_500
+OTHERS = {"opaque": {"driver": "other.example.com", "parameters": {"any": "@"}}}
+
+
+def text(*configs: dict[str, Any], status: dict[str, Any] | None = None, **meta: Any) -> bytes:
+    metadata = {"name": "c", "namespace": "default", "uid": "u", "resourceVersion": "1", **meta}
+    spec = {"devices": {"requests": [request("a"), request("b")], "config": list(configs)}}
+    document = {"metadata": metadata, "spec": spec, "status": status or {}}
+    return json.dumps(document).encode().replace(b'"@"', DEEP.encode())
+
+
+def kept(*configs: dict[str, Any], **more: Any) -> ResourceClaim:
+    return kept_claim(DRIVER)(ResourceClaim.from_json(text(*configs, **more)))
+
+
+def test_parameters_of_ours_stay_and_those_of_others_are_only_counted() -> None:
+    claim = kept({**OTHERS, "requests": ["a"]}, own_config(policy("PIX"), "b"), OTHERS)
+    read = read_claim(claim)
+    assert isinstance(read, Claim)
+    assert [config.requests for config in read.configs] == [("a",), ("b",), ()]
+    assert [bytes(config.parameters)[:4] for config in read.configs] == [b"[0]", b'{"ap', b"[2]"]
+    demands = read_demands(DRIVER, {DRIVER: device_class()}, [claim])
+    assert not isinstance(demands, Refused)
+
+
+def test_ours_that_are_too_deep_are_a_reason() -> None:
+    refused = read_demands(DRIVER, {DRIVER: device_class()}, [kept(own_config({"any": "@"}))])
+    assert isinstance(refused, Refused)
+    assert "spec.devices.config[0].opaque.parameters: $: nested deeper than 32 levels" in refused.text
+
+
+def test_annotations_labels_owners_and_device_status_that_nobody_reads_go() -> None:
+    ours = {decision_annotation(DRIVER): "d", EXTENDED_RESOURCE_ANNOTATION: "true"}
+    owners = [{"uid": "1", "controller": True}, {"uid": "2"}]
+    results = [{"request": "a", "driver": DRIVER, "pool": "n", "device": "d"}]
+    allocation = {"devices": {"results": results, "config": [{"source": "FromClaim", **OTHERS}]}}
+    status = {"allocation": allocation, "devices": [{"driver": "o", "pool": "p", "device": "d", "data": {"a": "@"}}]}
+    claim = kept(
+        status=status, annotations={**ours, "x": "y"}, labels={"a": "b"}, ownerReferences=owners, finalizers=["f"]
+    )
+    assert claim.metadata.annotations == ours
+    assert claim.metadata.labels == {}
+    assert [owner.uid for owner in claim.metadata.owner_references] == ["1"]
+    assert claim.metadata.finalizers == ["f"]
+    assert claim.status.devices == []
+    assert claim.status.allocation is not None
+    assert claim.status.allocation.devices.config == []
+    assert [device.device for device in held_devices(claim, DRIVER)] == ["d"]
+
+
+def demand_of(claim: ResourceClaim) -> ClaimDemand:
+    demands = read_demands(DRIVER, {DRIVER: device_class()}, [claim])
+    assert not isinstance(demands, Refused)
+    return demands[0]
+
+
+def test_an_allocation_has_the_parameters_of_others_as_the_server_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = ResourceClaim.from_json(text(OTHERS, {**OTHERS, "requests": ["a"]}, own_config(policy("PIX"))))
+    demand = demand_of(kept_claim(DRIVER)(whole))
+    configs = demand.configs(one for alternatives in demand.requests for one in alternatives)
+    entry = type("Entry", (), {"results": (), "configs": configs, "node_selector": None})
+    document = allocation_document(entry, "2026-01-01T00:00:00Z", whole)  # type: ignore[arg-type]
+    found = [bytes(config["opaque"]["parameters"]) for config in document["devices"]["config"]]
+    assert found[0] == found[1] == b'{"any": %s}' % DEEP.encode()
+    assert json.loads(found[2]) == policy("PIX")
+
+
+def test_fat_claims_cost_a_fraction_of_their_size() -> None:
+    """60 claims of 320 KB took 450 MiB: 32 configs, each a list of thousands of empty objects."""
+    fat = [{"opaque": {"driver": "other", "parameters": {"a": [{}] * 3_300}}} for _ in range(32)]
+    keep, raw = kept_claim(DRIVER), text(*fat).replace(b" ", b"")
+    tracemalloc.start()
+    try:
+        claims = [keep(ResourceClaim.from_json(raw)) for _ in range(60)]
+        used, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(claims) == 60
+    assert len(raw) > 300_000
+    assert used < 60 * len(raw) / 10
+    assert peak < 60 * len(raw) / 4
+
+
+META = ObjectMeta(name="c", namespace="default", uid="u", resource_version="1")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"requests"', b'"requests":\xff,"x"'),
+        (b'"spec":', b'"spec":[],"x":'),
+        (b'"config":', b'"config":"@","x":'),
+    ],
+)
+def test_what_stands_in_holds_what_the_claim_holds(old: bytes, new: bytes) -> None:
+    results = [{"request": "a", "driver": DRIVER, "pool": "n", "device": "d"}]
+    status = {
+        "allocation": {"devices": {"results": results}},
+        "reservedFor": [{"resource": "pods", "name": "p", "uid": "q"}],
+    }
+    broken = text(OTHERS, status=status).replace(old, new.replace(b'"@"', DEEP.encode()), 1)
+    claim = claim_stand_in(META, broken, "the reason")
+    assert [device.device for device in held_devices(claim, DRIVER)] == ["d"]
+    assert [consumer.uid for consumer in claim.status.reserved_for] == ["q"]
+    assert claim.problem == "the reason"
+    assert str(read_claim(claim)) == "it: the reason: it cannot be read"
+
+
+def test_a_claim_whose_allocation_cannot_be_read_has_no_stand_in() -> None:
+    broken = text(status={"allocation": {"devices": {"results": [{"device": 5}]}}})
+    with pytest.raises(msgspec.ValidationError):
+        claim_stand_in(META, broken, "the reason")
