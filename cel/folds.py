@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dracaena.cel.cost import LIST_COST
-from dracaena.cel.errors import CostLimitError, EvaluationError
+from dracaena.cel.errors import EvaluationError
 from dracaena.cel.state import Run, State
 from dracaena.cel.value import Map, type_name
 
@@ -34,7 +34,7 @@ def _single(state: State, range_: Run, slots: tuple[int, ...], turn: int) -> Ite
     variables, (slot,) = state.slots, slots
     for item in items:
         if state.cost > state.limit:
-            raise CostLimitError
+            state.over_limit()
         state.spend(turn)
         variables[slot] = item
         yield
@@ -50,7 +50,7 @@ def _pairs(state: State, range_: Run, slots: tuple[int, ...], turn: int) -> Iter
     variables, (first, second) = state.slots, slots
     for key, item in items.items() if type(items) is Map else enumerate(items):
         if state.cost > state.limit:
-            raise CostLimitError
+            state.over_limit()
         state.spend(turn)
         variables[first] = key
         variables[second] = item

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Final
 
 from dracaena.cel.device import Device, Features
@@ -30,7 +30,10 @@ class SelectorMemo:
         *,
         most_selectors: int = MOST_SELECTORS,
         most_answers: int = MOST_ANSWERS,
+        compiled: Callable[[str], None] = lambda expression: None,
     ) -> None:
+        """`compiled` is called with each expression that was compiled and remembered; what it raises is raised here."""
+        self._compiled = compiled
         self._features = features or Features()
         self._most_selectors = most_selectors
         self._most_answers = most_answers
@@ -48,14 +51,23 @@ class SelectorMemo:
             if len(self._selectors) >= self._most_selectors:
                 self._selectors.clear()
             self._selectors[expression] = known
+            self._compiled(expression)
         if isinstance(known, CompileError):
             raise known.with_traceback(None) from None
         return known
 
-    def evaluate(self, selector: Selector, device: Device) -> Outcome:
-        """The selector's answer about the device, remembered from an equal one if there was any."""
+    def evaluate(
+        self, selector: Selector, device: Device, charge: Callable[[int], None] = lambda units: None
+    ) -> Outcome:
+        """The selector's answer about the device, remembered from an equal one if there was any.
+
+        `charge` is told in parts what an evaluation takes, in steps of about a microsecond; what it raises is raised
+        here. The last part comes when the answer is remembered.
+        """
         if selector.footprint.everything:
-            return selector.evaluate(device)
+            outcome, untold = selector.evaluate_charged(device, charge)
+            charge(untold)
+            return outcome
         try:
             device.values(selector.features)
         except DeviceDataError as error:
@@ -63,8 +75,9 @@ class SelectorMemo:
         key = (selector, selector.footprint.key(device))
         known = self._answers.get(key)
         if known is None:
-            known = selector.evaluate(device)
+            known, untold = selector.evaluate_charged(device, charge)
             if len(self._answers) >= self._most_answers:
                 self._answers.clear()
             self._answers[key] = known
+            charge(untold)
         return known

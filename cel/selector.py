@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,24 +42,38 @@ class Selector:
 
     def evaluate_with_cost(self, device: Device, cost_limit: int = COST_LIMIT) -> tuple[Outcome, int]:
         """The answer, and what it cost in the units of Kubernetes' model."""
+        outcome, state = self._evaluate(device, cost_limit, None)
+        return outcome, 0 if state is None else state.cost
+
+    def evaluate_charged(self, device: Device, charge: Callable[[int], None]) -> tuple[Outcome, int]:
+        """The answer, and what `charge` still has to be told when the answer has been remembered.
+
+        `charge` is told what the evaluation takes while it runs (state.State); what it raises is raised here.
+        """
+        outcome, state = self._evaluate(device, COST_LIMIT, charge)
+        return outcome, 0 if state is None else state.untold
+
+    def _evaluate(
+        self, device: Device, cost_limit: int, charge: Callable[[int], None] | None
+    ) -> tuple[Outcome, State | None]:
         try:
             values = device.values(self.features)
         except DeviceDataError as error:
-            return Failed(str(error)), 0
+            return Failed(str(error)), None
         program = self._program
-        state = State(values, program.slots, cost_limit)
+        state = State(values, program.slots, cost_limit, charge=charge)
         try:
             result = program.run(state)
             if state.cost > cost_limit:
                 raise CostLimitError
-            return _outcome(result), state.cost
+            return _outcome(result), state
         except EvaluationError as error:
             reason = CostLimitError().message if state.cost > cost_limit else error.message
-            return Failed(reason), state.cost
+            return Failed(reason), state
         except CostLimitError as error:
-            return Failed(error.message), state.cost
+            return Failed(error.message), state
         except RecursionError:
-            return Failed(TOO_DEEP), state.cost
+            return Failed(TOO_DEEP), state
 
 
 def compile_selector(expression: str, features: Features | None = None, *, new: bool = False) -> Selector:

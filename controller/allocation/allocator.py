@@ -6,16 +6,18 @@ ordinals, so that the same input gives the same answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.allocation.answers import Answers, QuestionAnswers
 from dracaena.controller.allocation.choices import Choice, Engine
 from dracaena.controller.allocation.demands import RefusalKind, Refused
+from dracaena.controller.allocation.effort import Effort, OverdueError, never
 from dracaena.controller.allocation.explanation import Unsatisfied, unsatisfied
 from dracaena.controller.allocation.identities import IdentityMasks
 from dracaena.controller.allocation.inventory import Inventory
@@ -23,6 +25,7 @@ from dracaena.controller.allocation.joint_search import Found, JointSearch, Rule
 from dracaena.controller.allocation.late_ways import late_ways
 from dracaena.controller.allocation.node_filter import PINNED_ELSEWHERE
 from dracaena.controller.allocation.node_selector import read_node_selector
+from dracaena.controller.allocation.overdue import too_long
 from dracaena.controller.allocation.pod_demand import PodDemand, read_pod_demand
 from dracaena.controller.allocation.probe import Probe, Tried
 from dracaena.controller.allocation.result import (
@@ -32,6 +35,7 @@ from dracaena.controller.allocation.result import (
     make_allocation,
     planned_allocation,
 )
+from dracaena.controller.allocation.rounds import Rounds
 from dracaena.controller.allocation.search import Search
 from dracaena.controller.allocation.structured.cel_selectors import CelSelectors
 from dracaena.controller.allocation.structured.features import Features
@@ -89,11 +93,13 @@ class Allocator:
         for a pod and node.
         `share_ids` gives a new UUID for each share of a device; by default they are numbered.
         """
-        self.engine = Engine(relative_up_to_gpus=relative_up_to_gpus)
-        self.selectors = CelSelectors(Features())
+        self.effort = Effort()
+        self.engine = Engine(relative_up_to_gpus=relative_up_to_gpus, effort=self.effort)
+        self.selectors = CelSelectors(Features(), self.effort)
         self._answers = Answers(self.engine, self.selectors)
         identities = IdentityMasks(self.selectors)
-        self._rules = Rules(self.engine, self.selectors, identities, max_steps, first_fit)
+        self._rules = Rules(self.engine, self.selectors, identities, max_steps, first_fit, self.effort)
+        self._rounds = Rounds()
         self._share_ids = share_ids or numbered_share_ids()
 
     def allocate(
@@ -103,6 +109,7 @@ class Allocator:
         claims: Sequence[ResourceClaim],
         *,
         barred: Mapping[str, str] = MappingProxyType({}),
+        is_over: Callable[[int], bool] = never,
     ) -> Allocation | NoFit | Refused | Settled:
         """Decide for all `claims` of a pod, in the order in which the pod names them. Changes nothing.
 
@@ -112,34 +119,60 @@ class Allocator:
         refused before one fits, and the comparison of candidates for each kind and mask of free GPUs that was never
         asked before; more where only a look at each node can tell (joint_search). On `barred` nodes nothing is given,
         for the reasons that stand there.
+
+        `is_over` is asked from time to time whether to stop (effort.Effort.begin). Then the answer is the best that was
+        found until then, else a refusal of the kind TOO_LONG that names what cost most. What was worked out is
+        remembered, and of nodes that are asked one by one the next try begins with those that were not asked: so a
+        pod that is heavy with good reason comes to its end in several tries.
         """
-        demand = read_pod_demand(inventory, pod, claims, self.selectors, barred)
+        self.effort.begin(is_over)
+        try:
+            decision = self._allocate(inventory, pod, claims, barred, self._rounds.of(pod.metadata.uid or pod.key))
+        except OverdueError:
+            return too_long(inventory, pod, claims, *self.effort.heaviest())
+        self._rounds.forget(pod.metadata.uid or pod.key)
+        return decision
+
+    def _allocate(
+        self,
+        inventory: Inventory,
+        pod: Pod,
+        claims: Sequence[ResourceClaim],
+        barred: Mapping[str, str],
+        asked: Callable[[int], set[str]],
+    ) -> Allocation | NoFit | Refused | Settled:
+        """`asked` returns the nodes that earlier tries asked in vain for a way, by its number."""
+        demand = read_pod_demand(inventory, pod, claims, self.selectors, barred, self.effort)
         if isinstance(demand, Refused):
             return demand
         if not demand.claims:
             return Settled() if _is_somewhere(inventory, demand) else NoFit()
         refused: Refused | None = None
-        for reading in self._readings(inventory, demand):
+        is_round_over = False
+        for number, reading in enumerate(self._readings(inventory, demand)):
             answers = self._answers.to(reading.question)
             if self._is_exact(inventory, reading):
-                search = Search(inventory, demand, answers)
+                search = Search(inventory, demand, answers, self.effort)
                 found = search.placements()
                 winner = next(found, None)
                 if winner is not None:
-                    runner_up = _runner_up(winner, next(found, None))
+                    runner_up = _runner_up(winner, _if_in_time(partial(next, found, None)))
                     return make_allocation(inventory.driver, winner, reading.way, runner_up, search.census())
-            joint = JointSearch(inventory, demand, reading, answers, self._rules)
+            joint = JointSearch(inventory, demand, reading, answers, self._rules, asked(number))
             best = joint.best(inventory.mixed if self._is_exact(inventory, reading) else None)
+            is_round_over = is_round_over or joint.is_round_over
             if best is not None:
                 made = self._planned(inventory, demand, best)
                 if not isinstance(made, NeedsPerson):
-                    second = None if self._rules.first_fit else joint.second()
+                    second = None if self._rules.first_fit else _if_in_time(joint.second)
                     return replace(made, runner_up=_next_best(best, second), census=joint.census())
                 return _refused(made, demand)
             if refused is None and joint.mistake is not None:
                 refused = _refused(joint.mistake, demand)
             if refused is None:
                 refused = _failure(inventory, demand, reading, answers)
+        if is_round_over and refused is None:
+            raise OverdueError  # each node was asked, but not all at one moment: begin anew
         return NoFit(demand.filter.is_short) if refused is None else refused
 
     def explain(
@@ -149,17 +182,27 @@ class Allocator:
         claims: Sequence[ResourceClaim],
         *,
         barred: Mapping[str, str] = MappingProxyType({}),
+        is_over: Callable[[int], bool] = never,
     ) -> Unsatisfied | Refused | None:
         """Count why the pod fits on no node; None when it fits after all. Cost: one step a node.
 
-        Of a pod with alternatives the reasons are those of the way that is preferred most.
+        Of a pod with alternatives the reasons are those of the way that is preferred most. `is_over` as in allocate().
         """
-        found = self.allocate(inventory, pod, claims, barred=barred)
+        self.effort.begin(is_over)
+        try:
+            return self._explain(inventory, pod, claims, barred)
+        except OverdueError:
+            return too_long(inventory, pod, claims, *self.effort.heaviest())
+
+    def _explain(
+        self, inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], barred: Mapping[str, str]
+    ) -> Unsatisfied | Refused | None:
+        found = self._allocate(inventory, pod, claims, barred, lambda number: set())
         if isinstance(found, Refused):
             return found
         if not isinstance(found, NoFit):
             return None
-        demand = read_pod_demand(inventory, pod, claims, self.selectors, barred)
+        demand = read_pod_demand(inventory, pod, claims, self.selectors, barred, self.effort)
         assert isinstance(demand, PodDemand), "it was read a moment ago"
         if not demand.claims:
             return unsatisfied((name, PINNED_ELSEWHERE) for name in inventory.nodes.names)
@@ -169,8 +212,11 @@ class Allocator:
     def probe(
         self, inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], *, barred: Mapping[str, str]
     ) -> Probe | None:
-        """Return what tells whether the pod fits on a node; None when no node could serve it, or nothing is left."""
-        demand = read_pod_demand(inventory, pod, claims, self.selectors, barred)
+        """Return what tells whether the pod fits on a node; None when no node could serve it, or nothing is left.
+
+        Charged to `effort`, which the caller begins; it and the probe may raise OverdueError.
+        """
+        demand = read_pod_demand(inventory, pod, claims, self.selectors, barred, self.effort)
         if isinstance(demand, Refused) or not demand.claims:
             return None
         ways = []
@@ -230,6 +276,17 @@ class Allocator:
                     text = given if isinstance(given, str) else ""
                 # Too little cpu beside too few GPUs helps nobody: the last reason is the one that can be acted on.
                 yield name, text or demand.filter.shortage(indexed) or "that were not looked at"
+
+
+T = TypeVar("T")
+
+
+def _if_in_time(work: Callable[[], T | None]) -> T | None:
+    """Return what only people are told, None when the decision is overdue."""
+    try:
+        return work()
+    except OverdueError:
+        return None
 
 
 def _failure(inventory: Inventory, demand: PodDemand, reading: Reading, answers: QuestionAnswers) -> Refused | None:

@@ -18,6 +18,7 @@ from dracaena.api.config.v1alpha1 import NO_LINK_BANDWIDTH, NO_POLICY, LinkBandw
 from dracaena.controller.allocation.box import Box, mask_of, ordinals_of
 from dracaena.controller.allocation.candidates import best_first, grown
 from dracaena.controller.allocation.class_table import ClassTable
+from dracaena.controller.allocation.effort import SET_STEPS, Effort, Work
 from dracaena.controller.allocation.interchange import equals, refined, representatives
 from dracaena.controller.allocation.memo import Memo
 from dracaena.controller.allocation.order import Order, Score, order_of
@@ -100,8 +101,11 @@ class BestTwo:
 class Engine:
     """Chooses. Holds only what it computed before, within bounds. One thread at a time."""
 
-    def __init__(self, *, relative_up_to_gpus: int = 0) -> None:
-        """For pods of at most so many GPUs compare bandwidth ÷ ideal between nodes (order.Order.relative)."""
+    def __init__(self, *, relative_up_to_gpus: int = 0, effort: Effort | None = None) -> None:
+        """For pods of at most so many GPUs compare bandwidth ÷ ideal between nodes (order.Order.relative). Sets that
+        are compared are charged to `effort`, whose OverdueError all that chooses may raise.
+        """
+        self._effort = effort or Effort()
         self._relative_up_to_gpus = relative_up_to_gpus
         self._tables: Memo[tuple[Box, LinkBandwidth], ClassTable] = Memo(MAX_TABLES)
         self._orders: Memo[tuple[Demand, ...], tuple[Order, LinkBandwidth]] = Memo(MAX_ORDERS)
@@ -125,14 +129,16 @@ class Engine:
         order, figures = self._told(tuple(demands))
         table = self._table(box, figures)
         shares = _shares(table, free, demands)
-        split = Splitter(table, shares).split if len(shares) > 1 else shares[0].whole
+        split = Splitter(table, shares, self._effort).split if len(shares) > 1 else shares[0].whole
         eligible = sorted({share.rule.eligible for share in shares})
         within = reduce(or_, eligible)
         kinds = table.twins if eligible == [free] else refined(table.twins, eligible)
         candidates = _candidates(table, kinds, within, count, shares)
+        self._effort.charge(len(candidates), Work.SETS)
         for group in best_first(table, free, candidates, order, beside):
             score = table.score(free, group[0], beside, order)
             for mask in _members(table, kinds, within, group):
+                self._effort.charge(SET_STEPS, Work.SETS)
                 parts = split(mask)
                 if parts is not None:
                     yield Choice(mask, parts, score, beside)
@@ -140,7 +146,7 @@ class Engine:
     def dealings(self, box: Box, free: int, mask: int, demands: Sequence[Demand]) -> Iterator[tuple[int, ...]]:
         """Yield the ways to deal one set out among the demands, best first (splitting.Splitter.ways)."""
         table = self.table(box, demands)
-        return Splitter(table, _shares(table, free, demands)).ways(mask)
+        return Splitter(table, _shares(table, free, demands), self._effort).ways(mask)
 
     def score(self, box: Box, free: int, chosen: int, demands: Sequence[Demand] = (), beside: int = 0) -> Score:
         """Return the score of taking any set out of the free GPUs, under the policies of the demands."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from dracaena.api.config.v1alpha1 import ConfigError, TopologyPolicy, decode_config, merged
 from dracaena.api.objects import DeviceClass, ResourceClaim, Toleration
+from dracaena.controller.allocation.effort import CLAIM_STEPS, Effort, Work
 from dracaena.controller.allocation.structured import claims as structured
 from dracaena.controller.allocation.structured.claims import MAX_DEVICES, Claim, Config, Request, read_claim, read_class
 from dracaena.controller.allocation.structured.documents import Unsupported
@@ -28,6 +29,8 @@ class RefusalKind(Enum):
     SELECTOR = "selector"
     LIMIT = "limit"
     OTHER_DRIVER = "other-driver"
+    TOO_LONG = "took-too-long"
+    """Nothing is wrong, but working it out takes longer than one pod may take; it is tried again after all others."""
     MISTAKE = "mistake"
     """Another object that a person has to mend, for example a slice."""
 
@@ -82,9 +85,9 @@ class ClaimDemand:
 
 
 def read_demands(
-    driver: str, classes: Mapping[str, DeviceClass], claims: Iterable[ResourceClaim]
+    driver: str, classes: Mapping[str, DeviceClass], claims: Iterable[ResourceClaim], effort: Effort | None = None
 ) -> tuple[ClaimDemand, ...] | Refused:
-    """Read all claims that are to be allocated; the first that cannot be served refuses them all.
+    """Read all claims that are to be allocated; the first that cannot be served refuses them all. Each is charged.
 
     A claim without requests is left out: it needs no device, and kube-scheduler serves it.
     """
@@ -92,6 +95,8 @@ def read_demands(
     ours = concerns_us(driver, classes, waiting)
     demands = []
     for claim in waiting:
+        if effort is not None:
+            effort.charge(CLAIM_STEPS, Work.CLAIMS)
         found = _claim_demand(driver, classes, claim)
         if isinstance(found, _Refusal):
             return Refused(found.kind, found.text, ours)
@@ -116,6 +121,20 @@ def class_concerns_us(driver: str, classes: Mapping[str, DeviceClass], name: str
         name.startswith(driver)
         or name.endswith(driver)
         or (known is not None and (driver in _config_drivers(known.spec) or _selectors_name(known.spec, driver)))
+    )
+
+
+def names_selector(document: Mapping[str, Any], expression: str) -> bool:
+    """Return whether the spec of a claim or class has this selector anywhere. Reads leniently, never raises."""
+    requests = _items(_inside(document, "devices"), "requests")
+    places = [
+        document,
+        *(entry for one in requests for entry in (_inside(one, "exactly"), *_items(one, "firstAvailable"))),
+    ]
+    return any(
+        _inside(entry, "cel").get("expression") == expression
+        for place in places
+        for entry in _items(place, "selectors")
     )
 
 

@@ -165,6 +165,11 @@ class Inventory:
         ids = {one.pool for one in (*source.on_node(node), *source.of_no_node())}
         return source, Books(holding for pool_id in sorted(ids) for holding in self.holdings.in_pool(pool_id))
 
+    def device_count(self, node: str) -> int:
+        """Return how many devices of ours are published for a node."""
+        pool = self.pool(node)
+        return 0 if pool is None else sum(len(item.spec.devices) for item in self._slices[pool.pool].values())
+
     def held_count(self, node: str) -> int:
         """Return how many devices of ours on a node are held, 0 when it has no usable pool."""
         pool = self.pool(node)

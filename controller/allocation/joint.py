@@ -15,6 +15,7 @@ from typing import Final
 from dracaena.api.config.v1alpha1 import TopologyPolicy
 from dracaena.controller.allocation.box import Box, ordinals_of
 from dracaena.controller.allocation.choices import Choice, Demand, Engine
+from dracaena.controller.allocation.effort import Effort
 from dracaena.controller.allocation.requirement import make_rule, rule_words
 from dracaena.controller.allocation.structured.constraints import find_attribute, scalar
 from dracaena.controller.allocation.structured.outcome import DoesNotFit, NeedsPerson, Outcome, Plan
@@ -62,6 +63,8 @@ class Asked:
     max_steps: int = 100_000
     first_fit: bool = False
     """Take the first legal set in Kubernetes' order instead of the best."""
+    effort: Effort | None = None
+    """What the search is charged to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,7 @@ class _Attempt:
             restrictions=(*self.asked.base, *restrictions),
             chosen=self.asked.chosen,
             max_steps=left,
+            effort=self.asked.effort,
         )
         if not isinstance(found, NeedsPerson):
             self.steps += found.steps

@@ -9,12 +9,13 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dracaena.controller.allocation.answers import QuestionAnswers, one_number
 from dracaena.controller.allocation.choices import Choice, Engine
 from dracaena.controller.allocation.demands import ClaimDemand
+from dracaena.controller.allocation.effort import DEVICE_STEPS, Effort, OverdueError, Work
 from dracaena.controller.allocation.identities import IdentityMasks
 from dracaena.controller.allocation.inventory import Inventory, Place
 from dracaena.controller.allocation.joint import Asked, Chosen, NodeGpus, choose
@@ -39,6 +40,9 @@ FIRST: Final = -1
 """Rank of what has to be looked at before anything is decided."""
 
 
+LATER: Final = 1 << 5000
+"""Added to the rank of a node that was asked in vain in an earlier try: behind all others."""
+
 SECOND_LOOKS: Final = 2
 """Nodes that are asked for a runner-up: it is told to people and decides nothing, and each look costs as much as a
 small decision."""
@@ -57,6 +61,7 @@ class Rules:
     max_steps: int
     """Of the search, for a pod and node."""
     first_fit: bool
+    effort: Effort
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +77,50 @@ class JointSearch:
     """One decision's walk for one way. Reads the inventory, which must not change meanwhile."""
 
     def __init__(
-        self, inventory: Inventory, demand: PodDemand, reading: Reading, answers: QuestionAnswers, rules: Rules
+        self,
+        inventory: Inventory,
+        demand: PodDemand,
+        reading: Reading,
+        answers: QuestionAnswers,
+        rules: Rules,
+        asked: set[str] | None = None,
     ) -> None:
+        """`asked` are the nodes that earlier tries asked in vain before they were overdue; they come last, and those
+        that are asked in vain now are added.
+        """
+        self._asked = set() if asked is None else asked
         self._inventory, self._demand, self._reading = inventory, demand, reading
         self._answers, self._rules = answers, rules
         self._known: dict[tuple[object, int], Chosen | DoesNotFit] = {}
         self._reasons: Counter[str] = Counter()
         self._heap: list[tuple[int, str, Found | None]] = []
+        self.is_round_over = False
+        """Whether best() asked nobody, because earlier tries together have asked every node in vain."""
         self.mistake: NeedsPerson | None = None
         """The first thing that only a person can mend and that kept a node from being used."""
 
     def best(self, only: Collection[str] | None = None) -> Found | None:
         """Return what the best node gives, of equal ones the first by name; None when none does.
 
-        `only` narrows the nodes. Cost: a bound a bucket, and the rules asked for each node that is come to; nodes of
-        one kind and with equal free devices are asked once where nothing else matters.
+        `only` narrows the nodes. When the decision is overdue it is the best of the nodes asked until then; where none
+        of them gives anything, OverdueError goes on to the caller. Cost: a bound a bucket, and the rules asked for each
+        node that is come to; nodes of one kind and with equal free devices are asked once where nothing else matters.
         """
-        self._heap = [] if only is not None and not only else [(rank, name, None) for rank, name in self._bounds(only)]
+        bounds = [] if only is not None and not only else self._bounds(only)
+        later = frozenset(self._asked)
+        self._heap = [(rank + LATER if name in later else rank, name, None) for rank, name in bounds]
+        if later and self._heap and all(name in later for _, name, _ in self._heap):
+            self._asked.clear()
+            self.is_round_over = True
+            return None
         heapq.heapify(self._heap)
-        return self._next(None)
+        try:
+            return self._next(None)
+        except OverdueError:
+            found = min((entry for entry in self._heap if entry[2] is not None), default=None)
+            if found is None or found[2] is None:
+                raise
+            return replace(found[2], chosen=replace(found[2].chosen, cut_off=True))
 
     def second(self) -> Found | None:
         """Return what the next best node gives after best(); None also where a few nodes more do not tell."""
@@ -112,6 +142,7 @@ class JointSearch:
             looks = None if looks is None else looks - 1
             answer = self.on_node(name)
             if isinstance(answer, str):
+                self._asked.add(name)
                 self._reasons[answer] += 1
                 continue
             own = self._rank(answer.chosen.choice)
@@ -174,6 +205,7 @@ class JointSearch:
         selected = in_all([self._demand.filter.narrowed(nodes), self._demand.filter.with_room()])
         for kind, by_free in self._inventory.buckets.items():
             for free, names in by_free.items():
+                self._rules.effort.charge(len(names), Work.NODES)
                 for name in names:
                     if (selected is None or name in selected) and (only is None or name in only):
                         rank = self._bound(name, Place(kind, free), mixed)
@@ -201,7 +233,7 @@ class JointSearch:
         inventory, way = self._inventory, self._reading.way
         pool = inventory.pool(name)
         assert pool is not None
-        problem = pose_on(inventory, name, way.claims, self._rules.selectors)
+        problem = pose_on(inventory, name, way.claims, self._rules)
         if not isinstance(problem, Problem):
             return problem
         held = self._demand.beside.get(name, 0)
@@ -215,21 +247,23 @@ class JointSearch:
             base=(offered_only(inventory.driver, pool),),
             max_steps=self._rules.max_steps,
             first_fit=self._rules.first_fit,
+            effort=self._rules.effort,
         )
         chosen = choose(problem, gpus, self._rules.engine, asked)
         return Found(pool, problem, chosen) if isinstance(chosen, Chosen) else chosen
 
 
 def pose_on(
-    inventory: Inventory, node: str, claims: Sequence[ClaimDemand], selectors: CelSelectors
+    inventory: Inventory, node: str, claims: Sequence[ClaimDemand], rules: Rules
 ) -> Problem | DoesNotFit | NeedsPerson:
     """Return the question what the claims may get on a node, with every alternative open; or its answer."""
+    rules.effort.charge(DEVICE_STEPS * (1 + inventory.device_count(node)), Work.DEVICES)
     slices, books = inventory.reach(node)
     # Posing a question checks every alternative, so all their classes are needed.
     classes: dict[str, structured.DeviceClass | Unsupported] = {
         one.device_class.name: one.device_class for claim in claims for entry in claim.requests for one in entry
     }
-    cluster = Cluster(slices, classes, books, selectors, Features())
+    cluster = Cluster(slices, classes, books, rules.selectors, Features())
     return pose(cluster, inventory.nodes.get(node).node, [claim.spec for claim in claims])
 
 

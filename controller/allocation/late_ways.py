@@ -47,10 +47,15 @@ def _taken(inventory: Inventory, demand: PodDemand, rules: Rules) -> Iterator[tu
 
 def _on_node(inventory: Inventory, demand: PodDemand, rules: Rules, name: str) -> tuple[int, ...] | None:
     pool = inventory.pool(name)
-    problem = pose_on(inventory, name, demand.claims, rules.selectors)
+    problem = pose_on(inventory, name, demand.claims, rules)
     if pool is None or not isinstance(problem, Problem):
         return None
-    plan = solve(problem, restrictions=(offered_only(inventory.driver, pool),), max_steps=rules.max_steps)
+    plan = solve(
+        problem,
+        restrictions=(offered_only(inventory.driver, pool),),
+        max_steps=rules.max_steps,
+        effort=rules.effort,
+    )
     if not isinstance(plan, Plan):
         return None
     return tuple(

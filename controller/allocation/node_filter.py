@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from dracaena.api.objects import Pod
+from dracaena.controller.allocation.effort import NODE_STEPS, TERM_STEPS, Effort, Work
 from dracaena.controller.allocation.node_fit import required_affinity, unfit_for
 from dracaena.controller.allocation.node_index import IndexedNode, Names, NodeIndex, in_all
 from dracaena.controller.allocation.node_resources import ResourceDemand
@@ -19,7 +20,8 @@ class NodeFilter:
     """Answers for one pod. Of equal labels (those that the pod asks for), taints and cordon the answer is the same.
 
     `pins` are the raw node selectors of claims that the pod has and that are allocated; `barred` are the nodes that it
-    must not use for other reasons, with these; `resources` is what it needs of a node besides devices.
+    must not use for other reasons, with these; `resources` is what it needs of a node besides devices. Looks at nodes
+    are charged to `effort`.
     """
 
     def __init__(
@@ -28,10 +30,12 @@ class NodeFilter:
         pins: Sequence[Mapping[str, Any]],
         barred: Mapping[str, str] = MappingProxyType({}),
         resources: ResourceDemand | None = None,
+        effort: Effort | None = None,
     ) -> None:
+        self._effort = effort or Effort()
         self._pod = pod
         self._pins = tuple(map(read_node_selector, pins))
-        self._affinity = required_affinity(pod)
+        self._affinity = required_affinity(pod, self._effort)
         self._selectors = (*self._pins, *(() if self._affinity is None else (self._affinity,)))
         self._barred = barred
         # Who names its node has passed the scheduler by: kubelet alone looks at what is left there.
@@ -39,6 +43,9 @@ class NodeFilter:
         terms = [term for selector in self._selectors for term in selector.terms]
         self._keys = tuple(sorted({*pod.spec.node_selector, *(rule.key for term in terms for rule in term.labels)}))
         self._by_name = bool(pod.spec.node_name) or any(term.fields for term in terms)  # then a node is like no other
+        rules = sum(len(term.labels) + len(term.fields) for term in terms)
+        self._steps = TERM_STEPS * (len(terms) + rules + len(pod.spec.tolerations) + len(pod.spec.node_selector))
+        self._effort.charge(self._steps, Work.NODES)
         self._known: dict[Hashable, str | None] = {}
         self.is_short = False
         """Whether some node lacked something until now, or was left out because it may."""
@@ -52,16 +59,20 @@ class NodeFilter:
 
     def unfit(self, indexed: IndexedNode) -> str | None:
         """Return why the node is none for the pod, whatever is left of it."""
+        self._effort.charge(NODE_STEPS, Work.NODES)
         if self._barred:
             barred = self._barred.get(indexed.node.metadata.name)
             if barred is not None:
                 return barred
         key: Hashable = (indexed.barriers, *map(indexed.labels.get, self._keys))
+        if self._keys:
+            self._effort.charge(len(self._keys), Work.NODES)
         if self._by_name:
             key = indexed.node.metadata.name
         try:
             return self._known[key]
         except KeyError:
+            self._effort.charge(self._steps, Work.NODES)
             reason = self._known[key] = self._unfit(indexed)
             return reason
 
@@ -81,7 +92,7 @@ class NodeFilter:
         labels = () if named else self._pod.spec.node_selector.items()
         return in_all(
             [
-                nodes.selected(self._pins if named else self._selectors),
+                nodes.selected(self._pins if named else self._selectors, self._effort),
                 nodes.named(named) if named else None,
                 *(nodes.with_label(key, (value,)) for key, value in labels),
             ]

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dracaena.api.objects import Node, Pod, Taint, Toleration
+from dracaena.controller.allocation.effort import Effort
 from dracaena.controller.allocation.node_selector import NodeSelector, read_node_selector
 
 UNSCHEDULABLE_TAINT: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
@@ -50,15 +51,17 @@ def node_selector_matches(selector: Mapping[str, Any], node: Node) -> bool:
     return read_node_selector(selector).matches(node)
 
 
-def required_affinity(pod: Pod) -> NodeSelector | None:
-    """Return what a node has to match for the pod, None when the pod says nothing. What cannot be read matches none."""
+def required_affinity(pod: Pod, effort: Effort | None = None) -> NodeSelector | None:
+    """Return what a node has to match for the pod, None when the pod says nothing. What cannot be read matches none.
+    Each term is charged.
+    """
     node_affinity = pod.spec.affinity.get("nodeAffinity")
     if node_affinity is None:
         return None
     if not isinstance(node_affinity, Mapping):
         return NodeSelector((), ("nodeAffinity is no object",))
     required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
-    return None if required is None else read_node_selector(required)
+    return None if required is None else read_node_selector(required, effort)
 
 
 def first_untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> Taint | None:

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from dracaena.api.objects import Node, Taint
+from dracaena.controller.allocation.effort import TERM_READING_STEPS, Effort, Work
 from dracaena.controller.allocation.node_selector import NAME_FIELD, NodeSelector, Term
 
 MAX_LABEL_KEYS: Final = 32
@@ -98,11 +99,11 @@ class NodeIndex:
         """Return the node of that name, if it is there."""
         return frozenset((name,)) & self._nodes.keys()
 
-    def selected(self, selectors: Iterable[NodeSelector]) -> Names | None:
+    def selected(self, selectors: Iterable[NodeSelector], effort: Effort | None = None) -> Names | None:
         """Return a set that holds all nodes which all of the selectors allow, and maybe others; None when nothing
-        narrows them down.
+        narrows them down. Each term is charged.
         """
-        return in_all(self._named_by(selector) for selector in selectors)
+        return in_all(self._named_by(selector, effort or Effort()) for selector in selectors)
 
     def check(self) -> None:
         """State what must always hold."""
@@ -110,10 +111,11 @@ class NodeIndex:
         for key, index in self._by_label.items():
             assert index == self._index(key), f"the index of label {key} is what the nodes say"
 
-    def _named_by(self, selector: NodeSelector) -> Names | None:
+    def _named_by(self, selector: NodeSelector, effort: Effort) -> Names | None:
         """Return the nodes that some term may match, None when a term names none."""
         found: set[str] = set()
         for term in selector.terms:
+            effort.charge(TERM_READING_STEPS, Work.NODES)
             names = self._named_by_term(term)
             if names is None:
                 return None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dracaena.api.objects import Node
+from dracaena.controller.allocation.effort import TERM_READING_STEPS, Effort, Work
 
 NAME_FIELD: Final = "metadata.name"
 _LABEL_OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
@@ -77,8 +78,8 @@ class NodeSelector:
         return any(term.matches(node) for term in self.terms)
 
 
-def read_node_selector(document: Any) -> NodeSelector:
-    """Read a raw NodeSelector. Never raises, whatever the document holds; an empty term selects nothing."""
+def read_node_selector(document: Any, effort: Effort | None = None) -> NodeSelector:
+    """Read a raw NodeSelector, whatever the document holds; an empty term selects nothing. Each term is charged."""
     if not isinstance(document, Mapping):
         return NodeSelector((), (f"a {type(document).__name__}, expected an object",))
     raw = document.get("nodeSelectorTerms") or ()
@@ -86,6 +87,8 @@ def read_node_selector(document: Any) -> NodeSelector:
         return NodeSelector((), ("nodeSelectorTerms is no list of objects",))
     terms, problems = [], []
     for entry in raw:
+        if effort is not None:
+            effort.charge(TERM_READING_STEPS, Work.NODES)
         try:
             term = Term(
                 _rules(entry.get("matchExpressions"), "matchExpressions"),

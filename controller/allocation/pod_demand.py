@@ -17,12 +17,14 @@ from dracaena.controller.allocation.demands import (
     concerns_us,
     read_demands,
 )
+from dracaena.controller.allocation.effort import Effort, Work
 from dracaena.controller.allocation.inventory import Inventory
 from dracaena.controller.allocation.node_filter import NodeFilter
 from dracaena.controller.allocation.pod_resources import UnreadableQuantityError
 from dracaena.controller.allocation.pool import held_devices
 from dracaena.controller.allocation.structured.cel_selectors import CelSelectors
 from dracaena.controller.allocation.structured.selectors import SelectorFailure
+from dracaena.controller.allocation.structured.slices import Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +49,25 @@ def read_pod_demand(
     claims: Sequence[ResourceClaim],
     selectors: CelSelectors,
     barred: Mapping[str, str] = MappingProxyType({}),
+    effort: Effort | None = None,
 ) -> PodDemand | Refused:
     """Read all claims of a pod, in the order in which the pod names them.
 
     A claim is ours when the class of some request matches a device of ours, or when it visibly means our driver. Others
     are left to kube-scheduler, which serves them after ours, on the same node. `barred`: nodes that the pod must not
-    use, with the reasons.
+    use, with the reasons. What is read is charged to `effort`.
     """
+    effort = effort or Effort()
     waiting = tuple(claim for claim in claims if claim.status.allocation is None)
     driver = inventory.driver
-    demands = read_demands(driver, inventory.classes, waiting)
+    demands = read_demands(driver, inventory.classes, waiting, effort)
     if isinstance(demands, Refused):
         return demands
     meant = concerns_us(driver, inventory.classes, waiting)
     broken = next(_broken_selectors(demands, selectors), None)
     if broken is not None:
         return Refused(RefusalKind.SELECTOR, broken, meant)
-    ours = _OursOrNot(inventory, selectors)
+    ours = _OursOrNot(inventory, selectors, effort)
     mine = tuple(demand for demand in demands if ours.is_claim_of_ours(demand))
     for demand in mine:
         stranger = ours.stranger(demand)
@@ -79,14 +83,15 @@ def read_pod_demand(
         resources = inventory.resource_demand(pod)
     except UnreadableQuantityError as error:
         return Refused(RefusalKind.MISTAKE, f"pod {pod.key}: {error}", meant)
-    nodes = NodeFilter(pod, pins, barred, resources)
+    nodes = NodeFilter(pod, pins, barred, resources, effort)
     return PodDemand(pod, mine, meant, pins, _held_by_node(inventory, claims), nodes)
 
 
 class _OursOrNot:
     """Tells which claims and requests are about devices of our driver."""
 
-    def __init__(self, inventory: Inventory, selectors: CelSelectors) -> None:
+    def __init__(self, inventory: Inventory, selectors: CelSelectors, effort: Effort) -> None:
+        self._effort = effort
         self._inventory = inventory
         self._selectors = selectors
         self._known: dict[str, bool] = {}
@@ -123,9 +128,14 @@ class _OursOrNot:
             expressions = request.device_class.selectors
             self._known[name] = not expressions or any(
                 all(self._selectors.evaluate(expression, device) is not False for expression in expressions)
-                for device in self._inventory.kinds_of_devices()
+                for device in self._devices()
             )
         return self._known[name]
+
+    def _devices(self) -> Iterator[Device]:
+        for device in self._inventory.kinds_of_devices():
+            self._effort.charge(1, Work.CLAIMS)
+            yield device
 
 
 def _broken_selectors(demands: Sequence[ClaimDemand], selectors: CelSelectors) -> Iterator[str]:

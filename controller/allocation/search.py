@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from dracaena.controller.allocation.answers import Answer, QuestionAnswers
+from dracaena.controller.allocation.effort import Effort, Work
 from dracaena.controller.allocation.inventory import Buckets, Inventory
 from dracaena.controller.allocation.node_index import Names
 from dracaena.controller.allocation.pod_demand import PodDemand
@@ -34,7 +35,8 @@ ascending; what they have to give. A plain tuple: a decision makes one of each b
 class Search:
     """One decision's walk. Reads the inventory, which must not change meanwhile."""
 
-    def __init__(self, inventory: Inventory, demand: PodDemand, answers: QuestionAnswers) -> None:
+    def __init__(self, inventory: Inventory, demand: PodDemand, answers: QuestionAnswers, effort: Effort) -> None:
+        self._effort = effort
         self._inventory = inventory
         self._demand = demand
         self._answers = answers
@@ -94,6 +96,7 @@ class Search:
         buckets = self._buckets()
         selected = self._selected
         for kind, by_free in buckets.items():
+            self._effort.charge(len(by_free), Work.SETS)
             answers = self._answers.of_kind(kind)
             known = answers.known
             for free, names in by_free.items():

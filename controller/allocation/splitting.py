@@ -13,6 +13,7 @@ from typing import Final
 
 from dracaena.controller.allocation.box import mask_of, ordinals_of
 from dracaena.controller.allocation.class_table import ClassTable
+from dracaena.controller.allocation.effort import SET_STEPS, Effort, Work
 from dracaena.controller.allocation.interchange import refined, representatives
 from dracaena.controller.allocation.requirement import Rule
 
@@ -40,7 +41,9 @@ class Share:
 class Splitter:
     """Deals sets out among the same shares. Remembers what it found, across the sets. One thread at a time."""
 
-    def __init__(self, table: ClassTable, shares: Sequence[Share]) -> None:
+    def __init__(self, table: ClassTable, shares: Sequence[Share], effort: Effort | None = None) -> None:
+        """Each part that is looked at is charged to `effort`."""
+        self._effort = effort or Effort()
         self._table = table
         self._shares = tuple(shares)
         # GPUs that no share tells apart: any of them stands for the others.
@@ -78,6 +81,7 @@ class Splitter:
             return
         share = self._shares[place]
         for chosen in combinations(ordinals_of(left & share.rule.eligible), share.count):
+            self._effort.charge(SET_STEPS, Work.SETS)
             part = mask_of(chosen)
             if share.rule.allows(part):
                 for total, parts in self._ways(left & ~part, place + 1):
@@ -96,9 +100,7 @@ class Splitter:
         best_ordinals: tuple[int, ...] = ()
         rule, most_of_others = self._shares[place].rule, self._most_from[place + 1]
         # The best-linked parts first, so that it ends early; of equal ones, the first by ordinals.
-        for worth, part in sorted(
-            ((self._table.worth(part), part) for part in self._parts(left, place)), key=_greatest
-        ):
+        for worth, part in sorted(self._worths(left, place), key=_greatest):
             if best is not None and (worth + most_of_others < best[0] or self._looked_at > MAX_PARTS):
                 break
             self._looked_at += 1
@@ -114,6 +116,11 @@ class Splitter:
             if best is None or total > best[0] or (total == best[0] and ordinals < best_ordinals):
                 best, best_ordinals = (total, (part, *rest[1])), ordinals
         return best
+
+    def _worths(self, left: int, place: int) -> Iterator[tuple[int, int]]:
+        for part in self._parts(left, place):
+            self._effort.charge(SET_STEPS, Work.SETS)
+            yield self._table.worth(part), part
 
     def _parts(self, left: int, place: int) -> Iterator[int]:
         """Yield the parts that this share may take.

@@ -6,6 +6,7 @@ from typing import Final
 
 from dracaena import cel
 from dracaena.api.objects import DeviceAttribute
+from dracaena.controller.allocation.effort import CHARACTER_STEPS, DEVICE_STEPS, UNITS_A_STEP, Effort, Work
 from dracaena.controller.allocation.structured.features import Features
 from dracaena.controller.allocation.structured.selectors import SelectorFailure
 from dracaena.controller.allocation.structured.slices import Device
@@ -17,40 +18,54 @@ MOST_DEVICES: Final = 100_000
 class CelSelectors:
     """CEL as Kubernetes evaluates it. Compiled expressions and answers are remembered, in bounded memory."""
 
-    __slots__ = ("_devices", "_memo")
+    __slots__ = ("_devices", "_effort", "_memo")
 
-    def __init__(self, features: Features) -> None:
+    def __init__(self, features: Features, effort: Effort | None = None) -> None:
+        """What is compiled and evaluated is charged to `effort`, whose OverdueError every method may raise."""
+        self._effort = effort or Effort()
         self._memo = cel.SelectorMemo(
             cel.Features(
                 consumable_capacity=features.consumable_capacity, list_type_attributes=features.list_attributes
-            )
+            ),
+            compiled=self._compiled,
         )
         # By identity: a device is a value that is made once for each version of its slice.
         self._devices: dict[int, tuple[Device, cel.Device]] = {}
 
     def evaluate(self, expression: str, device: Device) -> bool | SelectorFailure:
-        """Return whether the device matches, or why that cannot be told. Never raises."""
+        """Return whether the device matches, or why that cannot be told."""
         try:
             selector = self._memo.compile(expression)
         except cel.CompileError as error:
             return _no_selector(error)
-        outcome = self._memo.evaluate(selector, self._device(device))
+        self._effort.charge(1, Work.SELECTOR, expression)
+        outcome = self._memo.evaluate(selector, self._device(device), lambda units: self._charge(units, expression))
         return SelectorFailure(outcome.reason) if isinstance(outcome, cel.Failed) else outcome is cel.MATCH
 
     def evaluate_once(self, expression: str, device: Device) -> bool | SelectorFailure:
-        """Answer as evaluate() does, and remember nothing: for what will not be asked again. Never raises."""
+        """Answer as evaluate() does, and remember nothing: for what will not be asked again."""
         try:
-            outcome = self._memo.compile(expression).evaluate(cel_device(device))
+            selector = self._memo.compile(expression)
         except cel.CompileError as error:
             return _no_selector(error)
+        self._effort.charge(DEVICE_STEPS, Work.SELECTOR, expression)
+        outcome, untold = selector.evaluate_charged(cel_device(device), lambda units: self._charge(units, expression))
+        self._charge(untold, expression)
         return SelectorFailure(outcome.reason) if isinstance(outcome, cel.Failed) else outcome is cel.MATCH
 
     def footprint(self, expression: str) -> cel.Footprint | SelectorFailure:
-        """Return what the expression can read of a device, or why it is no expression. Never raises."""
+        """Return what the expression can read of a device, or why it is no expression."""
+        self._effort.charge(1, Work.SELECTOR, expression)
         try:
             return self._memo.compile(expression).footprint
         except cel.CompileError as error:
             return _no_selector(error)
+
+    def _charge(self, units: int, expression: str) -> None:
+        self._effort.charge(units // UNITS_A_STEP, Work.SELECTOR, expression)
+
+    def _compiled(self, expression: str) -> None:
+        self._effort.charge(CHARACTER_STEPS * len(expression), Work.SELECTOR, expression)
 
     def _device(self, device: Device) -> cel.Device:
         known = self._devices.get(id(device))

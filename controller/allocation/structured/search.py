@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from dracaena.controller.allocation.effort import SEARCH_STEPS, Effort, Work
 from dracaena.controller.allocation.structured.claims import MAX_DEVICES
 from dracaena.controller.allocation.structured.lookahead import Lookahead
 from dracaena.controller.allocation.structured.outcome import (
@@ -55,14 +56,15 @@ def solve(
     restrictions: Iterable[Restriction] = (),
     chosen: Mapping[RequestKey, int] | None = None,
     max_steps: int = MAX_STEPS,
+    effort: Effort | None = None,
 ) -> Outcome:
     """Return the first legal allocation, or why there is none. The same question has the same answer.
 
     `restrictions` narrow the devices, `chosen` fixes the alternative of some requests by its place. Whatever the limit,
     a Plan is legal; a DoesNotFit with `cut_off` says that the limit ended the search. Cost: at most `max_steps` looks
-    at a device, each O(constraints of the claim + capacities and counters of the device).
+    at a device, each O(constraints of the claim + capacities and counters of the device); charged to `effort`.
     """
-    search = _Search(problem, tuple(restrictions), chosen or {}, max_steps)
+    search = _Search(problem, tuple(restrictions), chosen or {}, max_steps, effort or Effort())
     try:
         return search.run()
     except MistakeError as error:
@@ -123,6 +125,7 @@ class _Search:
     restrictions: tuple[Restriction, ...]
     fixed: Mapping[RequestKey, int]
     max_steps: int
+    effort: Effort
     steps: int = 0
     stack: list[_Alternatives | _Devices] = field(default_factory=list)
     taken: dict[RequestKey, int] = field(default_factory=dict)
@@ -294,6 +297,7 @@ class _Search:
         return found
 
     def _step(self) -> None:
+        self.effort.charge(SEARCH_STEPS, Work.SEARCH)
         self.steps += 1
         if self.steps > self.max_steps:
             raise _CutOffError

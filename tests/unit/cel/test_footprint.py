@@ -155,15 +155,15 @@ def test_equal_devices_cost_one_evaluation() -> None:
     memo = SelectorMemo()
     selector = memo.compile('device.attributes["d"].model.matches("A[0-9]+")')
     evaluated = 0
-    plain = type(selector).evaluate
+    plain = type(selector).evaluate_charged
 
-    def counted(self: Any, device: Device, *limits: int) -> Any:
+    def counted(self: Any, device: Device, charge: Any) -> Any:
         nonlocal evaluated
         evaluated += 1
-        return plain(self, device, *limits)
+        return plain(self, device, charge)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(selector), "evaluate", counted)
+        patch.setattr(type(selector), "evaluate_charged", counted)
         for number in range(1_000):
             device = Device.of_names("d", {"model": "A100" if number % 2 else "B1", "uuid": f"GPU-{number}"})
             assert memo.evaluate(selector, device) is (MATCH if number % 2 else NO_MATCH)

@@ -1,0 +1,28 @@
+"""Nodes that were asked in vain by tries that were overdue, so that the next try begins with the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+MAX_NAMES: Final = 200_000
+"""Remembered names of nodes of all pods together, about 15 MB; beyond, everything is forgotten."""
+
+
+class Rounds:
+    """By pod and way to serve it. Holds nothing of pods whose decisions come to their end. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, dict[int, set[str]]] = {}
+
+    def of(self, pod: str) -> Callable[[int], set[str]]:
+        """Return what gives the nodes that a pod's earlier tries asked in vain, by the number of the way; to be added
+        to."""
+        if sum(len(names) for ways in self._asked.values() for names in ways.values()) > MAX_NAMES:
+            self._asked.clear()
+        ways = self._asked.setdefault(pod, {})
+        return lambda number: ways.setdefault(number, set())
+
+    def forget(self, pod: str) -> None:
+        """The pod's decision came to its end."""
+        self._asked.pop(pod, None)
