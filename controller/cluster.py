@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import repeat
 from types import MappingProxyType
@@ -15,9 +16,9 @@ import structlog
 from dracaena.api.objects import DeviceClass, DeviceTaintRule, Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
-from dracaena.controller.allocation.demands import Refused
+from dracaena.controller.allocation.demands import RefusalKind, Refused
 from dracaena.controller.allocation.earmarks import Earmark
-from dracaena.controller.allocation.explanation import Unsatisfied
+from dracaena.controller.allocation.effort import OverdueError, never
 from dracaena.controller.allocation.holdings import claim_holder, claim_of
 from dracaena.controller.allocation.inventory import Inventory
 from dracaena.controller.allocation.node_resources import pod_name
@@ -28,6 +29,7 @@ from dracaena.controller.allocation.structured.search import MAX_STEPS
 from dracaena.controller.allocation.turn import turn
 from dracaena.controller.assumed import AssumedAllocation, AssumedAllocations
 from dracaena.controller.collisions import Collision, find_collisions
+from dracaena.controller.deadline import Deadline
 from dracaena.controller.earmark_keeper import QUESTIONS, EarmarkKeeper
 from dracaena.controller.explanations import Explanations
 from dracaena.controller.pod_places import PodPlaces
@@ -113,14 +115,15 @@ class Cluster:
             return self._claims.get(key)
 
     def decide(
-        self, pod: Pod, claims: Sequence[ResourceClaim], *, now_s: float
+        self, pod: Pod, claims: Sequence[ResourceClaim], *, now_s: float, deadline: Deadline | None = None
     ) -> Allocation | NoFit | Behind | Refused | Settled | InProgress:
         """Decide for a pod and its claims, as claim() returned them; what it gets is assumed to be taken from now on.
 
         A pod that fits nowhere is woken when something changed that may help it. `now_s` is Clock.monotonic(). A claim
-        can be shared: it is decided for once.
+        can be shared: it is decided for once. When the deadline is over the answer is the best found until then, or a
+        refusal of the kind TOO_LONG: then changes wake the pod as if it fitted nowhere.
         """
-        with self._lock:
+        with self._lock, _within(deadline) as is_over:
             for claim in claims:
                 is_assumed = self._assumed.of_claim(claim.metadata.uid) is not None
                 if is_assumed:
@@ -129,14 +132,17 @@ class Cluster:
                     self._leave(pod.key)
                     return InProgress(claim.key)
             barred = self._barred(pod)
-            asked, place = shape(pod, claims, apart=bool(barred)), turn(pod)
+            asked, place = self._shape(pod, claims, barred, is_over), turn(pod)
             kept = self._keeper.bars(place, claims)
             if self._lines.is_behind(asked, place):
                 self._wake_all(self._lines.put(pod.key, asked, place, ""))
                 return Behind()
-            decision = self._allocator.allocate(self._inventory, pod, claims, barred={**kept, **barred})
+            decision = self._allocator.allocate(
+                self._inventory, pod, claims, barred={**kept, **barred}, is_over=is_over
+            )
             if isinstance(decision, NoFit):
-                self._consider(pod, claims, asked, barred, now_s)
+                with suppress(OverdueError):  # the next keep_for_starving() has a deadline of its own
+                    self._consider(pod, claims, asked, barred, now_s)
             if isinstance(decision, NoFit | Refused):
                 answer = decision.kind.value if isinstance(decision, Refused) else ""
                 self._wake_all(self._lines.put(pod.key, asked, place, answer))
@@ -154,18 +160,23 @@ class Cluster:
         with self._lock:
             self._leave(key)
 
-    def explain(self, pod: Pod, claims: Sequence[ResourceClaim], *, now_s: float) -> str | None:
+    def explain(
+        self, pod: Pod, claims: Sequence[ResourceClaim], *, now_s: float, deadline: Deadline | None = None
+    ) -> str | None:
         """Say why a pod fits nowhere now; None when it does not look like that any more. Cost: one step a node, once
-        for all equal pods that ask within EXPLANATION_S. `now_s` is Clock.monotonic().
+        for all equal pods that ask within EXPLANATION_S. `now_s` is Clock.monotonic(). When the deadline is over it
+        says that, and what took so long.
         """
-        with self._lock:
+        with self._lock, _within(deadline) as is_over:
             barred = self._barred(pod)
-            asked = shape(pod, claims, apart=bool(barred))
+            asked = self._shape(pod, claims, barred, is_over)
             barred = {**self._keeper.bars(turn(pod), claims), **barred}
 
             def work_out() -> str | None:
-                found = self._allocator.explain(self._inventory, pod, claims, barred=barred)
-                return str(found) if isinstance(found, Unsatisfied) else None
+                found = self._allocator.explain(self._inventory, pod, claims, barred=barred, is_over=is_over)
+                if isinstance(found, Refused):
+                    return found.text if found.kind is RefusalKind.TOO_LONG else None
+                return None if found is None else str(found)
 
             text = self._explanations.get((asked, tuple(barred)), work_out, now_s=now_s)
             mark = self._keeper.earmark
@@ -173,17 +184,19 @@ class Cluster:
             return f"{text}; node {mark.node} is being kept free for it"
         return text
 
-    def keep_for_starving(self, created_before: str, *, now_s: float) -> None:
+    def keep_for_starving(self, created_before: str, *, now_s: float, deadline: Deadline | None = None) -> None:
         """Keep a node for the first pod that was created before a time (RFC 3339, UTC; empty: none was) and waits only
         because devices are taken, until it waits no more. Call it about once a second, and before the first decision.
+        When the deadline is over the rest is left to the next call.
         """
-        with self._lock:
+        with self._lock, _within(deadline) as is_over:
             self._keeper.created_before = created_before
             mark = self._keeper.earmark
             if mark is not None and not (created_before and self._still_waits(mark)):
                 self._keeper.clear("the pod waits no more")
                 self._may_help()
             questions = 0
+            self._allocator.effort.begin(is_over)
             for key in self._lines.first_before(created_before):
                 found = self._reconsider(key, now_s)
                 questions += found is False
@@ -398,6 +411,15 @@ class Cluster:
         with self._lock:
             self._inventory.check()
 
+    def _shape(
+        self, pod: Pod, claims: Sequence[ResourceClaim], barred: Mapping[str, str], is_over: Callable[[int], bool]
+    ) -> bytes:
+        self._allocator.effort.begin(is_over)
+        try:
+            return shape(pod, claims, apart=bool(barred), effort=self._allocator.effort)
+        except OverdueError:
+            return shape(pod, (), apart=True)  # then allocate() is overdue too, and says why
+
     def _pods_holding(self, holder: str) -> Iterable[str]:
         """Name the pods that go when a holder of devices lets go of them, as the inventory does."""
         return [pod_name(self._pods[key]) for key in self._pods_of_claim.get(claim_of(holder), ())]
@@ -420,7 +442,12 @@ class Cluster:
         if len(there) < len(claims):
             return None
         before = self._keeper.earmark
-        found = self._consider(pod, there, standing.shape, self._barred(pod), now_s)
+        try:
+            found = self._consider(pod, there, standing.shape, self._barred(pod), now_s)
+        except OverdueError:
+            # It had all the time there is, and would have it again each second.
+            self._keeper.give_up(standing.shape, now_s)
+            return False
         if found and self._keeper.earmark != before:
             self._wake(key)
         return found
@@ -464,6 +491,17 @@ class Cluster:
             pods.discard(pod.key if pod is not None else "")
             if not pods:
                 self._pods_of_claim.pop(claim.key or "", None)
+
+
+@contextmanager
+def _within(deadline: Deadline | None) -> Iterator[Callable[[int], bool]]:
+    if deadline is None:
+        yield never
+        return
+    try:
+        yield deadline.begin()
+    finally:
+        deadline.end()
 
 
 def _without_status(node: Node) -> tuple[object, ...]:

@@ -70,7 +70,8 @@ class EarmarkKeeper:
         """Keep a node for a pod that fits nowhere, if it has waited too long and nobody before it has one.
 
         Return whether a node is kept for it now; None when it was not asked, because it has not waited that long,
-        another pod comes first, or it was hopeless a moment ago. `barred`: nodes that it must not use.
+        another pod comes first, or it was hopeless a moment ago. `barred`: nodes that it must not use. Charged to the
+        allocator's effort, which the caller begins; its OverdueError is raised and nothing is changed then.
         """
         mark = self.earmark
         if not self.is_starving(turn) or (mark is not None and mark.turn < turn):
@@ -93,6 +94,10 @@ class EarmarkKeeper:
             self.earmark = Earmark(pod.key, turn, node)
             log.info("node is kept for a pod", pod=pod.key, node=node, in_use=self._inventory.held_count(node))
         return True
+
+    def give_up(self, shape: bytes, now_s: float) -> None:
+        """It took too long to find a node for pods that ask so: they are hopeless for a while."""
+        self._hopeless[shape] = now_s
 
     def clear(self, why: str) -> None:
         """Keep nothing any more."""

@@ -11,8 +11,9 @@ class ControllerMetrics:
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self.decisions = Counter(
             "dracaena_controller_decisions",
-            "Decisions about a pod's claims, by result: allocated, unsatisfied, refused, settled; and without a look "
-            "at the nodes: behind (an equal pod waits before it), in-progress (a claim is just being written).",
+            "Decisions about a pod's claims, by result: allocated, unsatisfied, refused, settled, too-long (stopped at "
+            "its deadline); and without a look at the nodes: behind (an equal pod waits before it), in-progress (a "
+            "claim is just being written).",
             ["result"],
             registry=registry,
         )

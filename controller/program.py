@@ -32,6 +32,7 @@ from dracaena.controller.bind_watch import BindWatch
 from dracaena.controller.claim_writer import ClaimWriter
 from dracaena.controller.cluster import Cluster
 from dracaena.controller.collisions import Collision, Collisions
+from dracaena.controller.deadline import Deadline
 from dracaena.controller.exclusions import Exclusions
 from dracaena.controller.kept_claims import claim_stand_in, class_stand_in, kept_claim
 from dracaena.controller.kept_pods import kept_pod
@@ -41,6 +42,7 @@ from dracaena.controller.nomination import Nomination
 from dracaena.controller.reconciler import DOUBT_S, Reconciler, Step
 from dracaena.controller.settings import ControllerSettings
 from dracaena.controller.shared_values import with_shared_values
+from dracaena.controller.slow_pods import DECISION_S, SlowPods
 from dracaena.controller.take_back import TakeBack
 from dracaena.controller.unbound_pods import UnboundPods
 from dracaena.controller.unused_claims import UnusedClaims
@@ -74,6 +76,9 @@ stopped one decision in 100 for 1 to 20 ms, and one in 2,000 for 0.1 s, to find 
 
 EXIT_LEADERSHIP_LOST: Final = 1
 """kubelet starts a container again that ends with this; the new process knows nothing and stands by."""
+
+STUCK_S: Final = 60.0
+"""A decision that takes longer is stuck: it may take 0.15 s. Then nobody is served, and only a new process helps."""
 
 log = structlog.get_logger()
 
@@ -114,8 +119,10 @@ class Controller:
         self._on_lost = on_lost
         self._stopping = threading.Event()
         self._metrics = ControllerMetrics(registry)
-        self._queue = WorkQueue(clock, rng, self._turn_of)
+        self._slow = SlowPods(clock)
+        self._queue = WorkQueue(clock, rng, self._turn_of, self._slow.behind_others)
         self._turnstile = threading.Lock()
+        self._deciding_since_s: float | None = None
         self._working = threading.Event()
         self._events = EventRecorder(client, COMPONENT, clock, count=self._metrics.told)
         self._waiting = WaitingPods(self._events, clock, self._metrics)
@@ -177,6 +184,7 @@ class Controller:
             collisions=self._collisions,
             waiting=self._waiting,
             queue=self._queue,
+            slow=self._slow,
             events=self._events,
             clock=clock,
             metrics=self._metrics,
@@ -274,6 +282,12 @@ class Controller:
         """Return what speaks against becoming the leader: beside a cache that is not fresh one that is not watched."""
         return self._unfit_to_lead() or unfollowed(self._reflectors)
 
+    def not_alive(self) -> str | None:
+        """Return why only a new process would help, None when it would not: no decision was made for long."""
+        since_s = self._deciding_since_s
+        stuck_s = 0.0 if since_s is None else self._clock.monotonic() - since_s
+        return None if stuck_s < STUCK_S else f"a decision has been under way for {stuck_s:.0f} s"
+
     def state(self) -> str:
         """Say whether this process leads or stands by."""
         return f"ok: synced, {self._leadership}"
@@ -359,7 +373,8 @@ class Controller:
     def _keep_for_starving(self) -> None:
         wait = timedelta(seconds=self._settings.starvation_wait_s)
         created_before = rfc3339(self._clock.now() - wait) if wait else ""
-        self._cluster.keep_for_starving(created_before, now_s=self._clock.monotonic())
+        deadline = Deadline(self._clock, DECISION_S)
+        self._cluster.keep_for_starving(created_before, now_s=self._clock.monotonic(), deadline=deadline)
 
     def _turn_of(self, key: str) -> Turn:
         """A pod that is gone comes first: it may have devices to give back."""
@@ -384,11 +399,14 @@ class Controller:
                 key = self._queue.get()
                 if key is None:
                     return None
+                self._deciding_since_s = self._clock.monotonic()
                 with structlog.contextvars.bound_contextvars(pod=key):
                     try:
                         return key, self._reconciler.plan(key)
                     except Exception:  # one pod's trouble must not end the worker for all others
                         log.exception("fault in the controller, will try again")
+                    finally:
+                        self._deciding_since_s = None
             self._queue.retry(key)
             self._queue.done(key)
 
@@ -500,6 +518,7 @@ def run(settings: ControllerSettings) -> int:
             settings.http_address,
             controller.not_ready,
             state=controller.state,
+            alive=controller.not_alive,
             web_config_file=settings.web_config_file,
         )
         if settings.http_address

@@ -14,15 +14,17 @@ from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import NoFit, Settled
-from dracaena.controller.allocation.demands import Refused
+from dracaena.controller.allocation.demands import RefusalKind, Refused
 from dracaena.controller.allocation.pool import held_devices
 from dracaena.controller.allocation.result import Allocation, decision_of
 from dracaena.controller.claim_writer import ClaimWriter, Lost
 from dracaena.controller.cluster import Behind, Cluster, InProgress
 from dracaena.controller.collisions import Collisions
+from dracaena.controller.deadline import Deadline
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.nomination import Nomination, earlier_nodes
 from dracaena.controller.ports import ClaimApi, EventSink
+from dracaena.controller.slow_pods import DECISION_S, IDLE, SlowPods
 from dracaena.controller.take_back import TakeBack, was_allocated_by_us
 from dracaena.controller.unbound_pods import UnboundPods
 from dracaena.controller.waiting import WaitingPods
@@ -110,6 +112,7 @@ class Reconciler:
         collisions: Collisions,
         waiting: WaitingPods,
         queue: WorkQueue,
+        slow: SlowPods,
         events: EventSink,
         clock: Clock,
         metrics: ControllerMetrics,
@@ -124,6 +127,7 @@ class Reconciler:
         self._collisions = collisions
         self._waiting = waiting
         self._queue = queue
+        self._slow = slow
         self._events = events
         self._clock = clock
         self._metrics = metrics
@@ -139,6 +143,7 @@ class Reconciler:
             return Tidy()
         pod = self._cluster.pod(key)
         if pod is None or not _wants_devices(pod):
+            self._slow.forget(key)
             self._cluster.leave(key)
             return Nothing("wants no devices")
         claims = self._ready_claims(pod)
@@ -262,9 +267,17 @@ class Reconciler:
 
     def _decide(self, pod: Pod, claims: Sequence[ResourceClaim]) -> Decision:
         began_s = self._clock.monotonic()
-        decision = self._cluster.decide(pod, claims, now_s=began_s)
+        is_behind_others = self._slow.behind_others(pod.key) is not None
+        deadline = self._slow.deadline(pod.key)
+        decision = self._cluster.decide(pod, claims, now_s=began_s, deadline=deadline)
         took_s = self._clock.monotonic() - began_s
-        result = _RESULTS[type(decision)]
+        overdue = isinstance(decision, Refused) and decision.kind is RefusalKind.TOO_LONG
+        result = "too-long" if overdue else _RESULTS[type(decision)]
+        rest_s = self._slow.decided(pod.key, deadline.used_s, overdue=overdue)
+        if rest_s:
+            self._queue.rest(pod.key, rest_s)
+        if is_behind_others:
+            self._queue.rest_behind_others(IDLE * deadline.used_s)
         if not isinstance(decision, Behind | InProgress):
             self._metrics.decision_seconds.observe(took_s)
         self._metrics.decisions.labels(result).inc()
@@ -342,7 +355,8 @@ class Reconciler:
             self._queue.add_after(pod.key, again_s)
 
     def _explain(self, pod: Pod, claims: Sequence[ResourceClaim]) -> str | None:
-        text = self._cluster.explain(pod, claims, now_s=self._clock.monotonic())
+        deadline = Deadline(self._clock, DECISION_S)
+        text = self._cluster.explain(pod, claims, now_s=self._clock.monotonic(), deadline=deadline)
         return text and text + self._unbound.when_again(pod)
 
     def _is_half_written(self, pod: Pod, claim: ResourceClaim) -> bool:

@@ -29,6 +29,9 @@ MAX_TOLD: Final = 10
 made; equal pods share one) most of the time is left for decisions. Those that were told longest ago come first: of
 1,000 waiting pods the last is told after 100 s."""
 
+TELL_S: Final = 0.1
+"""What working out reasons may take between two tell_due(), so in a second: it needs the lock that decisions need."""
+
 EVENT_REASON: Final = "WaitingForGPUs"
 
 Why = str | Callable[[], str | None]
@@ -64,6 +67,7 @@ class WaitingPods:
         self._by_key: dict[str, _Waiting] = {}
         self._counts: Counter[str] = Counter()
         self._may_tell = MAX_TOLD
+        self._telling_s = 0.0
 
     def report(self, pod: Pod, reason: str, why: Why, *, tell: bool, patience_s: float = 0.0) -> None:
         """A pod waits. `reason` is short, for metrics; `why` is for people, and only told when `tell` is set.
@@ -85,7 +89,7 @@ class WaitingPods:
                 known.asked_s = None
             known.pod, known.reason, known.why, known.tell, known.stale = pod, reason, why, tell, True
             self._count(reason, 1)
-            due = self._is_due(known) and self._may_tell > 0
+            due = self._is_due(known) and self._may_tell > 0 and self._telling_s < TELL_S
             self._may_tell -= due
         if due:
             self._tell(known)
@@ -112,7 +116,10 @@ class WaitingPods:
             due = [waiting for waiting in self._by_key.values() if self._is_due(waiting)]
             due.sort(key=lambda waiting: (-1.0 if waiting.asked_s is None else waiting.asked_s, waiting.pod.key))
             self._may_tell = MAX_TOLD - len(due[:MAX_TOLD])
+            self._telling_s = 0.0
         for waiting in due[:MAX_TOLD]:
+            if self._telling_s >= TELL_S:
+                break  # they come first the next time: they were told longest ago
             self._tell(waiting)
 
     def _is_due(self, waiting: _Waiting) -> bool:
@@ -130,8 +137,10 @@ class WaitingPods:
         with self._lock:
             reason, why = waiting.reason, waiting.why
             waiting.stale, waiting.asked_s = False, self._clock.monotonic()
+        began_s = self._clock.monotonic()
         text = why if isinstance(why, str) else why()
         with self._lock:
+            self._telling_s += self._clock.monotonic() - began_s
             if text is None or self._by_key.get(waiting.pod.key) is not waiting or waiting.reason != reason:
                 return
             now_s = self._clock.monotonic()

@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from dracaena.controller.allocation.demands import RefusalKind
 from dracaena.controller.allocation.turn import Turn
+
+TOO_LONG: Final = RefusalKind.TOO_LONG.value
+
+HOLD_BACK: Final = ("", TOO_LONG)
+"""Answers to the first of a line that spare those behind it a decision: it fits on no node, or it takes too long to
+find out. Each may follow the other without anything having changed for those behind."""
 
 SLACK: Final = 16
 """Entries of pods that left which a short line may keep."""
@@ -51,9 +58,10 @@ class WaitingLines:
         return len(self._standing)
 
     def is_behind(self, shape: bytes, turn: Turn) -> bool:
-        """Return whether an equal pod with an earlier turn waits because it fits on no node: then so does this one."""
+        """Return whether an equal pod with an earlier turn waits because it fits on no node, or because that takes too
+        long to find out: then so does this one."""
         line = self._lines.get(shape)
-        if line is None or line.answer:
+        if line is None or line.answer not in HOLD_BACK:
             return False
         first = self._first(line)
         return first is not None and first[0] < turn
@@ -76,7 +84,10 @@ class WaitingLines:
         first = self._first(line)
         if first is None or first[1] != key or line.answer == answer:
             return woken
+        same_for_others = line.answer in HOLD_BACK and answer in HOLD_BACK
         line.answer = answer
+        if same_for_others:
+            return woken
         return (*woken, *(other for other in self._of(line) if other != key))
 
     def leave(self, key: str) -> Sequence[str]:

@@ -29,8 +29,17 @@ class WorkQueue:
     done. Cost: O(log keys) for each call.
     """
 
-    def __init__(self, clock: Clock, rng: random.Random, turn_of: Callable[[str], Turn] = lambda key: ()) -> None:
-        """`turn_of` is called when a key is added, without the queue's lock."""
+    def __init__(
+        self,
+        clock: Clock,
+        rng: random.Random,
+        turn_of: Callable[[str], Turn] = lambda key: (),
+        behind_others: Callable[[str], str | None] = lambda key: None,
+    ) -> None:
+        """`turn_of` is called when a key is added, without the queue's lock. `behind_others` is called with the lock
+        held, when it is a key's turn: the name of the group in which it waits behind all other keys, None for those. It
+        is not asked about keys with the turn (), the first of all.
+        """
         self._clock = clock
         self._rng = rng
         self._turn_of = turn_of
@@ -44,6 +53,11 @@ class WorkQueue:
         self._later: list[tuple[float, str]] = []
         self._due: dict[str, tuple[float, Turn]] = {}
         self._failures: dict[str, int] = {}
+        self._behind_others = behind_others
+        self._groups: dict[str, list[tuple[Turn, int, str]]] = {}
+        """Of each group its heap; the group whose turn it is comes first."""
+        self._groups_from_s = float("-inf")
+        self._not_before: dict[str, float] = {}
         self._closed = False
 
     def add(self, key: str) -> None:
@@ -74,6 +88,18 @@ class WorkQueue:
         self.add_after(key, delay_s)
         return delay_s
 
+    def rest(self, key: str, delay_s: float) -> None:
+        """Have a key worked on after a time and not before, whoever adds it meanwhile: but at once when it has the turn
+        (), the first of all."""
+        with self._condition:
+            self._not_before[key] = self._clock.monotonic() + delay_s
+        self.add_after(key, delay_s)
+
+    def rest_behind_others(self, delay_s: float) -> None:
+        """Hand out no key that waits behind others before a time."""
+        with self._condition:
+            self._groups_from_s = self._clock.monotonic() + delay_s
+
     def forget(self, key: str) -> None:
         """Start again with short waits: the key went well."""
         with self._condition:
@@ -83,14 +109,16 @@ class WorkQueue:
         """Wait for a key and take it; None after close(). Each key taken needs a done()."""
         with self._condition:
             while not self._closed:
-                self._promote()
-                key = self._take_first()
+                key = self._take_ready()
                 if key is not None:
-                    self._working.add(key)
                     return key
-                next_due_s = self._later[0][0] - self._clock.monotonic() if self._later else None
-                self._clock.wait(self._condition, next_due_s)
+                self._clock.wait(self._condition, self._next_due_s())
             return None
+
+    def take_ready(self) -> str | None:
+        """Take a key as get() does, None when it would have to wait."""
+        with self._condition:
+            return self._take_ready()
 
     def done(self, key: str) -> None:
         """Give a key back."""
@@ -114,18 +142,58 @@ class WorkQueue:
     def _add(self, key: str, turn: Turn) -> None:
         if key in self._working:
             self._again[key] = turn
+        elif turn != () and self._not_before.get(key, 0.0) > self._clock.monotonic():
+            self._due[key] = self._not_before[key], turn
+            heapq.heappush(self._later, (self._not_before[key], key))
         elif self._ready.get(key) != turn:
             self._ready[key] = turn
             heapq.heappush(self._by_turn, (turn, next(self._arrivals), key))
             self._condition.notify()
 
+    def _take_ready(self) -> str | None:
+        self._promote()
+        key = self._take_first()
+        if key is not None:
+            self._working.add(key)
+        return key
+
     def _take_first(self) -> str | None:
         while self._by_turn:
-            turn, _, key = heapq.heappop(self._by_turn)
-            if self._ready.get(key) == turn:
-                del self._ready[key]
-                return key
+            turn, arrival, key = heapq.heappop(self._by_turn)
+            if self._ready.get(key) != turn:
+                continue
+            group = None if turn == () else self._behind_others(key)
+            if group is None:
+                return self._taken(key)
+            heapq.heappush(self._groups.setdefault(group, []), (turn, arrival, key))
+        return None if self._groups_from_s > self._clock.monotonic() else self._take_behind_others()
+
+    def _take_behind_others(self) -> str | None:
+        """Take the first key of the group whose turn it is; the group comes last then."""
+        while self._groups:
+            group, members = next(iter(self._groups.items()))
+            del self._groups[group]
+            turn, _, key = heapq.heappop(members)
+            is_valid = self._ready.get(key) == turn
+            if members and is_valid:
+                self._groups[group] = members
+            elif members:
+                self._groups = {group: members, **self._groups}
+            if is_valid:
+                return self._taken(key)
         return None
+
+    def _taken(self, key: str) -> str:
+        del self._ready[key]
+        self._not_before.pop(key, None)
+        return key
+
+    def _next_due_s(self) -> float | None:
+        """Return the seconds until a key may be ready, None when only another thread can make one so."""
+        due = [self._later[0][0]] if self._later else []
+        if self._groups:
+            due.append(self._groups_from_s)
+        return min(due) - self._clock.monotonic() if due else None
 
     def _promote(self) -> None:
         """Make ready what is due. An entry that add_after replaced by an earlier one is passed over."""

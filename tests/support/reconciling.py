@@ -19,6 +19,7 @@ from dracaena.controller.exclusions import Exclusions
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.nomination import Nomination
 from dracaena.controller.reconciler import Reconciler
+from dracaena.controller.slow_pods import SlowPods
 from dracaena.controller.take_back import TakeBack
 from dracaena.controller.unbound_pods import UnboundPods
 from dracaena.controller.unused_claims import UnusedClaims
@@ -49,7 +50,8 @@ class Bench:
         self.events = FakeEvents()
         self.registry = CollectorRegistry()
         metrics = ControllerMetrics(self.registry)
-        self.queue = WorkQueue(self.clock, random.Random(1), self.turn_of)
+        self.slow = SlowPods(self.clock)
+        self.queue = WorkQueue(self.clock, random.Random(1), self.turn_of, self.slow.behind_others)
         self.waiting = WaitingPods(self.events, self.clock, metrics)
         self.exclusions = Exclusions(self.clock, first_s=EXCLUSION_S, longest_s=LONGEST_EXCLUSION_S)
         self.cluster = cluster_type(
@@ -102,6 +104,7 @@ class Bench:
             collisions=self.collisions,
             waiting=self.waiting,
             queue=self.queue,
+            slow=self.slow,
             events=self.events,
             clock=self.clock,
             metrics=metrics,

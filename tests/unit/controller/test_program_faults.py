@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dracaena.controller.program import Controller
+from dracaena.controller.program import STUCK_S, Controller
+from dracaena.controller.reconciler import Nothing
 from dracaena.controller.settings import ControllerSettings
 from support.allocation import claim, holding
 from support.clock import FakeClock
@@ -120,4 +121,32 @@ def test_a_device_that_changed_hands_while_the_watch_was_broken_is_no_collision(
         wait_for(told, "the second list")
         controller.stop()
     assert registry.get_sample_value("dracaena_controller_collisions_total", {"kind": "own"}) is None
+    assert ends == []
+
+
+def test_a_decision_that_never_ends_makes_the_process_one_to_be_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, ends = FakeClock(), list[str]()
+    stuck, free = threading.Event(), threading.Event()
+
+    def plan(key: str) -> Nothing:
+        stuck.set()
+        free.wait(10)
+        return Nothing("done")
+
+    with ScriptedServer(empty_lists) as server:
+        controller = controller_over(server, tmp_path, clock, ends)
+        monkeypatch.setattr(controller._reconciler, "plan", plan)
+        controller.start()
+        wait_for(controller._working.is_set, "the start")
+        controller._queue.add("ns/p")
+        wait_for(stuck.is_set, "a decision")
+        clock.advance(STUCK_S - 1)
+        assert controller.not_alive() is None
+        clock.advance(1)
+        assert controller.not_alive() == "a decision has been under way for 60 s"
+        free.set()
+        wait_for(lambda: controller.not_alive() is None, "its end")
+        controller.stop()
     assert ends == []

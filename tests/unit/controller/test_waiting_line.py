@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dracaena.controller.allocation.turn import Turn
-from dracaena.controller.waiting_line import SLACK, WaitingLines
+from dracaena.controller.waiting_line import HOLD_BACK, SLACK, TOO_LONG, WaitingLines
 
 
 def place(key: str, priority: int = 0) -> Turn:
@@ -25,7 +25,7 @@ class SlowLines:
         return sorted((key for key, (of, _) in self.waiting.items() if of == shape), key=lambda k: self.waiting[k][1])
 
     def is_behind(self, shape: bytes, turn: Turn) -> bool:
-        return self.answers.get(shape) == "" and any(self.waiting[key][1] < turn for key in self.line(shape))
+        return self.answers.get(shape) in HOLD_BACK and any(self.waiting[key][1] < turn for key in self.line(shape))
 
     def put(self, key: str, shape: bytes, turn: Turn, answer: str) -> Sequence[str]:
         woken = self.leave(key) if self.waiting.get(key, (shape, turn)) != (shape, turn) else []
@@ -34,7 +34,8 @@ class SlowLines:
         before = self.answers.setdefault(shape, answer)
         if line[0] == key and before != answer:
             self.answers[shape] = answer
-            woken = [*woken, *line[1:]]
+            if not {before, answer} <= set(HOLD_BACK):
+                woken = [*woken, *line[1:]]
         return woken
 
     def leave(self, key: str) -> Sequence[str]:
@@ -54,7 +55,11 @@ class SlowLines:
 KEYS = st.sampled_from("abcdefgh")
 STEPS = st.one_of(
     st.tuples(
-        st.just("put"), KEYS, st.sampled_from([b"small", b"large"]), st.sampled_from([0, 1]), st.sampled_from(["", "x"])
+        st.just("put"),
+        KEYS,
+        st.sampled_from([b"small", b"large"]),
+        st.sampled_from([0, 1]),
+        st.sampled_from(["", "x", TOO_LONG]),
     ),
     st.tuples(st.just("leave"), KEYS),
 )

@@ -3,10 +3,11 @@ from __future__ import annotations
 import random
 import threading
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dracaena.controller.workqueue import FIRST_RETRY_S, LONGEST_RETRY_S, WorkQueue
+from dracaena.controller.workqueue import FIRST_RETRY_S, LONGEST_RETRY_S, Turn, WorkQueue
 from support.clock import FakeClock
 
 
@@ -159,3 +160,120 @@ def test_the_queue_hands_out_as_a_sorted_list_would(steps: list[tuple[str, str, 
             del waiting[first]
             assert take(bench.queue) == first
         assert len(bench.queue) == len(waiting)
+
+
+def grouped(clock: FakeClock, groups: dict[str, str], turns: dict[str, Turn] | None = None) -> WorkQueue:
+    known = {} if turns is None else turns
+    return WorkQueue(clock, random.Random(1), lambda key: known.get(key, (key,)), groups.get)
+
+
+def taken(queue: WorkQueue) -> list[str]:
+    found = []
+    while (key := queue.take_ready()) is not None:
+        found.append(key)
+        queue.done(key)
+    return found
+
+
+def test_groups_come_behind_all_others_and_take_turns() -> None:
+    groups = {"a1": "a", "a2": "a", "a3": "a", "b1": "b", "b2": "b"}
+    queue = grouped(FakeClock(), groups)
+    for key in ("a3", "a2", "a1", "b2", "b1", "z", "y"):
+        queue.add(key)
+    assert taken(queue) == ["y", "z", "a1", "b1", "a2", "b2", "a3"]
+
+
+def test_a_key_comes_behind_others_from_when_it_belongs_there_although_it_waits_already() -> None:
+    groups: dict[str, str] = {}
+    queue = grouped(FakeClock(), groups)
+    for key in ("a", "b", "c"):
+        queue.add(key)
+    assert queue.take_ready() == "a"
+    queue.done("a")
+    groups["b"] = "slow"
+    assert taken(queue) == ["c", "b"]
+
+
+def test_a_key_of_a_group_is_handed_out_once_and_with_its_newest_turn() -> None:
+    turns: dict[str, Turn] = {"a1": (1,), "a2": (2,)}
+    queue = grouped(FakeClock(), {"a1": "a", "a2": "a", "block": "x"}, turns)
+    queue.add("a1")
+    queue.add("a2")
+    queue.rest_behind_others(1.0)
+    assert queue.take_ready() is None
+    turns["a1"] = (3,)
+    queue.add("a1")
+    queue.add("a1")
+    assert len(queue) == 2
+    queue.rest_behind_others(0.0)
+    assert taken(queue) == ["a2", "a1"]
+    assert len(queue) == 0
+
+
+def test_behind_others_is_idle_as_long_as_it_was_told_and_nobody_else_waits_for_that() -> None:
+    clock = FakeClock()
+    queue = grouped(clock, {"slow": "s"})
+    queue.add("slow")
+    queue.rest_behind_others(2.0)
+    queue.add("quick")
+    assert taken(queue) == ["quick"]
+    clock.advance(1.9)
+    assert taken(queue) == []
+    clock.advance(0.2)
+    assert queue.get() == "slow"
+
+
+def test_a_resting_key_is_not_handed_out_before_whoever_adds_it_but_one_with_the_first_turn_is() -> None:
+    clock = FakeClock()
+    turns: dict[str, Turn] = {}
+    queue = grouped(clock, {}, turns)
+    queue.add("a")
+    assert queue.take_ready() == "a"
+    queue.rest("a", 5.0)
+    queue.add("a")  # a change came while it was worked on
+    queue.done("a")
+    queue.add("a")
+    queue.add_after("a", 1.0)
+    clock.advance(4.9)
+    assert taken(queue) == []
+    assert len(queue) == 1
+    clock.advance(0.2)
+    assert taken(queue) == ["a"]
+    queue.rest("a", 5.0)
+    turns["a"] = ()
+    queue.add("a")
+    assert taken(queue) == ["a"]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_is_added_is_handed_out_when_its_time_has_come_whatever_group_it_is_in(seed: int) -> None:
+    rng = random.Random(seed)
+    clock = FakeClock()
+    groups: dict[str, str] = {}
+    queue = grouped(clock, groups)
+    waiting: dict[str, float] = {}
+    for _ in range(300):
+        key = f"k{rng.randrange(12):02}"
+        action = rng.randrange(5)
+        now_s = clock.monotonic()
+        if action == 0:
+            queue.add(key)
+            waiting.setdefault(key, now_s)
+        elif action == 1 and key not in waiting:
+            queue.rest(key, rng.choice((1.0, 3.0)))
+            waiting[key] = queue._not_before[key]
+        elif action == 2:
+            groups[key] = rng.choice("ab")
+            if rng.random() < 0.5:
+                del groups[key]
+        elif action == 3:
+            clock.advance(rng.choice((0.5, 1.0)))
+        else:
+            found = queue.take_ready()
+            ready = {one for one, from_s in waiting.items() if from_s <= now_s}
+            assert found in ready if ready else found is None
+            if found is not None:
+                del waiting[found]
+                queue.done(found)
+    clock.advance(10.0)
+    assert sorted(taken(queue)) == sorted(waiting)

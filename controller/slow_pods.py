@@ -1,0 +1,105 @@
+"""Pods whose decisions take long: how long each may take, and who works on them when. docs/design/0018-deadline.md"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+from dracaena.controller.deadline import Deadline
+from dracaena.process.clock import Clock
+
+DECISION_S: Final = 0.05
+"""What a decision may take, fifty times an ordinary one: so long another pod waits for it."""
+
+LONGEST_DECISION_S: Final = 0.15
+"""What it may take at last, when the pod was not decided for in several tries. Then it comes behind all others. With
+what cannot be stopped halfway, the compiling of one selector of 10 KiB (0.1 s), it is a quarter of a second."""
+
+SLOW_S: Final = 0.01
+"""A decision that takes longer counts as slow: five times the slowest ordinary one."""
+
+ALLOWANCE_S: Final = 0.1
+"""Time of slow decisions that a namespace has before its pods come behind those of others. With the last one, that goes
+beyond it, so long it can hold up others at once."""
+
+REFILL: Final = ALLOWANCE_S / 60
+"""Seconds of the allowance that come back in a second."""
+
+FIRST_REST_S: Final = 0.2
+LONGEST_REST_S: Final = 30.0
+"""How long a pod rests after its decision was overdue; doubled each time."""
+
+IDLE: Final = 3
+"""After a decision for a pod that comes behind others, nobody is decided for behind others for so many times as long:
+what the watches tell has to be taken in, which needs the same lock."""
+
+
+@dataclass(slots=True)
+class _Account:
+    used_s: float = 0.0
+    at_s: float = 0.0
+
+
+class SlowPods:
+    """What is known of slow decisions. One lock of its own. Keys are `namespace/name`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._overruns: dict[str, int] = {}
+        self._accounts: dict[str, _Account] = {}
+
+    def deadline(self, key: str) -> Deadline:
+        """Return the time that the next decision for a pod may take."""
+        with self._lock:
+            tries = self._overruns.get(key, 0)
+        return Deadline(self._clock, min(DECISION_S * 2 ** min(tries, 10), LONGEST_DECISION_S))
+
+    def decided(self, key: str, used_s: float, *, overdue: bool) -> float:
+        """Note how long a decision took; return how long the pod has to rest."""
+        with self._lock:
+            if used_s > SLOW_S:
+                self._charge(_namespace(key), used_s)
+            if not overdue:
+                self._overruns.pop(key, None)
+                return 0.0
+            tries = self._overruns[key] = self._overruns.get(key, 0) + 1
+            return min(FIRST_REST_S * 2.0 ** min(tries - 1, 20), LONGEST_REST_S)
+
+    def forget(self, key: str) -> None:
+        """The pod is gone, or wants no devices."""
+        with self._lock:
+            self._overruns.pop(key, None)
+
+    def behind_others(self, key: str) -> str | None:
+        """Return the namespace of a pod that comes behind all others, where namespaces take turns; None for the rest.
+
+        It comes there when its last decision was overdue, or when its namespace has used up its allowance.
+        """
+        namespace = _namespace(key)
+        with self._lock:
+            if key in self._overruns:
+                return namespace
+            account = self._accounts.get(namespace)
+            if account is None:
+                return None
+            self._refill(account)
+            if account.used_s <= 0:
+                del self._accounts[namespace]
+            return namespace if account.used_s >= ALLOWANCE_S else None
+
+    def _charge(self, namespace: str, used_s: float) -> None:
+        account = self._accounts.setdefault(namespace, _Account())
+        self._refill(account)
+        # Never in debt for more than twice of it: a minute after its last slow decision a namespace is like any other.
+        account.used_s = min(account.used_s + used_s, 2 * ALLOWANCE_S)
+
+    def _refill(self, account: _Account) -> None:
+        now_s = self._clock.monotonic()
+        account.used_s = max(0.0, account.used_s - (now_s - account.at_s) * REFILL)
+        account.at_s = now_s
+
+
+def _namespace(key: str) -> str:
+    return key.partition("/")[0]
