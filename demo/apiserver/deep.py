@@ -48,4 +48,4 @@ def release_texts(encoded: bytes) -> bytes:
 
 
 def _hold(value: bytes) -> bytes:
-    return json.dumps({_NAME: value.decode()}, ensure_ascii=False).encode()
+    return json.dumps({_NAME: value.decode()}, ensure_ascii=False, separators=(",", ":")).encode()
