@@ -178,7 +178,8 @@ class Cluster:
                     return found.text if found.kind is RefusalKind.TOO_LONG else None
                 return None if found is None else str(found)
 
-            text = self._explanations.get((asked, tuple(barred)), work_out, now_s=now_s)
+            names = (pod.key, *(claim.key for claim in claims))
+            text = self._explanations.get((asked, tuple(barred)), names, work_out, now_s=now_s)
             mark = self._keeper.earmark
         if text is not None and mark is not None and mark.pod_key == pod.key:
             return f"{text}; node {mark.node} is being kept free for it"

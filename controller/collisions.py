@@ -97,8 +97,11 @@ class Collisions:
                 other=collision.rival.key,
             )
             for subject, other in ((claim, collision.rival), (collision.rival, claim)):
+                # Who reads Events of one namespace need not know what there is in another. The log names both.
+                is_near = other.metadata.namespace == subject.metadata.namespace
+                named = f"claim {other.key}" if is_near else "a claim of another namespace"
                 text = (
-                    f"device {collision.name} is allocated to claim {other.key} too. A claim that tolerates the taint "
+                    f"device {collision.name} is allocated to {named} too. A claim that tolerates the taint "
                     f"of {self._driver}, or asks for devices of another driver as well, can be allocated by "
                     "kube-scheduler at the same moment: the one of ours is taken back unless its pod is bound already; "
                     "then one of the pods has to be deleted"

@@ -37,8 +37,8 @@ class Earmark:
 
     @property
     def reason(self) -> str:
-        """Why pods must not use it, in words that follow a count of nodes."""
-        return f"kept for pod {self.pod_key}, which comes before this one"
+        """Why pods must not use it, in words that follow a count of nodes; they may stand in any namespace."""
+        return "kept for a pod that comes before this one and has waited for long"
 
 
 def node_to_keep(

@@ -215,13 +215,25 @@ class Problem:
         if rule is not None:
             return rule
         if self.features.consumable_capacity:
-            wanted = self.amounts(wish, place)
-            if wanted is None or not self.capacity_is_left(place, wanted):
-                return Rule.CAPACITY
+            short = self.refused_by_capacity(place, self.amounts(wish, place))
+            if short is not None:
+                return short
         rule = self.refused_by_counters(place, {})
         if rule is not None:
             return rule
         return Rule.TAINT if self.blocking_taint(wish, place) else None
+
+    def refused_by_capacity(
+        self, place: int, wanted: Mapping[str, Quantity] | None, beside: Mapping[str, int] | None = None
+    ) -> Rule | None:
+        """Return the rule by which the device cannot give these amounts() beside what is taken of it already."""
+        if wanted is None:
+            return Rule.NO_CAPACITY
+        if self.capacity_is_left(place, wanted, beside):
+            return None
+        device = self.candidates[place].reachable.device
+        is_there = all(wanted[capacity.name].nano <= capacity.value.nano for capacity in device.capacities)
+        return Rule.CAPACITY if is_there else Rule.NO_CAPACITY
 
     def refused_by_counters(self, place: int, used: Mapping[CounterId, int]) -> Rule | None:
         """Return the rule by which the pool's counters do not suffice beside what is `used` of them already."""

@@ -80,8 +80,9 @@ class Tentative:
         wanted = None
         if problem.features.consumable_capacity:
             wanted = problem.amounts(wish, place)
-            if wanted is None or not problem.capacity_is_left(place, wanted, self._consumed.get(place)):
-                return Rule.CAPACITY
+            rule = problem.refused_by_capacity(place, wanted, self._consumed.get(place))
+            if rule is not None:
+                return rule
         candidate = problem.candidates[place]
         device = candidate.reachable.device
         charged = bool(device.counter_sets) and not (shared and self._shares.get(place))

@@ -67,7 +67,8 @@ def test_both_sides_are_told() -> None:
     assert text == "0/2 nodes fit: 2 with fewer than 4 free GPUs (n0, n1); node n0 is being kept free for it"
     text = world.cluster.explain(world.pods["default/late"], [world.claims["default/late"]], now_s=99.0)
     assert text == (
-        "0/2 nodes fit: 1 kept for pod default/large, which comes before this one (n0); 1 without a free GPU (n1)"
+        "0/2 nodes fit: 1 kept for a pod that comes before this one and has waited for long (n0); "
+        "1 without a free GPU (n1)"
     )
 
 

@@ -1,0 +1,73 @@
+"""What a pod's users are told names no pod and no claim of another namespace."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dracaena.controller.explanations import EXPLANATION_S, Explanations
+from support.allocation import claim, holding, pod, request
+from support.hostile_pods import Hostile, named
+from support.reconciling import Bench
+
+
+def submit(bench: Bench, one: Hostile) -> None:
+    bench.add(*one[1])
+    bench.add(one[0])
+
+
+def two_claims(namespace: str, name: str) -> Hostile:
+    wants_too_much = request(capacity={"requests": {"memory": "100Ti"}})
+    made = pod("p", "c", "c-1"), (claim("c", wants_too_much), claim("c-1", wants_too_much))
+    return named(made, namespace, name, "2026-01-01T00:00:00Z")
+
+
+def test_equal_pods_of_two_namespaces_are_told_the_same_reason_about_their_own_claims() -> None:
+    bench = Bench()
+    told = {}
+    for namespace, name in (("red", "first"), ("blue", "second")):
+        one = two_claims(namespace, name)
+        submit(bench, one)
+        told[namespace] = bench.cluster.explain(one[0], one[1], now_s=EXPLANATION_S / 2) or ""
+    assert "claim red/first-c, request gpus" in told["red"]
+    assert told["blue"] == told["red"].replace("red/first", "blue/second")
+    assert "red" not in told["blue"].replace("shared", "")
+
+
+def test_it_is_worked_out_once_for_both_and_no_other_word_is_changed() -> None:
+    explanations = Explanations()
+    text = "1 where claim dev/uuid, request r: 2 are to differ in gpu.dracaena.dev/uuid; pod dev/p; claim dev/uuid-1."
+    asked = []
+
+    def work_out() -> str:
+        asked.append(1)
+        return text
+
+    question = (b"shape", ())
+    assert explanations.get(question, ("dev/p", "dev/uuid", "dev/uuid-1"), work_out, now_s=0.0) == text
+    assert explanations.get(question, ("x/q", "x/a", "x/b"), work_out, now_s=0.1) == (
+        "1 where claim x/a, request r: 2 are to differ in gpu.dracaena.dev/uuid; pod x/q; claim x/b."
+    )
+    assert len(asked) == 1
+
+
+def test_a_collision_names_the_other_claim_in_its_own_namespace_only() -> None:
+    bench = Bench()
+    first = holding(claim("a"), "n", "gpu-0")
+    second = holding(claim("b"), "n", "gpu-0")
+    second = msgspec.structs.replace(
+        second, metadata=msgspec.structs.replace(second.metadata, namespace="other", uid="uid-other")
+    )
+    bench.add(first, second)
+    texts = [text for _, reason, text in bench.events.seen if reason == "DeviceCollision"]
+    assert len(texts) == 2
+    assert all("is allocated to a claim of another namespace too" in text for text in texts)
+    assert not any("default/a" in text or "other/b" in text for text in texts)
+
+
+def test_a_capacity_that_no_device_has_is_not_said_to_be_taken() -> None:
+    bench = Bench()
+    for amounts in ({"memory": "100Ti"}, {"memroy": "1"}):
+        asked = claim("c", request(capacity={"requests": amounts}))
+        text = bench.cluster.explain(pod("p", "c"), [asked], now_s=0.0)
+        assert text is not None
+        assert "7 that have no such capacity, or never as much as is asked for" in text
