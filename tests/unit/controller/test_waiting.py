@@ -4,7 +4,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from dracaena.controller.metrics import ControllerMetrics
-from dracaena.controller.waiting import MAX_TOLD, WaitingPods
+from dracaena.controller.waiting import MAX_TOLD, TELL_S, WaitingPods
 from support.allocation import pod
 from support.claim_api import FakeEvents
 from support.clock import FakeClock
@@ -196,3 +196,23 @@ def test_the_age_of_the_oldest_waiting_pod_is_that_since_its_creation() -> None:
     assert bench.waiting.oldest_age_s() == 65
     bench.waiting.forget("default/b")
     assert bench.waiting.oldest_age_s() == 5
+
+
+def test_reasons_that_take_long_to_work_out_leave_most_of_each_second_to_others() -> None:
+    bench = Bench()
+    pods = [pod(f"p{number:03}") for number in range(8)]
+    asked: list[str] = []
+
+    def slow(name: str) -> str:
+        asked.append(name)
+        bench.clock.advance(0.6 * TELL_S)
+        return name
+
+    for one in pods:
+        bench.waiting.report(one, "no-node", lambda one=one: slow(one.metadata.name), tell=True)  # type: ignore[misc]
+    assert len(asked) == 2
+    for turn in range(1, 4):
+        bench.clock.advance(1.0)
+        bench.waiting.tell_due()
+        assert len(asked) == 2 * (turn + 1)
+    assert sorted(set(asked)) == [one.metadata.name for one in pods]
