@@ -84,8 +84,7 @@ class EarmarkKeeper:
             node = self._node(pod, claims, barred, mark.node)
         node = node or self._node(pod, claims, barred, None)
         if node is None:
-            self._hopeless = {known: at_s for known, at_s in self._hopeless.items() if now_s - at_s < ASK_AGAIN_S}
-            self._hopeless[shape] = now_s
+            self.give_up(shape, now_s)
             if mine:
                 self.clear("no node could serve it")
             return False
@@ -96,7 +95,8 @@ class EarmarkKeeper:
         return True
 
     def give_up(self, shape: bytes, now_s: float) -> None:
-        """It took too long to find a node for pods that ask so: they are hopeless for a while."""
+        """Pods that ask so are hopeless for a while."""
+        self._hopeless = {known: at_s for known, at_s in self._hopeless.items() if now_s - at_s < ASK_AGAIN_S}
         self._hopeless[shape] = now_s
 
     def clear(self, why: str) -> None:

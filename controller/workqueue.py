@@ -143,8 +143,10 @@ class WorkQueue:
         if key in self._working:
             self._again[key] = turn
         elif turn != () and self._not_before.get(key, 0.0) > self._clock.monotonic():
-            self._due[key] = self._not_before[key], turn
-            heapq.heappush(self._later, (self._not_before[key], key))
+            due_s = self._not_before[key]
+            if key not in self._due or self._due[key][0] != due_s:  # changes may wake it many times while it rests
+                heapq.heappush(self._later, (due_s, key))
+            self._due[key] = due_s, turn
         elif self._ready.get(key) != turn:
             self._ready[key] = turn
             heapq.heappush(self._by_turn, (turn, next(self._arrivals), key))

@@ -9,19 +9,28 @@ MAX_NAMES: Final = 200_000
 """Remembered names of nodes of all pods together, about 15 MB; beyond, everything is forgotten."""
 
 
+COUNT_EVERY: Final = 256
+"""Decisions between two counts of them: a try adds some hundred names."""
+
+
 class Rounds:
     """By pod and way to serve it. Holds nothing of pods whose decisions come to their end. One thread at a time."""
 
     def __init__(self) -> None:
         self._asked: dict[str, dict[int, set[str]]] = {}
+        self._calls = 0
 
     def of(self, pod: str) -> Callable[[int], set[str]]:
         """Return what gives the nodes that a pod's earlier tries asked in vain, by the number of the way; to be added
         to."""
-        if sum(len(names) for ways in self._asked.values() for names in ways.values()) > MAX_NAMES:
+        self._calls += 1
+        if self._calls % COUNT_EVERY == 0 and self._count() > MAX_NAMES:
             self._asked.clear()
         ways = self._asked.setdefault(pod, {})
         return lambda number: ways.setdefault(number, set())
+
+    def _count(self) -> int:
+        return sum(len(names) for ways in self._asked.values() for names in ways.values())
 
     def forget(self, pod: str) -> None:
         """The pod's decision came to its end."""
