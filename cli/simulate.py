@@ -39,6 +39,9 @@ examples:
       dracaena simulate -f worker-1.yaml -f deploy/deviceclasses -f pod.yaml
 """
 _WRITTEN_BY_PEOPLE: Final = ("DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "Pod")
+_POD_S: Final = 10.0
+"""What one decision may take here: a hundred times what the controller gives it, for a person waits for the answer."""
+
 _MISTAKES_SHOWN: Final = 10
 """Mistakes of the input that are named: a cluster of a later version may have a field that we do not know a
 thousand times."""
@@ -73,7 +76,10 @@ def _run(arguments: argparse.Namespace) -> int:
     from dracaena.cli.columns import print_lines, shown
     from dracaena.cli.manifests import load_manifests
     from dracaena.controller.allocation.simulation import Simulation
+    from dracaena.controller.deadline import Deadline
+    from dracaena.process.clock import SystemClock
 
+    clock = SystemClock()
     manifests = load_manifests(arguments.paths)
     objects = read_cluster_objects(manifests.objects)
     assumed = tuple(_nodes_without_object(objects))
@@ -84,6 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
         classes=objects.classes,
         claims=objects.claims,
         templates=objects.templates,
+        limit=lambda: Deadline(clock, _POD_S).begin(),
     )
     outcomes = list(simulation.outcomes(objects.pods))
     refused = _refused(manifests.objects, arguments.driver_name)

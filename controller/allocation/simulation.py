@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +24,7 @@ from dracaena.api.objects import (
 from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.demands import Refused
+from dracaena.controller.allocation.effort import never
 from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.inventory import Inventory, make_inventory
 from dracaena.controller.allocation.node_resources import pod_name
@@ -70,8 +71,12 @@ class Simulation:
         classes: Iterable[DeviceClass],
         claims: Iterable[ResourceClaim] = (),
         templates: Iterable[ResourceClaimTemplate] = (),
+        limit: Callable[[], Callable[[int], bool]] = lambda: never,
     ) -> None:
-        """Claims that are allocated already hold their devices."""
+        """Claims that are allocated already hold their devices. `limit` is called for each decision and returns what
+        says whether to stop it (effort.Effort.begin).
+        """
+        self._limit = limit
         self._claims = {claim.key: claim for claim in claims}
         self._templates = {template.key: template for template in templates}
         self._allocator = Allocator()
@@ -124,7 +129,7 @@ class Simulation:
 
     def _decide(self, pod: Pod, pod_key: str | None, keys: Sequence[str]) -> Iterator[Outcome]:
         claims = tuple(self._claims[key] for key in keys)
-        decision = self._allocator.allocate(self.inventory, pod, claims)
+        decision = self._allocator.allocate(self.inventory, pod, claims, is_over=self._limit())
         if isinstance(decision, Allocation):
             self.inventory.commit(decision)
             if pod_key is not None:
@@ -143,7 +148,7 @@ class Simulation:
         yield from (Outcome(claim.key, pod_key, why) for claim in claims if not claim.status.allocation)
 
     def _why(self, pod: Pod, claims: Sequence[ResourceClaim]) -> str:
-        why = self._allocator.explain(self.inventory, pod, claims)
+        why = self._allocator.explain(self.inventory, pod, claims, is_over=self._limit())
         if isinstance(why, Unsatisfied):
             return str(why)
         return why.text if isinstance(why, Refused) else self._left_to_others()

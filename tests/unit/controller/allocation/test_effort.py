@@ -16,6 +16,7 @@ from dracaena.controller.allocation.effort import LOOK_EVERY_STEPS, Effort, Over
 from dracaena.controller.allocation.inventory import Inventory
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.rounds import Rounds
+from dracaena.controller.allocation.simulation import Simulation
 from support.allocation import DRIVER, blocks, claim, device_class, machine, node, pod, pool_slice, request
 from support.hostile_pods import KINDS, hostile_pod
 
@@ -161,3 +162,20 @@ def test_who_must_act_is_named_with_the_selector_and_the_object_that_it_stands_i
     assert f"of DeviceClass {DRIVER}: its author can make it cheaper" in decision.text
     assert len(decision.text) < 1024
     assert decision.concerns_us
+
+
+def test_a_simulation_stops_its_decisions_too_and_says_so() -> None:
+    shape = blocks(3, 4, inside="PIX", outside="PHB")
+    hostile, claims = hostile_pod("loops", 1)
+    simulation = Simulation(
+        DRIVER,
+        nodes=[node("n")],
+        slices=[pool_slice("n", machine("m", shape))],
+        classes=[device_class()],
+        claims=[*claims, claim("c")],
+        limit=lambda: stops_after(20_000),
+    )
+    ordinary = pod("p", "c")
+    outcomes = {outcome.pod: outcome for outcome in simulation.outcomes([hostile, ordinary])}
+    assert "no decision within the time" in str(outcomes[hostile.key])
+    assert outcomes[ordinary.key].node == "n"
