@@ -10,8 +10,11 @@ from dracaena.cel.errors import CompileError, DeviceDataError
 from dracaena.cel.outcome import Failed, Outcome
 from dracaena.cel.selector import Selector, compile_selector
 
-# A cluster has some hundred different selectors in its classes and claims; a compiled one takes about 10 KiB.
+# A cluster has some hundred different selectors in its classes and claims.
 MOST_SELECTORS: Final = 1_000
+# Characters of all of them. A compiled selector takes 35 bytes a character, a chain of sums 430, so they stay below
+# 56 MB whatever they say, and hold 600 of usual length.
+MOST_CHARACTERS: Final = 128 << 10
 # Answers are per selector and kind of device. One takes about 300 bytes, and 4 KiB at the very most (all that a device
 # may have in one domain), so they stay below 80 MiB whatever the devices are.
 MOST_ANSWERS: Final = 20_000
@@ -30,6 +33,7 @@ class SelectorMemo:
         *,
         most_selectors: int = MOST_SELECTORS,
         most_answers: int = MOST_ANSWERS,
+        most_characters: int = MOST_CHARACTERS,
         compiled: Callable[[str], None] = lambda expression: None,
     ) -> None:
         """`compiled` is called with each expression that was compiled and remembered; what it raises is raised here."""
@@ -37,6 +41,8 @@ class SelectorMemo:
         self._features = features or Features()
         self._most_selectors = most_selectors
         self._most_answers = most_answers
+        self._most_characters = most_characters
+        self._characters = 0
         self._selectors: dict[str, Selector | CompileError] = {}
         self._answers: dict[tuple[Selector, Hashable], Outcome] = {}
 
@@ -47,9 +53,8 @@ class SelectorMemo:
             try:
                 known = compile_selector(expression, self._features)
             except CompileError as error:
-                known = error
-            if len(self._selectors) >= self._most_selectors:
-                self._selectors.clear()
+                known = _short(error)
+            self._make_room(len(expression))
             self._selectors[expression] = known
             self._compiled(expression)
         if isinstance(known, CompileError):
@@ -81,3 +86,18 @@ class SelectorMemo:
             self._answers[key] = known
             charge(untold)
         return known
+
+    def _make_room(self, characters: int) -> None:
+        if len(self._selectors) >= self._most_selectors or self._characters + characters > self._most_characters:
+            self._selectors.clear()
+            self._answers.clear()  # they would keep the selectors alive
+            self._characters = 0
+        self._characters += characters
+
+
+def _short(error: CompileError) -> CompileError:
+    """The error without its rendered lines, of which 20 of a long expression take 400 KB."""
+    return CompileError(error.message[:_LONGEST_MESSAGE], error.position, error.line, error.column)
+
+
+_LONGEST_MESSAGE: Final = 1_000  # characters; a message can quote a pattern or a type of 10 KiB

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.allocation.demands import (
@@ -25,6 +25,10 @@ from dracaena.controller.allocation.pool import held_devices
 from dracaena.controller.allocation.structured.cel_selectors import CelSelectors
 from dracaena.controller.allocation.structured.selectors import SelectorFailure
 from dracaena.controller.allocation.structured.slices import Device
+
+MOST_SELECTOR_CHARACTERS: Final = 64 << 10
+"""Characters of all different selectors in one pod's claims: a second to compile at the worst, and half of what is kept
+compiled, so that classes have room beside them. The API server takes a megabyte; sensible claims have 1 KB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,22 @@ class _OursOrNot:
 
 
 def _broken_selectors(demands: Sequence[ClaimDemand], selectors: CelSelectors) -> Iterator[str]:
-    """Yield what a person must mend in expressions that do not compile."""
+    """Yield what a person must mend: expressions that do not compile, and more of them than we compile for one pod."""
+    own = {
+        selector
+        for demand in demands
+        for entry in demand.requests
+        for one in entry
+        for selector in one.request.selectors
+    }
+    characters = sum(map(len, own))
+    if characters > MOST_SELECTOR_CHARACTERS:
+        yield (
+            f"the pod's claims: their different selectors have {characters} characters in all, and the controller "
+            f"compiles at most {MOST_SELECTOR_CHARACTERS} for one pod: use fewer or shorter ones, or put what many "
+            "claims select by into a DeviceClass"
+        )
+        return
     for demand in demands:
         for request in (one for entry in demand.requests for one in entry):
             where = f"claim {demand.claim.key}, request {request.name}"

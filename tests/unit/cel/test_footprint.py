@@ -180,6 +180,25 @@ def test_the_memo_forgets_before_it_grows_beyond_its_bounds() -> None:
         assert len(memo._selectors) <= 3
 
 
+def test_the_memo_holds_so_many_characters_and_no_answer_of_what_it_forgot() -> None:
+    memo = SelectorMemo(most_characters=1_000)
+    for number in range(40):
+        selector = memo.compile(f'device.attributes["d"].n == {number} || {"false || " * 20} true')
+        memo.evaluate(selector, Device.of_names("d", {"n": 1}))
+        assert sum(map(len, memo._selectors)) <= 1_000
+        assert {selector for selector, _ in memo._answers} <= set(memo._selectors.values())
+    assert 0 < len(memo._answers) < 10
+
+
+def test_an_error_that_is_kept_is_short() -> None:
+    memo = SelectorMemo()
+    with pytest.raises(CompileError) as refused:
+        memo.compile("+".join(f"x{number}" for number in range(200)))
+    assert refused.value.message == "undeclared reference to 'x0' (in container '')"
+    assert refused.value.rendered == refused.value.message
+    assert (refused.value.line, refused.value.column) == (1, 1)
+
+
 def test_an_expression_that_does_not_compile_is_an_error_each_time() -> None:
     memo = SelectorMemo()
     for _ in range(2):

@@ -135,6 +135,17 @@ def test_an_expression_that_does_not_compile_is_a_refusal_that_names_the_request
     assert refused.text.startswith("claim default/c, request train: selector 'device.'")
 
 
+def test_more_selectors_than_are_compiled_for_one_pod_are_a_refusal_before_any_is_compiled() -> None:
+    inventory = cluster([pool_slice("n", SEVEN)])
+    long = [f"{'true || ' * 1_400}{number} > 0" for number in range(1, 8)]
+    twice = (request(name, selectors=cel(*long[:4])) for name in ("r1", "r2"))
+    assert not isinstance(decide(inventory, claim("c", *twice)), Refused)  # 45 KB: equal ones count once
+    refused = decide(inventory, claim("c", request(selectors=cel(*long, "device."))))
+    assert isinstance(refused, Refused)
+    assert refused.kind is RefusalKind.SELECTOR
+    assert "have 78442 characters in all, and the controller compiles at most 65536 for one pod" in refused.text
+
+
 # whose claims
 
 
