@@ -50,8 +50,8 @@ def quarter(size: int) -> int:
 
 
 def reading_work(text: Any, *_more: Any) -> int:
-    """Work of making a value of text, such as a version or a time: measured 5 µs, and 30 ns a character."""
-    return 30 + size_of(text) // 4
+    """Work of making a value of text, such as a version or an address: measured 5 µs, and 0.3 µs a character."""
+    return 30 + 2 * size_of(text)
 
 
 def traversal_cost(value: Any) -> int:

@@ -84,7 +84,7 @@ class _Planner:
         self._text = text
         self._planned: dict[Node, Planned] = {}
         self._locals: list[tuple[str, Planned]] = []
-        self._folding = State(_NO_DEVICE, 0, _FOLDING_LIMIT, _FOLDING_LIMIT)
+        self._folding = State(_NO_DEVICE, 0, _FOLDING_LIMIT, work=_FOLDING_LIMIT)
         self._plans: dict[type[Node], Callable[[Any], Planned]] = {
             Literal: self._literal,
             Ident: self._ident,

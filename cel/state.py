@@ -42,6 +42,7 @@ class State:
         values: DeviceValues,
         slots: int,
         limit: int,
+        *,
         work: int = WORK_LIMIT,
         charge: Callable[[int], None] | None = None,
     ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from dracaena.cel import types
-from dracaena.cel.cost import LIST_COST, size_of, traversal_cost, tree_size
+from dracaena.cel.cost import LIST_COST, NODE_WORK, size_of, traversal_cost, tree_size
 from dracaena.cel.errors import EvaluationError
 from dracaena.cel.function import Function, Overload, global_, member
 from dracaena.cel.types import BOOL, DYN, INT, A, Type, list_of
@@ -204,21 +204,26 @@ def _distinct_work(elements: _List) -> int:
     return len(elements) * tree_size(elements)
 
 
+def _walk_work(elements: _List) -> int:
+    return NODE_WORK * len(elements)
+
+
 def _find_work(elements: _List, wanted: Any) -> int:
-    return len(elements) * tree_size(wanted)
+    return NODE_WORK * len(elements) * tree_size(wanted)
 
 
 def _of_ordered(id_: str, result: Type | None, call: Callable[[_List], Any]) -> tuple[Overload, ...]:
     """Overloads for lists of each ordered type; without a result type they return an element."""
     return tuple(
-        member(id_.format(name), (list_of(element),), result or element, call) for name, _, element in _ORDERED
+        member(id_.format(name), (list_of(element),), result or element, call, work=_walk_work)
+        for name, _, element in _ORDERED
     )
 
 
 def _sum_overloads() -> tuple[Overload, ...]:
     kinds = (("int", types.INT), ("uint", types.UINT), ("double", types.DOUBLE), ("duration", types.DURATION))
     return tuple(
-        member(f"list_{name}_sum_{name}", (list_of(element),), element, _sum_from(zero))
+        member(f"list_{name}_sum_{name}", (list_of(element),), element, _sum_from(zero), work=_walk_work)
         for (name, element), zero in zip(kinds, _ZEROS.values(), strict=True)
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dracaena.cel import types
-from dracaena.cel.cost import WALK_WORK, size_of, tree_size
+from dracaena.cel.cost import NODE_WORK, WALK_WORK, size_of, tree_size
 from dracaena.cel.errors import EvaluationError
 from dracaena.cel.function import Function, global_, member
 from dracaena.cel.types import list_of, map_of, optional_of
@@ -27,7 +27,7 @@ def _search_cost(arguments: tuple[Any, ...], _result: Any) -> int:
 def search_work(element: Any, elements: tuple[Any, ...]) -> int:
     """Work of comparing an element with all elements of a list."""
     large = type(element) is tuple or type(element) is Map or size_of(element) > _SHORT_TEXT
-    return WALK_WORK * tree_size(elements) if large else len(elements)
+    return WALK_WORK * tree_size(elements) if large else NODE_WORK * len(elements)
 
 
 _SHORT_TEXT = 64  # characters; comparing so many takes no longer than comparing numbers

@@ -14,11 +14,12 @@ from dracaena.cel.values.regex.syntax import RegexError, read
 # of this length takes 20 ms.
 MOST_CHARACTERS: Final = 20_000
 
-# Work, in units of 0.1 to 0.35 µs (`WORK_LIMIT`). Measured at the worst patterns that a search found: reading takes
-# 1 µs a character, RE2 0.35 µs an instruction to compile and 20 ns an instruction and byte to search, which it needs
-# where each byte leads to a state that it has not seen. Compiling is charged each time, so that the answer does not
-# depend on what others had compiled before.
+# Work, in steps of 0.1 to 0.2 µs (`WORK_LIMIT`). Measured at the worst patterns that a search found: reading takes 1 µs
+# a character, RE2 0.35 µs an instruction to compile, 6 µs for each search or match, and 20 ns an instruction and byte,
+# where each byte leads to a state that it has not seen before. Compiling is charged each time, so that the answer does
+# not depend on what others had compiled before.
 _WORK_OF_CHARACTER: Final = 6
+_WORK_OF_SEARCH: Final = 40
 _WORK_OF_INSTRUCTION: Final = 2
 _STEPS_OF_WORK: Final = 8
 
@@ -84,7 +85,8 @@ def _work(text: str, pattern: str, *, searches: int) -> int:
     except RegexError:
         return reading
     length = len(text) if text.isascii() else len(text.encode())
-    return reading + _WORK_OF_INSTRUCTION * size + size * (length + 1) * searches // _STEPS_OF_WORK
+    searching = _WORK_OF_SEARCH * searches + size * (length + 1) * searches // _STEPS_OF_WORK
+    return reading + _WORK_OF_INSTRUCTION * size + searching
 
 
 def _first(text: str, pattern: str) -> str | None:
