@@ -8,12 +8,14 @@ text: it may be nested as deep as its author likes. Field names are those of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 import msgspec
 
 from dracaena.api.json_text import put_back, set_apart
+from dracaena.api.known_fields import Parts, known_part
+from dracaena.api.opaque import NO_PARAMETERS, PARAMETERS, AsSent, all_but, copied
 
 K = TypeVar("K", bound="KubeObject")
 
@@ -48,14 +50,6 @@ class ObjectMeta(Wire, frozen=True):
     owner_references: list[OwnerReference] = []
 
 
-AsSent = Callable[[msgspec.Raw], msgspec.Raw]
-
-
-def _copied(raw: msgspec.Raw) -> msgspec.Raw:
-    """A raw value is a view of all the bytes that were decoded: without a copy it would keep them in memory."""
-    return raw.copy()
-
-
 class KubeObject(Wire, frozen=True):
     """An object that the API serves by itself. `resource` is the path below the API root, `api_version` its group."""
 
@@ -77,7 +71,7 @@ class KubeObject(Wire, frozen=True):
         else an object leads to that is not of the API's shape: who reads many catches Exception around each.
         """
         try:
-            return cls._from_json(text, _copied)
+            return cls._from_json(text, copied)
         except Exception:
             left, taken = set_apart(bytes(text), cls.APART)
             if not taken:
@@ -293,7 +287,11 @@ class Node(KubeObject, frozen=True):
 # resource.k8s.io/v1
 
 
-class DeviceAttribute(Wire, frozen=True):
+_NO_FIELD: Final = "\ufdd0"
+"""Begins names that no field of the API has: what stands there is noted here and never sent."""
+
+
+class DeviceAttribute(Wire, frozen=True, forbid_unknown_fields=True):
     """One attribute of a device: exactly one field is set. Lists are behind a gate that is off in 1.36."""
 
     int_value: int | None = msgspec.field(default=None, name="int")
@@ -306,7 +304,7 @@ class DeviceAttribute(Wire, frozen=True):
     versions: list[str] | None = None
 
 
-class CapacityRange(Wire, frozen=True):
+class CapacityRange(Wire, frozen=True, forbid_unknown_fields=True):
     """requestPolicy.validRange: Quantities as text; `min` is required by the API."""
 
     min: str | None = None
@@ -314,7 +312,7 @@ class CapacityRange(Wire, frozen=True):
     step: str | None = None
 
 
-class CapacityRequestPolicy(Wire, frozen=True):
+class CapacityRequestPolicy(Wire, frozen=True, forbid_unknown_fields=True):
     """capacity[].requestPolicy: what a request for a part of the capacity is rounded to."""
 
     default: str | None = None
@@ -322,34 +320,34 @@ class CapacityRequestPolicy(Wire, frozen=True):
     valid_values: list[str] | None = None
 
 
-class DeviceCapacity(Wire, frozen=True):
+class DeviceCapacity(Wire, frozen=True, forbid_unknown_fields=True):
     """One capacity of a device; `value` is a Quantity as text."""
 
     value: str
     request_policy: CapacityRequestPolicy | None = None
 
 
-class Counter(Wire, frozen=True):
+class Counter(Wire, frozen=True, forbid_unknown_fields=True):
     """One counter, declared or consumed; `value` is a Quantity as text."""
 
     value: str
 
 
-class CounterSet(Wire, frozen=True):
+class CounterSet(Wire, frozen=True, forbid_unknown_fields=True):
     """spec.sharedCounters[] of a ResourceSlice."""
 
     name: str
     counters: dict[str, Counter] = {}
 
 
-class CounterConsumption(Wire, frozen=True):
+class CounterConsumption(Wire, frozen=True, forbid_unknown_fields=True):
     """devices[].consumesCounters[]: what the device takes from one counter set of its pool."""
 
     counter_set: str
     counters: dict[str, Counter] = {}
 
 
-class Device(Wire, frozen=True):
+class Device(Wire, frozen=True, forbid_unknown_fields=True):
     """One entry of spec.devices of a ResourceSlice. `node_selector` stays a raw document."""
 
     name: str
@@ -364,9 +362,11 @@ class Device(Wire, frozen=True):
     binds_to_node: bool = False
     binding_conditions: list[str] = []
     binding_failure_conditions: list[str] = []
+    unknown: str = msgspec.field(default="", name=_NO_FIELD + "device")
+    """A field that this version does not know: the device may be taken only by rules that are not known either."""
 
 
-class ResourcePool(Wire, frozen=True):
+class ResourcePool(Wire, frozen=True, forbid_unknown_fields=True):
     """spec.pool of a ResourceSlice."""
 
     name: str
@@ -374,7 +374,7 @@ class ResourcePool(Wire, frozen=True):
     resource_slice_count: int
 
 
-class ResourceSliceSpec(Wire, frozen=True):
+class ResourceSliceSpec(Wire, frozen=True, forbid_unknown_fields=True):
     """spec of a ResourceSlice. We publish those of one node with devices only; other drivers use the rest too.
 
     Exactly one of the four ways to say which nodes is set; `node_selector` stays a raw document.
@@ -388,10 +388,12 @@ class ResourceSliceSpec(Wire, frozen=True):
     per_device_node_selection: bool = False
     devices: list[Device] = []
     shared_counters: list[CounterSet] = []
+    unknown: str = msgspec.field(default="", name=_NO_FIELD + "spec")
+    """A field beside the devices that this version does not know, as in Device: then it is about the whole pool."""
 
 
 class ResourceSlice(KubeObject, frozen=True):
-    """A page of a pool of devices."""
+    """A page of a pool of devices. A field that is not known would change what a device is, so it is noted."""
 
     API_VERSION: ClassVar[str] = "resource.k8s.io/v1"
     RESOURCE: ClassVar[str] = "resourceslices"
@@ -400,45 +402,44 @@ class ResourceSlice(KubeObject, frozen=True):
 
     spec: ResourceSliceSpec
 
-
-NO_PARAMETERS: Final = msgspec.Raw(b"{}")
-
-PARAMETERS: Final = ("config", "*", "opaque", "parameters")
-"""Where opaque parameters stand in the spec of a class and in the devices of a claim; `*` is each entry of a list."""
-
-_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_ENTRIES: Final = msgspec.json.Decoder(list[msgspec.Raw])
-
-
-def left_out(index: int) -> msgspec.Raw:
-    """Return what stands for parameters that were not kept: those of this entry of spec.devices.config of the claim.
-
-    It is a list, where the API has objects only.
-    """
-    return msgspec.Raw(b"[%d]" % index)
+    @classmethod
+    def _from_json(cls, text: bytes | msgspec.Raw, as_sent: AsSent) -> ResourceSlice:
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.ValidationError:  # the one slice in a million whose driver is ahead of us, or which is broken
+            read = _ONLY_SPEC.decode(text)
+        return cls(metadata=read.metadata, spec=msgspec.convert(known_fields(read.spec), ResourceSliceSpec))
 
 
-def index_left_out(parameters: msgspec.Raw) -> int | None:
-    """Return the entry of spec.devices.config whose parameters were not kept; None where they are there."""
-    text = bytes(parameters)
-    return int(text[1:-1]) if text.startswith(b"[") and text[1:-1].isdigit() else None
+def known_fields(text: bytes | msgspec.Raw) -> dict[str, Any]:
+    """Return the spec of a slice without the fields that are not known, and with what they were in `unknown`."""
+    spec: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
+    noted: list[str] = []
+    devices = spec.pop("devices", None)
+    known: dict[str, Any] = known_part(spec, ResourceSliceSpec, _PARTS, noted)
+    if devices is not None:
+        known["devices"] = [_known_device(device) for device in devices]
+    return known | {_NO_FIELD + "spec": ", ".join(noted)}
 
 
-def _all_but(path: Sequence[str], text: msgspec.Raw, as_sent: AsSent) -> Any:
-    """Decode a document whose values at a path stay as they were sent. What has another form is decoded whole."""
-    if not path:
-        return as_sent(text)
-    step, *rest = path
-    try:
-        if step == "*":
-            return [_all_but(rest, entry, as_sent) for entry in _ENTRIES.decode(text)]
-        members = _MEMBERS.decode(text)
-    except msgspec.ValidationError:
-        return msgspec.json.decode(text)
-    return {
-        name: _all_but(rest, value, as_sent) if name == step else msgspec.json.decode(value)
-        for name, value in members.items()
-    }
+def _known_device(device: Any) -> Any:
+    noted: list[str] = []
+    known = known_part(device, Device, _PARTS, noted)
+    return known | {_NO_FIELD + "device": ", ".join(noted)} if isinstance(known, dict) else known
+
+
+_PARTS: Final[Parts] = {
+    ResourceSliceSpec: {"pool": ResourcePool, "sharedCounters": [CounterSet]},
+    CounterSet: {"counters": {"": Counter}},
+    Device: {
+        "attributes": {"": DeviceAttribute},
+        "capacity": {"": DeviceCapacity},
+        "consumesCounters": [CounterConsumption],
+    },
+    CounterConsumption: {"counters": {"": Counter}},
+    DeviceCapacity: {"requestPolicy": CapacityRequestPolicy},
+    CapacityRequestPolicy: {"validRange": CapacityRange},
+}
 
 
 class DeviceResult(Wire, frozen=True):
@@ -537,7 +538,7 @@ _SPEC_AND_STATUS: Final = msgspec.json.Decoder(_SpecAndStatus)
 
 
 def _object_but(path: Sequence[str], text: msgspec.Raw, as_sent: AsSent) -> dict[str, Any]:
-    document = _all_but(path, text, as_sent)
+    document = all_but(path, text, as_sent)
     if not isinstance(document, dict):
         raise msgspec.ValidationError(f"Expected `object`, got `{type(document).__name__}` - at `$.spec`")
     return document

@@ -19,8 +19,8 @@ from dracaena.api.objects import (
     ResourceClaim,
     ResourceClaimStatus,
     Wire,
-    left_out,
 )
+from dracaena.api.opaque import left_out
 
 _NO_LABELS: Final[dict[str, str]] = {}
 

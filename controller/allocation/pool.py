@@ -155,14 +155,22 @@ def _unusable(pages: list[ResourceSlice]) -> str | None:
     nodes = sorted({page.spec.node_name for page in pages})
     if len(nodes) > 1 or not nodes[0]:
         return f"slices name the nodes {nodes}, expected one node"
+    for page in pages:
+        if page.spec.unknown:
+            return f"slice {page.metadata.name}: {structured.unknown_fields(page.spec.unknown, 'the pool')}"
     names = [device.name for page in pages for device in page.spec.devices]
     twice = sorted({name for name in names if names.count(name) > 1})
     return f"device {twice[0]} is published twice" if twice else None
 
 
 def _decode(driver: str, pool: str, node: str, devices: list[Device]) -> PoolReading:
+    newer = [device for device in devices if device.unknown]
+    devices = [device for device in devices if not device.unknown]
     decoded = decode_pool(devices)
-    problems = tuple(Problem(pool, problem.device, problem.text) for problem in decoded.problems)
+    problems = (
+        *(Problem(pool, problem.device, problem.text) for problem in decoded.problems),
+        *(Problem(pool, one.name, structured.unknown_fields(one.unknown, "the device")) for one in newer),
+    )
     names: list[str | None] = [None] * decoded.topology.gpu_count
     for gpu in decoded.gpus:
         names[gpu.ordinal] = gpu.name

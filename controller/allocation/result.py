@@ -12,7 +12,8 @@ import msgspec
 from dracaena.api.decision import Decision, part_in_words
 from dracaena.api.decision import RunnerUp as RunnerUpDocument
 from dracaena.api.go_json import as_go_writes
-from dracaena.api.objects import AllocationConfig, AllocationResult, DeviceResult, ResourceClaim, index_left_out
+from dracaena.api.objects import AllocationConfig, AllocationResult, DeviceResult, ResourceClaim
+from dracaena.api.opaque import index_left_out
 from dracaena.controller.allocation.answers import Answer
 from dracaena.controller.allocation.box import ordinals_of
 from dracaena.controller.allocation.choices import Choice

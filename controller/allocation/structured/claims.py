@@ -85,7 +85,7 @@ class Config:
 
     driver: str
     parameters: msgspec.Raw
-    """A JSON object as text, or objects.left_out() where a claim's were not kept."""
+    """A JSON object as text, or opaque.left_out() where a claim's were not kept."""
     requests: tuple[str, ...] = ()
     """`request` or `request/subrequest`; empty: all of the claim. Always empty in a class."""
 

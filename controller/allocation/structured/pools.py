@@ -42,7 +42,8 @@ class Pool:
     devices: tuple[ReachableDevice, ...] = ()
     """Of slices that target the node: slices by name, devices as listed. Empty unless usable."""
     elsewhere: tuple[Device, ...] = ()
-    """Devices of the other slices: they are never given out here, but what they consume counts."""
+    """Devices of the other slices, and such with unknown fields: they are never given out here, but what they consume
+    counts."""
     counters: tuple[tuple[CounterId, int], ...] = ()
     """Declared counters, in billionths."""
 
@@ -189,11 +190,15 @@ def _pool(pool_id: PoolId, relevant: Sequence[Slice], everywhere: Sequence[Slice
     problem = _problem(here, others, features)
     if problem:
         return Pool(pool_id, PoolState.INVALID, problem)
+    there = [(device, one) for one in _device_slices(here, features) for device in one.devices]
     return Pool(
         id=pool_id,
         state=PoolState.USABLE,
-        devices=tuple(ReachableDevice(device, one) for one in _device_slices(here, features) for device in one.devices),
-        elsewhere=tuple(device for one in others for device in one.devices),
+        devices=tuple(ReachableDevice(device, one) for device, one in there if not device.unknown),
+        elsewhere=(
+            *(device for one in others for device in one.devices),
+            *(device for device, _ in there if device.unknown),
+        ),
         counters=tuple(counter for one in here for counter in one.counters) if features.partitionable_devices else (),
     )
 

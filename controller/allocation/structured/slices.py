@@ -99,6 +99,8 @@ class Device:
     binds_to_node: bool = False
     binding_conditions: tuple[str, ...] = ()
     binding_failure_conditions: tuple[str, ...] = ()
+    unknown: str = ""
+    """Fields that this version does not know: it is never given out, but what it consumes counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ def read_slice(published: objects.ResourceSlice) -> Slice:
     nodes = NodeSelection(spec.node_name, spec.node_selector, spec.all_nodes)
     devices: tuple[Device, ...] = ()
     counters: tuple[tuple[CounterId, int], ...] = ()
-    problem = ""
+    problem = unknown_fields(spec.unknown, "the pool") if spec.unknown else ""
     try:
         devices = tuple(_device(pool, device) for device in spec.devices)
         counters = tuple(_counters(spec.shared_counters, "sharedCounters"))
@@ -162,6 +164,11 @@ def read_device(driver: str, device: objects.Device) -> Device | None:
         return None
 
 
+def unknown_fields(names: str, what: str) -> str:
+    """Say that fields are not known, and what follows."""
+    return f"{names}: not known to this version: {what} is left alone"
+
+
 class _UnreadableError(Exception):
     pass
 
@@ -180,6 +187,7 @@ def _device(pool: PoolId, device: objects.Device) -> Device:
             binds_to_node=device.binds_to_node,
             binding_conditions=tuple(device.binding_conditions),
             binding_failure_conditions=tuple(device.binding_failure_conditions),
+            unknown=device.unknown,
         )
     except _UnreadableError as error:
         raise _UnreadableError(f"device {device.name}: {error}") from None

@@ -1,0 +1,30 @@
+"""Tells the fields of a document that are known from those that a newer version has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Parts = Mapping[type, Mapping[str, Any]]
+"""Struct → which of its fields hold objects whose fields are known, too: one, a list of them, or a map to them (under
+an empty name)."""
+
+
+def known_part(value: Any, shape: Any, parts_of: Parts, noted: list[str], path: str = "") -> Any:
+    """Return a value without the fields that its Struct does not have; add the paths of those to `noted`."""
+    if isinstance(shape, list) and isinstance(value, list):
+        return [known_part(item, shape[0], parts_of, noted, f"{path}[{index}]") for index, item in enumerate(value)]
+    if isinstance(shape, dict) and isinstance(value, dict):
+        return {name: known_part(item, shape[""], parts_of, noted, f"{path}[{name}]") for name, item in value.items()}
+    if not isinstance(value, dict) or not isinstance(shape, type):
+        return value
+    parts = parts_of.get(shape, {})
+    names: tuple[str, ...] = shape.__struct_encode_fields__  # type: ignore[attr-defined]  # every shape is a Struct
+    # Null is the same as absent, as everywhere in the API.
+    unknown = sorted(name for name, item in value.items() if item is not None and name not in names)
+    noted.extend(f"{path}.{name}".removeprefix(".") for name in unknown)
+    return {
+        name: known_part(item, parts[name], parts_of, noted, f"{path}.{name}") if name in parts else item
+        for name, item in value.items()
+        if name in names
+    }
