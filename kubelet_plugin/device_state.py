@@ -193,8 +193,11 @@ class DeviceState:
             failed = self._moved.follow(self._read_pool())
             troubles = self._moved.troubles()
             same = self._checkpoints.prepared() is before
+            unplanned = [c.prepared.claim for c in self._checkpoints.load_all()[0] if c.in_use and not c.planned]
         if not same:
             self._assignments.changed()
+        for claim in unplanned:
+            self._recover(claim)  # what hindered it may have passed
         return troubles, list(failed.values())
 
     def recover(self, pods: Iterable[Pod]) -> bool:
@@ -263,16 +266,14 @@ class DeviceState:
     def _prepare(self, claim: ResourceClaim) -> PreparedClaim:
         pool = self._read_pool()
         self._moved.follow(pool)
-        plan = plan_claim(claim, pool, self._decode_config)
-        uid = ClaimUid(claim.metadata.uid)
-        if isinstance(plan, Refusal):
-            if self._checkpoints.may_be_in_use(uid):
-                self._hold(claim, pool, str(plan))
-            raise PrepareError(str(plan))
-        self._refuse_stale(plan)
-        plan = with_former(self._metadata.wanted(plan, claim), self._earlier(uid))
-        self._refuse_held(plan, pool)
-        fresh = not self._checkpoints.holds(uid)
+        try:
+            plan = self._plan(claim, pool)
+        except DracaenaError as error:
+            # A container may run with what an earlier call gave. Its spec is not known to be right any more.
+            if self._checkpoints.may_be_in_use(ClaimUid(claim.metadata.uid)):
+                self._hold(claim, pool, str(error))
+            raise
+        fresh = not self._checkpoints.holds(plan.claim.uid)
         try:
             started = self._checkpoints.start(plan)
             self._files.write(plan, pool)
@@ -287,6 +288,16 @@ class DeviceState:
         log.info("claim prepared", uuids=[device.uuid for device in plan.devices])
         return plan
 
+    def _plan(self, claim: ResourceClaim, pool: NodePool) -> PreparedClaim:
+        """Return what to prepare. Raises DracaenaError where the claim, or who holds its devices, does not let us."""
+        plan = plan_claim(claim, pool, self._decode_config)
+        if isinstance(plan, Refusal):
+            raise PrepareError(str(plan))
+        self._refuse_stale(plan)
+        plan = with_former(self._metadata.wanted(plan, claim), self._earlier(plan.claim.uid))
+        self._refuse_held(plan, pool)
+        return plan
+
     def _hold(self, claim: ResourceClaim, pool: NodePool, reason: str) -> None:
         """Set aside a claim that may have been answered and cannot be prepared as it is: its pod may run."""
         earlier = self._earlier(ClaimUid(claim.metadata.uid))
@@ -294,6 +305,9 @@ class DeviceState:
         if allocated is None:
             return  # what tells of its devices on this node is all that there is, and holds them
         held = with_former(allocated, earlier)
+        known = self._checkpoints.load(held.claim.uid)
+        if isinstance(known, Checkpoint) and not known.planned and (known.prepared, known.aside) == (held, reason):
+            return
         self._files.remove_spec(held.claim.uid)
         self._checkpoints.set_aside(held, reason, planned=False)
         self._assignments.changed()

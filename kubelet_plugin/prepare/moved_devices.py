@@ -86,20 +86,24 @@ def with_former(prepared: PreparedClaim, earlier: Iterable[PreparedDevice]) -> P
 
 
 def held_nodes(wanted: PreparedClaim, others: Sequence[PreparedClaim]) -> tuple[HeldNode, ...]:
-    """Return the devices of a claim whose nodes containers of other claims hold under the name of another device.
+    """Return the devices of a claim whose nodes containers of other claims hold from before.
 
-    Who has the same device is for plan.holders() to judge. Admin access holds nothing and is held by nobody.
+    Who is prepared with the same device is for plan.holders() to judge. Admin access holds nothing and is held by
+    nobody.
     """
     found: list[HeldNode] = []
     for other in others:
-        for former in other.former:
-            if former.admin_access or other.claim.uid == wanted.claim.uid:
-                continue
-            found += [
-                HeldNode(mine, former, other)
-                for mine in wanted.devices
-                if mine.device != former.device and not mine.admin_access and _share_a_node(mine, former)
-            ]
+        if not other.former or other.claim.uid == wanted.claim.uid:
+            continue
+        still = {device.device for device in other.devices}
+        found += [
+            HeldNode(mine, former, other)
+            for former in other.former
+            for mine in wanted.devices
+            if _share_a_node(mine, former)
+            and not mine.goes_with(former)
+            and not (mine.device == former.device and mine.device in still)
+        ]
     return tuple(found)
 
 

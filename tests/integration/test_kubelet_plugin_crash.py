@@ -9,18 +9,30 @@ metadata a fifth time: the setting was turned off meanwhile. 92 * 4 + 76 * 5 = 7
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dracaena.kubelet_plugin.adapters.files import FileSteps
-from support.crashing_plugin import BROKEN, CHECKPOINT, OPERATIONS, REFERENCE, node_in, sweep_orphans
+from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
+from support.crashing_plugin import (
+    BROKEN,
+    CHECKPOINT,
+    OPERATIONS,
+    REFERENCE,
+    node_in,
+    renumbered_pool,
+    sweep_orphans,
+)
 from support.plugin import PluginNode
 
+SPEC = "cdi/gpu.dracaena.dev-claim_claim-uid.json"
 TESTS = Path(__file__).parent.parent
 
 STEPS = {
@@ -32,11 +44,17 @@ STEPS = {
     "unprepare-broken": 6,
     "unprepare-in-place": 3,
     "sweep": 4,
+    "renumber": 7,  # the spec goes, checkpoint "aside", spec, checkpoint "done"
+    "lose-a-gpu": 3,  # the same without the last two
+    "find-it-again": 6,  # no spec to remove
     "prepare-with-metadata": 12,  # the document and its CDI spec are two more files
     "unprepare-with-metadata": 8,  # two more removals, and two folders
     "unprepare-broken-with-metadata": 10,
+    "renumber-with-metadata": 11,
     "sweep-with-metadata": 8,
 }
+FORMER = frozenset({"renumber", "renumber-with-metadata", "lose-a-gpu", "find-it-again"})
+"""After those the checkpoint may remember nodes that the claim had for a while."""
 EMPTY = {"pod-resources/podlist.json": b"[]\n"}
 
 
@@ -54,11 +72,11 @@ def crashes(folder: Path, operation: str, moment: str) -> list[Path]:
     return [folder / str(step) for step in range(1, int(done.stderr.split()[-1]) + 1)]
 
 
-def started_again(folder: Path, name: str, *, gone: bool = False, metadata: bool = False) -> PluginNode:
+def started_again(folder: Path, name: str, *, gone: bool = False, metadata: bool = False, **parts: Any) -> PluginNode:
     """Start the plugin over a copy of what a crash left, as the program does: half-written files go first."""
     copy = folder.with_name(f"{folder.name}-{name}")
     shutil.copytree(folder, copy)
-    node = node_in(copy, gone=gone, device_metadata=metadata)
+    node = node_in(copy, gone=gone, device_metadata=metadata, **parts)
     for files in (node.checkpoint_files, node.podlist, node.specs, node.documents):
         files.remove_half_written()
     return node
@@ -73,9 +91,18 @@ def state_of(node: PluginNode) -> dict[str, bytes]:
     return files
 
 
-def whole(tmp_path: Path, *, metadata: bool = False) -> dict[str, bytes]:
+def without_former(files: dict[str, bytes], operation: str) -> dict[str, bytes]:
+    """The files, with what a checkpoint remembers of earlier nodes taken out where the operation leaves that."""
+    read = decode_checkpoint(REFERENCE.uid, files.get(CHECKPOINT, b""))
+    if operation not in FORMER or not isinstance(read, Checkpoint):
+        return files
+    prepared = dataclasses.replace(read.prepared, former=())
+    return {**files, CHECKPOINT: encode_checkpoint(dataclasses.replace(read, prepared=prepared))}
+
+
+def whole(tmp_path: Path, *, metadata: bool = False, **parts: Any) -> dict[str, bytes]:
     """What a preparation without a crash leaves."""
-    node = node_in(tmp_path / f"whole-{metadata}", device_metadata=metadata)
+    node = node_in(tmp_path / f"whole-{metadata}-{len(parts)}", device_metadata=metadata, **parts)
     node.state.prepare(REFERENCE)
     return node.files()
 
@@ -87,12 +114,25 @@ def test_after_a_crash_at_any_step_every_way_on_ends_as_without_it(tmp_path: Pat
     assert len(folders) == STEPS[operation]
     metadata = operation.endswith("-with-metadata")
     wanted = whole(tmp_path, metadata=metadata)
+    renumbered = whole(tmp_path, metadata=metadata, pool=renumbered_pool())
     for folder in folders:
         node = started_again(folder, "prepare", metadata=metadata)
         node.state.prepare(REFERENCE)
         node.sweeper.sweep()
         node.assignments.reconcile()
-        assert state_of(node) == wanted, folder
+        assert without_former(state_of(node), operation) == wanted, folder
+
+        # The driver numbered its GPUs anew while the plugin was away.
+        node = started_again(folder, "renumbered", metadata=metadata, pool=renumbered_pool())
+        node.state.prepare(REFERENCE)
+        node.sweeper.sweep()
+        node.assignments.reconcile()
+        assert without_former(state_of(node), "renumber") == renumbered, folder
+
+        node = started_again(folder, "renumbered-alone", metadata=metadata, pool=renumbered_pool())
+        node.state.recover(node.pods.values())
+        node.sweeper.sweep()
+        assert node.files().get(SPEC) in (renumbered[SPEC], None, *stale_of_earlier_boot(folder, operation)), folder
 
         node = started_again(folder, "unprepare", metadata=metadata)
         node.state.unprepare(REFERENCE)
@@ -104,7 +144,7 @@ def test_after_a_crash_at_any_step_every_way_on_ends_as_without_it(tmp_path: Pat
         node.sweeper.sweep()
         node.assignments.reconcile()
         untouched = [_left_by(folder)] if operation == "prepare-after-reboot" else []
-        assert state_of(node) in (wanted, EMPTY, *untouched), folder
+        assert without_former(state_of(node), operation) in (wanted, EMPTY, *untouched), folder
 
         node = started_again(folder, "gone", gone=True)
         sweep_orphans(node.folder, FileSteps())
@@ -116,7 +156,12 @@ def test_after_a_crash_at_any_step_every_way_on_ends_as_without_it(tmp_path: Pat
             node.state.prepare(REFERENCE)
             node.sweeper.sweep()
             node.assignments.reconcile()
-            assert state_of(node) in (wanted, whole(tmp_path)), folder
+            assert without_former(state_of(node), operation) in (wanted, whole(tmp_path)), folder
+
+
+def stale_of_earlier_boot(folder: Path, operation: str) -> list[bytes | None]:
+    """The spec that an earlier boot left: its claim holds nothing, and kubelet prepares it before it is used."""
+    return [node_in(folder).files().get(SPEC)] if operation == "prepare-after-reboot" else []
 
 
 def _left_by(folder: Path) -> dict[str, bytes]:

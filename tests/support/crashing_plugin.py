@@ -8,6 +8,7 @@ safe.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import sys
@@ -16,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from dracaena.kubelet_plugin.adapters.files import FileSteps
+from dracaena.kubelet_plugin.prepare.plan import NodePool
 from dracaena.kubelet_plugin.sweeper import ORPHAN_GRACE_S
-from support.plugin import FakeClaims, FakePods, PluginNode, make_claim, make_pod, reference_to
+from support.plugin import FakeClaims, FakePods, PluginNode, make_claim, make_pod, make_pool, reference_to
 
 CLAIM = make_claim(devices=(0, 1), reserved_for={"pod": "pod-uid"})
 REFERENCE = reference_to(CLAIM)
@@ -118,6 +120,38 @@ def sweep_orphans(folder: Path, steps: FileSteps) -> None:
     node.sweeper.sweep()
 
 
+def renumbered_pool() -> NodePool:
+    """The node's GPUs in another order: each has another minor than before."""
+    before = make_pool()
+    count = len(before.gpus)
+    gpus = {
+        name: dataclasses.replace(gpu, minor=(n + 2) % count, index=(n + 2) % count)
+        for n, (name, gpu) in enumerate(before.gpus.items())
+    }
+    return dataclasses.replace(before, gpus=gpus)
+
+
+def _renumber(folder: Path, steps: FileSteps) -> None:
+    node_in(folder, steps, pool=renumbered_pool()).state.follow_devices()
+
+
+def _renumber_with_metadata(folder: Path, steps: FileSteps) -> None:
+    node_in(folder, steps, pool=renumbered_pool(), device_metadata=True).state.follow_devices()
+
+
+def _lose_a_gpu(folder: Path, steps: FileSteps) -> None:
+    node_in(folder, steps, pool=make_pool(1)).state.follow_devices()
+
+
+def _set_aside(folder: Path) -> None:
+    _prepared(folder)
+    _lose_a_gpu(folder, FileSteps())
+
+
+def _find_it_again(folder: Path, steps: FileSteps) -> None:
+    node_in(folder, steps).state.follow_devices()
+
+
 OPERATIONS: Mapping[str, tuple[Callable[[Path], None], Callable[[Path, FileSteps], None]]] = {
     "prepare": (_nothing, _prepare),
     "prepare-over-broken": (_broken, _prepare),
@@ -126,10 +160,14 @@ OPERATIONS: Mapping[str, tuple[Callable[[Path], None], Callable[[Path, FileSteps
     "unprepare": (_prepared, _unprepare),
     "unprepare-broken": (_broken, _unprepare),
     "unprepare-in-place": (_prepared, _unprepare_in_place),
+    "renumber": (_prepared, _renumber),
+    "lose-a-gpu": (_prepared, _lose_a_gpu),
+    "find-it-again": (_set_aside, _find_it_again),
     "sweep": (_prepared, sweep_orphans),
     "prepare-with-metadata": (_nothing, _prepare_with_metadata),
     "unprepare-with-metadata": (_with_metadata, _unprepare),
     "unprepare-broken-with-metadata": (_broken_with_metadata, _unprepare),
+    "renumber-with-metadata": (_with_metadata, _renumber_with_metadata),
     "sweep-with-metadata": (_with_metadata, sweep_orphans),
 }
 """What comes before, and what is killed."""

@@ -345,6 +345,22 @@ def test_recovery_keeps_the_devices_of_a_broken_checkpoint_when_a_gpu_is_missing
     assert node.state.prepare(reference_to(make_claim("other-0", (0,)))).devices
 
 
+def test_a_broken_checkpoint_whose_new_node_another_claim_holds_gives_no_container_its_stale_spec(
+    tmp_path: Path,
+) -> None:
+    low = make_claim("low", (2,), reserved_for={"pod-low": "pod-low-uid"})
+    node = node_in(tmp_path, TWO, low)
+    for claim in (TWO, low):
+        node.state.prepare(reference_to(claim))
+    (tmp_path / CHECKPOINT).write_bytes(b"x")
+    again = node_in(tmp_path, TWO, low, pool=pool_of(2, 3, 0, 1))  # GPU 0 has the node of GPU 2 now
+    assert again.state.recover(again.pods.values()) in (True, False)
+    assert nodes(again, "two-uid") is None
+    again.state.unprepare(reference_to(low))
+    again.state.follow_devices()
+    assert nodes(again, "two-uid") == ["/dev/nvidia2", "/dev/nvidia3"]
+
+
 def test_recovery_keeps_the_devices_of_a_claim_whose_config_is_refused_now(tmp_path: Path) -> None:
     node = broken_node(tmp_path, pool=ALL)
     config = {"opaque": {"driver": DRIVER, "parameters": {"kind": "FromTheFuture"}}, "source": "FromClaim"}
@@ -377,6 +393,14 @@ def test_nothing_is_granted_while_nothing_tells_what_a_broken_checkpoint_holds(t
     assert node.state.recover(node.pods.values())
     node.state.prepare(reference_to(B))
     assert holds_both(node, 0, 1)
+
+
+def test_devices_of_an_allocation_that_was_taken_back_by_force_stay_held_too(tmp_path: Path) -> None:
+    node = broken_node(tmp_path, pool=ALL)
+    node.claims.put(make_claim("two", (4,), reserved_for={"pod-two": "pod-two-uid"}))
+    assert node.state.recover(node.pods.values())
+    assert nodes(node, "two-uid") == ["/dev/nvidia4"]
+    assert holds_both(node, 0, 1, 4)
 
 
 def test_a_rebuild_that_crashed_is_no_half_preparation_whose_devices_are_free(tmp_path: Path) -> None:

@@ -1,0 +1,387 @@
+"""A node on which everything happens in any order: pods, kubelet, crashes, and a driver that numbers its GPUs anew.
+
+The plugin is the real one on real files; API, kubelet, runtime and driver are played. After each start of a container
+the simulator looks by itself which physical GPUs that container can reach, and compares with all others that run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dracaena.api.errors import DracaenaError
+from dracaena.api.machine import Gpu
+from dracaena.api.names import ClaimUid, DeviceName, PoolName, gpu_device_name
+from dracaena.api.objects import ResourceClaim
+from dracaena.kubelet_plugin.adapters.files import FileSteps
+from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.device_watch import DeviceWatch
+from dracaena.kubelet_plugin.prepare.plan import NodePool
+from support.clock import FakeClock
+from support.plugin import DRIVER, NODE, FakeClaims, FakeKubelet, FakePods, PluginNode, claim_of, make_pod, reference_to
+
+MACHINE = "7-gpu-box"
+SWEEP_S = 300.0
+
+
+class Crashed(BaseException):
+    """The process is gone in the middle of a step of file work."""
+
+
+class Steps(FileSteps):
+    """Crashes in the n-th step from now, or after it."""
+
+    def __init__(self) -> None:
+        self.left: int | None = None
+
+    def write(self, descriptor: int, data: bytes) -> None:
+        self._step()
+        super().write(descriptor, data)
+
+    def rename(self, source: Path, target: Path, folder: int) -> None:
+        self._step()
+        super().rename(source, target, folder)
+
+    def remove(self, path: Path, folder: int) -> None:
+        self._step()
+        super().remove(path, folder)
+
+    def _step(self) -> None:
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise Crashed
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container that runs."""
+
+    pod: str
+    claim: ResourceClaim
+    nodes: frozenset[int]
+    """Minors of its device nodes."""
+    gpus: frozenset[DeviceName]
+    """What was behind them when it was started."""
+
+
+class ViolationError(AssertionError):
+    """A container can reach what is not its own."""
+
+
+@dataclass
+class Simulator:
+    """One node. step() does one random thing; drain() ends all pods and looks that nothing stays held."""
+
+    folder: Path
+    seed: int
+    plant: Callable[[PluginNode], None] = lambda node: None
+    """Puts a fault into each new instance of the plugin."""
+    refused: int = 0
+    started: int = 0
+    done: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        # The recording has no PCI addresses, by which the driver tells minors.
+        gpus = read_machine(MACHINE).gpus
+        self.all_gpus = [dataclasses.replace(gpu, pci_bus_id=f"0000:{n:02x}:00.0") for n, gpu in enumerate(gpus)]
+        self.minors: dict[DeviceName, int] = {gpu_device_name(g.uuid): n for n, g in enumerate(self.all_gpus)}
+        self.claims, self.pods, self.kubelet = FakeClaims(), FakePods(), FakeKubelet()
+        self.clock = FakeClock()
+        self.kubelet_up = True
+        self.prepared: dict[ClaimUid, tuple[ResourceClaim, set[str]]] = {}  # what kubelet remembers on its disk
+        self.containers: list[Container] = []
+        self.count = 0
+        self.node: PluginNode | None = None
+        self.restart_plugin()
+
+    # what is played
+
+    def pool(self) -> NodePool:
+        gpus = {
+            name: dataclasses.replace(gpu, index=self.minors[name], minor=self.minors[name])
+            for gpu in self.all_gpus
+            if (name := gpu_device_name(gpu.uuid)) in self.minors
+        }
+        return NodePool(DRIVER, PoolName(NODE), gpus)
+
+    def driver_minors(self) -> dict[str, int]:
+        return {_address(g): self.minors[n] for g in self.all_gpus if (n := gpu_device_name(g.uuid)) in self.minors}
+
+    def behind(self, nodes: frozenset[int]) -> frozenset[DeviceName]:
+        return frozenset(name for name, minor in self.minors.items() if minor in nodes)
+
+    # single things that happen
+
+    def restart_plugin(self) -> None:
+        steps = Steps()
+        self.node = PluginNode(
+            self.folder,
+            self.claims,
+            self.pods,
+            pool=self.pool(),
+            minors=self.driver_minors(),
+            steps=steps,
+            kubelet=self.kubelet,
+            clock=self.clock,
+        )
+        self.steps = steps
+        self.plant(self.node)
+        for files in (self.node.checkpoint_files, self.node.podlist, self.node.specs):
+            files.remove_half_written()
+        self.watch = DeviceWatch(
+            state=self.node.state,
+            pods=self.pods,
+            tell=lambda *_: None,
+            clock=self.clock,
+            metrics=self.node.metrics,
+        )
+        self.call(lambda node: node.state.recover(self.pods.values()))
+        self.look()
+
+    def look(self) -> None:
+        self.call(lambda _: self.watch.look())
+
+    def call(self, work: Callable[[PluginNode], Any]) -> bool:
+        """Do something in the plugin, if it runs; return whether it worked."""
+        if self.node is None:
+            return False
+        try:
+            work(self.node)
+        except DracaenaError:
+            self.refused += 1
+            return False
+        except Crashed:
+            self.node = None
+            return False
+        return True
+
+    def new_pod(self) -> None:
+        """A claim is allocated and its pod bound here. One in ten allocations heeds nobody: the guard must."""
+        self.count += 1
+        kind = self.rng.choices(["whole", "share", "admin"], [6, 2, 1])[0]
+        free = self.free_for(kind) if self.rng.random() < 0.9 else [gpu_device_name(g.uuid) for g in self.all_gpus]
+        if not free:
+            return
+        count = 1 if kind == "share" else self.rng.randint(1, min(2, len(free)))
+        kinds: dict[str, dict[str, Any]] = {"share": {"shareID": f"s-{self.count}"}, "admin": {"adminAccess": True}}
+        more = kinds.get(kind, {})
+        results = [
+            {"request": "gpus", "driver": DRIVER, "pool": NODE, "device": device, **more}
+            for device in self.rng.sample(free, count)
+        ]
+        name = f"n{self.count}"
+        claim = claim_of(name, {"results": results}, reserved_for={f"pod-{name}": f"pod-{name}-uid"})
+        self.claims.put(claim)
+        self.pods.add(make_pod(f"pod-{name}", claims={"claim": name}))
+
+    def free_for(self, kind: str) -> list[DeviceName]:
+        present = sorted(self.minors)
+        if kind == "admin":
+            return present
+        taken = {
+            DeviceName(r.device)
+            for c in self.claims.by_key.values()
+            for r in _results(c)
+            if not r.admin_access and not (kind == "share" and r.share_id is not None)
+        }
+        return [device for device in present if device not in taken]
+
+    def start_pod(self) -> None:
+        """kubelet syncs a pod that does not run yet: it remembers the claim, asks us, and starts a container."""
+        waiting = [p for p in self.pods.values() if all(c.pod != p.metadata.name for c in self.containers)]
+        if not self.kubelet_up or not waiting:
+            return
+        pod = self.rng.choice(waiting)
+        claim = self.claims.by_key[f"default/{pod.spec.resource_claims[0].resource_claim_name}"]
+        uid = ClaimUid(claim.metadata.uid)
+        self.prepared.setdefault(uid, (claim, set()))[1].add(pod.metadata.name)
+        if self.call(lambda node: node.state.prepare(reference_to(claim))):
+            self.start_container(pod.metadata.name, claim)
+
+    def restart_container(self) -> None:
+        """A container ends and kubelet starts it again, without a call of ours: what the spec on disk says holds."""
+        if not self.kubelet_up or self.node is None or not self.containers:
+            return
+        old = self.rng.choice(self.containers)
+        if f"default/{old.pod}" not in self.pods.shown:
+            return  # kubelet ends those
+        self.containers.remove(old)
+        self.start_container(old.pod, old.claim)
+
+    def start_container(self, pod: str, claim: ResourceClaim) -> None:
+        path = self.folder / "cdi" / f"{DRIVER}-claim_{claim.metadata.uid}.json"
+        if not path.exists():
+            return  # the runtime knows no such device: the container stays down
+        edits = [device["containerEdits"]["deviceNodes"] for device in json.loads(path.read_bytes())["devices"]]
+        nodes = frozenset(int(n["path"].removeprefix("/dev/nvidia")) for device in edits for n in device)
+        new = Container(pod, claim, nodes, self.behind(nodes))
+        self.started += 1
+        self.judge(new)
+        self.containers.append(new)
+
+    def judge(self, new: Container) -> None:
+        own = frozenset(DeviceName(r.device) for r in _results(new.claim))
+        if new.gpus != own:
+            raise ViolationError(f"seed {self.seed}: {new.pod} got {sorted(new.gpus)}, its claim has {sorted(own)}")
+        for other in self.containers:
+            if other.claim.metadata.uid == new.claim.metadata.uid or _may_share(new.claim, other.claim):
+                continue
+            both = new.gpus & (other.gpus | self.behind(other.nodes))
+            if both:
+                raise ViolationError(f"seed {self.seed}: {sorted(both)} reached {new.pod} and {other.pod}: {self.done}")
+
+    def end_pod(self) -> None:
+        """A pod ends in order: kubelet ends its containers and unprepares, then the API forgets it."""
+        running = [p for p in self.pods.values() if p.metadata.name]
+        if not self.kubelet_up or self.node is None or not running:
+            return
+        name = self.rng.choice(running).metadata.name
+        self.containers = [c for c in self.containers if c.pod != name]
+        if self.unprepare(name):
+            self.forget_in_api(name)
+
+    def delete_by_force(self) -> None:
+        pods = self.pods.values()
+        if pods:
+            self.forget_in_api(self.rng.choice(pods).metadata.name)
+
+    def forget_in_api(self, pod: str) -> None:
+        self.pods.delete(self.pods.shown[f"default/{pod}"])
+        self.claims.by_key.pop(f"default/{pod.removeprefix('pod-')}", None)
+
+    def unprepare(self, pod: str) -> bool:
+        for uid, (claim, users) in list(self.prepared.items()):
+            if pod in users:
+                if not self.call(lambda node, c=claim: node.state.unprepare(reference_to(c))):  # type: ignore[misc]
+                    return False
+                del self.prepared[uid]
+                self.look()
+        return True
+
+    def reconcile_kubelet(self) -> None:
+        """What kubelet does each minute: end containers of pods that it does not know, unprepare their claims."""
+        if not self.kubelet_up:
+            return
+        there = {pod.metadata.name for pod in self.pods.values()}
+        self.containers = [c for c in self.containers if c.pod in there]
+        for pod in sorted({user for _, users in self.prepared.values() for user in users} - there):
+            self.unprepare(pod)
+        self.kubelet.claims = {uid for uid, (_, users) in self.prepared.items() if users & there}
+
+    def stop_kubelet(self) -> None:
+        self.kubelet_up, self.kubelet.silent = False, "kubelet has no socket"
+
+    def start_kubelet(self) -> None:
+        if self.kubelet_up:
+            return
+        self.kubelet_up, self.kubelet.silent, self.kubelet.claims = True, None, set()
+        self.kubelet.run += 1
+        if self.rng.random() < 0.2:
+            self.prepared = {}  # its disk was lost: it ends what it does not know, and unprepares nothing
+
+    def let_time_pass(self) -> None:
+        for _ in range(self.rng.randint(1, 4)):
+            self.reconcile_kubelet()
+            self.clock.advance(SWEEP_S)
+            self.call(lambda node: node.sweeper.sweep())
+
+    def renumber(self) -> None:
+        """The driver is loaded anew: GPUs came or went, or were found in another order. The plugin reads it at once,
+        or is asked for claims first: then /proc says more than what it read last.
+        """
+        self.load_driver()
+        if self.node is None:
+            return
+        self.node.minors = self.driver_minors()
+        if self.rng.random() < 0.5:
+            self.start_pod()
+        if self.node is not None:
+            self.node.pool = self.pool()
+            self.look()
+
+    def load_driver(self) -> None:
+        names = [gpu_device_name(gpu.uuid) for gpu in self.all_gpus]
+        present = [name for name in names if self.rng.random() < 0.8] or names
+        if self.rng.random() < 0.3:
+            self.rng.shuffle(present)
+        self.minors = {name: minor for minor, name in enumerate(present)}
+
+    def crash(self) -> None:
+        """The plugin is killed in one of the next steps of its file work, whatever it is at then."""
+        self.steps.left = self.rng.randint(0, 12)
+
+    def break_checkpoint(self) -> None:
+        """A file becomes unreadable while the plugin is down; of a claim whose nodes are all its devices'."""
+        if self.node is None:
+            return
+        good, _ = self.node.checkpoints.load_all()
+        whole = [c for c in good if not c.prepared.former and c.aside is None]
+        if whole:
+            uid = self.rng.choice(whole).prepared.claim.uid
+            (self.folder / "claims" / f"{uid}.json").write_bytes(b"rubbish")
+            if self.rng.random() < 0.5:
+                self.load_driver()
+            self.restart_plugin()
+
+    # all of it
+
+    def step(self) -> None:
+        things = {
+            self.new_pod: 8,
+            self.start_pod: 10,
+            self.restart_container: 5,
+            self.end_pod: 4,
+            self.delete_by_force: 2,
+            self.reconcile_kubelet: 3,
+            self.stop_kubelet: 2,
+            self.start_kubelet: 2,
+            self.let_time_pass: 2,
+            self.renumber: 2,
+            self.crash: 1,
+            self.break_checkpoint: 1,
+        }
+        thing = self.rng.choices(list(things), list(things.values()))[0]
+        self.done.append(thing.__name__)
+        thing()
+        if self.node is None and self.rng.random() < 0.5:
+            self.restart_plugin()
+
+    def drain(self) -> None:
+        """End everything in order, with all that helps there again: then no device may be held by anybody."""
+        self.start_kubelet()
+        while self.node is None or self.steps.left is not None:
+            self.restart_plugin()
+        for pod in self.pods.values():
+            self.forget_in_api(pod.metadata.name)
+        for _ in range(5):
+            self.reconcile_kubelet()
+            self.clock.advance(SWEEP_S)
+            self.call(lambda node: node.sweeper.sweep())
+        left = sorted(name for name in self.node.files() if name.startswith(("claims/", "cdi/")))
+        left = [name for name in left if not name.endswith(".broken")]
+        if left or self.containers:
+            raise ViolationError(f"seed {self.seed}: {left} stay when all pods have ended")
+
+
+def _results(claim: ResourceClaim) -> Sequence[Any]:
+    return [] if claim.status.allocation is None else claim.status.allocation.devices.results
+
+
+def _may_share(one: ResourceClaim, other: ResourceClaim) -> bool:
+    """Whether two claims may reach one GPU: a look for admins, or shares of the same GPU."""
+    first, second = _results(one)[0], _results(other)[0]
+    if first.admin_access or second.admin_access:
+        return True
+    return first.share_id is not None and second.share_id is not None and first.device == second.device
+
+
+def _address(gpu: Gpu) -> str:
+    assert gpu.pci_bus_id is not None
+    return gpu.pci_bus_id

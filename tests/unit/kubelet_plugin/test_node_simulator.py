@@ -1,0 +1,103 @@
+"""Whatever happens on a node in whatever order: no GPU reaches two claims, no container gets what is not its own, and
+nothing stays held once all has ended. Planted faults show that the simulator would see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dracaena.kubelet_plugin import device_state, moved_claims
+from dracaena.kubelet_plugin.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.claim_files import ClaimFiles
+from dracaena.kubelet_plugin.moved_claims import MovedClaims
+from dracaena.kubelet_plugin.ports import KubeletView
+from dracaena.kubelet_plugin.prepare.plan import PreparedDevice
+from support.node_simulator import Simulator, ViolationError
+from support.plugin import FakeKubelet, PluginNode
+
+STEPS = 150
+SEEDS = range(12)
+FAULT_SEEDS = range(60)
+"""A fault must be found in one of these."""
+
+
+def run(folder: Path, seed: int, plant: Callable[[PluginNode], None] = lambda node: None) -> Simulator:
+    simulator = Simulator(folder / str(seed), seed, plant)
+    for _ in range(STEPS):
+        simulator.step()
+    simulator.drain()
+    return simulator
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_gpu_reaches_two_claims_whatever_happens(tmp_path: Path, seed: int) -> None:
+    simulator = run(tmp_path, seed)
+    assert simulator.started > 0
+    assert simulator.refused > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(1000, 1400))
+def test_no_gpu_reaches_two_claims_whatever_happens_for_long(tmp_path: Path, seed: int) -> None:
+    run(tmp_path, seed)
+
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def no_guard_of_nodes(patch: pytest.MonkeyPatch) -> None:
+    for module in (device_state, moved_claims):
+        patch.setattr(module, "held_nodes", lambda wanted, others: ())
+
+
+def no_following(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MovedClaims, "follow", lambda self, pool: {})
+    patch.setattr(device_state.DeviceState, "_refuse_stale", lambda self, prepared: None)
+
+
+def no_look_at_what_the_driver_says(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(device_state.DeviceState, "_refuse_stale", lambda self, prepared: None)
+
+
+def old_sweeper(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(FakeKubelet, "look", lambda self: KubeletView("always", frozenset()))
+
+
+def old_recovery(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Checkpoints, "may_be_in_use", lambda self, uid: False)
+
+
+def whole_beside_share(patch: pytest.MonkeyPatch) -> None:
+    def goes_with(self: PreparedDevice, other: PreparedDevice) -> bool:
+        return any(d.admin_access or d.share_id is not None for d in (self, other))
+
+    patch.setattr(PreparedDevice, "goes_with", goes_with)
+
+
+def spec_of_a_claim_that_is_aside_stays(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ClaimFiles, "remove_spec", lambda self, uid: None)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        no_guard_of_nodes,
+        no_following,
+        no_look_at_what_the_driver_says,
+        old_sweeper,
+        old_recovery,
+        whole_beside_share,
+        spec_of_a_claim_that_is_aside_stays,
+    ],
+)
+def test_a_planted_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant) -> None:
+    plant(monkeypatch)
+    for seed in FAULT_SEEDS:
+        try:
+            run(tmp_path, seed)
+        except ViolationError:
+            return
+    pytest.fail(f"not found in {len(FAULT_SEEDS)} runs")
