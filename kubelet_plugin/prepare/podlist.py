@@ -17,6 +17,9 @@ from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, PreparedDevice
 _FINISHED = frozenset({"Succeeded", "Failed"})
 """Phases in which no container of a pod will ever run again (core/v1 PodPhase)."""
 
+_RUNNING = "Running"
+"""Phase of a pod whose init containers have all ended, but the sidecars among them (restartPolicy Always)."""
+
 ClaimPlace = tuple[str, str]
 """Namespace and name of a claim, whichever claim that is."""
 
@@ -97,15 +100,18 @@ def grants_of_pod(pod: Pod, prepared: ClaimsByName) -> Mapping[str, tuple[Grant,
 def used_now(pod: Pod, grants: Mapping[str, tuple[Grant, ...]]) -> Mapping[str, tuple[Grant, ...]]:
     """Return the grants of those containers of a pod that use their GPUs now: what monitoring counts for a container.
 
-    Readers know a GPU by one container, some by the first that names it and some by the last, so one that has ended,
-    as init containers do, must not be among them. While one of the pod's containers is known to run, those that wait
-    for it are left out as well; before that all are listed, as what runs is told a moment after it started.
+    Readers know a GPU by one container, some by the first that names it and some by the last, so one that has ended
+    must not be among them, as init containers have (but sidecars) once their pod runs. While one of the pod's
+    containers is known to run, those that wait for it are left out as well; before that all are listed, as what runs is
+    told a moment after it started.
     """
     states = {
         status.name: status.state for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
     }
     running = {name for name in grants if name in states and states[name].running is not None}
     ended = {name for name in grants if name in states and states[name].terminated is not None}
+    if pod.status.phase == _RUNNING:
+        ended |= {c.name for c in pod.spec.init_containers if c.restart_policy != "Always"}
     return {name: given for name, given in grants.items() if (name in running if running else name not in ended)}
 
 

@@ -47,7 +47,11 @@ def test_a_container_lists_its_claims_gpus_in_the_order_of_the_allocation() -> N
 
 
 def test_several_containers_and_init_containers_are_listed_sorted() -> None:
-    pod = make_pod(containers={"z": [("claim", "")], "a": [("claim", "")], "none": []}, init={"m": [("claim", "")]})
+    pod = make_pod(
+        containers={"z": [("claim", "")], "a": [("claim", "")], "none": []},
+        init={"m": [("claim", "")]},
+        phase="Pending",
+    )
     assert [container for _, container, _ in listed([pod], prepared_claim())] == ["a", "m", "z"]
 
 
@@ -82,7 +86,8 @@ def test_containers_that_ended_or_wait_for_others_leave_the_list_and_the_job_map
     states: dict[str, str], expected: list[str]
 ) -> None:
     uses = [("claim", "")]
-    pod = in_states(make_pod(containers={"main": uses, "side": uses}, init={"warmup": uses}), **states)
+    pod = make_pod(containers={"main": uses, "side": uses}, init={"warmup": uses}, phase="Pending")
+    pod = in_states(pod, **states)
     claim = prepared_claim("claim", (4,), index=3)
     assert [container for _, container, _ in listed([pod], claim)] == expected
     jobs = {"3": "".join(f"default/pod/{name}\n" for name in expected).encode()} if expected else {}
@@ -90,6 +95,14 @@ def test_containers_that_ended_or_wait_for_others_leave_the_list_and_the_job_map
     told = pod_annotations(pod, by_name([claim]), DRIVER)["gpu.dracaena.dev/devices"]
     assert told is not None
     assert set(json.loads(told)) == {"main", "side", "warmup"}  # what was granted does not change with that
+
+
+def test_init_containers_of_a_pod_that_runs_have_ended_but_its_sidecars() -> None:
+    pod = make_pod(init={"warmup": [("claim", "")], "proxy": [("claim", "")]})
+    proxy = msgspec.structs.replace(pod.spec.init_containers[1], restart_policy="Always")
+    spec = msgspec.structs.replace(pod.spec, init_containers=[pod.spec.init_containers[0], proxy])
+    pod = msgspec.structs.replace(pod, spec=spec)
+    assert [container for _, container, _ in listed([pod], prepared_claim())] == ["main", "proxy"]
 
 
 def test_a_running_container_without_gpus_hides_nobody() -> None:
@@ -263,7 +276,7 @@ def test_a_pod_without_any_claim_has_none() -> None:
 
 
 def test_each_gpu_has_a_file_of_the_containers_that_have_it() -> None:
-    pods = [make_pod("b"), make_pod("a", {"x": [("claim", "")]}, init={"i": [("claim", "")]})]
+    pods = [make_pod("b"), make_pod("a", {"x": [("claim", "")]}, init={"i": [("claim", "")]}, phase="Pending")]
     claim = dataclasses.replace(prepared_claim("claim", (4,), index=3), consumers=(PodUid("a-uid"), PodUid("b-uid")))
     assert job_files(pods, [claim]) == {"3": b"default/a/i\ndefault/a/x\ndefault/b/main\n"}
     assert job_files([make_pod()], [mig_claim()]) == {"2.7": b"default/pod/main\n"}
