@@ -327,7 +327,12 @@ class DeviceState:
 
         The last reading may be a minute old, and the driver may have been loaded anew since.
         """
-        minors = self._read_minors()
+        try:
+            minors = self._read_minors()
+        except TemporaryError as error:
+            # A driver that hangs is not loaded anew meanwhile: what was read last holds.
+            log.warning("minors of the GPUs are not compared", error=str(error))
+            return
         for device in prepared.devices if minors else ():
             minor = None if device.pci_bus_id is None else minors.get(device.pci_bus_id)
             if device.pci_bus_id is not None and minor != device.minor:

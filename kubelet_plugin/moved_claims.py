@@ -56,6 +56,9 @@ class MovedClaims:
         for checkpoint, followed in claims:
             if not checkpoint.in_use or not checkpoint.planned:
                 continue
+            unchanged = followed.prepared is checkpoint.prepared and not followed.missing
+            if unchanged and checkpoint.state is State.DONE and not formers:
+                continue  # nearly always, and each prepare asks it of each claim of the node
             held = held_nodes(followed.prepared, formers) if formers else ()
             problems = (*followed.missing, *map(str, held))
             try:

@@ -185,4 +185,6 @@ ReadDriverEdits = Callable[[], DriverEdits]
 """Returns what containers get of the installed driver. Raises TemporaryError when there is none."""
 
 ReadMinors = Callable[[], Mapping[str, int]]
-"""Reads which minor the driver gave to each GPU, by PCI address (`dddd:bb:dd.f`); empty where nothing tells."""
+"""Reads which minor the driver gave to each GPU, by PCI address (`dddd:bb:dd.f`); empty where nothing tells.
+
+Raises TemporaryError when the driver does not answer."""

@@ -28,7 +28,7 @@ from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DevRoot
 from dracaena.kubelet_plugin.adapters.driver_files import Kernel
 from dracaena.kubelet_plugin.adapters.driver_use import DriverUse
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder, DocumentTree
-from dracaena.kubelet_plugin.adapters.gpu_minors import read_gpu_minors
+from dracaena.kubelet_plugin.adapters.gpu_minors import GpuMinors
 from dracaena.kubelet_plugin.adapters.grpc_server import plugin_server
 from dracaena.kubelet_plugin.adapters.health import HealthStreams
 from dracaena.kubelet_plugin.adapters.kube import KubeClaims, KubePods, KubeSlices, node_is_ready
@@ -475,7 +475,7 @@ class Program:
         self._state = DeviceState(
             driver=driver,
             read_pool=self._devices.pool,
-            read_minors=dict if settings.machine else read_gpu_minors,
+            read_minors=dict if settings.machine else GpuMinors().read,
             decode_config=decode_config,
             claims=KubeClaims(client),
             checkpoints=checkpoints,

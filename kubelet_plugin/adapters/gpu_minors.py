@@ -1,25 +1,50 @@
-"""Which device node each GPU has right now, as the NVIDIA driver tells in /proc: a read that never waits for a GPU."""
+"""Which device node each GPU has right now, as the NVIDIA driver tells in /proc without NVML."""
 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from dracaena.api.errors import TemporaryError
+
 _MINOR = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.ASCII | re.MULTILINE)
 
+READ_S = 2.0
+"""Longest wait for the files, some microseconds each: the node's lock is held meanwhile, and a driver that hangs may
+hang here as well."""
 
-def read_gpu_minors(proc_root: str = "/proc") -> Mapping[str, int]:
-    """Return minors by PCI address, `dddd:bb:dd.f` in lower case; empty where the driver is not there or tells none.
 
-    From driver/nvidia/gpus/<PCI address>/information. A GPU that the driver lost has no folder there.
-    """
-    found = {}
-    for file in sorted(Path(proc_root, "driver/nvidia/gpus").glob("*/information")):
-        try:
-            match = _MINOR.search(file.read_text(encoding="ascii", errors="replace"))
-        except OSError:
-            continue  # it went this moment
-        if match is not None:
-            found[file.parent.name.lower()] = int(match[1])
-    return found
+class GpuMinors:
+    """Reads below `root`, normally /proc. From any thread, one at a time: callers hold the node's lock."""
+
+    def __init__(self, root: str = "/proc") -> None:
+        self._folder = Path(root, "driver/nvidia/gpus")
+        self._thread: threading.Thread | None = None  # of a read that came to no end
+
+    def read(self) -> Mapping[str, int]:
+        """Return minors by PCI address, `dddd:bb:dd.f` in lower case; empty where the driver is not there.
+
+        A GPU that the driver lost is not among them. Raises TemporaryError when the driver does not answer in time; no
+        second read is begun before that one ended.
+        """
+        found: dict[str, int] = {}
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._read, args=(found,), name="gpu-minors", daemon=True)
+            self._thread.start()
+            self._thread.join(READ_S)
+        if self._thread.is_alive():
+            raise TemporaryError(f"the NVIDIA driver does not let us read {self._folder}: it may hang, see dmesg")
+        self._thread = None
+        return found
+
+    def _read(self, found: dict[str, int]) -> None:
+        """Read <PCI address>/information of each GPU."""
+        for file in sorted(self._folder.glob("*/information")):
+            try:
+                match = _MINOR.search(file.read_text(encoding="ascii", errors="replace"))
+            except OSError:
+                continue  # it went this moment
+            if match is not None:
+                found[file.parent.name.lower()] = int(match[1])

@@ -49,7 +49,7 @@ def _key(entry: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _entry(device: PreparedDevice, driver: str) -> Mapping[str, Any]:
-    known = {"uuid": device.uuid, "pciBusID": device.pci_bus_id, "parentUUID": device.parent_uuid}
+    known = {"uuid": device.uuid or None, "pciBusID": device.pci_bus_id, "parentUUID": device.parent_uuid}
     return {
         "driver": driver,
         "pool": device.pool,

@@ -212,7 +212,8 @@ def _extended_grants(pod: Pod, container: Container, claim: PreparedClaim | None
 
 def _grant(claim: PreparedClaim, request: str) -> Grant | None:
     """Return what one request of a claim gives, all requests where it is empty; None: nothing."""
-    devices = tuple(d for d in claim.devices if not d.admin_access and request in ("", d.request_name))
+    known = (d for d in claim.devices if d.uuid)  # a MIG device that was gone before it was seen has none
+    devices = tuple(d for d in known if not d.admin_access and request in ("", d.request_name))
     return Grant(claim.claim.uid, devices, claim.claim.name) if devices else None
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,8 @@ from dracaena.api.machine import Gpu
 from dracaena.api.mig import MigDevice
 from dracaena.api.names import PoolName
 from dracaena.api.objects import ResourceClaim
-from dracaena.kubelet_plugin.adapters.gpu_minors import read_gpu_minors
+from dracaena.kubelet_plugin.adapters import gpu_minors
+from dracaena.kubelet_plugin.adapters.gpu_minors import GpuMinors
 from dracaena.kubelet_plugin.device_state import DeviceHeldError, PrepareError, SetAsideError
 from dracaena.kubelet_plugin.prepare.plan import NodePool
 from support.plugin import (
@@ -221,8 +224,18 @@ def test_a_reading_that_the_driver_itself_contradicts_is_not_worked_from(tmp_pat
     assert node.state.prepare(reference_to(A)).devices[0].minor == 4
 
 
+def test_a_driver_that_hangs_holds_up_no_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hangs() -> dict[str, int]:
+        raise TemporaryError("the NVIDIA driver does not let us read")
+
+    node = node_in(tmp_path, A)
+    monkeypatch.setattr(node.state, "_read_minors", hangs)
+    for _ in range(2):
+        assert node.state.prepare(reference_to(A)).devices[0].minor == 5
+
+
 def test_the_driver_tells_minors_by_pci_address(tmp_path: Path) -> None:
-    assert read_gpu_minors(str(tmp_path)) == {}
+    assert GpuMinors(str(tmp_path)).read() == {}
     for address, text in (
         ("0000:3B:00.0", "Model: \t\t NVIDIA A100\nGPU UUID: \t GPU-1\nDevice Minor: \t 5\nGPU Excluded:\t No\n"),
         ("0000:86:00.0", "Device Minor: \t 12\n"),
@@ -232,7 +245,27 @@ def test_the_driver_tells_minors_by_pci_address(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "information").write_text(text)
     (tmp_path / "driver/nvidia/gpus/0000:b0:00.0").mkdir()
-    assert read_gpu_minors(str(tmp_path)) == {"0000:3b:00.0": 5, "0000:86:00.0": 12}
+    assert GpuMinors(str(tmp_path)).read() == {"0000:3b:00.0": 5, "0000:86:00.0": 12}
+
+
+def test_a_driver_that_hangs_is_waited_for_once_and_not_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_minors, "READ_S", 0.05)
+    folder = tmp_path / "driver/nvidia/gpus/0000:3b:00.0"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "information")  # a read of it ends when somebody writes
+    minors = GpuMinors(str(tmp_path))
+    for _ in range(3):
+        with pytest.raises(TemporaryError, match="the NVIDIA driver does not let us read"):
+            minors.read()
+    assert sum(thread.name == "gpu-minors" for thread in threading.enumerate()) == 1
+    hanging = next(thread for thread in threading.enumerate() if thread.name == "gpu-minors")
+    (folder / "information").write_text("Device Minor: \t 5\n")
+    hanging.join(10)
+    (folder / "information").unlink()
+    (folder / "information").write_text("Device Minor: \t 6\n")
+    assert minors.read() == {"0000:3b:00.0": 6}
 
 
 # MIG
