@@ -1,10 +1,11 @@
 """The plugin is killed at each step of file work; whatever comes next ends in the same state as without the crash.
 
-The matrix: 8 operations with 8 + 8 + 6 + 7 + 4 + 6 + 3 + 4 = 46 steps (each write, rename and removal; nothing is
-synced), and four more with device metadata with 12 + 8 + 10 + 8 = 38 steps. Killed in each step and after it: 168
-crashes by SIGKILL. After each the plugin starts again four times over copies of what was left: kubelet asks to prepare,
-kubelet asks to unprepare, nobody asks (the start and a sweep alone), and nobody asks while the claim is gone. With
-metadata a fifth time: the setting was turned off meanwhile. 92 * 4 + 76 * 5 = 748 starts.
+The matrix: 11 operations with 8 + 8 + 6 + 7 + 4 + 6 + 3 + 4 + 7 + 3 + 6 = 62 steps (each write, rename and removal;
+nothing is synced), and five more with device metadata with 12 + 8 + 10 + 11 + 8 = 49 steps. Killed in each step and
+after it: 222 crashes by SIGKILL. After each the plugin starts again six times over copies of what was left: kubelet
+asks to prepare, the same with GPUs that the driver numbered anew meanwhile, those while nobody asks, kubelet asks to
+unprepare, nobody asks (the start and a sweep alone), and nobody asks while the claim is gone. With metadata a seventh
+time: the setting was turned off meanwhile. 124 * 6 + 98 * 7 = 1,430 starts.
 """
 
 from __future__ import annotations
