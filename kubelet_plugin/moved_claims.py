@@ -46,6 +46,7 @@ class MovedClaims:
         self._checkpoints = checkpoints
         self._files = files
         self._pool: NodePool | None = None
+        self._now: tuple[Checkpoint, ...] | None = None  # what was there then, the same object while nothing changed
         self._followed: dict[ClaimUid, tuple[Checkpoint, Followed]] = {}  # by that pool
 
     def follow(self, pool: NodePool) -> Mapping[ClaimUid, DracaenaError]:
@@ -85,6 +86,8 @@ class MovedClaims:
 
     def _look(self, pool: NodePool) -> Sequence[tuple[Checkpoint, Followed]]:
         now, _ = self._checkpoints.load_all()
+        if pool is self._pool and now is self._now:
+            return tuple(self._followed.values())
         known = self._followed if pool is self._pool else {}
         self._followed = {}
         for checkpoint in now:
@@ -93,7 +96,7 @@ class MovedClaims:
             # A checkpoint that nobody wrote since is the same object.
             same = seen is not None and seen[0] is checkpoint
             self._followed[uid] = seen if same and seen is not None else (checkpoint, follow(checkpoint.prepared, pool))
-        self._pool = pool
+        self._pool, self._now = pool, now
         return tuple(self._followed.values())
 
     def _bring(self, checkpoint: Checkpoint, prepared: PreparedClaim, problem: str | None, pool: NodePool) -> None:
