@@ -53,6 +53,8 @@ class MovedClaims:
         """Bring all prepared claims of this boot in line with a pool; return those whose files could not be written."""
         claims = self._look(pool)
         formers = [followed.prepared for _, followed in claims if followed.prepared.former]
+        # A broken checkpoint cannot be followed: containers may have all nodes that its spec names.
+        formers += [self._files.salvage(broken) for broken in self._checkpoints.load_all()[1]]
         failed: dict[ClaimUid, DracaenaError] = {}
         for checkpoint, followed in claims:
             if not checkpoint.in_use or not checkpoint.planned:

@@ -107,7 +107,7 @@ def test_folders_that_cannot_be_written_are_told_on_the_node_at_the_start(world:
         wait_for(lambda: told(world), "an Event on the node")
     finally:
         program.stop()
-    assert told(world) == [f"claims cannot be prepared here: cannot write to {world.folder}/a-file: File exists"]
+    assert told(world) == [f"claims cannot be prepared here: cannot write to {world.folder}/a-file: Not a directory"]
     assert list(jobs.iterdir()) == []
 
 

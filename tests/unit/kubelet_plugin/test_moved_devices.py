@@ -407,6 +407,21 @@ def test_recovery_keeps_the_devices_of_a_claim_whose_config_is_refused_now(tmp_p
     assert nodes(node, "two-uid") == ["/dev/nvidia0", "/dev/nvidia1"]
 
 
+def test_a_claim_that_moved_gets_no_node_of_a_claim_whose_checkpoint_is_broken(tmp_path: Path) -> None:
+    moving = make_claim("moving", (3,))
+    node = node_in(tmp_path, TWO, moving)
+    for claim in (TWO, moving):
+        node.state.prepare(reference_to(claim))
+    (tmp_path / CHECKPOINT).write_bytes(b"x")
+    again = node_in(tmp_path, moving, pool=pool_of(3, 2, 0, 1))  # the claim of the broken one is gone from the API
+    again.state.recover(())
+    assert nodes(again, "two-uid") == ["/dev/nvidia0", "/dev/nvidia1"]
+    assert nodes(again, "moving-uid") is None
+    again.state.unprepare(reference_to(TWO))
+    again.state.follow_devices()
+    assert nodes(again, "moving-uid") == ["/dev/nvidia0"]
+
+
 def test_a_broken_checkpoint_remembers_by_its_spec_which_nodes_containers_have(tmp_path: Path) -> None:
     node = broken_node(tmp_path, pool=pool_of(2, 0, 1))
     assert node.state.recover(node.pods.values())
