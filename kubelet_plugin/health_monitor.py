@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -136,6 +137,8 @@ class HealthMonitor:
         self._on_status = on_status
         self._on_news = on_news
         self._on_troubles = on_troubles
+        self._heard: deque[GpuEvent] = deque()
+        """Filled by the driver's thread, emptied by ours."""
         self._lock = threading.Lock()
         self._given: Machine | None = None
         self._told: tuple[DeviceHealth, ...] = ()
@@ -197,8 +200,8 @@ class HealthMonitor:
             happened = self._note_events()
         except DriverReleasedError as error:
             self._due_s = 0.0  # the first look after it is given back is a whole one
-            self._of_driver = (trouble(error.reason, str(error)),)
-            if before != self._of_node or self._faults is None:
+            told, self._of_driver = self._of_driver, (trouble(error.reason, str(error)),)
+            if before != self._of_node or told != self._of_driver or self._faults is None:
                 self._tell()
             return
         if happened or before != self._of_node or self._clock.monotonic() >= self._due_s:
@@ -217,17 +220,25 @@ class HealthMonitor:
         self._due_s = 0.0
 
     def _note_events(self) -> bool:
+        """Take note of what happened, also of what an earlier look that was given up has brought since."""
+        happened = self._take_heard()
         try:
-            events = self._ask("a look at events", self._source.events, DEADLINE_S)
+            self._ask("a look at events", self._listen, DEADLINE_S)
         except (StoppedError, DriverReleasedError):
             raise
         except DracaenaError as error:
             self._note(str(error))
-            return False
-        assert isinstance(events, tuple)
-        for event in events:
-            self._note_event(event)
-        return bool(events)
+        return self._take_heard() or happened
+
+    def _listen(self) -> None:
+        """Run in the driver's thread. An event is told once: it must not be lost when nobody waits for this look."""
+        self._heard.extend(self._source.events())
+
+    def _take_heard(self) -> bool:
+        happened = bool(self._heard)
+        while self._heard:
+            self._note_event(self._heard.popleft())
+        return happened
 
     def _note_event(self, event: GpuEvent) -> None:
         divided = {device.gpu for device in self._devices if device.gpu_instance is not None}

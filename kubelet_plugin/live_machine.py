@@ -87,6 +87,7 @@ class LiveMachine:
         self._on_change = on_change
         self._on_troubles = on_troubles
         self._driver = DriverThread(clock, source.doing, source.close)
+        self._missing: tuple[Trouble, ...] = ()
         self._lock = threading.Lock()
         self._reading: Reading | None = None
         self._trouble: str | None = "the NVIDIA driver has not been asked yet"
@@ -133,27 +134,35 @@ class LiveMachine:
         pause_s = 0.0
         while self._worker.pause(pause_s):
             try:
-                pause_s = self._take(self._driver.call("a reading", self._source.read_all, READ_DEADLINE_S))
+                pause_s = self.look()
             except StoppedError:
                 return
-            except DriverReleasedError as error:
-                self._fail(str(error), error.reason)
-                pause_s = RELEASED_S
-            except DriverTroubleError as error:
-                pause_s = self._fail(str(error), error.reason)
-            except TopologyError as error:
-                pause_s = self._fail(str(error), Reason.CONTRADICTION)
-            except DracaenaError as error:
-                pause_s = self._fail(str(error))
-            except Exception as error:
-                # The thread's outermost loop: an error of ours must not end the reading for the life of the process.
-                log.exception("reading failed")
-                pause_s = self._fail(f"internal error of the plugin ({type(error).__name__}), see its log")
+
+    def look(self) -> float:
+        """Read once and return how long to wait for the next look. Raises StoppedError."""
+        try:
+            return self._take(self._driver.call("a reading", self._source.read_all, READ_DEADLINE_S))
+        except StoppedError:
+            raise
+        except DriverReleasedError as error:
+            self._fail(str(error), error.reason)
+            return RELEASED_S
+        except DriverTroubleError as error:
+            return self._fail(str(error), error.reason)
+        except TopologyError as error:
+            return self._fail(str(error), Reason.CONTRADICTION)
+        except DracaenaError as error:
+            return self._fail(str(error))
+        except Exception as error:
+            # The thread's outermost loop: an error of ours must not end the reading for the life of the process.
+            log.exception("reading failed")
+            return self._fail(f"internal error of the plugin ({type(error).__name__}), see its log")
 
     def _take(self, reading: Reading) -> float:
         """Keep a reading, unless it knows less than the last one; return how long to wait for the next."""
         before = self._reading  # changed by this thread alone
-        self._on_troubles(reading_troubles(reading, (before or reading).machine))
+        self._missing = reading_troubles(reading, (before or reading).machine)
+        self._on_troubles(self._missing)
         if before is not None and reading.unanswered > before.unanswered:
             first = next(str(left_out) for left_out in reading.left_out if left_out.may_pass)
             return self._note(f"{reading.unanswered} questions to the NVIDIA driver went unanswered (first: {first})")
@@ -174,7 +183,7 @@ class LiveMachine:
         self._on_change(machine)
 
     def _fail(self, why: str, reason: Reason = Reason.READING_FAILED) -> float:
-        self._on_troubles((trouble(reason, why),))
+        self._on_troubles((*self._missing, trouble(reason, why)))  # no reading is no proof that a GPU is there
         return self._note(why)
 
     def _note(self, why: str) -> float:

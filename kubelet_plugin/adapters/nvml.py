@@ -47,8 +47,6 @@ class NvmlReader:
     def __init__(self, library: NvmlLibrary) -> None:
         self._library = library
         self._left_out: dict[LeftOut, None] = {}
-        self.every_gpu_answered = True
-        """Whether the last reading left no GPU out."""
         self.doing = ""
 
     def read(self) -> NodeInventory:
@@ -59,7 +57,6 @@ class NvmlReader:
         of several that cannot be asked is left out, and remembered; NVML stays open, for the events of the others.
         """
         self._left_out = {}
-        self.every_gpu_answered = False
         self.doing = "nvmlInit"
         try:
             self._library.open()
@@ -105,7 +102,6 @@ class NvmlReader:
                 self._left_out[LeftOut(f"GPU {index}", self.doing, reason)] = None
         if refusals and not gpus:
             raise refusals[0]
-        self.every_gpu_answered = not refusals
         return gpus
 
     def _gpu(self, index: int) -> _Gpu:

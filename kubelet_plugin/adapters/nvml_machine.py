@@ -66,13 +66,11 @@ class NvmlMachine:
 
     def read_all(self) -> Reading:
         """Return the machine with what else was read. Raises NvmlError (temporary) or TopologyError."""
-        self._open_anew_if_due()
         try:
             inventory = self._nvml.read()
         finally:
             if not self._listens:
                 self._nvml.close()
-        self._unnamed = not self._nvml.every_gpu_answered
         addresses = [gpu.address for gpu in inventory.gpus if gpu.address is not None]
         devices = (self._sysfs.pci_device(address) for address in addresses)
         inventory = replace(
@@ -112,7 +110,8 @@ class NvmlMachine:
         return poll
 
     def _open_anew_if_due(self) -> None:
-        """Close NVML where it may go on showing what was there when it was opened; what is read next opens it.
+        """Close NVML where it may go on showing what was there when it was opened. Only a poll may: it asks for events
+        as soon as it has opened NVML again, a reading would leave that to the next poll.
 
         That is when the kernel has bound other devices to the driver since, and now and then while a GPU cannot be
         named. What happened until then is kept; for the moment in between no events are heard.

@@ -138,6 +138,8 @@ class FakeNvml:
         self.calls: list[str] = []
         self.wedged: dict[str, threading.Event] = {}
         """Symbol → event that its calls wait for, as a call into a hanging driver does."""
+        self.hanging = 0
+        """Calls that wait so right now."""
         self.health = [FakeHealth() for _ in machine.gpus]
         self.fabric: dict[int, FakeFabric] = {}
         """Ordinal → what nvmlDeviceGetGpuFabricInfo says; those that are not here: as the machine has it."""
@@ -186,7 +188,9 @@ class FakeNvml:
         def call(*arguments: Any) -> Any:
             self.calls.append(symbol)
             if symbol in self.wedged:
+                self.hanging += 1
                 self.wedged[symbol].wait()
+                self.hanging -= 1
             ordinal = _ordinal(arguments[0]) if arguments else None
             if symbol == "nvmlDeviceGetHandleByIndex_v2":
                 ordinal = self._ordinal_of_index(arguments[0].value)

@@ -249,10 +249,9 @@ def test_handles_of_a_reloaded_driver_are_fetched_anew(code: int) -> None:
 def test_a_lost_gpu_does_not_close_the_driver_for_the_others(fake: FakeNvml, reader: NvmlReader) -> None:
     fake.lost.add(1)
     assert [found.index for found in reader.read().gpus] == [0, 2]
-    assert (fake.opened, reader.every_gpu_answered) == (1, False)
+    assert fake.opened == 1
     fake.lost.clear()
     assert [found.index for found in reader.read().gpus] == [0, 1, 2]
-    assert reader.every_gpu_answered
 
 
 def test_a_field_that_is_refused_does_not_close_the_driver(fake: FakeNvml, reader: NvmlReader) -> None:
