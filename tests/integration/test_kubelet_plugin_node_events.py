@@ -116,11 +116,11 @@ def test_after_a_restart_with_a_lost_gpu_the_node_says_which_one(node: NvmlNode)
     address = gpu_address(RECORDED, 3)
     assert f"the GPU at {address} is on the PCI bus" in text(node, "GpuMissing")
     assert f"nvidia-smi -q -i {address}" in text(node, "GpuMissing")
-    status, words = http(node.program, "/readyz")
-    assert (status, words[:42]) == (200, "ok, and an admin should look: GpuMissing: ")
+    node.until(lambda: http(node.program, "/readyz")[0] == 200, "ready")
+    assert http(node.program, "/readyz")[1].startswith("ok, and an admin should look: GpuMissing: the GPU at")
     driver(node).lost.clear()
     node.until(lambda: len(node.devices()) == len(RECORDED.gpus), "all", REREAD_S)
-    assert http(node.program, "/readyz") == (200, "ok\n")
+    node.until(lambda: http(node.program, "/readyz") == (200, "ok\n"), "no word of it any more")
 
 
 def test_a_gpu_that_the_driver_does_not_even_count_is_missing_too(node: NvmlNode) -> None:
