@@ -30,7 +30,7 @@ _NUMBERS = re.compile(r"([0-9]{1,10}):([0-9]{1,10})", re.ASCII)
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _MAJOR = re.compile(r"\s*([0-9]{1,10}) (\S+)", re.ASCII)
 """A line of /proc/devices."""
-_BY_PATH = (("card", "card"), ("renderD", "render"))
+_LINK_WORDS = {"card": "card", "renderD": "render"}
 """How names begin → last word of the link that udev makes."""
 
 
@@ -140,8 +140,10 @@ def _named(wanted: Sequence[WantedNode], root: DevRoot) -> tuple[DeviceNode, ...
 
 def _by_path(root: DevRoot, address: str, name: str) -> str | None:
     """Return the name of udev's link to a node, None where there is none that leads to it."""
-    kind = next((word for begin, word in _BY_PATH if name.startswith(begin)), None)
-    link = f"pci-{address}-{kind}"
+    word = _LINK_WORDS.get(name.rstrip("0123456789"))
+    if word is None:
+        return None
+    link = f"pci-{address}-{word}"
     try:
         target = str(Path(f"{root.seen}/dev/dri/by-path/{link}").readlink())
     except OSError:

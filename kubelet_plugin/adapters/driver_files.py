@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
-from dracaena.kubelet_plugin.adapters.driver_root import LD_SO_CACHE, LIBRARY_FOLDERS, DriverRoot
+from dracaena.kubelet_plugin.adapters.driver_root import LD_SO_CACHE, LIBRARY_FOLDERS, DriverRoot, is_plain_path
 from dracaena.kubelet_plugin.adapters.elf import read_elf
 from dracaena.kubelet_plugin.prepare.driver_files import DriverFile, DriverFiles, plain_name
 
@@ -103,7 +103,7 @@ class Kernel:
         """Return where the kernel looks for firmware, in its order."""
         release, custom = os.uname().release, _text(self._modules / "firmware_class/parameters/path")
         usual = (f"/lib/firmware/updates/{release}", "/lib/firmware/updates", f"/lib/firmware/{release}")
-        return (*((custom,) if custom.startswith("/") else ()), *usual, "/lib/firmware", "/usr/lib/firmware")
+        return (*((custom,) if is_plain_path(custom) else ()), *usual, "/lib/firmware", "/usr/lib/firmware")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +130,7 @@ def driver_state(root: DriverRoot, kernel: Kernel, loaded: str | None) -> Driver
     version, other = library_versions(root, loaded)
     folders = _library_folders(root)
     searched = (
+        *LIBRARY_FOLDERS,
         *folders,
         *_plugin_folders(folders),
         *_x_folders(folders),
@@ -208,17 +209,20 @@ def driver_version(root: DriverRoot) -> str | None:
 
 
 def _library_folders(root: DriverRoot) -> tuple[str, ...]:
-    """Return the usual folders, then those to which the usual links lead: Debian keeps a driver in one of its own.
+    """Return the usual folders that are there, each once, then those to which the usual links lead: Debian keeps a
+    driver in one of its own.
 
     Where the usual folders have no driver, those of the driver's libraries in the loader's cache follow.
     """
-    usual = {str(folder) for path in LIBRARY_FOLDERS if (folder := root.resolve(path)) is not None}
+    resolved = ((root.resolve(path), path) for path in LIBRARY_FOLDERS)
+    usual = {str(folder): path for folder, path in reversed([*resolved]) if folder is not None}
     leading = [str(path.parent) for name in _LEADING_LIBRARIES if (path := root.library(name)) is not None]
     cached: list[str] = []
-    if usual.isdisjoint(leading):
+    if usual.keys().isdisjoint(leading):
         libraries = (each.path for each in root.cached_libraries if _DRIVER_LIBRARY.match(each.name))
         cached = [str(path.parent) for library in libraries if (path := root.resolve(library)) is not None]
-    return tuple(dict.fromkeys((*LIBRARY_FOLDERS, *leading, *cached)))
+    others = [folder for folder in (*leading, *cached) if folder not in usual]
+    return tuple(dict.fromkeys((*(path for path in LIBRARY_FOLDERS if path in usual.values()), *others)))
 
 
 def _plugin_folders(folders: Iterable[str]) -> tuple[str, ...]:

@@ -33,6 +33,11 @@ _MOST_LINKS = 40
 """Symbolic links followed for one path, as the kernel does (MAXSYMLINKS); more is a loop."""
 
 
+def is_plain_path(path: str) -> bool:
+    """Whether a text is an absolute path without detours that can stand in a CDI spec."""
+    return _PLAIN_PATH.fullmatch(path) is not None and os.path.normpath(path) == path
+
+
 class DriverRoot:
     """Looks up paths as a process with this root would see them: an absolute link stays below the root.
 

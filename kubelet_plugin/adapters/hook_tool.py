@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,19 +61,13 @@ def read_hook_tool(found: FoundTool) -> HookTool:
 
 def _look(host: DriverRoot, path: str) -> FoundTool | None:
     real = host.resolve(path)
-    if real is None:
-        return None
-    program = host.on_disk(real)
-    if not program.is_file() or not os.access(program, os.X_OK):
+    facts = host.facts(real) if real is not None else None
+    if real is None or facts is None or not stat.S_ISREG(facts.st_mode) or not facts.st_mode & 0o111:
         return None
     behind = host.resolve(f"{path}{_REAL}")
-    if behind is not None and _is_script(program):
-        program = host.on_disk(behind)
-    try:
-        facts = program.stat()
-    except OSError:
-        return None
-    return FoundTool(path, program, facts.st_mtime_ns, facts.st_size)
+    if behind is not None and _is_script(host.on_disk(real)):
+        real, facts = behind, host.facts(behind) or facts
+    return FoundTool(path, host.on_disk(real), facts.st_mtime_ns, facts.st_size)
 
 
 def _is_script(program: Path) -> bool:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import pynvml
 
-from dracaena.kubelet_plugin.adapters.driver_root import LIBRARY_FOLDERS, DriverRoot
+from dracaena.kubelet_plugin.adapters.driver_root import LD_SO_CACHE, LIBRARY_FOLDERS, DriverRoot
 from dracaena.kubelet_plugin.discovery.inventory import LASTING
 from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError, DriverTroubleError, Reason
 
@@ -65,7 +65,8 @@ def load_library(driver_root: str) -> object:
     path = root.library(LIBRARY)
     if path is None and driver_root != "/":
         raise DriverNotReadyError(
-            f"waiting for the NVIDIA driver: no {LIBRARY} below {driver_root} (searched {', '.join(LIBRARY_FOLDERS)})",
+            f"waiting for the NVIDIA driver: no {LIBRARY} below {driver_root} (searched {', '.join(LIBRARY_FOLDERS)}, "
+            f"{LD_SO_CACHE})",
             reason=Reason.LIBRARY_MISSING,
         )
     try:
