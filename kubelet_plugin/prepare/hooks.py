@@ -2,7 +2,7 @@
 
 The tool is nvidia-cdi-hook of the NVIDIA container toolkit, or `nvidia-ctk hook` of older ones. Container runtimes run
 it on the host, so it is looked for there, wherever the driver is. A version knows some commands and not others, and
-one before 1.17 fails the container of which it is asked an unknown one: only what it knows is asked.
+not all pass over an unknown one (1.17.4 fails, and with it the container): only what it knows is asked.
 """
 
 from __future__ import annotations
