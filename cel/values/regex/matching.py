@@ -54,8 +54,8 @@ def find_all(text: str, pattern: str, limit: int = -1) -> tuple[str, ...]:
                 if len(found) == limit:
                     break
             previous_end = end
-    except engine.TooLargeError:
-        raise CostLimitError(_TOO_LARGE) from None
+    except ValueError as error:
+        raise _as_cel(error) from None
     return tuple(found)
 
 
@@ -92,8 +92,15 @@ def _work(text: str, pattern: str, *, searches: int) -> int:
 def _first(text: str, pattern: str) -> str | None:
     try:
         return engine.search(_readable(pattern), text)
-    except engine.TooLargeError:
-        raise CostLimitError(_TOO_LARGE) from None
+    except ValueError as error:
+        raise _as_cel(error) from None
+
+
+def _as_cel(error: ValueError) -> Exception:
+    """What ends the evaluation: the limit, or an error where RE2 refuses what Go takes, of which none is known."""
+    if isinstance(error, engine.TooLargeError):
+        return CostLimitError(_TOO_LARGE)
+    return EvaluationError(f"error parsing regexp: {error}")
 
 
 def _readable(pattern: str) -> Pattern:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dracaena.cel.errors import CostLimitError, EvaluationError
 from dracaena.cel.values.regex import engine, matching
+from dracaena.cel.values.regex.pattern import Pattern
 
 
 @pytest.mark.parametrize(
@@ -165,6 +166,13 @@ def test_a_pattern_that_is_refused_is_an_error_of_the_evaluation() -> None:
             ask("a", "(")
     with pytest.raises(EvaluationError):
         matching.check("(")
+
+
+def test_what_only_re2_would_refuse_is_an_error_of_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matching, "read", lambda pattern: Pattern(pattern, 1))
+    for ask in (matching.search, matching.find, matching.find_all):
+        with pytest.raises(EvaluationError, match="error parsing regexp: missing"):
+            ask("a", "(")
 
 
 def test_nothing_is_written_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
