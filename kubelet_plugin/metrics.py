@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sized
+
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 CALL_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 45.0)
@@ -85,6 +87,12 @@ class PluginMetrics:
         self.publish_errors = Counter(
             "dracaena_plugin_publish_errors_total", "Failed tries to publish the ResourceSlices", registry=registry
         )
+        self.unreadable_objects = Gauge(
+            "dracaena_plugin_unreadable_objects",
+            "Objects of a resource that cannot be read, or whose last change was not taken in; the log names them",
+            ["resource"],
+            registry=registry,
+        )
         self.taint_refused = Gauge(
             "dracaena_plugin_taint_refused",
             "1 while the API server drops device taints, so that this node withholds the devices that need one",
@@ -125,3 +133,7 @@ class PluginMetrics:
             ["section", "known"],
             registry=registry,
         )
+
+    def watch_troubles(self, resource: str, troubles: Callable[[], Sized]) -> None:
+        """Let the gauge of unreadable objects ask a cache."""
+        self.unreadable_objects.labels(resource).set_function(lambda: len(troubles()))

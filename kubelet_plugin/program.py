@@ -50,6 +50,7 @@ from dracaena.kubelet_plugin.driver import ClaimDriver
 from dracaena.kubelet_plugin.driver_installation import DriverInstallation, DriverPlaces
 from dracaena.kubelet_plugin.driver_release import DriverRelease
 from dracaena.kubelet_plugin.health_monitor import Ask, DeviceHealth, HealthMonitor, HealthSource, Status
+from dracaena.kubelet_plugin.kept_pods import kept_pod
 from dracaena.kubelet_plugin.left_overs import remove_left_overs
 from dracaena.kubelet_plugin.live_machine import LiveMachine, ReadingSource
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
@@ -442,7 +443,9 @@ class Program:
             clock=clock,
             field_selector=f"spec.nodeName={settings.node_name}",
             on_change=self._pod_changed,
+            transform=kept_pod(driver),
         )
+        self._metrics.watch_troubles(self._pods.resource, self._pods.troubles)
         statuses = DeviceStatuses(driver=driver, claims=KubeClaims(client), writer=KubeClaims(client))
         self._assignments = Assignments(
             driver=driver,
@@ -526,6 +529,7 @@ class Program:
             field_selector=access.field_selector,
             on_change=self._slice_changed,
         )
+        self._metrics.watch_troubles(self._slices.resource, self._slices.troubles)
         self._events = EventRecorder(client, "dracaena-kubelet-plugin", clock)
         self._publisher = Publisher(
             pool=PoolIdentity(settings.driver_name, PoolName(settings.node_name), node_name),

@@ -1,0 +1,33 @@
+"""What is kept of the pods of this node: anybody may write labels and annotations of 256 KiB, and few are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from dracaena.api.names import devices_annotation, uuids_annotation
+from dracaena.api.objects import ObjectMeta, Pod
+
+
+def kept_pod(driver: str) -> Callable[[Pod], Pod]:
+    """Return what makes the kept part of a pod: who it is, its claims, containers and phase, and our annotations."""
+    ours = (devices_annotation(driver), uuids_annotation(driver))
+    replace = msgspec.structs.replace
+
+    def keep(pod: Pod) -> Pod:
+        meta = pod.metadata
+        annotations = {name: meta.annotations[name] for name in ours if name in meta.annotations}
+        kept = ObjectMeta(
+            name=meta.name,
+            namespace=meta.namespace,
+            uid=meta.uid,
+            resource_version=meta.resource_version,
+            deletion_timestamp=meta.deletion_timestamp,
+            annotations=annotations,
+        )
+        spec = replace(pod.spec, affinity={}, node_selector={}, tolerations=[], scheduling_gates=[])
+        status = replace(pod.status, conditions=[], container_statuses=[], init_container_statuses=[])
+        return Pod(metadata=kept, spec=spec, status=status)
+
+    return keep
