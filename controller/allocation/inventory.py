@@ -34,6 +34,7 @@ from dracaena.controller.allocation.pool import (
     read_pool,
     several_pools,
 )
+from dracaena.controller.allocation.read_pools import ReadPools
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.structured.books import Books, Holding
 from dracaena.controller.allocation.structured.pools import JointSlices, SliceIndex, SliceSource
@@ -94,6 +95,7 @@ class Inventory:
         self._rules: dict[str, DeviceTaintRule] = {}
         self._foreign: dict[str, ResourceSlice] = {}
         self._foreign_index: SliceIndex | None = None
+        self._read_pools = ReadPools()
 
     # Asking
 
@@ -146,9 +148,10 @@ class Inventory:
             yield from (traits.device for traits in kind.traits if traits is not None)
         for node in sorted(self._mixed):
             pool = self.pool(node)
-            for item in self._slices[pool.pool].values() if pool is not None else ():
-                devices = {device.id.device: device for device in read_slice(item).devices}
-                yield from (devices[name] for name in pool.others if name in devices) if pool is not None else ()
+            if pool is not None:
+                others = frozenset(pool.others)
+                for item in self._own(pool.pool).on_node(node):
+                    yield from (device for device in item.devices if device.id.device in others)
 
     def reach(self, node: str) -> tuple[SliceSource, Books]:
         """Return what a node can reach and who holds it, as the rules of structured read it.
@@ -156,12 +159,10 @@ class Inventory:
         Our own taint is left out: it keeps others from our devices. Cost: O(devices that the node can reach).
         """
         pool = self.pool(node)
-        own = (
-            () if pool is None else tuple(read_slice(self._without_our_taint(item)) for item in self._pages(pool.pool))
-        )
+        own = SliceIndex(()) if pool is None else self._own(pool.pool)
         if self._foreign_index is None:
             self._foreign_index = SliceIndex(read_slice(item) for item in self._foreign.values())
-        source = JointSlices(SliceIndex(own), self._foreign_index)
+        source = JointSlices(own, self._foreign_index)
         ids = {one.pool for one in (*source.on_node(node), *source.of_no_node())}
         return source, Books(holding for pool_id in sorted(ids) for holding in self.holdings.in_pool(pool_id))
 
@@ -323,6 +324,11 @@ class Inventory:
     def _pages(self, pool: str) -> Iterator[ResourceSlice]:
         return map(self._tainted, self._slices[pool].values())
 
+    def _own(self, pool: str) -> SliceIndex:
+        return self._read_pools.get(
+            pool, lambda: tuple(read_slice(self._without_our_taint(item)) for item in self._pages(pool))
+        )
+
     def _without_our_taint(self, item: ResourceSlice) -> ResourceSlice:
         key = taint_key(self.driver)
         devices = [
@@ -333,6 +339,7 @@ class Inventory:
 
     def _read_again(self, name: str) -> PoolChange:
         before = self._readings.pop(name, _NO_POOL)
+        self._read_pools.forget(name)
         after = _NO_POOL
         if self._slices.get(name):
             after = self._readings[name] = self._shared(read_pool(self.driver, self._pages(name)))
