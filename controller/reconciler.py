@@ -272,8 +272,9 @@ class Reconciler:
         decision = self._cluster.decide(pod, claims, now_s=began_s, deadline=deadline)
         took_s = self._clock.monotonic() - began_s
         overdue = isinstance(decision, Refused) and decision.kind is RefusalKind.TOO_LONG
+        goes_on = isinstance(decision, Refused) and decision.goes_on
         result = "too-long" if overdue else _RESULTS[type(decision)]
-        rest_s = self._slow.decided(pod.key, deadline.used_s, overdue=overdue)
+        rest_s = self._slow.decided(pod.key, deadline.used_s, overdue=overdue, goes_on=goes_on)
         if rest_s:
             self._queue.rest(pod.key, rest_s)
         if is_behind_others:

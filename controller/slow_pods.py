@@ -28,7 +28,7 @@ REFILL: Final = ALLOWANCE_S / 60
 
 FIRST_REST_S: Final = 0.2
 LONGEST_REST_S: Final = 30.0
-"""How long a pod rests after its decision was overdue; doubled each time."""
+"""How long a pod rests after its decision was overdue; doubled each time that all nodes were asked in vain."""
 
 IDLE: Final = 3
 """After a decision for a pod that comes behind others, nobody is decided for behind others for so many times as long:
@@ -47,7 +47,8 @@ class SlowPods:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._overruns: dict[str, int] = {}
+        self._overruns: dict[str, int] = {}  # decisions that were overdue
+        self._rounds: dict[str, int] = {}  # those of them after which the next one begins anew
         self._accounts: dict[str, _Account] = {}
 
     def deadline(self, key: str) -> Deadline:
@@ -56,21 +57,32 @@ class SlowPods:
             tries = self._overruns.get(key, 0)
         return Deadline(self._clock, min(DECISION_S * 2 ** min(tries, 10), LONGEST_DECISION_S))
 
-    def decided(self, key: str, used_s: float, *, overdue: bool) -> float:
-        """Note how long a decision took; return how long the pod has to rest."""
+    def decided(self, key: str, used_s: float, *, overdue: bool, goes_on: bool = False) -> float:
+        """Note how long a decision took; return how long the pod has to rest.
+
+        A pod whose next try `goes_on` where this one stopped rests shortly: on a large cluster it takes several to come
+        to an end, and each is behind all others anyway.
+        """
         with self._lock:
             if used_s > SLOW_S:
                 self._charge(_namespace(key), used_s)
             if not overdue:
-                self._overruns.pop(key, None)
+                self._forget(key)
                 return 0.0
-            tries = self._overruns[key] = self._overruns.get(key, 0) + 1
-            return min(FIRST_REST_S * 2.0 ** min(tries - 1, 20), LONGEST_REST_S)
+            self._overruns[key] = self._overruns.get(key, 0) + 1
+            if goes_on:
+                return FIRST_REST_S
+            rounds = self._rounds[key] = self._rounds.get(key, 0) + 1
+            return min(FIRST_REST_S * 2.0 ** min(rounds - 1, 20), LONGEST_REST_S)
 
     def forget(self, key: str) -> None:
         """The pod is gone, or wants no devices."""
         with self._lock:
-            self._overruns.pop(key, None)
+            self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        self._overruns.pop(key, None)
+        self._rounds.pop(key, None)
 
     def behind_others(self, key: str) -> str | None:
         """Return the namespace of a pod that comes behind all others, where namespaces take turns; None for the rest.

@@ -17,7 +17,7 @@ from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.allocation.answers import Answers, QuestionAnswers
 from dracaena.controller.allocation.choices import Choice, Engine
 from dracaena.controller.allocation.demands import RefusalKind, Refused
-from dracaena.controller.allocation.effort import Effort, OverdueError, never
+from dracaena.controller.allocation.effort import Effort, OverdueError, Work, never
 from dracaena.controller.allocation.explanation import Unsatisfied, unsatisfied
 from dracaena.controller.allocation.identities import IdentityMasks
 from dracaena.controller.allocation.inventory import Inventory
@@ -126,11 +126,15 @@ class Allocator:
         pod that is heavy with good reason comes to its end in several tries.
         """
         self.effort.begin(is_over)
+        name = pod.metadata.uid or pod.key
         try:
-            decision = self._allocate(inventory, pod, claims, barred, self._rounds.of(pod.metadata.uid or pod.key))
+            decision = self._allocate(inventory, pod, claims, barred, self._rounds.of(name))
         except OverdueError:
-            return too_long(inventory, pod, claims, *self.effort.heaviest())
-        self._rounds.forget(pod.metadata.uid or pod.key)
+            work, what = self.effort.heaviest()
+            # A large cluster is nobody's fault; a selector that takes this long is its author's.
+            goes_on = work is Work.DEVICES and self._rounds.is_under_way(name)
+            return too_long(inventory, pod, claims, work, what, goes_on=goes_on)
+        self._rounds.forget(name)
         return decision
 
     def _allocate(
@@ -192,7 +196,7 @@ class Allocator:
         try:
             return self._explain(inventory, pod, claims, barred)
         except OverdueError:
-            return too_long(inventory, pod, claims, *self.effort.heaviest())
+            return too_long(inventory, pod, claims, *self.effort.heaviest(), goes_on=False)
 
     def _explain(
         self, inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], barred: Mapping[str, str]

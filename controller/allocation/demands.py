@@ -43,6 +43,8 @@ class Refused:
     text: str
     concerns_us: bool
     """Whether the pod's user expects our driver, and so is told."""
+    goes_on: bool = False
+    """Of the kind TOO_LONG: whether the next try begins with nodes that no earlier one has asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,14 @@ MAX_SHOWN: Final = 100
 """Characters of a selector that are shown: a reason stands in an Event of 1 KiB."""
 
 
-def too_long(inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], work: Work, name: str) -> Refused:
+def too_long(
+    inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], work: Work, name: str, *, goes_on: bool
+) -> Refused:
     """Return the answer to a pod whose decision was stopped, most of whose steps went into this work."""
     waiting = [claim for claim in claims if claim.status.allocation is None]
     what = _what(inventory, pod, waiting, work, name)
     text = f"no decision within the time that one pod may take; it is tried again behind others. Most went into {what}"
-    return Refused(RefusalKind.TOO_LONG, text, concerns_us(inventory.driver, inventory.classes, waiting))
+    return Refused(RefusalKind.TOO_LONG, text, concerns_us(inventory.driver, inventory.classes, waiting), goes_on)
 
 
 def _what(inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], work: Work, name: str) -> str:

@@ -32,6 +32,10 @@ class Rounds:
     def _count(self) -> int:
         return sum(len(names) for ways in self._asked.values() for names in ways.values())
 
+    def is_under_way(self, pod: str) -> bool:
+        """Whether some nodes were asked in vain, and others have yet to be asked."""
+        return any(self._asked.get(pod, {}).values())
+
     def forget(self, pod: str) -> None:
         """The pod's decision came to its end."""
         self._asked.pop(pod, None)
