@@ -49,13 +49,10 @@ HEAD_TIMEOUT_S = 5.0
 """From the connection to the end of the head, TLS handshake included: kubelet and scrapers need milliseconds."""
 
 ANSWER_TIMEOUT_S = 10.0
-"""From the head to the last byte that the client takes: Prometheus' own default for a scrape."""
-
-DRAIN_TIMEOUT_S = 1.0
-"""Wait for the client to close after the answer: closing over unread bytes would reset it, the answer with it."""
+"""From the head until the client has taken all and closes: Prometheus' own default for a scrape."""
 
 _DRAIN_BYTES = 1 << 18
-"""Bytes passed over in that time."""
+"""Bytes passed over after the answer: closing over unread ones would reset it, and what is on its way with it."""
 
 _ACCEPTS_A_TURN = 32
 """Connections taken before others have their turn again: a quarter of all places, so that a request on its way when
@@ -393,7 +390,6 @@ class HttpServer:
                 connection.socket.unwrap()
         connection.socket.shutdown(socket.SHUT_WR)
         connection.state = _State.DRAINING
-        connection.deadline_s = self._clock.monotonic() + DRAIN_TIMEOUT_S
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -169,9 +169,11 @@ def _context(tls: Mapping[str, Any], auth: str, sources: Sources, where: str) ->
         context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
     suites = _texts(tls.get("cipher_suites"), f"{where}.cipher_suites")
     if suites:
-        context.set_ciphers(
-            ":".join(_SUITES[_one_of(name, tuple(_SUITES), f"{where}.cipher_suites")] for name in suites)
-        )
+        known = [_SUITES[_one_of(name, tuple(_SUITES), f"{where}.cipher_suites")] for name in suites]
+        try:
+            context.set_ciphers(":".join(known))
+        except ssl.SSLError as error:
+            raise BadInputError(f"{where}.cipher_suites: OpenSSL has none of these here: {error}") from error
     try:
         with _as_file(contents["cert"]) as cert, _as_file(contents["key"]) as key:
             context.load_cert_chain(cert, key, password=b"")  # a password is never asked for on the terminal
@@ -181,8 +183,9 @@ def _context(tls: Mapping[str, Any], auth: str, sources: Sources, where: str) ->
         ) from error
     if "client_ca" in contents:
         try:
-            context.load_verify_locations(cadata=contents["client_ca"].decode("ascii"))
-        except (ssl.SSLError, ValueError) as error:
+            with _as_file(contents["client_ca"]) as authorities:
+                context.load_verify_locations(authorities)
+        except (ssl.SSLError, OSError) as error:
             raise BadInputError(f"{where}: client_ca is no certificate: {error}") from error
         # Optional for the handshake: who asks for a health page shows none. dracaena.process.http refuses the others.
         context.verify_mode = ssl.CERT_OPTIONAL

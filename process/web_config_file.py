@@ -45,9 +45,12 @@ class WebConfigFile:
                 self._config, self._sources = decode_web_config(path, sources), sources
                 log.info("web-config file was read again", file=str(path))
             self._trouble = ""
-        except BadInputError as error:
-            # What held before holds on: to drop TLS or the passwords would open the pages, to stop serving would have
-            # kubelet end the program.
+        except Exception as error:
+            # Whatever it raises: this runs in the thread that serves. What held before holds on: to drop TLS or the
+            # passwords would open the pages, to stop serving would have kubelet end the program.
             if str(error) != self._trouble:
                 self._trouble = str(error)
-                log.error("web-config file cannot be used, the one before holds on", error=self._trouble)
+                known = isinstance(error, BadInputError)
+                log.error(
+                    "web-config file cannot be used, the one before holds on", error=self._trouble, exc_info=not known
+                )

@@ -12,7 +12,7 @@ from typing import Any
 
 from e2e.api import JSON, MERGE_PATCH, TIMEOUT_S, Answer
 from e2e.control_plane import ADMIN, ControlPlane
-from e2e.install.chart_cluster import NAMESPACE, RELEASE, ChartCluster
+from e2e.install.chart_cluster import NAMESPACE, RELEASE, TRYING, ChartCluster
 
 NODE_NAME_KEY = "authentication.kubernetes.io/node-name"
 """What kube-apiserver puts into the extra of a user whose token is bound to a pod on a node."""
@@ -44,7 +44,7 @@ class As:
                 return Answer(error.code, error.read().decode())
 
     def _headers(self) -> Mapping[str, str]:
-        headers = {"Authorization": f"Bearer {self.token}", "Impersonate-User": self.user}
+        headers = {"Authorization": f"Bearer {self.token}", "Impersonate-User": self.user, "User-Agent": TRYING}
         if self.node:
             headers[f"Impersonate-Extra-{NODE_NAME_KEY.replace('/', '%2F')}"] = self.node
         return headers

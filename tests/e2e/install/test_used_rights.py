@@ -79,10 +79,10 @@ def test_rights_granted_are_those_used(
         pytest.skip("the audit log is whole only when all tests of the chart run")
     events = list(chart.audited())
     allowed, seen = granted(chart), Counter(right for event in events for right in used(event))
-    lines = [f"\n{'program':<15}{'API group':<22}{'resource':<25}{'verb':<23}granted {'used':>7}"]
+    lines = [f"\n{'program':<15}{'API group':<22}{'resource':<25}{'verb':<37}granted {'used':>7}"]
     for right in sorted(allowed | seen.keys()):
         given = "yes" if right in allowed else "NO"
-        lines.append(f"{right.part:<15}{right.group:<22}{right.resource:<25}{right.verb:<23}{given:<8}{seen[right]:>7}")
+        lines.append(f"{right.part:<15}{right.group:<22}{right.resource:<25}{right.verb:<37}{given:<8}{seen[right]:>7}")
     with capsys.disabled():
         sys.stdout.write("\n".join(lines) + "\n")
     refused = {

@@ -22,7 +22,6 @@ from dracaena.process.http import _FORMS, HttpEndpoint
 from dracaena.process.http_message import Answer, Request, text_answer
 from dracaena.process.http_server import (
     ANSWER_TIMEOUT_S,
-    DRAIN_TIMEOUT_S,
     HEAD_BYTES,
     HEAD_TIMEOUT_S,
     MOST_CONNECTIONS,
@@ -162,11 +161,26 @@ def test_large_page_arrives_whole() -> None:
         assert text.count("\nseries{") == 2_000
 
 
+def test_large_page_arrives_whole_at_a_slow_client_that_sends_more_than_a_request(clock: FakeClock) -> None:
+    """What it sends is not read while the answer is on its way: closing over it would cut the answer off."""
+    with serving(registry=many_series(), clock=clock) as endpoint, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(10)
+        client.connect(("127.0.0.1", endpoint.port))
+        client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        found = client.recv(9)
+        client.sendall(b"more")
+        while data := client.recv(1 << 14):
+            found += data
+        head, _, body = found.partition(b"\r\n\r\n")
+        assert f"\r\nContent-Length: {len(body)}\r\n" in head.decode()
+
+
 def test_client_that_does_not_close_is_let_go(clock: FakeClock) -> None:
     with serving(clock=clock) as endpoint, connect(endpoint.port) as client:
         client.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
         until(lambda: b"ok\n" in client.recv(1 << 16, socket.MSG_PEEK))
-        clock.advance(DRAIN_TIMEOUT_S)
+        clock.advance(ANSWER_TIMEOUT_S)
         until(lambda: connections(endpoint) == 0)
 
 
@@ -443,6 +457,24 @@ def web_config(tmp_path: Path) -> str:
         "basic_auth_users: {a: $2b$04$WFsEcaXu7lUfW2iRjFFB2uQWLmLhlaJSJ4h0s4pqDC9aHTtU8xHN6}\n"
     )
     return str(path)
+
+
+def test_large_page_arrives_whole_over_tls_at_a_slow_client(tmp_path: Path) -> None:
+    write_server(tmp_path)
+    (tmp_path / "web-config.yml").write_text("tls_server_config: {cert_file: tls.crt, key_file: tls.key}\n")
+    config = str(tmp_path / "web-config.yml")
+    with serving(web_config_file=config, registry=many_series()) as endpoint, socket.socket() as plain:
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        plain.settimeout(10)
+        plain.connect(("127.0.0.1", endpoint.port))
+        with client_context().wrap_socket(plain, server_hostname="127.0.0.1") as client:
+            client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            found = b""
+            while data := client.recv(1 << 14):
+                found += data
+        head, _, body = found.partition(b"\r\n\r\n")
+        assert f"\r\nContent-Length: {len(body)}\r\n" in head.decode()
+        assert len(body) > 2_000_000
 
 
 @pytest.mark.parametrize("seed", range(3))

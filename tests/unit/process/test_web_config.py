@@ -14,6 +14,7 @@ import bcrypt
 import pytest
 import structlog
 import yaml
+from cryptography.hazmat.primitives import serialization
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.errors import BadInputError
@@ -272,6 +273,39 @@ def test_message_about_a_broken_file_quotes_no_secret(folder: Path) -> None:
     with pytest.raises(BadInputError) as raised, serving(folder, f"basic_auth_users:\n  a: {HASH}\n b: x\n"):
         pass
     assert HASH not in str(raised.value)
+
+
+def test_key_with_a_password_is_refused_and_nobody_is_asked_for_one(folder: Path) -> None:
+    key = serialization.load_pem_private_key((folder / "tls.key").read_bytes(), password=None)
+    sealed = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+    (folder / "tls.key").write_bytes(sealed)
+    with pytest.raises(BadInputError, match="its key without password"), serving(folder, {"tls_server_config": TLS}):
+        pass
+
+
+def test_authorities_may_have_comments_in_any_language(folder: Path) -> None:
+    (folder / "ca.crt").write_bytes("# Autorité\n".encode() + (folder / "ca.crt").read_bytes())
+    with serving(folder, {"tls_server_config": MUTUAL}) as endpoint:
+        assert get(endpoint.port, "/metrics", tls=client_context(shows="prometheus"))[0] == 200
+
+
+def test_whatever_goes_wrong_with_a_changed_file_leaves_what_held(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_path: Path) -> None:
+        raise RuntimeError("a fault of ours")
+
+    clock = FakeClock()
+    with structlog.testing.capture_logs() as logs, serving(folder, {"tls_server_config": TLS}, clock=clock) as endpoint:
+        monkeypatch.setattr("dracaena.process.web_config_file.read_sources", broken)
+        for _ in range(2):
+            clock.advance(1.0)
+            assert get(endpoint.port, "/metrics", tls=client_context())[0] == 200
+    assert [line["error"] for line in logs if line["log_level"] == "error"] == ["a fault of ours"]
 
 
 def test_file_that_is_not_there_is_refused_by_name(folder: Path) -> None:
