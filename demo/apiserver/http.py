@@ -83,6 +83,9 @@ class Handler(BaseHTTPRequestHandler):
             return Answer(404, b"404 page not found\n", "text/plain; charset=utf-8")
         except (ConnectionError, TimeoutError):
             raise
+        except (RecursionError, UnicodeEncodeError) as error:
+            # kube-apiserver reads 10,000 levels and half surrogate pairs anywhere; Python's json does not.
+            return _refusal(bad_request(f"this is beyond what the embedded API server can read: {error}"))
         except Exception as error:  # noqa: BLE001 - the top of a request: a defect is answered, and shown on stderr
             self.server.handle_error(self.request, self.client_address)
             return _refusal(ApiError(500, "InternalError", f"defect of the embedded API server: {error!r}"))
