@@ -26,6 +26,7 @@ class Request:
     method: str
     path: str
     document: Any = None
+    """What is sent as JSON; bytes are sent as they are."""
     content_type: str = "application/json"
 
 
@@ -40,7 +41,9 @@ class Connection:
 
     def send(self, request: Request) -> tuple[int, bytes]:
         """Send and return status and body. Raises OSError or HTTPException; the next one connects anew."""
-        body = None if request.document is None else json.dumps(request.document, separators=(",", ":")).encode()
+        body = request.document
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body, separators=(",", ":")).encode()
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": request.content_type}
         try:
             self._http.request(request.method, request.path, body, headers)
