@@ -24,6 +24,7 @@ SECTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "decision": "bench.decision",
         "cel": "bench.cel_selectors",
         "semantics": "bench.semantics",
+        "hostile": "bench.hostile",
     }
 )
 """Module of each section, in the order in which they run."""

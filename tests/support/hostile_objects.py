@@ -30,6 +30,7 @@ CONFIGS_MAX: Final = 32
 REQUESTS_MAX: Final = 32
 ALTERNATIVES_MAX: Final = 8
 SELECTORS_MAX: Final = 32
+TOLERATIONS_MAX: Final = 16
 DEVICES_MAX: Final = 128
 DEVICES_WITH_TAINTS_MAX: Final = 64
 """Of a slice in which any device has taints or counters (ResourceSliceMaxDevicesWithTaintsOrConsumesCounters)."""
@@ -167,6 +168,27 @@ def wide_claim(number: int, *, selectors_each: int = 8) -> HostileObject:
     return claim_object("wide requests", f"wide-{number}", {"requests": requests})
 
 
+def short_claim(number: int) -> HostileObject:
+    """As many parts as a claim may have, each so short that whatever is kept beside its text outweighs it."""
+    requests = [
+        {
+            "name": f"r{place}",
+            "firstAvailable": [
+                {
+                    "name": f"a{other}",
+                    "deviceClassName": DRIVER,
+                    "count": 9 + number + other,
+                    **selectors(*["true"] * SELECTORS_MAX),
+                    "tolerations": [{"operator": "Exists"}] * TOLERATIONS_MAX,
+                }
+                for other in range(ALTERNATIVES_MAX)
+            ],
+        }
+        for place in range(REQUESTS_MAX)
+    ]
+    return claim_object("short parts", f"short-{number}", {"requests": requests})
+
+
 def plain_selector(*numbers: int) -> str:
     """An honest selector that no other claim has."""
     tail = " && ".join(f"{number} >= 0" for number in numbers)
@@ -273,6 +295,7 @@ WORST: Final[Mapping[str, Callable[[int], HostileObject]]] = MappingProxyType(
         "deep parameters, another's driver": lambda number: deep_claim(number, driver=OTHER_DRIVER),
         "fat configs": fat_claim,
         "wide requests": wide_claim,
+        "short parts": short_claim,
         "patterns": regex_claim,
         "built patterns": built_pattern_claim,
         "a pattern for each device": pattern_of_device_claim,
