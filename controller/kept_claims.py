@@ -1,7 +1,8 @@
 """What is kept of claims, and what stands in for one that cannot be read.
 
 A claim may have 32 configs of 10 KiB for drivers that are not ours. None of them is kept: who writes an allocation,
-which repeats them, has the claim before it as the server answers.
+which repeats them, has the claim before it as the server answers. And it may have 8,192 selectors of four letters: long
+lists of requests and constraints are kept as text (api.packed).
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from dracaena.api.objects import (
     Wire,
 )
 from dracaena.api.opaque import left_out
+from dracaena.api.packed import packed
 
 _NO_LABELS: Final[dict[str, str]] = {}
 
 
 def kept_claim(driver: str) -> Callable[[ResourceClaim], ResourceClaim]:
     """Return what makes the kept part of a claim: no parameters for other drivers, no configs of an allocation (nobody
-    reads them again), no status of devices, and of labels, annotations and owners what is read here.
+    reads them again), no status of devices, and of labels, annotations and owners what is read here. Long lists in its
+    spec are packed.
     """
     annotations = (decision_annotation(driver), EXTENDED_RESOURCE_ANNOTATION)
 
@@ -44,17 +47,19 @@ def kept_claim(driver: str) -> Callable[[ResourceClaim], ResourceClaim]:
         if allocation is not None and allocation.devices.config:
             allocation = replace(allocation, devices=replace(allocation.devices, config=[]))
         status = replace(status, allocation=allocation, devices=[])
-        return replace(claim, metadata=meta, spec=_without_others(claim.spec, driver), status=status)
+        return replace(claim, metadata=meta, spec=_kept_spec(claim.spec, driver), status=status)
 
     return keep
 
 
-def _without_others(spec: dict[str, Any], driver: str) -> dict[str, Any]:
+def _kept_spec(spec: dict[str, Any], driver: str) -> dict[str, Any]:
     devices = spec.get("devices")
-    if not isinstance(devices, dict) or not isinstance(configs := devices.get("config"), list):
+    if not isinstance(devices, dict):
         return spec
-    kept = [_kept_config(config, index, driver) for index, config in enumerate(configs)]
-    return {**spec, "devices": {**devices, "config": kept}}
+    kept = {name: packed(devices[name]) for name in ("requests", "constraints") if name in devices}
+    if isinstance(configs := devices.get("config"), list):
+        kept["config"] = [_kept_config(config, index, driver) for index, config in enumerate(configs)]
+    return {**spec, "devices": {**devices, **kept}}
 
 
 def _kept_config(config: Any, index: int, driver: str) -> Any:

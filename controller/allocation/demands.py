@@ -14,6 +14,7 @@ from typing import Any
 
 from dracaena.api.config.v1alpha1 import ConfigError, TopologyPolicy, decode_config, merged
 from dracaena.api.objects import DeviceClass, ResourceClaim, Toleration
+from dracaena.api.packed import unpacked
 from dracaena.controller.allocation.effort import CLAIM_STEPS, Effort, Work
 from dracaena.controller.allocation.structured import claims as structured
 from dracaena.controller.allocation.structured.claims import MAX_DEVICES, Claim, Config, Request, read_claim, read_class
@@ -283,5 +284,5 @@ def _inside(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _items(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    value = document.get(key)
+    value = unpacked(document.get(key))
     return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []

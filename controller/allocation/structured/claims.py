@@ -11,6 +11,7 @@ import msgspec
 from dracaena.api import objects
 from dracaena.api.go_json import encode_as_go
 from dracaena.api.objects import Toleration
+from dracaena.api.packed import unpacked
 from dracaena.api.quantity import Quantity, parse_quantity
 from dracaena.controller.allocation.structured.documents import (
     Unsupported,
@@ -135,10 +136,12 @@ def _claim(claim: objects.ResourceClaim) -> Claim:
     return Claim(
         key=claim.key,
         uid=claim.metadata.uid,
-        requests=_requests(devices.get("requests"), "spec.devices.requests"),
+        requests=_requests(unpacked(devices.get("requests")), "spec.devices.requests"),
         constraints=tuple(
             _constraint(entry, f"spec.devices.constraints[{index}]")
-            for index, entry in enumerate(a_list(devices.get("constraints"), "spec.devices.constraints", _MAX_ENTRIES))
+            for index, entry in enumerate(
+                a_list(unpacked(devices.get("constraints")), "spec.devices.constraints", _MAX_ENTRIES)
+            )
         ),
         configs=tuple(
             _config(entry, f"spec.devices.config[{index}]", ("requests", "opaque"))
