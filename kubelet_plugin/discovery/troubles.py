@@ -43,7 +43,8 @@ MENDING = {
     "(release the driver first) or a restart of the node",
     Reason.DEVICE_SKIPPED: "on the node: `ls -l /dev/nvidia*`, `nvidia-modprobe -c 0 -u`",
     Reason.FABRIC: "on the node: `systemctl status nvidia-fabricmanager`, `nvidia-smi -q | grep -A 4 Fabric`",
-    Reason.HOOK_TOOL_MISSING: "install the NVIDIA container toolkit on the host, or set hook-tool to its path",
+    Reason.HOOK_TOOL_MISSING: "install the NVIDIA container toolkit on the host, or name its path in hook-tool; on the "
+    "node: `command -v nvidia-cdi-hook nvidia-ctk`",
 }
 """What to do; {subject} stands for what the trouble is about."""
 

@@ -224,12 +224,12 @@ def test_an_open_watch_that_says_nothing_is_well_for_ninety_seconds_and_a_bookma
 def test_a_list_that_cannot_be_taken_in_leaves_the_cache_unready_with_the_fault(tmp_path: Path) -> None:
     clock = FakeClock()
 
-    def fail(_old: Pod | None, _new: Pod | None) -> None:
+    def fail(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
     document = {"metadata": {"name": "p", "namespace": "ns", "resourceVersion": "1", "uid": "u"}}
     with served(lambda request: request.answer(200, listing(1, document)), open_watch()) as server:
-        cache = Reflector(client_for(server.url, tmp_path), Pod, clock=clock, on_change=fail, rng=random.Random(1))
+        cache = Reflector(client_for(server.url, tmp_path), Pod, clock=clock, on_change=fail, set_aside=fail)
         cache.start()
         try:
             wait_for(lambda: cache.last_error, "the fault")

@@ -326,11 +326,12 @@ def test_pages_are_one_list_and_a_list_whose_pages_have_expired_begins_again(clo
 
 def test_stop_ends_an_open_watch_at_once(clock: FakeClock, tmp_path: Path) -> None:
     seen: Seen = []
+    before = set(threading.enumerate())
     with scripted([listing(10, pod("a", 5))], [open_watch()]) as server:
         with reflecting(server, tmp_path, clock, seen):
             wait_for(server.watches, "an open watch")
         assert seen == [(None, "a@5")]
-    assert not [thread for thread in threading.enumerate() if thread.name == "reflector-pods"]
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.name == "reflector-pods"]
 
 
 def test_backoff_doubles_to_its_limit_and_starts_again() -> None:

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from dracaena.kubelet_plugin.adapters import device_nodes, driver_files
 from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodesMissingError
 from dracaena.kubelet_plugin.adapters.driver_root import DriverRoot
+from dracaena.kubelet_plugin.discovery.troubles import DriverTroubleError
 from dracaena.kubelet_plugin.driver_installation import DriverFilesMissingError
 from dracaena.kubelet_plugin.prepare.cdi import claim_spec
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim
@@ -170,7 +171,7 @@ def check_host(host: Path, layout: Layout) -> str:
         assert not is_wrong(host, node.host_path or node.path)
     try:
         edits = installation_of(host, layout).edits()
-    except DriverFilesMissingError as error:
+    except (DriverFilesMissingError, DriverTroubleError) as error:
         check_named_libraries(host, layout, str(error))
         return "library"
     spec = claim_spec(prepared, "gpu.dracaena.dev", nodes, edits)
