@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from dracaena.api.names import devices_annotation, uuids_annotation
-from dracaena.api.objects import ObjectMeta, Pod
+from dracaena.api.objects import ContainerStatus, ObjectMeta, Pod
 
 
 def kept_pod(driver: str) -> Callable[[Pod], Pod]:
-    """Return what makes the kept part of a pod: who it is, its claims, containers and phase, and our annotations."""
+    """Return what makes the kept part of a pod: who it is, its claims, containers, which of these
+    run, and our annotations."""
     ours = (devices_annotation(driver), uuids_annotation(driver))
     replace = msgspec.structs.replace
 
@@ -27,7 +28,17 @@ def kept_pod(driver: str) -> Callable[[Pod], Pod]:
             annotations=annotations,
         )
         spec = replace(pod.spec, affinity={}, node_selector={}, tolerations=[], scheduling_gates=[])
-        status = replace(pod.status, conditions=[], container_statuses=[], init_container_statuses=[])
+        status = replace(
+            pod.status,
+            conditions=[],
+            container_statuses=_states(pod.status.container_statuses),
+            init_container_statuses=_states(pod.status.init_container_statuses),
+        )
         return Pod(metadata=kept, spec=spec, status=status)
 
     return keep
+
+
+def _states(statuses: Sequence[ContainerStatus]) -> list[ContainerStatus]:
+    """Keep whether each container runs or has ended: podlist.json names those that run (podlist.used_now)."""
+    return [ContainerStatus(name=status.name, state=status.state) for status in statuses]

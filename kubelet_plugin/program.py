@@ -269,7 +269,7 @@ class Program:
     def ready(self) -> str | None:
         """Return None when kubelet and scheduling can count on this node, else what is missing."""
         return (
-            self._waiting_for() or self._publisher.ready() or cache_trouble((self._slices, self._pods)) or self._hangs()
+            self._waiting_for() or self._publisher.ready() or self._hangs() or cache_trouble((self._slices, self._pods))
         )
 
     def _hangs(self) -> str | None:

@@ -82,6 +82,10 @@ class WithTaintRules(Transport):
         chosen = self.rules.request if "devicetaintrules" in path else super().request
         return chosen(method, path, **options)
 
+    def read(self, path: str, *, query: Mapping[str, str], most_bytes: int | None) -> bytes | None:
+        chosen = self.rules.read if "devicetaintrules" in path else super().read
+        return chosen(path, query=query, most_bytes=most_bytes)
+
     def stream(self, path: str, *, query: Mapping[str, str], read_timeout_s: float) -> Stream:
         chosen = self.rules.stream if "devicetaintrules" in path else super().stream
         return chosen(path, query=query, read_timeout_s=read_timeout_s)

@@ -17,6 +17,7 @@ from dracaena.api.objects import (
     ExtendedResourceClaimStatus,
     Pod,
 )
+from dracaena.kubelet_plugin.kept_pods import kept_pod
 from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
 from dracaena.kubelet_plugin.prepare.job_mapping import is_job_file, job_files
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
@@ -87,7 +88,7 @@ def test_containers_that_ended_or_wait_for_others_leave_the_list_and_the_job_map
 ) -> None:
     uses = [("claim", "")]
     pod = make_pod(containers={"main": uses, "side": uses}, init={"warmup": uses}, phase="Pending")
-    pod = in_states(pod, **states)
+    pod = kept_pod(DRIVER)(in_states(pod, **states))  # as the plugin keeps it
     claim = prepared_claim("claim", (4,), index=3)
     assert [container for _, container, _ in listed([pod], claim)] == expected
     jobs = {"3": "".join(f"default/pod/{name}\n" for name in expected).encode()} if expected else {}
