@@ -15,6 +15,9 @@ _ENCODER = msgspec.json.Encoder(order="deterministic")
 def shape(pod: Pod, claims: Iterable[ResourceClaim], *, apart: bool = False, effort: Effort | None = None) -> bytes:
     """Return what a decision reads of a pod and its claims: pods of one shape get one answer at any moment.
 
+    Pods of two namespaces never have one shape: a pod stands behind an equal one that is older, and nobody shall stand
+    behind a pod of a namespace whose pods are decided for behind all others.
+
     All of the spec that we decode counts, so a field that is decoded tomorrow counts too; but names of containers and
     claims, priority, gates and the scheduler's name do not, and of each claim that waits only what it asks for does.
     Where a claim is allocated, or with `apart`, the pod is like no other. Cost: some 10 µs for an ordinary pod, in
@@ -39,7 +42,7 @@ def shape(pod: Pod, claims: Iterable[ResourceClaim], *, apart: bool = False, eff
         scheduler_name="",
         priority=0,
     )
-    parts = []
+    parts = [_ENCODER.encode(pod.metadata.namespace)]
     for part in (asked, *(claim.spec for claim in waiting)):
         parts.append(_ENCODER.encode(part))
         effort.charge(1 + len(parts[-1]) // BYTES_A_STEP, Work.CLAIMS)

@@ -292,3 +292,28 @@ def test_looking_for_a_node_to_keep_is_bound_too_and_changes_nothing() -> None:
     world.cluster.keep_for_starving("2027", now_s=0.0, deadline=Deadline(world.clock, 0.001))
     assert world.clock.monotonic() - began_s <= 0.001 + SLACK_S
     world.cluster.check()
+
+
+def test_nobody_stands_behind_an_equal_pod_of_a_namespace_that_comes_behind_others() -> None:
+    """An ordinary pod of the tenant that submits expensive ones is never decided for; an equal one of others is."""
+
+    def popular(namespace: str, name: str, created: str, count: int = 1) -> Hostile:
+        return named((pod("p", "c"), (claim("c", request(count=count)),)), namespace, name, created)
+
+    world = World(3)
+    fillers = [popular("full", f"f{number}", "2026-01-01T00:00:00Z", 7) for number in range(3)]
+    for one in fillers:
+        world.submit(one)
+    assert world.work_until(lambda: all(map(world.has_devices, fillers)), 10.0)
+    world.submit(popular("hostile", "popular", "2026-01-01T00:30:00Z"))
+    world.work_until(lambda: False, 0.2)
+    for number in range(60):
+        world.submit(hostile_pod("loops", number))
+    honest = popular("honest", "honest", "2026-01-01T01:00:00Z")
+    world.submit(honest)
+    world.work_until(lambda: False, 1.0)
+    for pod_of, claims in fillers:
+        for item in claims:
+            world.claim_changed(world.api.claims.pop(item.key), None)
+        world.remove_pod(pod_of.key)
+    assert world.work_until(lambda: world.has_devices(honest), 1.0)
