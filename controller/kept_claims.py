@@ -15,7 +15,11 @@ import msgspec
 from dracaena.api.json_text import set_apart
 from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION, decision_annotation
 from dracaena.api.objects import (
+    AllocatedDevices,
+    AllocationResult,
+    ConsumerReference,
     DeviceClass,
+    DeviceResult,
     ObjectMeta,
     ResourceClaim,
     ResourceClaimStatus,
@@ -69,10 +73,25 @@ def _kept_config(config: Any, index: int, driver: str) -> Any:
     return {**config, "opaque": {**opaque, "parameters": left_out(index)}}
 
 
-class _Holding(Wire, frozen=True):
-    """A claim of which only what it holds is read."""
+class _HeldDevices(Wire, frozen=True):
+    results: tuple[DeviceResult, ...] = ()
 
-    status: ResourceClaimStatus = ResourceClaimStatus()
+
+class _HeldAllocation(Wire, frozen=True):
+    devices: _HeldDevices = _HeldDevices()
+    node_selector: dict[str, Any] | None = None
+    allocation_timestamp: str | None = None
+
+
+class _HoldingStatus(Wire, frozen=True):
+    allocation: _HeldAllocation | None = None
+    reserved_for: tuple[ConsumerReference, ...] = ()
+
+
+class _Holding(Wire, frozen=True):
+    """A claim of which only what it holds is read, and for whom: anything else in it may be what cannot be read."""
+
+    status: _HoldingStatus = _HoldingStatus()
 
 
 _HOLDING: Final = msgspec.json.Decoder(_Holding)
@@ -85,8 +104,16 @@ def claim_stand_in(metadata: ObjectMeta, text: bytes, reason: str) -> ResourceCl
     Raises when not even status.allocation can be read. What the claim holds is unknown then, and nothing may be
     guessed: any device might be in two hands.
     """
-    status = _HOLDING.decode(set_apart(text, _APART)[0]).status
-    return ResourceClaim(metadata=metadata, status=msgspec.structs.replace(status, devices=[]), problem=reason)
+    held = _HOLDING.decode(set_apart(text, _APART)[0]).status
+    allocation = None
+    if held.allocation is not None:
+        allocation = AllocationResult(
+            devices=AllocatedDevices(results=list(held.allocation.devices.results)),
+            node_selector=held.allocation.node_selector,
+            allocation_timestamp=held.allocation.allocation_timestamp,
+        )
+    status = ResourceClaimStatus(allocation=allocation, reserved_for=list(held.reserved_for))
+    return ResourceClaim(metadata=metadata, status=status, problem=reason)
 
 
 def class_stand_in(metadata: ObjectMeta, text: bytes, reason: str) -> DeviceClass:

@@ -20,6 +20,8 @@ from support.hostile_objects import short_claim
 DEEP = "[" * 1_500 + "]" * 1_500
 OTHERS = {"opaque": {"driver": "other.example.com", "parameters": {"any": "@"}}}
 
+RESULT = {"request": "r", "driver": "gpu.dracaena.dev", "pool": "node", "device": "gpu-1"}
+
 
 def text(*configs: dict[str, Any], status: dict[str, Any] | None = None, **meta: Any) -> bytes:
     metadata = {"name": "c", "namespace": "default", "uid": "u", "resourceVersion": "1", **meta}
@@ -125,6 +127,16 @@ def test_what_stands_in_holds_what_the_claim_holds(old: bytes, new: bytes) -> No
     assert [consumer.uid for consumer in claim.status.reserved_for] == ["q"]
     assert claim.problem == "the reason"
     assert str(read_claim(claim)) == "it: the reason: it cannot be read"
+
+
+def test_parameters_in_the_allocation_are_no_hindrance_for_a_stand_in() -> None:
+    config = {"source": "FromClass", "opaque": {"driver": "other.example.com", "parameters": {"a": [1]}}}
+    allocation = {"devices": {"results": [RESULT], "config": [config]}, "allocationTimestamp": "2026-01-01T00:00:00Z"}
+    broken = json.dumps({"metadata": {"name": "c", "generation": "none"}, "status": {"allocation": allocation}})
+    claim = claim_stand_in(META, broken.encode(), "the reason")
+    assert claim.status.allocation is not None
+    assert [result.device for result in claim.status.allocation.devices.results] == [RESULT["device"]]
+    assert claim.status.allocation.allocation_timestamp == "2026-01-01T00:00:00Z"
 
 
 def test_a_claim_whose_allocation_cannot_be_read_has_no_stand_in() -> None:
