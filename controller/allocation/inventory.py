@@ -161,7 +161,7 @@ class Inventory:
         pool = self.pool(node)
         own = SliceIndex(()) if pool is None else self._own(pool.pool)
         if self._foreign_index is None:
-            self._foreign_index = SliceIndex(read_slice(item) for item in self._foreign.values())
+            self._foreign_index = SliceIndex(read_slice(self._tainted(item)) for item in self._foreign.values())
         source = JointSlices(own, self._foreign_index)
         ids = {one.pool for one in (*source.on_node(node), *source.of_no_node())}
         return source, Books(holding for pool_id in sorted(ids) for holding in self.holdings.in_pool(pool_id))
@@ -308,7 +308,7 @@ class Inventory:
             return False
         self._foreign.pop(items[0].key, None)
         if new is not None and new in items:
-            self._foreign[new.key] = self._tainted(new)
+            self._foreign[new.key] = new
         self._foreign_index = None
         return True
 
@@ -338,13 +338,15 @@ class Inventory:
         return msgspec.structs.replace(item, spec=msgspec.structs.replace(item.spec, devices=devices))
 
     def _read_again(self, name: str) -> PoolChange:
-        before = self._readings.pop(name, _NO_POOL)
         self._read_pools.forget(name)
-        after = _NO_POOL
-        if self._slices.get(name):
-            after = self._readings[name] = self._shared(read_pool(self.driver, self._pages(name)))
-        else:
+        # Read before anything is changed: what raises for one pool must leave all others as they were.
+        read = self._shared(read_pool(self.driver, self._pages(name))) if self._slices.get(name) else None
+        before = self._readings.pop(name, _NO_POOL)
+        after = _NO_POOL if read is None else read
+        if read is None:
             self._slices.pop(name, None)
+        else:
+            self._readings[name] = read
         self._problems.subtract(problem.passing for problem in before.problems)
         self._problems.update(problem.passing for problem in after.problems)
         new_problems = tuple(problem for problem in after.problems if problem not in before.problems)

@@ -54,3 +54,23 @@ def test_a_pool_is_read_anew_when_its_slice_changes(monkeypatch: pytest.MonkeyPa
     source, _ = inventory.reach("a")
     assert read == ["slice", "slice"]
     assert names.isdisjoint(device.id.device for one in source.on_node("a") for device in one.devices)
+
+
+def test_a_slice_that_cannot_be_read_leaves_the_inventory_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    inventory = Inventory(DRIVER)
+    inventory.set_node(node("a"))
+    first, second = pool_slice("a", MACHINE), pool_slice("a", read_machine("hgx-h100"))
+    inventory.change_slice(None, first)
+    before = inventory.pool("a")
+
+    def fail(*_: object) -> None:
+        raise ValueError("a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(inventory_module, "read_pool", fail)
+        with pytest.raises(ValueError, match="a bug"):
+            inventory.change_slice(first, second)
+    assert inventory.pool("a") is before
+    assert not inventory.set_node(node("a"))
+    inventory.change_slice(first, second)
+    assert inventory.pool("a") is not before
