@@ -107,7 +107,7 @@ def cache_trouble(caches: Iterable[Cache]) -> str | None:
     """Return which cache cannot be relied on and why, the one that was never filled or is stale for longest; None when
     each was filled and has been fresh within STALE_S."""
     known = [(cache.synced, -cache.stale_s, cache.resource, cache.last_error) for cache in caches]
-    bad = sorted(one for one in known if not one[0] or -one[1] >= STALE_S)
+    bad = sorted((one for one in known if not one[0] or -one[1] >= STALE_S), key=lambda one: one[:3])
     if not bad:
         return None
     synced, fresh_s, resource, error = bad[0]

@@ -378,7 +378,7 @@ class Reflector(Generic[T]):
         new = change.new
         with self._lock:
             known = self._objects.get(key)
-        old = known if known is not None or before is None or new is not None else before.new
+        old = known if known is not None or before is None or new is not None else before.seen
         stood_in = key in self._standing_in
         is_known = old is not None and new is not None and _same(old, new) and (change.unread or not stood_in)
         if (old is None and new is None) or (is_known and change.unread):
@@ -403,7 +403,9 @@ class Reflector(Generic[T]):
     def _put_aside(self, key: str, change: _Pending[T], error: Exception, before: _Pending[T] | None) -> None:
         tries = 1 if before is None else before.tries + 1
         due_s = self._clock.monotonic() + min(FIRST_RETRY_S * 2 ** min(tries - 1, 30), LONGEST_RETRY_S)
-        self._aside[key] = _Pending(change.new, change.unread, tries, due_s, f"{type(error).__name__}: {error}")
+        seen = change.new if change.new is not None or before is None else before.seen
+        reason = f"{type(error).__name__}: {error}"
+        self._aside[key] = _Pending(change.new, change.unread, tries, due_s, reason, seen)
         if before is None or before.new is not change.new:
             log.error("change not taken in, set aside", resource=self._kind.RESOURCE, object=key, exc_info=error)
         if self._retrying is None and not self._stopping.is_set():
@@ -444,6 +446,8 @@ class _Pending(Generic[T]):
     tries: int
     due_s: float
     reason: str
+    seen: T | None = None
+    """The last state that `set_aside` was told, which has to be taken back when the object is gone."""
 
 
 def _same(old: T | Unread[T], new: T | Unread[T]) -> bool:

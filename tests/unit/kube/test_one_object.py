@@ -441,3 +441,36 @@ def test_what_cannot_be_read_and_is_deleted_is_gone(clock: FakeClock, tmp_path: 
     with cache_of(answer, tmp_path, clock, handler) as cache:
         wait_for(lambda: ("b@1", None) in handler.told, "the deletion")
         assert cache.troubles() == {}
+
+
+def test_a_deletion_that_fails_once_is_told_although_the_object_never_was(tmp_path: Path) -> None:
+    """What set_aside() holds for an object that could not be told has to be given back when the object is gone."""
+    clock, told, fails, held = FakeClock(), [], [True, True], set()
+
+    def on_change(old: Pod | None, new: Pod | None) -> None:
+        if fails:
+            fails.pop()
+            raise ValueError("not now")
+        told.append((old and old.metadata.uid, new and new.metadata.uid))
+
+    cache = Reflector(
+        client_for("http://127.0.0.1:1", tmp_path),
+        Pod,
+        clock=clock,
+        on_change=on_change,
+        set_aside=lambda item: held.add(item.metadata.uid),
+    )
+    pod = Pod(metadata=ObjectMeta(name="p", namespace="ns", uid="u", resource_version="1"))
+    try:
+        cache._apply(pod.key, pod)
+        cache._apply(pod.key, None)
+        assert held == {"u"}
+
+        def is_told() -> bool:
+            clock.advance(1)
+            return bool(told)
+
+        wait_for(is_told, "the deletion")
+        assert told == [("u", None)]
+    finally:
+        cache.stop()
