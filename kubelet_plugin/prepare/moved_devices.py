@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from dracaena.api.names import gpu_device_name
 from dracaena.kubelet_plugin.prepare.plan import (
     NO_MINOR,
     NodePool,
@@ -53,7 +54,8 @@ class HeldNode:
 def follow(prepared: PreparedClaim, pool: NodePool) -> Followed:
     """Return a claim with its devices as they were read last.
 
-    Of a device of which only a number is not known right now nothing changes: it may be told by the next reading.
+    Of a device of which only a number is not known right now nothing changes: it may be told by the next reading. But
+    once its node is another device's, no container may be started with that node, until its own number is told.
     """
     missing: list[str] = []
     devices: list[PreparedDevice] = []
@@ -62,9 +64,13 @@ def follow(prepared: PreparedClaim, pool: NodePool) -> Followed:
         problem = why_not_preparable(pool, device.device)
         if problem is None:
             now = as_read(device, pool)
-        elif facts_are_missing(pool, device.device):
-            now = device
         else:
+            if facts_are_missing(pool, device.device):
+                taken = _taken(device, pool)
+                if taken is None and not _was_left(device, prepared.former):
+                    devices.append(device)
+                    continue
+                problem = problem if taken is None else f"{problem}, and {taken}"
             missing.append(problem)
             now = dataclasses.replace(device, index=None, gpu_instance_id=None)
         if device.minor != NO_MINOR and (now.index is None or _nodes(now) != _nodes(device)):
@@ -119,6 +125,31 @@ def _former(
     current = {(device.device, _nodes(device)) for device in now if device.index is not None}
     found = {(device.device, _nodes(device)): device for device in (*before, *more)}
     return tuple(found[key] for key in sorted(found) if key not in current)
+
+
+def _was_left(device: PreparedDevice, former: Iterable[PreparedDevice]) -> bool:
+    """Whether a device was gone, or its node another's, when it was last followed."""
+    return device.index is None and (device.device, _nodes(device)) in {(f.device, _nodes(f)) for f in former}
+
+
+def _taken(device: PreparedDevice, pool: NodePool) -> str | None:
+    """Say which other device has a node of this one now, None: none is known to. The device must be in the pool."""
+    mig = pool.mig_devices.get(device.device)
+    own_gpu = device.device if mig is None else gpu_device_name(mig.parent_uuid)
+    for name in sorted(pool.gpus):
+        if name != own_gpu and pool.gpus[name].minor == device.minor:
+            return f"/dev/nvidia{device.minor} is {name} now"
+    if mig is None:
+        return None
+    for name in sorted(pool.mig_devices):
+        other = pool.mig_devices[name]
+        same_gpu_instance = (other.parent_uuid, other.gpu_instance_id) == (mig.parent_uuid, mig.gpu_instance_id)
+        # The first opens the GPU instance, and all compute instances in it have that one.
+        caps = set(device.access_minors[1:] if same_gpu_instance else device.access_minors)
+        both = caps.intersection(other.access_minors or ()) if name != device.device else set()
+        if both:
+            return f"/dev/nvidia-caps/nvidia-cap{min(both)} is {name} now"
+    return None
 
 
 def _share_a_node(mine: PreparedDevice, former: PreparedDevice) -> bool:

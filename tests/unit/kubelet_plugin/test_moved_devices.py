@@ -206,6 +206,39 @@ def test_a_number_that_is_not_known_right_now_changes_nothing(tmp_path: Path) ->
     assert node.files() == before
 
 
+def with_unknown_minor(pool: NodePool, gpu: int) -> NodePool:
+    name = device_name(gpu)
+    return replace(pool, gpus={**pool.gpus, name: replace(pool.gpus[name], minor=None)})
+
+
+def test_a_node_that_is_another_gpus_is_not_kept_while_the_own_number_is_not_known(tmp_path: Path) -> None:
+    node_in(tmp_path, A, B).state.prepare(reference_to(A))
+    node = node_in(tmp_path, A, B, pool=with_unknown_minor(WITHOUT_3, 5))  # /dev/nvidia5 is GPU 6 now
+    node.state.recover(node.pods.values())
+    assert nodes(node, "a-uid") is None
+    with pytest.raises(DeviceHeldError, match="/dev/nvidia5 now, which containers of claim default/a still have"):
+        node.state.prepare(reference_to(B))
+    assert nodes(node, "b-uid") is None
+    (trouble,), _ = node.state.follow_devices()
+    assert f"is not known, so its device node cannot be named, and /dev/nvidia5 is {device_name(6)} now" in str(
+        trouble.aside
+    )
+    moved(node, WITHOUT_3)
+    assert nodes(node, "a-uid") == ["/dev/nvidia4"]
+
+
+@pytest.mark.parametrize("left_by", ["taken", "gone"])
+def test_a_claim_that_was_set_aside_stays_so_until_the_number_of_its_gpu_is_told(tmp_path: Path, left_by: str) -> None:
+    node = node_in(tmp_path, A)
+    node.state.prepare(reference_to(A))
+    moved(node, with_unknown_minor(WITHOUT_3, 5) if left_by == "taken" else pool_of(0, 1, 2, 3, 4))
+    assert nodes(node, "a-uid") is None
+    moved(node, with_unknown_minor(ALL, 5))
+    assert nodes(node, "a-uid") is None
+    moved(node, ALL)
+    assert nodes(node, "a-uid") == ["/dev/nvidia5"]
+
+
 def test_a_reading_that_the_driver_itself_contradicts_is_not_worked_from(tmp_path: Path) -> None:
     node = node_in(tmp_path, A, B)
     node.state.prepare(reference_to(A))
@@ -322,6 +355,26 @@ def test_compute_instances_of_one_gpu_instance_do_not_hold_each_other(tmp_path: 
     node = node_in(tmp_path, *claims, pool=divided(*parts))
     for claim in claims:
         node.state.prepare(reference_to(claim))
+
+
+def test_caps_that_are_another_mig_devices_are_not_kept_while_the_own_are_not_known(tmp_path: Path) -> None:
+    first, other = mig_claim("a", OLD[0]), mig_claim("b", NEW[0])
+    node = node_in(tmp_path, first, other, pool=divided(*OLD))
+    node.state.prepare(reference_to(first))
+    moved(node, divided(NEW[0], replace(NEW[1], access_minors=None)))
+    assert nodes(node, "a-uid") is None
+    with pytest.raises(DeviceHeldError, match="nvidia-cap67"):
+        node.state.prepare(reference_to(other))
+
+
+def test_a_compute_instance_whose_caps_are_not_known_is_not_hindered_by_its_neighbour(tmp_path: Path) -> None:
+    parts = [MigDevice(PARENT, f"MIG-{n}", 1, n, "1c.3g.20gb", 0, 4, access_minors=(12, 13 + n)) for n in range(2)]
+    first = mig_claim("a", parts[0])
+    node = node_in(tmp_path, first, pool=divided(*parts))
+    node.state.prepare(reference_to(first))
+    before = node.files()
+    moved(node, divided(replace(parts[0], access_minors=None), parts[1]))
+    assert node.files() == before
 
 
 def test_a_whole_gpu_at_the_minor_of_a_former_parent_is_held(tmp_path: Path) -> None:
