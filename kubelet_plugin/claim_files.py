@@ -37,7 +37,9 @@ class ClaimFiles:
 
     def write_spec(self, prepared: PreparedClaim) -> None:
         """Write the CDI spec."""
-        spec = claim_spec(prepared, self._driver, self._claim_nodes(prepared.devices), self._driver_edits())
+        # First: its wait for a driver root that hangs has an end, and a look at the nodes below that root has none.
+        edits = self._driver_edits()
+        spec = claim_spec(prepared, self._driver, self._claim_nodes(prepared.devices), edits)
         self._specs.write(spec_file_name(self._driver, prepared.claim.uid), spec)
 
     def remove_spec(self, uid: ClaimUid) -> None:

@@ -20,6 +20,8 @@ from dracaena.kubelet_plugin.device_state import AllocatedAnewError, DeviceHeldE
 from dracaena.kubelet_plugin.driver_installation import DriverInstallation, DriverPlaces
 from dracaena.kubelet_plugin.ports import ClaimGoneError
 from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint, encode_checkpoint
+from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes
+from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, NodePool
 from support.driver_root import VERSION, put_driver
 from support.plugin import (
@@ -505,3 +507,21 @@ def test_fields_of_a_newer_plugin_survive_a_new_preparation(tmp_path: Path) -> N
     (tmp_path / CHECKPOINT).write_bytes(encode_checkpoint(newer))
     node.state.prepare(REFERENCE)
     assert json.loads(node.files()[CHECKPOINT])["checkpoint"]["profile"] == "x"
+
+
+def test_no_node_is_looked_at_below_a_driver_root_that_hangs(tmp_path: Path) -> None:
+    """The wait for the driver's files has an end, a look at a node has none, and the node's lock is held."""
+
+    def hangs() -> DriverEdits:
+        raise TemporaryError("the driver root does not answer")
+
+    looked_at: list[object] = []
+
+    def look(devices: object) -> ClaimNodes:
+        looked_at.append(devices)
+        raise TemporaryError("looked")
+
+    node = node_in(tmp_path, driver_edits=hangs, claim_nodes=look)
+    with pytest.raises(TemporaryError, match="the driver root does not answer"):
+        node.state.prepare(REFERENCE)
+    assert looked_at == []
