@@ -4,11 +4,13 @@ Prepare asks for it before each grant, the start before anything is served, and 
 whose device has other numbers now gets its files written anew, in an order in which a crash after any step is harmless:
 CDI spec away → checkpoint "aside" with the new numbers and the former ones → CDI spec → device metadata → checkpoint
 "done". A claim stays aside, without a CDI spec, while a device of it is gone, and while containers of another claim
-hold a node that it would get: the runtime starts no container of it then, and kubelet says so on the pod.
+hold a node that it would get: the runtime starts no container of it then, and kubelet says so on the pod. Where the
+nodes are the same and only what else is known of the devices changed, the files are replaced and the spec never goes.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +21,7 @@ from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint, State
-from dracaena.kubelet_plugin.prepare.moved_devices import Followed, follow, held_nodes, moves
+from dracaena.kubelet_plugin.prepare.moved_devices import Followed, follow, held_nodes, moves, same_nodes
 from dracaena.kubelet_plugin.prepare.plan import NodePool, PreparedClaim
 
 REWRITING = "its files are being written anew"
@@ -106,6 +108,12 @@ class MovedClaims:
         if settled and checkpoint.prepared == prepared and checkpoint.aside == problem:
             return
         uid = prepared.claim.uid
+        if problem is None and checkpoint.state is State.DONE and same_nodes(checkpoint.prepared, prepared):
+            # Its pod may run, and the spec names the right nodes: it is replaced, so that there is always one.
+            self._files.write(prepared, pool)
+            self._checkpoints.finish(dataclasses.replace(checkpoint, prepared=prepared))
+            log.info("what is known of a claim's devices brought up to date", claim=str(prepared.claim), claim_uid=uid)
+            return
         self._files.remove_spec(uid)
         aside = self._checkpoints.set_aside(prepared, problem or REWRITING, planned=True)
         if problem is not None:

@@ -91,6 +91,13 @@ def with_former(prepared: PreparedClaim, earlier: Iterable[PreparedDevice]) -> P
     return prepared if former == prepared.former else dataclasses.replace(prepared, former=former)
 
 
+def same_nodes(one: PreparedClaim, other: PreparedClaim) -> bool:
+    """Whether containers get the same devices by the same nodes, and may have the same ones from before."""
+    return one.former == other.former and all(
+        (a.device, _nodes(a)) == (b.device, _nodes(b)) for a, b in zip(one.devices, other.devices, strict=True)
+    )
+
+
 def held_nodes(wanted: PreparedClaim, others: Sequence[PreparedClaim]) -> tuple[HeldNode, ...]:
     """Return the devices of a claim whose nodes containers of other claims hold from before.
 

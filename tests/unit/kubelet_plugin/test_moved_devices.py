@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -18,6 +19,7 @@ from dracaena.api.mig import MigDevice
 from dracaena.api.names import PoolName
 from dracaena.api.objects import ResourceClaim
 from dracaena.kubelet_plugin.adapters import gpu_minors
+from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.adapters.gpu_minors import GpuMinors
 from dracaena.kubelet_plugin.device_state import DeviceHeldError, PrepareError, SetAsideError
 from dracaena.kubelet_plugin.prepare.plan import NodePool
@@ -533,6 +535,43 @@ def test_a_disk_that_fails_for_one_claim_grants_nothing_wrong_to_others(tmp_path
 
 def claims_with_devices(names: Sequence[str]) -> list[ResourceClaim]:
     return [make_claim(name, (n,)) for n, name in enumerate(names)]
+
+
+class NoNewSpec(FileSteps):
+    """No spec can be put in its place while `full`; removing works, as on a full disk."""
+
+    full = False
+
+    def __init__(self) -> None:
+        self.removed: list[str] = []
+
+    def rename(self, source: Path, target: Path, folder: int) -> None:
+        if self.full and target.parent.name == "cdi":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().rename(source, target, folder)
+
+    def remove(self, path: Path, folder: int) -> None:
+        self.removed.append(path.name)
+        super().remove(path, folder)
+
+
+def test_a_claim_whose_nodes_stay_the_same_has_a_spec_at_each_moment(tmp_path: Path) -> None:
+    steps = NoNewSpec()
+    node = node_in(tmp_path, A, steps=steps)
+    node.state.prepare(reference_to(A))
+    before = node.files()
+    gpu = ALL.gpus[device_name(5)]
+    steps.full = True
+    node.pool = replace(ALL, gpus={**ALL.gpus, device_name(5): replace(gpu, index=4)})
+    _, (failure,) = node.state.follow_devices()
+    assert "No space left" in str(failure)
+    assert {name: data for name, data in node.files().items() if not name.endswith(".tmp")} == before
+    steps.full = False
+    assert node.state.follow_devices() == ([], [])
+    assert nodes(node, "a-uid") == ["/dev/nvidia5"]
+    assert [(d.index, d.minor) for p in node.checkpoints.prepared() for d in p.devices] == [(4, 5)]
+    assert not [name for name in steps.removed if name.endswith(".json")]
+    assert node.state.prepare(reference_to(A)).devices[0].index == 4
 
 
 def test_many_claims_are_followed_by_one_look(tmp_path: Path) -> None:
