@@ -227,6 +227,10 @@ class DeviceState:
         except DracaenaError as error:
             log.warning("CDI spec is lost and not written yet", claim=str(reference), error=str(error))
             return False
+        except Exception:
+            # As in _recover(): an error of ours in one claim must not hold up the recovery of the others.
+            log.exception("CDI spec not looked after by an error of the plugin", claim=str(reference))
+            return False
         return True
 
     def _already_prepared(self, uid: ClaimUid) -> PreparedClaim | None:
@@ -428,6 +432,9 @@ class DeviceState:
             return True
         except DracaenaError as error:
             log.warning("claim not recovered yet", claim=str(reference), error=str(error))
+            return False
+        except Exception:
+            log.exception("claim not recovered by an error of the plugin", claim=str(reference))
             return False
         return True
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from dracaena.api.errors import DracaenaError
+from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
@@ -50,29 +50,35 @@ class MovedClaims:
         self._pool: NodePool | None = None
         self._now: tuple[Checkpoint, ...] | None = None  # what was there then, the same object while nothing changed
         self._followed: dict[ClaimUid, tuple[Checkpoint, Followed]] = {}  # by that pool
+        self._not_followed: dict[ClaimUid, DracaenaError] = {}  # of those, why
 
     def follow(self, pool: NodePool) -> Mapping[ClaimUid, DracaenaError]:
-        """Bring all prepared claims of this boot in line with a pool; return those whose files could not be written."""
+        """Bring all prepared claims of this boot in line with a pool; return those that could not be, and why."""
         claims = self._look(pool)
+        failed: dict[ClaimUid, DracaenaError] = dict(self._not_followed)
         formers = [followed.prepared for _, followed in claims if followed.prepared.former]
         # A broken checkpoint cannot be followed: containers may have all nodes that its spec names.
         formers += [self._files.salvage(broken) for broken in self._checkpoints.load_all()[1]]
-        failed: dict[ClaimUid, DracaenaError] = {}
         for checkpoint, followed in claims:
-            if not checkpoint.in_use or not checkpoint.planned:
+            uid = checkpoint.prepared.claim.uid
+            if not checkpoint.in_use or not checkpoint.planned or uid in failed:
                 continue
             unchanged = followed.prepared is checkpoint.prepared and not followed.missing
             if unchanged and checkpoint.state is State.DONE and not formers:
                 continue  # nearly always, and each prepare asks it of each claim of the node
-            held = held_nodes(followed.prepared, formers) if formers else ()
-            problems = (*followed.missing, *map(str, held))
             try:
+                held = held_nodes(followed.prepared, formers) if formers else ()
+                problems = (*followed.missing, *map(str, held))
                 self._bring(checkpoint, followed.prepared, "; ".join(problems) or None, pool)
             except DracaenaError as error:
-                failed[checkpoint.prepared.claim.uid] = error
+                failed[uid] = error
                 log.warning(
                     "claim of a moved device is not settled yet", claim=str(followed.prepared.claim), error=str(error)
                 )
+            except Exception as error:
+                # An error of ours in one claim must not fail the claims beside it.
+                log.exception("claim not settled by an error of the plugin", claim=str(checkpoint.prepared.claim))
+                failed[uid] = _internal_error(checkpoint.prepared, error)
         return failed
 
     def holders(self, pool: NodePool) -> Sequence[PreparedClaim]:
@@ -93,15 +99,27 @@ class MovedClaims:
         if pool is self._pool and now is self._now:
             return tuple(self._followed.values())
         known = self._followed if pool is self._pool else {}
-        self._followed = {}
+        for uid in self._not_followed:
+            known.pop(uid, None)
+        self._followed, self._not_followed = {}, {}
         for checkpoint in now:
             uid = checkpoint.prepared.claim.uid
             seen = known.get(uid)
             # A checkpoint that nobody wrote since is the same object.
             same = seen is not None and seen[0] is checkpoint
-            self._followed[uid] = seen if same and seen is not None else (checkpoint, follow(checkpoint.prepared, pool))
+            self._followed[uid] = seen if same and seen is not None else (checkpoint, self._follow(checkpoint, pool))
         self._pool, self._now = pool, now
         return tuple(self._followed.values())
+
+    def _follow(self, checkpoint: Checkpoint, pool: NodePool) -> Followed:
+        """Follow one claim. One that cannot be followed, by an error of ours, holds all that it had."""
+        prepared = checkpoint.prepared
+        try:
+            return follow(prepared, pool)
+        except Exception as error:
+            log.exception("claim not followed by an error of the plugin", claim=str(prepared.claim))
+            self._not_followed[prepared.claim.uid] = _internal_error(prepared, error)
+            return Followed(dataclasses.replace(prepared, former=(*prepared.former, *prepared.devices)))
 
     def _bring(self, checkpoint: Checkpoint, prepared: PreparedClaim, problem: str | None, pool: NodePool) -> None:
         settled = problem is not None or checkpoint.state is State.DONE
@@ -122,3 +140,10 @@ class MovedClaims:
         self._files.write(prepared, pool)
         self._checkpoints.finish(aside)
         log.warning("files of a claim written anew", claim=str(prepared.claim), claim_uid=uid, moved=moves(prepared))
+
+
+def _internal_error(prepared: PreparedClaim, error: Exception) -> TemporaryError:
+    return TemporaryError(
+        f"claim {prepared.claim} cannot be brought in line with its devices: internal error of the plugin "
+        f"({type(error).__name__}), see its log"
+    )

@@ -18,11 +18,13 @@ from dracaena.api.machine import Gpu
 from dracaena.api.mig import MigDevice
 from dracaena.api.names import PoolName
 from dracaena.api.objects import ResourceClaim
+from dracaena.kubelet_plugin import claim_files, moved_claims
 from dracaena.kubelet_plugin.adapters import gpu_minors
 from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.adapters.gpu_minors import GpuMinors
 from dracaena.kubelet_plugin.device_state import DeviceHeldError, PrepareError, SetAsideError
-from dracaena.kubelet_plugin.prepare.plan import NodePool
+from dracaena.kubelet_plugin.prepare.cdi import claim_spec
+from dracaena.kubelet_plugin.prepare.plan import NodePool, PreparedClaim
 from support.plugin import (
     DRIVER,
     NODE,
@@ -572,6 +574,69 @@ def test_a_claim_whose_nodes_stay_the_same_has_a_spec_at_each_moment(tmp_path: P
     assert [(d.index, d.minor) for p in node.checkpoints.prepared() for d in p.devices] == [(4, 5)]
     assert not [name for name in steps.removed if name.endswith(".json")]
     assert node.state.prepare(reference_to(A)).devices[0].index == 4
+
+
+@pytest.mark.parametrize("where", ["spec", "follow", "held_nodes"])
+def test_an_error_of_ours_in_one_claim_fails_that_claim_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    far = make_claim("far", (0,))
+    seventh = make_claim("seventh", (7,))
+    node = node_in(tmp_path, A, seventh, B, far)
+    for claim in (A, seventh):
+        node.state.prepare(reference_to(claim))
+    module = claim_files if where == "spec" else moved_claims
+    name = "claim_spec" if where == "spec" else where
+    right = getattr(module, name)
+
+    def fails(prepared: PreparedClaim, *rest: Any) -> Any:
+        if prepared.claim.uid == "a-uid":
+            raise ValueError("an error of ours")
+        return right(prepared, *rest)
+
+    monkeypatch.setattr(module, name, fails)
+    node.pool = WITHOUT_3
+    _, (failure,) = node.state.follow_devices()
+    assert isinstance(failure, TemporaryError)
+    assert "claim default/a cannot be brought in line with its devices: internal error" in str(failure)
+    assert nodes(node, "seventh-uid") == ["/dev/nvidia6"]
+    assert node.state.prepare(reference_to(far)).devices[0].minor == 0
+    for _ in range(2):
+        with pytest.raises(TemporaryError, match=r"internal error of the plugin \(ValueError\)"):
+            node.state.prepare(reference_to(A))
+    with pytest.raises(DeviceHeldError, match="/dev/nvidia5 now, which containers of claim default/a still have"):
+        node.state.prepare(reference_to(B))
+    monkeypatch.undo()
+    node.pool = replace(WITHOUT_3)
+    assert node.state.follow_devices()[1] == []
+    assert nodes(node, "a-uid") == ["/dev/nvidia4"]
+
+
+def test_an_error_of_ours_in_one_claim_holds_up_the_recovery_of_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = make_claim("half", (1,))
+    node = node_in(tmp_path, A, B, half)
+    for claim in (A, B, half):
+        node.state.prepare(reference_to(claim))
+    unfinished = next(p for p in node.checkpoints.prepared() if p.claim.uid == "half-uid")
+    node.checkpoints.discard(unfinished.claim.uid)
+    node.checkpoints.start(unfinished)  # as a crash leaves it
+    for uid in ("a-uid", "b-uid", "half-uid"):
+        (tmp_path / "cdi" / f"gpu.dracaena.dev-claim_{uid}.json").unlink()
+    right = claim_spec
+
+    def fails(prepared: PreparedClaim, *rest: Any) -> Any:
+        if prepared.claim.uid != "b-uid":
+            raise ValueError("an error of ours")
+        return right(prepared, *rest)
+
+    monkeypatch.setattr(claim_files, "claim_spec", fails)
+    assert not node.state.recover(node.pods.values())
+    assert nodes(node, "b-uid") == ["/dev/nvidia6"]
+    monkeypatch.undo()
+    assert node.state.recover(node.pods.values())
+    assert [nodes(node, uid) for uid in ("a-uid", "half-uid")] == [["/dev/nvidia5"], ["/dev/nvidia1"]]
 
 
 def test_many_claims_are_followed_by_one_look(tmp_path: Path) -> None:
