@@ -12,8 +12,8 @@ QUIET_S: Final = 60.0
 """A real server sends bookmarks every 60 to 75 s: for so long an open watch without a word is well."""
 
 STALE_S: Final = 30.0
-"""A cache that has not been fresh for so long cannot be relied on. Together with QUIET_S it is the silence after which
-a watch is given up (reflector.SILENCE_S); a broken one is mostly open again within a second."""
+"""A cache that has not been fresh for so long cannot be relied on. With QUIET_S it is more than the silence after which
+all is listed (reflector.SILENCE_S); a broken watch is mostly open again within a second."""
 
 
 class Freshness:

@@ -22,8 +22,9 @@ T = TypeVar("T", bound=KubeObject)
 WATCH_TIMEOUT_S = 300
 """The server is asked to end a watch after 300 to 600 s, so that reconnects of many clients spread out."""
 
-SILENCE_S = 90.0
-"""Bookmarks come about once a minute; a connection silent for longer is dead although no packet says so."""
+SILENCE_S = 80.0
+"""Longest silence of a watch. Bookmarks come every 60 to 75 s, but none before the first event of a kind since the
+server started: so silence is no sign that the connection is dead, and all objects are listed to know."""
 
 SHORT_WATCH_S = 10.0
 """A watch is asked for minutes: one that ends sooner tells of a server in trouble, so the next one waits a little."""
@@ -274,7 +275,7 @@ class Reflector(Generic[T]):
     def _watch_from(self, version: str) -> None:
         """Watch until stopped or until a list is needed; a broken watch goes on from its last version."""
         while not (self._stopping.is_set() or self._list_wanted):
-            began_s = self._clock.monotonic()
+            began_s, heard_s = self._clock.monotonic(), self._heard_s
             try:
                 version = self._follow(version)
             except GoneError:
@@ -283,6 +284,9 @@ class Reflector(Generic[T]):
                 if isinstance(error, NotFoundError) and len(self._versions) > 1:
                     raise  # another version may be served, or none any more
                 version = self._version or version
+                if self._heard_s == heard_s and self._clock.monotonic() - began_s >= SILENCE_S:
+                    log.debug("watch told nothing, listing again", resource=self._kind.RESOURCE)
+                    return
                 self._last_error = str(error)
                 if not (self._stopping.is_set() or self._list_wanted):
                     log.info("watch broke, going on", resource=self._kind.RESOURCE, error=str(error))
