@@ -41,11 +41,18 @@ INCOMPLETE_S = 15.0
 RELEASED_S = 5.0
 """Pause between two looks whether the driver may be asked again, after somebody wanted it to be let go of."""
 
+POORER_S = 300.0
+"""How long a reading that knows less must stay the same before it is taken. A GPU that is reset or busy answers again
+within a minute or two; one that has not done so for 5 minutes must not hide what became of the others."""
+
 REREAD_S = 60.0
 """Pause between readings in good times. One costs some hundred calls of microseconds each."""
 
 RESTART_S = 300.0
 """How long a call may hang beyond its deadline, outside of the kernel, before a new process is worth it."""
+
+_NOT_OPEN = frozenset({Reason.RELEASED, Reason.LIBRARY_MISSING, Reason.NOT_LOADED, Reason.VERSION_MISMATCH})
+"""After these the driver is opened anew, maybe another one: what was read before may be true no more."""
 
 T = TypeVar("T")
 
@@ -84,10 +91,14 @@ class LiveMachine:
     ) -> None:
         """`on_troubles` is told after each try all that is wrong with the driver, as far as a reading shows it."""
         self._source = source
+        self._clock = clock
         self._on_change = on_change
         self._on_troubles = on_troubles
         self._driver = DriverThread(clock, source.doing, source.close)
+        # For the thread that looks alone:
         self._missing: tuple[Trouble, ...] = ()
+        self._opened_anew = False
+        self._poorer: tuple[Reading, float] | None = None
         self._lock = threading.Lock()
         self._reading: Reading | None = None
         self._trouble: str | None = "the NVIDIA driver has not been asked yet"
@@ -159,18 +170,32 @@ class LiveMachine:
             return self._fail(f"internal error of the plugin ({type(error).__name__}), see its log")
 
     def _take(self, reading: Reading) -> float:
-        """Keep a reading, unless it knows less than the last one; return how long to wait for the next."""
+        """Keep a reading, unless it may only be poorer for a while; return how long to wait for the next."""
         before = self._reading  # changed by this thread alone
-        self._missing = reading_troubles(reading, (before or reading).machine)
-        self._on_troubles(self._missing)
-        if before is not None and reading.unanswered > before.unanswered:
+        kept = before if before is not None and self._may_recover(before, reading) else None
+        self._missing = reading_troubles(reading, (kept or reading).machine)
+        if kept is not None:
             first = next(str(left_out) for left_out in reading.left_out if left_out.may_pass)
-            return self._note(f"{reading.unanswered} questions to the NVIDIA driver went unanswered (first: {first})")
+            return self._fail(f"{reading.unanswered} questions to the NVIDIA driver went unanswered (first: {first})")
+        self._on_troubles(self._missing)
         self._tell(before, reading)
+        self._opened_anew, self._poorer = False, None
         with self._lock:  # only now: what could not be taken is told again, and is not ready
             self._reading = reading
             self._trouble = None
         return INCOMPLETE_S if reading.unanswered else REREAD_S
+
+    def _may_recover(self, before: Reading, reading: Reading) -> bool:
+        """Return whether a reading knows less than the last one of the same driver, and has not done so for long."""
+        if reading.unanswered <= before.unanswered or self._opened_anew:
+            return False
+        versions = (before.machine.driver_version, reading.machine.driver_version)
+        if None not in versions and versions[0] != versions[1]:
+            return False
+        now_s = self._clock.monotonic()
+        if self._poorer is None or self._poorer[0] != reading:
+            self._poorer = (reading, now_s)
+        return now_s - self._poorer[1] < POORER_S
 
     def _tell(self, before: Reading | None, reading: Reading) -> None:
         if before is None or before.left_out != reading.left_out:
@@ -183,6 +208,7 @@ class LiveMachine:
         self._on_change(machine)
 
     def _fail(self, why: str, reason: Reason = Reason.READING_FAILED) -> float:
+        self._opened_anew = self._opened_anew or reason in _NOT_OPEN
         self._on_troubles((*self._missing, trouble(reason, why)))  # no reading is no proof that a GPU is there
         return self._note(why)
 

@@ -24,10 +24,11 @@ from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
+from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.health import Fault, Rules
 from dracaena.kubelet_plugin.driver_release import DriverRelease
 from dracaena.kubelet_plugin.health_monitor import EVENTS_S, POLL_S, HealthMonitor, Status
-from dracaena.kubelet_plugin.live_machine import LiveMachine
+from dracaena.kubelet_plugin.live_machine import POORER_S, LiveMachine
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node_troubles import NodeTroubles
 from support.clock import FakeClock
@@ -107,6 +108,20 @@ class Life:
             on_troubles=lambda found: self.troubles.update("health", found),
         )
         self.read_due_s = 0.0
+        self.readings = 0
+        read_all = self.source.read_all
+
+        def counted() -> Reading:
+            reading = read_all()
+            self.readings += 1
+            return reading
+
+        self.source.read_all = counted  # type: ignore[method-assign]
+        self.left_out: frozenset[int] | None = None
+        """GPUs that the reading lacks that is kept; None before the first."""
+        self.missing: frozenset[int] = frozenset()
+        self.poorer: tuple[frozenset[int], float] | None = None
+        self.poorer_told = self.opened_anew = False
         self.done: list[str] = []
         # What was done to the driver, and since when.
         self.since: dict[str, float] = {}
@@ -122,7 +137,6 @@ class Life:
         if self.rng.random() < 0.3:
             self.never = self.rng.randrange(GPUS)
             self.nvml.lost.add(self.never)
-            self.expected["GpuMissing"] += 1
         self.live._driver.start()
 
     def stop(self) -> None:
@@ -205,18 +219,43 @@ class Life:
 
     def _look(self) -> None:
         polled = self.nvml.calls.count("nvmlDeviceGetRemappedRows")
+        unpublished = self.left_out or frozenset()  # what the watch knows of: it looks first
         self.monitor.look()
         if self.clock.monotonic() >= self.read_due_s:
-            self.read_due_s = self.clock.monotonic() + self.live.look()
+            began_s, readings = self.clock.monotonic(), self.readings
+            pause_s = self.live.look()
+            self.read_due_s = self.clock.monotonic() + pause_s
+            self._note_reading(began_s, done=self.readings > readings)
         if self.nvml.calls.count("nvmlDeviceGetRemappedRows") > polled and self.hung is None:
-            self._note_fabric()
+            self._note_fabric(unpublished)
         self.nvml.calls.clear()
 
-    def _note_fabric(self) -> None:
+    def _note_reading(self, began_s: float, *, done: bool) -> None:
+        """Count what a reading is to tell: that it knows less than the last one, and GPUs that are not published."""
+        if not done:
+            self.poorer_told = False
+            self.opened_anew = self.opened_anew or self.released_s is not None
+            return
+        lost = frozenset(self.nvml.lost)
+        if self.poorer is None or self.poorer[0] != lost:
+            self.poorer = (lost, began_s)
+        less = self.left_out is not None and len(lost) > len(self.left_out)
+        if less and not self.opened_anew and began_s - self.poorer[1] < POORER_S:
+            self.expected["DriverReadingFailed"] += not self.poorer_told
+            self.poorer_told = True
+        else:
+            self.left_out, self.poorer, self.poorer_told, self.opened_anew = lost, None, False, False
+        assert self.left_out is not None
+        before, self.missing = self.missing, lost & self.left_out
+        self.expected["GpuMissing"] += len(self.missing - before)
+
+    def _note_fabric(self, unpublished: frozenset[int]) -> None:
         """Count the times that the fabric of some GPU goes from well to not, as whole polls see it."""
         before = any(self.fabric_held.values())
         for gpu in range(GPUS):
-            if gpu not in self.nvml.lost and gpu_device_name(UUIDS[gpu]) in self.faults:
+            if gpu in unpublished:
+                self.fabric_held[gpu] = False
+            elif gpu not in self.nvml.lost and gpu_device_name(UUIDS[gpu]) in self.faults:
                 self.fabric_held[gpu] = gpu in self.nvml.fabric
         if any(self.fabric_held.values()) and not before:
             self.expected["FabricNotReady"] += 1

@@ -21,6 +21,7 @@ from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.discovery.troubles import Reason, Trouble
 from dracaena.kubelet_plugin.live_machine import (
     INCOMPLETE_S,
+    POORER_S,
     READ_DEADLINE_S,
     REREAD_S,
     RESTART_S,
@@ -158,6 +159,78 @@ def test_a_gpu_that_does_not_answer_for_a_while_stays(node: Node) -> None:
         node.nvml.allow()
         node.until(lambda: node.live.stale() is None, INCOMPLETE_S)
     assert len(node.changes) == 1
+
+
+def test_a_poorer_reading_is_told_as_one_trouble_and_taken_when_it_stays_the_same(node: Node) -> None:
+    assert node.nvml is not None
+    node.live._driver.start()  # the looks are made here
+    try:
+        node.live.look()
+        node.nvml.refuse("nvmlDeviceGetUUID", pynvml.NVML_ERROR_UNKNOWN, gpu=1)
+        told = len(node.troubles)
+        looks = int(POORER_S / INCOMPLETE_S)
+        for _ in range(looks):
+            node.live.look()
+            node.clock.advance(INCOMPLETE_S)
+        assert [[one.reason for one in found] for found in node.troubles[told:]] == [["DriverReadingFailed"]] * looks
+        assert "GPU 1: nvmlDeviceGetUUID says UNKNOWN" in node.troubles[-1][0].text
+        assert len(node.changes) == 1
+        node.live.look()
+        assert (len(node.changes[-1].gpus), node.live.stale(), node.reasons()) == (1, None, [])
+    finally:
+        node.live.stop()
+
+
+def test_a_poorer_reading_that_goes_on_changing_is_not_taken(node: Node) -> None:
+    assert node.nvml is not None
+    node.live._driver.start()
+    try:
+        node.live.look()
+        for at in range(2 * int(POORER_S / INCOMPLETE_S)):
+            node.nvml.allow()
+            node.nvml.refuse("nvmlDeviceGetUUID", pynvml.NVML_ERROR_UNKNOWN, gpu=at % 2)
+            node.live.look()
+            node.clock.advance(INCOMPLETE_S)
+        assert (len(node.changes), node.reasons()) == (1, ["DriverReadingFailed"])
+    finally:
+        node.live.stop()
+
+
+@pytest.mark.parametrize("version", [MACHINE.driver_version, "590.10"])
+@pytest.mark.parametrize("away", [False, True])
+def test_a_driver_that_was_reloaded_is_taken_with_a_dead_gpu(node: Node, version: str, away: bool) -> None:
+    """Away: a look was made while it was not loaded. Without that a reload of the same version shows nowhere."""
+    node.live._driver.start()
+    try:
+        node.live.look()
+        if away:
+            assert node.nvml is not None
+            node.nvml.refuse("nvmlDeviceGetCount_v2", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+            node.nvml = None
+            node.live.look()
+            node.live.look()
+        node.source.close()
+        node.nvml = FakeNvml(replace(MACHINE, driver_version=version))
+        node.nvml.refuse("nvmlDeviceGetUUID", pynvml.NVML_ERROR_UNKNOWN, gpu=1)
+        node.live.look()
+        taken = away or version != MACHINE.driver_version
+        assert len(node.changes[-1].gpus) == (1 if taken else 2)
+        assert node.reasons() == ([] if taken else ["DriverReadingFailed"])
+        assert (node.live.stale() is None) == taken
+    finally:
+        node.live.stop()
+
+
+def test_a_version_that_goes_unanswered_is_no_other_driver(node: Node) -> None:
+    assert node.nvml is not None
+    node.live._driver.start()
+    try:
+        node.live.look()
+        node.nvml.refuse("nvmlSystemGetDriverVersion", pynvml.NVML_ERROR_UNKNOWN)
+        node.live.look()
+        assert (len(node.changes), node.reasons()) == (1, ["DriverReadingFailed"])
+    finally:
+        node.live.stop()
 
 
 def test_a_gpu_that_is_lost_at_the_start_joins_when_it_is_back(node: Node) -> None:
