@@ -149,6 +149,8 @@ class DriverInstallation:
                 f"the NVIDIA driver's libraries below {self._places.host_root} are of version {other}, the kernel "
                 f"module that is loaded is {loaded}: programs in containers would fail"
             )
+        if any(one.reason == Reason.HOOK_TOOL_MISSING.value for one in self._without_hooks) and self._find_tool():
+            self._without_hooks, self._found = (), None  # the next prepare looks whole, also if it is gone again
         mismatch = () if text is None else (trouble(Reason.VERSION_MISMATCH, text),)
         self._on_troubles((*mismatch, *self._without_hooks))
         return text

@@ -158,6 +158,32 @@ def test_what_containers_lose_without_the_tool_is_told_until_it_is_there(tmp_pat
     assert told[-1] == ()
 
 
+def reasons(told: list[tuple[Trouble, ...]]) -> list[str]:
+    return [trouble.reason for trouble in told[-1]]
+
+
+def test_a_tool_that_comes_is_seen_without_a_claim(tmp_path: Path) -> None:
+    put_driver(tmp_path)
+    told: list[tuple[Trouble, ...]] = []
+    installation = installed(tmp_path, on_troubles=told.append)
+    installation.edits()
+    installation.fault()
+    assert reasons(told) == ["HookToolMissing"]
+    tool = put_tool(tmp_path)
+    installation.fault()
+    assert reasons(told) == []
+    tool.unlink()
+    installation.edits()
+    assert reasons(told) == ["HookToolMissing"]
+    put_tool(tmp_path)
+    assert installation.edits().hooks
+    installation.fault()
+    assert reasons(told) == []
+    tool.unlink()
+    installation.edits()
+    assert reasons(told) == ["HookToolMissing"]
+
+
 def test_who_wants_no_hooks_hears_nothing(tmp_path: Path) -> None:
     put_driver(tmp_path)
     put_tool(tmp_path)
