@@ -155,6 +155,8 @@ class HealthMonitor:
         self._due_s = 0.0
         self._trouble: str | None = None
         self._of_driver: tuple[Trouble, ...] = ()
+        self._silences: set[str] = set()
+        """Why whole polls failed, as far as a GPU still has it held against it."""
         self._worker = Worker("health", self._run, clock)
 
     def start(self) -> None:
@@ -262,6 +264,7 @@ class HealthMonitor:
             self._note(str(error))
             reason = error.reason if isinstance(error, DriverTroubleError) else Reason.READING_FAILED
             self._of_driver = (trouble(reason, str(error)),)
+            self._silences.add(str(error))
             poll = Poll(refused=str(error))
         now_s = int(self._clock.now().timestamp())
         for uuid in dict.fromkeys(device.gpu for device in self._devices):
@@ -275,6 +278,7 @@ class HealthMonitor:
             self._states[uuid] = state
             if state.silent is None:
                 self._heard_s[uuid] = now_s
+        self._silences &= {held.fault.message for health in self._health.values() for held in health.held}
 
     def _tell(self) -> None:
         faults = {
@@ -307,11 +311,17 @@ class HealthMonitor:
     def _tell_statuses(self, faults: Mapping[DeviceName, Sequence[Fault]]) -> None:
         """Tell each device whose own status changed: what is wrong with all of the node is told once, as a trouble."""
         for device in self._devices:
-            own = [fault for fault in faults[device.name] if fault.key != FABRIC and fault not in self._of_node]
+            own = [fault for fault in faults[device.name] if not self._is_of_node(fault)]
             health = self._device_health(device, own)
+            if self._of_driver and health.status is not Status.UNHEALTHY:
+                continue  # nothing is known about any device, which is told
             if health.status is not self._statuses.get(device.name, Status.HEALTHY):
                 self._on_status(health)
             self._statuses[device.name] = health.status
+
+    def _is_of_node(self, fault: Fault) -> bool:
+        silent = fault.health_class is HealthClass.SILENT and fault.message in self._silences
+        return silent or fault.key == FABRIC or fault in self._of_node
 
     def _fabric_troubles(self) -> tuple[Trouble, ...]:
         """Return what keeps the NVSwitch fabric from working; while it is being brought up only after a minute."""

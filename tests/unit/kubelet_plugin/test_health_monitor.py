@@ -253,6 +253,37 @@ def test_what_holds_for_the_whole_node_is_told_once_and_not_for_each_device(node
     assert (node.troubles[-1], node.statuses) == ((), [])
 
 
+@pytest.mark.parametrize("polls_before", [0, 1])
+def test_a_driver_that_does_not_answer_is_told_once_and_not_for_each_device(node: Node, polls_before: int) -> None:
+    node.look(polls_before)
+    for call in range(2 * LASTS_POLLS):  # the call that hangs may be another one each time
+        node.error = DriverTroubleError(f"call {call} has not returned", Reason.SILENT)
+        node.look()
+        assert [told.reason for told in node.troubles[-1]] == ["DriverSilent"]
+    assert node.values() == [["silent"], ["silent"]]
+    node.error = None
+    node.look(CLEAR_POLLS)
+    assert node.values() == [[], []]
+    assert node.statuses == []
+
+
+def test_a_device_that_is_silent_by_itself_is_told_and_stays_so_while_the_driver_is_silent(node: Node) -> None:
+    node.states[UUIDS[1]] = GpuState(UUIDS[1], silent="GPU 1 says UNKNOWN")
+    node.look(LASTS_POLLS)
+    assert node.statuses == [(NAMES[1], Status.UNKNOWN)]
+    node.error = DriverTroubleError("call 1 has not returned", Reason.SILENT)
+    node.look(LASTS_POLLS)
+    assert node.statuses == [(NAMES[1], Status.UNKNOWN)]
+
+
+def test_an_xid_before_the_driver_fell_silent_is_told_of_its_device(node: Node) -> None:
+    node.look()
+    node.monitor._heard.append(GpuEvent(UUIDS[1], 119))  # brought by a look that was given up
+    node.error = DriverTroubleError("call 1 has not returned", Reason.SILENT)
+    node.look(LASTS_POLLS)
+    assert node.statuses == [(NAMES[1], Status.UNHEALTHY)]
+
+
 def test_a_fabric_that_is_being_brought_up_is_a_trouble_only_after_a_minute(node: Node) -> None:
     node.states[UUIDS[0]] = replace(node.states[UUIDS[0]], fabric_state=2)
     for _ in range(LASTS_POLLS - 1):
