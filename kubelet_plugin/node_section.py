@@ -97,6 +97,11 @@ class NodeSection:
         self._judge(self._section)
         self._node.start()
 
+    @property
+    def cache(self) -> Reflector[Node]:
+        """What follows the Node: while it is not fresh a label goes unheard."""
+        return self._node
+
     def stop(self) -> None:
         """End the watch."""
         self._node.stop()

@@ -143,16 +143,19 @@ class Program:
         client = KubeClient(Transport.from_kubeconfig(settings.kubeconfig or None, user_agent=USER_AGENT))
         self._node_view = _node_view(settings, client)
         self._node: Reflector[Node] | None = None
+        self._node_cache: Reflector[Node]
         if section is not None:
             self._release.note_labels(section.labels)
+            self._node_cache = section.cache
         else:
-            self._node = Reflector(
+            self._node_cache = self._node = Reflector(
                 self._node_view,
                 Node,
                 clock=clock,
                 field_selector=f"metadata.name={settings.node_name}",
                 on_change=self._node_changed,
             )
+        self._metrics.watch_troubles(self._node_cache.resource, self._node_cache.troubles)
         self._build_slices(settings, client, clock)
         self._troubles = NodeTroubles(self._metrics, self._tell_node)
         self._driver_version: str | None = None
@@ -268,9 +271,8 @@ class Program:
 
     def ready(self) -> str | None:
         """Return None when kubelet and scheduling can count on this node, else what is missing."""
-        return (
-            self._waiting_for() or self._publisher.ready() or self._hangs() or cache_trouble((self._slices, self._pods))
-        )
+        caches = (self._slices, self._pods, self._node_cache)  # by the Node's labels the driver is let go of
+        return self._waiting_for() or self._publisher.ready() or self._hangs() or cache_trouble(caches)
 
     def _hangs(self) -> str | None:
         """Return what hangs in or below this process: the driver, or a call that holds the lock."""

@@ -129,6 +129,26 @@ def test_a_label_that_means_the_same_settings_changes_nothing_and_another_ends_t
 
 
 @pytest.mark.embedded_only(reason="makes the server fail")
+@pytest.mark.parametrize("sectioned", [False, True])
+def test_a_plugin_that_cannot_follow_its_node_is_not_ready_and_says_so(
+    world: World, faults: Faults, sectioned: bool
+) -> None:
+    section = section_of(world) if sectioned else None
+    settings = section.choose() if section is not None else world.settings()
+    faults.add(Fault(path=r"/nodes\?", status=503, times=10_000))
+    program = Program(settings, registry=CollectorRegistry(), section=section)
+    program.start()
+    try:
+        world.register()
+        wait_for(lambda: "the first list of nodes is not complete" in (program.ready() or ""), "said", timeout_s=30)
+        assert 'dracaena_plugin_unreadable_objects{resource="nodes"} 0.0' in http(program, "/metrics")[1]
+        faults.clear()
+        wait_for(lambda: program.ready() is None, "ready", timeout_s=60)
+    finally:
+        program.stop()
+
+
+@pytest.mark.embedded_only(reason="makes the server fail")
 def test_without_the_api_server_the_section_of_the_last_start_holds(world: World, faults: Faults) -> None:
     label(world, "indexed")
     with_server = section_of(world).choose()
