@@ -21,6 +21,16 @@ do."""
 _OFF = frozenset({"", "false"})
 
 
+def asking_labels(driver: str, labels: Mapping[str, str]) -> dict[str, str]:
+    """Return those of a node's labels that ask for the driver to be let go of."""
+    return {
+        key: value
+        for key, value in labels.items()
+        if (key == release_label(driver) and value not in _OFF)
+        or (key.startswith(_OPERATOR_LABELS) and value.startswith(_PAUSED))
+    }
+
+
 class DriverRelease:
     """Allows the driver to be opened, or says who does not want that. note_labels() and refusal() are for any thread.
 

@@ -6,6 +6,7 @@ label comes to mean others the program ends and says why, and kubelet starts it 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 
 import structlog
@@ -17,6 +18,7 @@ from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import KubeError
 from dracaena.kube.events import EventType
 from dracaena.kube.reflector import Reflector
+from dracaena.kubelet_plugin.driver_release import asking_labels
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock
 from dracaena.kubelet_plugin.settings import PluginSettings
@@ -25,6 +27,9 @@ from dracaena.process.settings import Layers
 
 LAST_SECTION = "settings-section"
 """File that holds the label as it was last seen, for a start while the API server is away."""
+
+LAST_ASKING = "release-labels"
+"""File that holds the labels, as they were last seen, that ask for the driver to be let go of; a JSON map."""
 
 Tell = Callable[[EventType, str, str], None]
 """Writes an Event on this node: type, reason, text."""
@@ -56,7 +61,8 @@ class NodeSection:
         self._settings = self._general
         self._section = ""
         self.labels: Mapping[str, str] = {}
-        """Of the node, as choose() read them."""
+        """Of the node, as choose() read them; without the API server those that asked for the driver when last seen."""
+        self._asking: dict[str, str] | None = None
         self._follow: Callable[[Mapping[str, str]], None] = lambda _labels: None
         self._tell: Tell = lambda _type, _reason, _text: None
         self._metrics: PluginMetrics | None = None
@@ -110,6 +116,7 @@ class NodeSection:
         try:
             node = self._client.get(Node, self._general.node_name)
         except KubeError as error:
+            self.labels = self._last_asking()
             if not self._layers.sections:
                 return ""
             last = self._files.read(LAST_SECTION)
@@ -122,6 +129,7 @@ class NodeSection:
             log.warning("label not read, the section of the last start holds", section=section, error=str(error))
             return section
         self.labels = node.metadata.labels
+        self._remember_asking(self.labels)
         section = node.metadata.labels.get(self._label, "")
         self._remember(section)
         return section
@@ -129,6 +137,7 @@ class NodeSection:
     def _node_changed(self, _old: Node | None, new: Node | None) -> None:
         if new is not None:
             self._follow(new.metadata.labels)
+            self._remember_asking(new.metadata.labels)
         section = "" if new is None else new.metadata.labels.get(self._label, "")
         if new is None or section == self._section:
             return
@@ -162,8 +171,26 @@ class NodeSection:
         return not section or section in self._layers.sections
 
     def _remember(self, section: str) -> None:
+        self._write(LAST_SECTION, f"{section}\n".encode())
+
+    def _remember_asking(self, labels: Mapping[str, str]) -> None:
+        asking = asking_labels(self._general.driver_name, labels)
+        if asking != self._asking:
+            self._asking = asking
+            self._write(LAST_ASKING, f"{json.dumps(asking, sort_keys=True)}\n".encode())
+
+    def _last_asking(self) -> dict[str, str]:
+        try:
+            asking = json.loads(self._files.read(LAST_ASKING) or b"{}")
+            asking = {str(key): str(value) for key, value in asking.items()}
+        except (DracaenaError, ValueError, AttributeError, RecursionError) as error:
+            log.warning("who asked for the driver before this start is not known", error=str(error))
+            return {}
+        return asking_labels(self._general.driver_name, asking)
+
+    def _write(self, name: str, data: bytes) -> None:
         try:
             with self._lock.hold():
-                self._files.write_if_changed(LAST_SECTION, f"{section}\n".encode())
+                self._files.write_if_changed(name, data)
         except DracaenaError as error:
-            log.warning("the section is not remembered for the next start", error=str(error))
+            log.warning("a label is not remembered for the next start", file=name, error=str(error))

@@ -16,7 +16,7 @@ from dracaena.api.objects import Node
 from dracaena.demo.apiserver import Fault, Faults
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.lock import CallLock
-from dracaena.kubelet_plugin.node_section import LAST_SECTION, NodeSection
+from dracaena.kubelet_plugin.node_section import LAST_ASKING, LAST_SECTION, NodeSection
 from dracaena.kubelet_plugin.program import Program
 from dracaena.kubelet_plugin.settings import PluginSettings
 from dracaena.process.clock import SystemClock
@@ -158,6 +158,22 @@ def test_without_the_api_server_the_section_of_the_last_start_holds(world: World
     with pytest.raises(TemporaryError, match=f"label {LABEL} of node {NODE} that names one cannot be read"):
         section_of(world).choose()
     assert section_of(world, "podlist-gpus: minor\n").choose().podlist_gpus == "minor"  # no section to be chosen
+
+
+@pytest.mark.embedded_only(reason="makes the server fail")
+def test_without_the_api_server_a_request_for_the_driver_is_remembered(world: World, faults: Faults) -> None:
+    asking = {"nvidia.com/gpu.deploy.client": "paused-for-driver-upgrade"}
+    world.client.merge_patch(Node, NODE, {"metadata": {"labels": {**asking, "other": "paused-for-lunch"}}})
+    section_of(world).choose()
+    faults.add(Fault(path=".*/nodes.*", status=503, times=10_000))
+    without_server = section_of(world)
+    without_server.choose()
+    assert without_server.labels == asking
+    for damaged in (b"[]", b"{", b"\xff", b'{"other": 1}'):
+        (data_folder(world) / LAST_ASKING).write_bytes(damaged)
+        after = section_of(world)
+        after.choose()
+        assert after.labels == {}
 
 
 def test_the_process_ends_orderly_when_its_label_changes_and_takes_the_section_at_the_next_start(world: World) -> None:
