@@ -35,7 +35,7 @@ class OwnerReference(Wire, frozen=True):
 
 
 class ObjectMeta(Wire, frozen=True):
-    """metadata. `resource_version` is opaque: compared for equality only."""
+    """metadata. `resource_version` is opaque: compared for equality only. The controller packs long `finalizers`."""
 
     name: str
     namespace: str = ""
@@ -168,7 +168,9 @@ class SchedulingGate(Wire, frozen=True):
 
 
 class PodSpec(Wire, frozen=True):
-    """pod.spec. `affinity` stays a raw document: dracaena.controller.allocation reads what it models."""
+    """pod.spec. `affinity` stays a raw document: dracaena.controller.allocation reads what it models. The controller
+    packs a long affinity and long `tolerations` (api.packed).
+    """
 
     node_name: str = ""
     node_selector: dict[str, str] = {}

@@ -1,11 +1,13 @@
 """What is kept of pods, so that those of a whole cluster fit into memory: 150,000 take about 100 MiB.
 
-Every pod takes something of its node, so all are watched; but of most only what they take is of any use.
+Every pod takes something of its node, so all are watched; but of most only what they take is of any use. And a pod may
+have 700,000 empty terms of node affinity, which take 50 MiB as objects: long lists are kept as text (api.packed).
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -27,6 +29,8 @@ from dracaena.api.objects import (
     SchedulingGate,
     Toleration,
 )
+from dracaena.api.packed import packed
+from dracaena.controller.allocation.node_fit import tolerations_of
 from dracaena.controller.allocation.pod_resources import CPU, PODS, PodResources, UnreadableQuantityError, pod_resources
 
 # Empty lists and objects that pods share: a default of its own for each field would double what a pod takes.
@@ -54,7 +58,8 @@ def kept_pod(pod: Pod) -> Pod:
         containers = _one_container(pod_resources(pod))
     except UnreadableQuantityError:
         bare = ObjectMeta(pod.metadata.name, pod.metadata.namespace, pod.metadata.uid, pod.metadata.resource_version)
-        return msgspec.structs.replace(pod, metadata=bare)  # whoever decides about it says what is wrong
+        # Whoever decides about it says what is wrong.
+        return msgspec.structs.replace(pod, metadata=bare, spec=_lean(pod))
     meta = ObjectMeta(
         name=pod.metadata.name,
         namespace=sys.intern(pod.metadata.namespace),
@@ -71,8 +76,7 @@ def kept_pod(pod: Pod) -> Pod:
         return Pod(metadata=meta, spec=_plain_spec(pod.spec, containers), status=_plain_status(pod))
     replace = msgspec.structs.replace
     spec = replace(
-        pod.spec,
-        affinity=_required(pod.spec.affinity),
+        _lean(pod),
         containers=containers,
         init_containers=_NO_CONTAINERS,
         resources=None,
@@ -99,12 +103,29 @@ def _one_container(taken: PodResources) -> list[Container]:
     return [Container(name="", resources=ContainerResources(claims=[], requests=requests), ports=ports)]
 
 
+def _lean(pod: Pod) -> PodSpec:
+    """Keep of what keeps a pod away from nodes only what is read: of its gates the first, which messages name."""
+    return msgspec.structs.replace(
+        pod.spec,
+        affinity=_required(pod.spec.affinity),
+        tolerations=_distinct(tolerations_of(pod)),
+        scheduling_gates=pod.spec.scheduling_gates[:1] or _NO_GATES,
+    )
+
+
+def _distinct(tolerations: Sequence[Toleration]) -> list[Toleration]:
+    """Keep tolerations that differ in what node_fit reads, packed: for how long they hold it does not."""
+    fields = dict.fromkeys((one.key, one.operator, one.value, one.effect) for one in tolerations)
+    kept: list[Toleration] = packed([Toleration(*texts) for texts in fields])
+    return kept or _NO_TOLERATIONS
+
+
 def _required(affinity: dict[str, Any]) -> dict[str, Any]:
-    """Keep what node_fit reads of an affinity: the rules for nodes that must hold."""
+    """Keep what node_fit reads of an affinity: the rules for nodes that must hold, packed."""
     of_nodes = affinity.get("nodeAffinity")
     if not isinstance(of_nodes, dict) or _REQUIRED not in of_nodes:
         return _NO_MAP if isinstance(of_nodes, dict) or of_nodes is None else affinity
-    return {"nodeAffinity": {_REQUIRED: of_nodes[_REQUIRED]}}
+    return {"nodeAffinity": {_REQUIRED: packed(of_nodes[_REQUIRED])}}
 
 
 def _about_scheduling(conditions: list[PodCondition]) -> list[PodCondition]:

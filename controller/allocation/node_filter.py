@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dracaena.api.objects import Pod
 from dracaena.controller.allocation.effort import NODE_STEPS, TERM_STEPS, Effort, Work
-from dracaena.controller.allocation.node_fit import required_affinity, unfit_for
+from dracaena.controller.allocation.node_fit import required_affinity, tolerations_of, unfit_for
 from dracaena.controller.allocation.node_index import IndexedNode, Names, NodeIndex, in_all
 from dracaena.controller.allocation.node_resources import ResourceDemand
 from dracaena.controller.allocation.node_selector import read_node_selector
@@ -36,6 +36,7 @@ class NodeFilter:
         self._pod = pod
         self._pins = tuple(map(read_node_selector, pins))
         self._affinity = required_affinity(pod, self._effort)
+        self._tolerations = tolerations_of(pod)
         self._selectors = (*self._pins, *(() if self._affinity is None else (self._affinity,)))
         self._barred = barred
         # Who names its node has passed the scheduler by: kubelet alone looks at what is left there.
@@ -44,7 +45,7 @@ class NodeFilter:
         self._keys = tuple(sorted({*pod.spec.node_selector, *(rule.key for term in terms for rule in term.labels)}))
         self._by_name = bool(pod.spec.node_name) or any(term.fields for term in terms)  # then a node is like no other
         rules = sum(len(term.labels) + len(term.fields) for term in terms)
-        self._steps = TERM_STEPS * (len(terms) + rules + len(pod.spec.tolerations) + len(pod.spec.node_selector))
+        self._steps = TERM_STEPS * (len(terms) + rules + len(self._tolerations) + len(pod.spec.node_selector))
         self._effort.charge(self._steps, Work.NODES)
         self._known: dict[Hashable, str | None] = {}
         self.is_short = False
@@ -109,4 +110,4 @@ class NodeFilter:
     def _unfit(self, indexed: IndexedNode) -> str | None:
         if not all(selector.matches(indexed.node) for selector in self._pins):
             return PINNED_ELSEWHERE
-        return unfit_for(self._pod, self._affinity, indexed.node)
+        return unfit_for(self._pod, self._affinity, self._tolerations, indexed.node)

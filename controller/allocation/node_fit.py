@@ -7,10 +7,13 @@ here: pod affinity, spread and volumes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from dracaena.api.objects import Node, Pod, Taint, Toleration
+from dracaena.api.packed import unpacked
 from dracaena.controller.allocation.effort import Effort
 from dracaena.controller.allocation.node_selector import NodeSelector, read_node_selector
 
@@ -26,11 +29,11 @@ def unfit_reason(pod: Pod, node: Node) -> str | None:
 
     A pod that names its node (spec.nodeName) has passed the scheduler by: only the name counts then.
     """
-    return unfit_for(pod, required_affinity(pod), node)
+    return unfit_for(pod, required_affinity(pod), tolerations_of(pod), node)
 
 
-def unfit_for(pod: Pod, required: NodeSelector | None, node: Node) -> str | None:
-    """Answer as unfit_reason() does, with the pod's required_affinity() at hand."""
+def unfit_for(pod: Pod, required: NodeSelector | None, tolerations: Sequence[Toleration], node: Node) -> str | None:
+    """Answer as unfit_reason() does, with the pod's required_affinity() and tolerations_of() it at hand."""
     if pod.spec.node_name:
         return None if pod.spec.node_name == node.metadata.name else "not named by the pod"
     labels = node.metadata.labels
@@ -40,9 +43,9 @@ def unfit_for(pod: Pod, required: NodeSelector | None, node: Node) -> str | None
         if required.problems:
             return f"not matching the pod's node affinity, which cannot be read whole: {required.problems[0]}"
         return "not matching the pod's node affinity"
-    if node.spec.unschedulable and not tolerates(pod.spec.tolerations, UNSCHEDULABLE_TAINT):
+    if node.spec.unschedulable and not tolerates(tolerations, UNSCHEDULABLE_TAINT):
         return "cordoned"
-    taint = first_untolerated(node.spec.taints, pod.spec.tolerations)
+    taint = first_untolerated(node.spec.taints, tolerations)
     return f"with taint {taint.key} that the pod does not tolerate" if taint is not None else None
 
 
@@ -60,8 +63,13 @@ def required_affinity(pod: Pod, effort: Effort | None = None) -> NodeSelector | 
         return None
     if not isinstance(node_affinity, Mapping):
         return NodeSelector((), ("nodeAffinity is no object",))
-    required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    required = unpacked(node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
     return None if required is None else read_node_selector(required, effort)
+
+
+def tolerations_of(pod: Pod) -> Sequence[Toleration]:
+    """Return what the pod tolerates, packed or not. Cost: O(tolerations)."""
+    return msgspec.convert(unpacked(pod.spec.tolerations), list[Toleration])
 
 
 def first_untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> Taint | None:

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import msgspec
+import pytest
 
-from dracaena.api.objects import Pod
+from dracaena.api.objects import Node, NodeSpec, ObjectMeta, Pod, Taint
+from dracaena.controller.allocation.node_fit import unfit_reason
 from dracaena.controller.allocation.pod_resources import pod_resources
+from dracaena.controller.allocation.shape import shape
 from dracaena.controller.kept_pods import kept_pod
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -89,6 +93,43 @@ def test_of_an_affinity_only_what_must_hold_of_nodes_is_kept() -> None:
     assert kept_pod(kept) == kept
     del document["spec"]["affinity"]["nodeAffinity"]
     assert kept_pod(msgspec.convert(document, Pod)).spec.affinity == {}
+
+
+TERMS = [{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [*([{}] * 50_000), *TERMS]}}}},
+        {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": TERMS * 5_000}}}},
+        {"tolerations": [{"operator": "Exists"}] * 20_000},
+        {"tolerations": [{"operator": "Exists", "tolerationSeconds": number} for number in range(20_000)]},
+        {"tolerations": [*({"key": f"k{number}"} for number in range(20_000)), {"operator": "Exists"}]},
+        {"schedulingGates": [{"name": f"a/{number}"} for number in range(20_000)]},
+    ],
+    ids=["empty terms", "terms", "equal tolerations", "times", "distinct tolerations", "gates"],
+)
+def test_a_pod_of_many_short_parts_costs_a_few_times_its_text_and_fits_the_same_nodes(spec: dict[str, Any]) -> None:
+    """740,000 empty terms took 51 MiB as objects."""
+    document = msgspec.to_builtins(watched("p", claims=True))
+    document["spec"] |= {"nodeName": "", "nodeSelector": {}, "tolerations": [], **spec}
+    body = json.dumps(document, separators=(",", ":")).encode()
+    whole = Pod.from_json(body)
+    tracemalloc.start()
+    try:
+        kept = [kept_pod(Pod.from_json(body)) for _ in range(4)]
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used < 4 * len(kept) * len(body)
+    assert kept_pod(kept[0]) == kept[0]
+    assert shape(kept[0], ()) == shape(kept[1], ())
+    assert bool(kept[0].spec.scheduling_gates) == bool(whole.spec.scheduling_gates)
+    for labels in ({"zone": "a"}, {}):
+        for taints in ([], [Taint(key="gpu", effect="NoSchedule")]):
+            there = Node(metadata=ObjectMeta(name="n", labels=labels), spec=NodeSpec(taints=taints))
+            assert unfit_reason(kept[0], there) == unfit_reason(whole, there)
 
 
 def test_what_tells_of_the_schedulers_work_is_kept_of_all_pods() -> None:
