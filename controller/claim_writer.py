@@ -14,6 +14,7 @@ import structlog
 from dracaena.api.decision import encode_decision
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER, decision_annotation
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
+from dracaena.api.packed import unpacked
 from dracaena.controller.allocation.result import Allocation, ClaimAllocation, allocation_document, decision_of
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import ClaimApi
@@ -134,7 +135,7 @@ class ClaimWriter:
             if fresh.status.allocation is not None:
                 # A write whose answer was lost may have landed: then it is ours after all.
                 return fresh if _carries(fresh, entry) else _Failed("is allocated by somebody else")
-            if DELETE_PROTECTION_FINALIZER not in fresh.metadata.finalizers:
+            if DELETE_PROTECTION_FINALIZER not in unpacked(fresh.metadata.finalizers):
                 remarked = self._mark(allocation, entry, fresh)
                 if isinstance(remarked, _Failed):
                     return remarked

@@ -2,7 +2,7 @@
 
 A claim may have 32 configs of 10 KiB for drivers that are not ours. None of them is kept: who writes an allocation,
 which repeats them, has the claim before it as the server answers. And it may have 8,192 selectors of four letters: long
-lists of requests and constraints are kept as text (api.packed).
+lists of requests, constraints and finalizers are kept as text (api.packed).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dracaena.api.objects import (
     Wire,
 )
 from dracaena.api.opaque import left_out
-from dracaena.api.packed import packed
+from dracaena.api.packed import packed, unpacked
 
 _NO_LABELS: Final[dict[str, str]] = {}
 
@@ -44,6 +44,7 @@ def kept_claim(driver: str) -> Callable[[ResourceClaim], ResourceClaim]:
             claim.metadata,
             labels=_NO_LABELS,
             annotations={name: text for name, text in claim.metadata.annotations.items() if name in annotations},
+            finalizers=packed(list(dict.fromkeys(unpacked(claim.metadata.finalizers)))),
             owner_references=[owner for owner in claim.metadata.owner_references if owner.controller],
         )
         status = claim.status

@@ -10,6 +10,7 @@ import msgspec
 
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER
 from dracaena.api.objects import ConsumerReference, KubeObject, Pod, ResourceClaim
+from dracaena.api.packed import unpacked
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import ConflictError, InvalidError, KubeError, NotFoundError
 
@@ -43,7 +44,7 @@ class KubeClaims:
 
     def mark(self, claim: ResourceClaim, *, annotation: str, value: str) -> ResourceClaim:
         """See ports.ClaimApi. A merge patch replaces lists whole: the guard keeps other finalizers."""
-        others = [name for name in claim.metadata.finalizers if name != DELETE_PROTECTION_FINALIZER]
+        others = [name for name in unpacked(claim.metadata.finalizers) if name != DELETE_PROTECTION_FINALIZER]
         metadata = {"finalizers": [*others, DELETE_PROTECTION_FINALIZER], "annotations": {annotation: value}}
         return self._patch("mark", claim, {"metadata": metadata})
 

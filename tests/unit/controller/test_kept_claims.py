@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION, decision_annotation
+from dracaena.api.names import DELETE_PROTECTION_FINALIZER, EXTENDED_RESOURCE_ANNOTATION, decision_annotation
 from dracaena.api.objects import ObjectMeta, ResourceClaim
+from dracaena.controller.adapters.kube import KubeClaims
 from dracaena.controller.allocation.demands import ClaimDemand, Refused, class_names, names_selector, read_demands
 from dracaena.controller.allocation.pool import held_devices
 from dracaena.controller.allocation.result import allocation_document
@@ -102,6 +103,33 @@ def test_fat_claims_cost_a_fraction_of_their_size() -> None:
     assert len(raw) > 300_000
     assert used < 60 * len(raw) / 10
     assert peak < 60 * len(raw) / 4
+
+
+@pytest.mark.parametrize(
+    ("finalizers", "distinct"), [(["a/b"] * 60_000, 1), ([f"a/{number}" for number in range(30_000)], 30_000)]
+)
+def test_many_finalizers_cost_a_few_times_their_text_and_stay_when_ours_is_written(
+    finalizers: list[str], distinct: int
+) -> None:
+    keep, raw = kept_claim(DRIVER), text(finalizers=finalizers)
+    tracemalloc.start()
+    try:
+        claim = keep(ResourceClaim.from_json(raw))
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used < 4 * len(raw)
+    assert keep(claim) == claim
+    sent: list[dict[str, Any]] = []
+
+    class Client:
+        def merge_patch(self, kind: object, name: str, patch: dict[str, Any], **more: object) -> None:
+            sent.append(patch)
+
+    KubeClaims(Client()).mark(  # type: ignore[arg-type]
+        claim, annotation="a", value="b"
+    )
+    assert sent[0]["metadata"]["finalizers"] == [*finalizers[:distinct], DELETE_PROTECTION_FINALIZER]
 
 
 META = ObjectMeta(name="c", namespace="default", uid="u", resource_version="1")
