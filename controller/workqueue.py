@@ -17,6 +17,9 @@ FIRST_RETRY_S: Final = 0.05
 LONGEST_RETRY_S: Final = 30.0
 """An API server that is away is asked twice a minute for each key, not more."""
 
+SLACK: Final = 16
+"""Entries of keys that wait there no more which the heap of a small group may keep."""
+
 Turn = tuple[Any, ...]
 """Sorts keys, the smallest first."""
 
@@ -56,6 +59,8 @@ class WorkQueue:
         self._behind_others = behind_others
         self._groups: dict[str, list[tuple[Turn, int, str]]] = {}
         """Of each group its heap; the group whose turn it is comes first."""
+        self._tidied: dict[str, int] = {}
+        """Of each group with such a heap how many entries were left when it was last rid of those that do not hold."""
         self._groups_from_s = float("-inf")
         self._not_before: dict[str, float] = {}
         self._closed = False
@@ -167,8 +172,18 @@ class WorkQueue:
             group = None if turn == () else self._behind_others(key)
             if group is None:
                 return self._taken(key)
-            heapq.heappush(self._groups.setdefault(group, []), (turn, arrival, key))
+            self._put_behind(group, (turn, arrival, key))
         return None if self._groups_from_s > self._clock.monotonic() else self._take_behind_others()
+
+    def _put_behind(self, group: str, entry: tuple[Turn, int, str]) -> None:
+        """Keys that went first after all leave their entries. Those in front go as they come up; those behind a key
+        that keeps coming back would stay, so the heap is rid of them whenever it has doubled."""
+        members = self._groups.setdefault(group, [])
+        heapq.heappush(members, entry)
+        if len(members) > 2 * self._tidied.get(group, 0) + SLACK:
+            holding = sorted((one for one in members if self._ready.get(one[2]) == one[0]), reverse=True)
+            members[:] = sorted({one[2]: one for one in holding}.values())  # of each key the first of equal entries
+            self._tidied[group] = len(members)
 
     def _take_behind_others(self) -> str | None:
         """Take the first key of the group whose turn it is; the group comes last then."""
@@ -181,6 +196,8 @@ class WorkQueue:
                 self._groups[group] = members
             elif members:
                 self._groups = {group: members, **self._groups}
+            else:
+                self._tidied.pop(group, None)
             if is_valid:
                 return self._taken(key)
         return None

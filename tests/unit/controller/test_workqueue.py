@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dracaena.controller.workqueue import FIRST_RETRY_S, LONGEST_RETRY_S, Turn, WorkQueue
+from dracaena.controller.workqueue import FIRST_RETRY_S, LONGEST_RETRY_S, SLACK, Turn, WorkQueue
 from support.clock import FakeClock
 
 
@@ -245,6 +245,39 @@ def test_a_resting_key_is_not_handed_out_before_whoever_adds_it_but_one_with_the
     turns["a"] = ()
     queue.add("a")
     assert taken(queue) == ["a"]
+
+
+def test_keys_that_left_a_group_leave_nothing_while_an_older_one_of_it_keeps_coming() -> None:
+    turns: dict[str, Turn] = {"old": (0,)}
+    queue = WorkQueue(FakeClock(), random.Random(1), lambda key: turns.get(key, ()), lambda key: "group")
+    for number in range(1_000):
+        turns[f"k{number}"] = (1, number)
+        queue.add("old")
+        queue.add(f"k{number}")
+        assert queue.take_ready() == "old"
+        queue.done("old")
+        if number % 100:  # it is deleted
+            del turns[f"k{number}"]
+            queue.add(f"k{number}")
+            assert queue.take_ready() == f"k{number}"
+            queue.done(f"k{number}")
+    assert len(queue._groups["group"]) <= 2 * 10 + SLACK
+    assert taken(queue) == [f"k{number}" for number in range(0, 1_000, 100)]
+    assert not queue._tidied
+
+
+def test_keys_whose_turn_changes_while_they_wait_in_a_group_are_handed_out_once_by_their_last_turn() -> None:
+    turns: dict[str, Turn] = {"old": (0,)}
+    queue = WorkQueue(FakeClock(), random.Random(1), lambda key: turns[key], lambda key: "group")
+    for number in range(200):
+        for key in ("a", "b"):
+            turns[key] = (2, number) if key == "a" else (1_000 - number,)
+            queue.add(key)
+        queue.add("old")
+        assert queue.take_ready() == "old"
+        queue.done("old")
+    assert len(queue._groups["group"]) <= 2 * 2 + SLACK
+    assert taken(queue) == ["a", "b"]
 
 
 @pytest.mark.parametrize("seed", range(30))
