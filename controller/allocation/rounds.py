@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Final
 
 MAX_NAMES: Final = 200_000
-"""Remembered names of nodes of all pods together, about 15 MB; beyond, everything is forgotten."""
+"""Remembered names of nodes, ways and pods together: about 15 MB where they are names, 60 MB where each pod has but
+one way; beyond, everything is forgotten. Pods and ways count since those of a pod that was deleted after it was overdue
+stay until then."""
 
 
 COUNT_EVERY: Final = 256
@@ -30,7 +32,7 @@ class Rounds:
         return lambda number: ways.setdefault(number, set())
 
     def _count(self) -> int:
-        return sum(len(names) for ways in self._asked.values() for names in ways.values())
+        return sum(1 + sum(1 + len(names) for names in ways.values()) for ways in self._asked.values())
 
     def is_under_way(self, pod: str) -> bool:
         """Whether some nodes were asked in vain, and others have yet to be asked."""
