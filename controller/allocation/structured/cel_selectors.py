@@ -11,8 +11,9 @@ from dracaena.controller.allocation.structured.features import Features
 from dracaena.controller.allocation.structured.selectors import SelectorFailure
 from dracaena.controller.allocation.structured.slices import Device
 
-MOST_DEVICES: Final = 100_000
-"""Devices kept in CEL's form: more than the largest clusters have of one class, about 2 KiB each."""
+MOST_DEVICES: Final = 40_000
+"""Devices kept in CEL's form, about 2 KiB each: as many as are kept read (read_pools.MOST_DEVICES), because one that is
+read anew is another device here, and what stands here keeps the device before alive."""
 
 
 class CelSelectors:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dracaena.controller.allocation import read_pools
 from dracaena.controller.allocation.structured import cel_selectors
 from dracaena.controller.allocation.structured.cel_selectors import CelSelectors
 from dracaena.controller.allocation.structured.features import Features
@@ -62,6 +63,11 @@ def test_everything_that_is_published_can_be_selected_by(expression: str) -> Non
 def test_a_device_with_a_value_that_cannot_be_read_has_no_answer(attributes: dict[str, object]) -> None:
     found = CelSelectors(Features()).evaluate("true", read(device("gpu", attributes=attributes)))
     assert isinstance(found, SelectorFailure)
+
+
+def test_no_more_devices_are_kept_for_selectors_than_are_kept_read() -> None:
+    """Beyond, what is remembered is only of devices that nobody asks about again."""
+    assert cel_selectors.MOST_DEVICES <= read_pools.MOST_DEVICES
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
