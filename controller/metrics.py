@@ -61,7 +61,7 @@ class ControllerMetrics:
         self.watch_silence_seconds = Gauge(
             "dracaena_controller_watch_silence_seconds",
             "Seconds since the API server last sent something of a resource: a list, a change, or a bookmark. "
-            "Bookmarks come about once a minute, so more than 90 means that the cache may be behind.",
+            "After 80 s of silence all is listed anew, so more than 90 means that the cache may be behind.",
             ["resource"],
             registry=registry,
         )
