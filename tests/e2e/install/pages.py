@@ -30,6 +30,9 @@ _SPOKEN_OF = "names the command in a sentence, without what it needs"
 _MORE = "test_documents.py types it, with values for the node of the tests"
 _EXAMPLE = "test_examples.py does it and compares with what the example's page promises"
 _DRIVER = "asks NVIDIA's driver, which no machine of these tests has"
+_ON_A_NODE = "is typed on a node; tests/unit/cli/test_driver.py types it"
+_TAKES_THE_NODE = "takes the only node away from the tests that come after"
+_LETS_GO = "makes the plugin let go of the driver; tests/integration/test_kubelet_plugin_health.py sets the label"
 
 NOT_RUN_HERE = {
     ".ci/run": "runs all tests, these too",
@@ -37,6 +40,10 @@ NOT_RUN_HERE = {
         "installs programs on the machine of the tests, which run because they are there"
     ),
     "dracaena controller": _SPOKEN_OF,
+    "dracaena driver release": _ON_A_NODE,
+    "dracaena driver release --reason TEXT": _ON_A_NODE,
+    "dracaena driver resume": _ON_A_NODE,
+    "dracaena driver status": _ON_A_NODE,
     "dracaena explain": _SPOKEN_OF,
     "dracaena kubelet-plugin": _SPOKEN_OF,
     "dracaena simulate": _SPOKEN_OF,
@@ -57,6 +64,10 @@ NOT_RUN_HERE = {
         "helm upgrade dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
         "--set kubeletPlugin.nodeSettings.left-to-kube-scheduler.allocator=kube-scheduler"
     ): "test_examples.py types it",
+    (
+        "kubectl --namespace dracaena create secret generic dracaena-web --from-file=web-config.yml "
+        "--from-file=tls.crt --from-file=tls.key --from-file=ca.crt"
+    ): "test_web_config.py makes such a Secret, with a certificate of its own",
     "kubectl apply -f": _SPOKEN_OF,
     "kubectl apply -f deploy/examples/admin-access/pod.yaml": _EXAMPLE,
     "kubectl apply -f deploy/examples/deployment/deployment.yaml": _EXAMPLE,
@@ -69,9 +80,18 @@ NOT_RUN_HERE = {
     "kubectl apply -f deploy/examples/selectors/pod.yaml": _EXAMPLE,
     "kubectl apply -f deploy/examples/shared-claim/pods.yaml": _EXAMPLE,
     "kubectl apply -f deploy/examples/shared-containers/pod.yaml": _EXAMPLE,
+    "kubectl cordon NODE": _TAKES_THE_NODE,
+    "kubectl create token": _SPOKEN_OF,
     "kubectl describe pod one-gpu": "test_documents.py types it",
+    "kubectl drain NODE --ignore-daemonsets --delete-emptydir-data": _TAKES_THE_NODE,
+    "kubectl label node NODE <driver>/release-driver-": _LETS_GO,
+    "kubectl label node NODE <driver>/release-driver=true": _LETS_GO,
     "kubectl label node NODE <driver>/settings=lab": "test_examples.py types the same for a section of its own",
     "kubectl label node NODE gpu.dracaena.dev/settings=left-to-kube-scheduler": "test_examples.py types it",
+    "kubectl label node NODE gpu.dracaena.dev/release-driver-": _LETS_GO,
+    "kubectl label node NODE gpu.dracaena.dev/release-driver=true": _LETS_GO,
+    "kubectl uncordon NODE": _TAKES_THE_NODE,
+    "nvidia-smi --gpu-reset": _DRIVER,
     "nvidia-smi -L": "in a container of a user's image, which brings that program",
     "nvidia-smi topo -m": "only what it prints is spoken of",
 }
