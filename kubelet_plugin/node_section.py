@@ -177,7 +177,7 @@ class NodeSection:
         asking = asking_labels(self._general.driver_name, labels)
         if asking != self._asking:
             self._asking = asking
-            self._write(LAST_ASKING, f"{json.dumps(asking, sort_keys=True)}\n".encode())
+            self._write(LAST_ASKING, f"{json.dumps(asking, sort_keys=True)}\n".encode() if asking else None)
 
     def _last_asking(self) -> dict[str, str]:
         try:
@@ -188,9 +188,13 @@ class NodeSection:
             return {}
         return asking_labels(self._general.driver_name, asking)
 
-    def _write(self, name: str, data: bytes) -> None:
+    def _write(self, name: str, data: bytes | None) -> None:
+        """Write a file, or remove it where there is nothing to remember."""
         try:
             with self._lock.hold():
-                self._files.write_if_changed(name, data)
+                if data is None:
+                    self._files.remove(name)
+                else:
+                    self._files.write_if_changed(name, data)
         except DracaenaError as error:
             log.warning("a label is not remembered for the next start", file=name, error=str(error))

@@ -176,6 +176,16 @@ def test_without_the_api_server_a_request_for_the_driver_is_remembered(world: Wo
         assert after.labels == {}
 
 
+def test_where_nobody_asks_for_the_driver_any_more_no_file_says_so(world: World) -> None:
+    label = "nvidia.com/gpu.deploy.client"
+    world.client.merge_patch(Node, NODE, {"metadata": {"labels": {label: "paused-for-driver-upgrade"}}})
+    section_of(world).choose()
+    assert (data_folder(world) / LAST_ASKING).exists()
+    world.client.merge_patch(Node, NODE, {"metadata": {"labels": {label: None}}})
+    section_of(world).choose()
+    assert not (data_folder(world) / LAST_ASKING).exists()
+
+
 def test_the_process_ends_orderly_when_its_label_changes_and_takes_the_section_at_the_next_start(world: World) -> None:
     (world.folder / "settings.yaml").write_text(SECTIONS)
     config = ["--config", str(world.folder / "settings.yaml")]
