@@ -355,6 +355,7 @@ def test_a_spec_that_was_lost_is_there_again_after_a_start(world: World) -> None
         again.stop()
 
 
+@pytest.mark.embedded_only(reason="makes the server fail")
 def test_a_plugin_that_cannot_watch_the_pods_of_its_node_is_not_ready_and_says_why(
     world: World, faults: Faults
 ) -> None:
