@@ -101,6 +101,11 @@ Of `make` it shows what would be done: most targets are the tests themselves.
 """
 
 
+def test_file(named: str) -> Path:
+    """Return the file of tests that a reason names: a path from the root, or a bare name in this folder."""
+    return REPOSITORY / named if "/" in named else Path(__file__).parent / named
+
+
 def commands(page: Path) -> list[str]:
     """Return the commands of a page in its order, each once: lines of blocks, then those within sentences.
 
