@@ -304,7 +304,7 @@ def _parse(shape: type[A], raw: bytes | msgspec.Raw, call: str) -> A:
     """Decode what the server must have sent whole; anything else is a KubeError like no answer at all."""
     try:
         return msgspec.json.decode(raw, type=shape)
-    except Exception as error:
+    except Exception as error:  # whatever the answer leads to, RecursionError too: the caller asks again
         raise _unreadable(call, error) from error
 
 
@@ -312,7 +312,7 @@ def _page(text: bytes, call: str) -> _Raws:
     """Decode a page of a list. One object may keep it from being decoded whole, by its depth for example."""
     try:
         return msgspec.json.decode(text, type=_Raws)
-    except Exception as error:
+    except Exception as error:  # whatever one of its objects leads to: the others have to be read
         left, taken = set_apart(text, ["items"])
         if len(taken) != 1:
             raise _unreadable(call, error) from error
@@ -324,7 +324,7 @@ def _event(line: bytes, call: str) -> _RawEvent:
     """Decode an event of a watch, whatever its object is like."""
     try:
         return msgspec.json.decode(line, type=_RawEvent)
-    except Exception as error:
+    except Exception as error:  # as for a list: the kind of event can be told without the object
         left, taken = set_apart(line, ["object"])
         if len(taken) != 1:
             raise _unreadable(call, error) from error

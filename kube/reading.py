@@ -44,7 +44,10 @@ class Reader(Generic[T]):
     keep: Callable[[T], T] = lambda item: item
     """Makes what is kept of an object."""
     stand_in: StandIn[T] | None = None
-    """Raises what it likes when it cannot: then nothing of the kind is safe to go on with, and the read fails whole."""
+    """Raises what it likes when it cannot: then nothing of the kind is safe to go on with, and the read fails whole.
+
+    So does an object without a name that can be read: left out of a list, it would count as deleted, and what it holds
+    as free."""
 
     def read(self, kind: type[T], text: bytes | msgspec.Raw) -> T | Unread[T]:
         """Read one object; whatever it raises is about this one alone."""
@@ -54,8 +57,11 @@ class Reader(Generic[T]):
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:REASON_CHARACTERS]
         whole = bytes(text)
         metadata = name_of(whole)
-        instead = None if self.stand_in is None or not metadata.name else self.stand_in(metadata, whole, reason)
-        return Unread(metadata, reason, instead)
+        if self.stand_in is None:
+            return Unread(metadata, reason, None)
+        if not metadata.name:
+            raise ValueError(f"its name cannot be read either ({reason})")
+        return Unread(metadata, reason, self.stand_in(metadata, whole, reason))
 
 
 class _Named(msgspec.Struct):

@@ -102,6 +102,6 @@ class Page(Generic[K]):
     def _answer(self, key: K) -> Answer:
         try:
             return self._compute(key)
-        except Exception:
+        except Exception:  # outermost on this thread: the next page has to be made, and the client to be answered
             log.exception("page cannot be made", page=self._name)
             return text_answer(500, "this page cannot be made; the log says why")

@@ -286,7 +286,7 @@ class HttpServer:
             self._look_for(connection, selectors.EVENT_WRITE)
         except (OSError, ValueError):  # ValueError: Python's, for a handshake with one that has gone
             self._drop(connection)
-        except Exception:
+        except Exception:  # outermost on this thread, which serves all clients: a fault costs the one connection
             log.exception("fault while serving a client", client=connection.address)
             self._drop(connection)
 

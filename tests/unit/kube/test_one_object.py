@@ -159,6 +159,17 @@ def test_a_stand_in_that_cannot_be_made_fails_the_list_and_names_the_object(tmp_
             client_for(server.url, tmp_path).list(Pod, reader=Reader(stand_in=stand_in))
 
 
+@pytest.mark.parametrize("metadata", ['{"name":1}', "1", '{"namespace":"ns"}'])
+def test_an_object_without_a_name_fails_the_list_where_something_has_to_stand_in(tmp_path: Path, metadata: str) -> None:
+    """Left out of the list it would count as deleted, and its devices as free."""
+    nameless = b'{"metadata":%s,"spec":1}' % metadata.encode()
+    reader = Reader(stand_in=lambda meta, _text, _why: Pod(metadata=meta))
+    with ScriptedServer(lambda request: request.answer(200, page(text("a"), nameless))) as server:
+        with pytest.raises(KubeError, match="its name cannot be read either"):
+            client_for(server.url, tmp_path).list(Pod, reader=reader)
+        assert [item.metadata.name for item in client_for(server.url, tmp_path).list(Pod).items] == ["a"]
+
+
 def test_pages_that_are_too_long_are_asked_for_with_fewer_objects(tmp_path: Path) -> None:
     """In memory is one page, however fat the objects are; small ones come by the hundred."""
     small, fat = text("small"), text("fat", note="x" * (PAGE_BYTES // 40))
