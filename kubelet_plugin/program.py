@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -24,8 +23,6 @@ from dracaena.kube.reflector import Reflector
 from dracaena.kube.server_version import too_old
 from dracaena.kube.transport import Transport
 from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
-from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DevRoot
-from dracaena.kubelet_plugin.adapters.driver_files import Kernel
 from dracaena.kubelet_plugin.adapters.driver_use import DriverUse
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder, DocumentTree
 from dracaena.kubelet_plugin.adapters.gpu_minors import GpuMinors
@@ -44,15 +41,23 @@ from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.device_watch import DeviceWatch
-from dracaena.kubelet_plugin.discovery.health import MAX_TAINTS, Fault, Rules, taints
+from dracaena.kubelet_plugin.discovery.health import MAX_TAINTS, Fault, taints
 from dracaena.kubelet_plugin.discovery.pool import PoolIdentity
 from dracaena.kubelet_plugin.driver import ClaimDriver
-from dracaena.kubelet_plugin.driver_installation import DriverInstallation, DriverPlaces
 from dracaena.kubelet_plugin.driver_release import DriverRelease
+from dracaena.kubelet_plugin.from_settings import (
+    USER_AGENT,
+    NodeSource,
+    claim_nodes,
+    health_rules,
+    installation,
+    node_view,
+    nvml_source,
+)
 from dracaena.kubelet_plugin.health_monitor import Ask, DeviceHealth, HealthMonitor, HealthSource, Status
 from dracaena.kubelet_plugin.kept_pods import kept_pod
 from dracaena.kubelet_plugin.left_overs import remove_left_overs
-from dracaena.kubelet_plugin.live_machine import LiveMachine, ReadingSource
+from dracaena.kubelet_plugin.live_machine import LiveMachine
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.moved_claims import MovedClaims
@@ -60,14 +65,13 @@ from dracaena.kubelet_plugin.node_devices import NodeDevices
 from dracaena.kubelet_plugin.node_section import NodeSection
 from dracaena.kubelet_plugin.node_troubles import NodeTroubles
 from dracaena.kubelet_plugin.paths import plugin_paths
-from dracaena.kubelet_plugin.ports import ReadClaimNodes
 from dracaena.kubelet_plugin.prepare.cdi import spec_file_name
 from dracaena.kubelet_plugin.prepare.device_metadata import spec_prefix
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
 from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference
 from dracaena.kubelet_plugin.publisher import Publisher
-from dracaena.kubelet_plugin.settings import ALL, CONTROLLER, PluginSettings
+from dracaena.kubelet_plugin.settings import CONTROLLER, PluginSettings
 from dracaena.kubelet_plugin.sweeper import Sweeper
 from dracaena.kubelet_plugin.tear_downs import TearDowns
 from dracaena.process.clock import Clock, SystemClock
@@ -76,10 +80,6 @@ from dracaena.process.http import HttpEndpoint
 from dracaena.process.logs import configure_logs
 from dracaena.process.settings import Layers
 
-NODE_USER_PREFIX = "system:node:"
-"""kubelet's user name, before the node's."""
-
-USER_AGENT = "dracaena-plugin"
 CDI_SPEC_MODE = 0o644
 CHECKPOINT_MODE = 0o600
 
@@ -96,10 +96,6 @@ _EVENTS: Mapping[Status, tuple[EventType, str]] = {
 _LOOK = "on the node: `nvidia-smi -q`, `dmesg | grep -i -e nvrm -e xid`"
 
 log = structlog.get_logger()
-
-
-class NodeSource(ReadingSource, HealthSource, Protocol):
-    """What tells a node's GPUs and their health."""
 
 
 class Program:
@@ -134,14 +130,14 @@ class Program:
         self._metrics = PluginMetrics(registry)
         recorded = RecordedMachine(settings.machine).read() if settings.machine else None
         self._watched = settings.watch_health and (recorded is None or bool(settings.faults))
-        self._rules = _health_rules(settings)
+        self._rules = health_rules(settings)
         self._release = DriverRelease(
             settings.driver_name, DriverUse(self._paths.driver_lock, self._paths.release_request)
         )
         self._tainted = settings.allocator == CONTROLLER
         self._node_name = settings.node_name
         client = KubeClient(Transport.from_kubeconfig(settings.kubeconfig or None, user_agent=USER_AGENT))
-        self._node_view = _node_view(settings, client)
+        self._node_view = node_view(settings, client)
         self._node: Reflector[Node] | None = None
         self._node_cache: Reflector[Node]
         if section is not None:
@@ -171,7 +167,7 @@ class Program:
         )
         self._monitor: HealthMonitor | None = None
         self._streams = HealthStreams(settings.node_name, self._health if self._watched else None, clock)
-        self._installation = _installation(settings, self._release, self._troubles, sys_root)
+        self._installation = installation(settings, self._release, self._troubles, sys_root)
         self._build_claims(settings, client, clock)
         self._live = None if recorded else self._follow(self._source(settings, source), clock)
         if recorded:
@@ -313,7 +309,7 @@ class Program:
         return self._probes.port if self._probes is not None else None
 
     def _source(self, settings: PluginSettings, source: Callable[[DriverRelease], NodeSource] | None) -> NodeSource:
-        return source(self._release) if source is not None else _nvml(settings, self._metrics, self._release)
+        return source(self._release) if source is not None else nvml_source(settings, self._metrics, self._release)
 
     def _follow(self, source: NodeSource, clock: Clock) -> LiveMachine:
         """Build what reads this node's GPUs again and again, and what watches their health."""
@@ -466,7 +462,7 @@ class Program:
         )
         files = ClaimFiles(
             driver=driver,
-            claim_nodes=_claim_nodes(settings),
+            claim_nodes=claim_nodes(settings),
             driver_edits=self._installation.edits if self._installation is not None else DriverEdits,
             specs=specs,
             metadata=MetadataFiles(
@@ -564,63 +560,6 @@ class Program:
             log.error("kubelet refused the plugin", error=refusal)
 
 
-def _health_rules(settings: PluginSettings) -> Rules:
-    return Rules(
-        ignored_xids=_xids(settings.ignored_xids),
-        ignore_all=settings.ignored_xids == ALL,
-        fatal_xids=_xids(settings.fatal_xids),
-        all_fatal=settings.fatal_xids == ALL,
-        fabric=settings.watch_fabric,
-        evict=settings.evict_from_lost,
-    )
-
-
-def _xids(text: str) -> frozenset[int]:
-    return frozenset(int(word) for word in text.split(",")) if text and text != ALL else frozenset()
-
-
-def _installation(
-    settings: PluginSettings, release: DriverRelease, troubles: NodeTroubles, sys_root: str
-) -> DriverInstallation | None:
-    """Return where containers get the driver from. A recorded machine has one only when it brings it."""
-    if settings.machine and not settings.driver_root:
-        return None
-    host_root = settings.driver_root or "/"
-    seen_root = settings.driver_root_mount or host_root
-    seen_host = settings.host_root_mount or (seen_root if host_root == "/" else "/")
-    places = DriverPlaces(seen_root, host_root, seen_host, settings.hook_tool)
-    return DriverInstallation(
-        places,
-        required=not settings.machine,
-        kernel=Kernel(sys_root),
-        refusal=release.refusal,
-        on_troubles=partial(troubles.update, "installation"),
-    )
-
-
-def _claim_nodes(settings: PluginSettings) -> ReadClaimNodes:
-    """Return where device nodes come from: a driver container may keep those of the driver in a /dev of its own."""
-    host = settings.driver_root or "/"
-    if settings.dev_root:
-        roots = [DevRoot(settings.dev_root, settings.dev_root)]
-    else:
-        own = [DevRoot(settings.driver_root_mount or host, host)] if host != "/" else []
-        roots = [*own, DevRoot("/", "/")]
-    return DeviceNodes(roots, required=not settings.machine).of_claim
-
-
-def _nvml(settings: PluginSettings, metrics: PluginMetrics, release: DriverRelease) -> NodeSource:
-    from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine  # pynvml is for nodes with a driver
-
-    return NvmlMachine.of_this_node(
-        settings.node_name,
-        driver_root=settings.driver_root_mount or settings.driver_root or "/",
-        on_error=lambda call, error: metrics.nvml_errors.labels(call, error).inc(),
-        permission=release,
-        listens=settings.watch_health,
-    )
-
-
 def run(layers: Layers[PluginSettings]) -> int:
     """Run until SIGTERM or SIGINT and return the exit code. Raises DracaenaError when it cannot start."""
     settings, section = layers.resolve(), None
@@ -650,18 +589,6 @@ def _section(layers: Layers[PluginSettings], general: PluginSettings) -> NodeSec
     clock = SystemClock()
     paths = plugin_paths(general.kubelet_root, general.driver_name, general.pod_uid)
     client = KubeClient(Transport.from_kubeconfig(general.kubeconfig or None, user_agent=USER_AGENT))
-    client = _node_view(general, client)
+    client = node_view(general, client)
     lock, files = CallLock(paths.call_lock, clock), DocumentFolder(paths.instance_lock.parent)
     return NodeSection(layers, client, files, lock, clock, end=end_this_process)
-
-
-def _node_view(settings: PluginSettings, client: KubeClient) -> KubeClient:
-    """Return the client for reading pods and the Node: those of this node are all that it can see where it may be so.
-
-    RBAC knows no field selectors, so a right to list pods is one to list those of all nodes with their environment. As
-    `system:node:<name>` the node authorizer answers, which does know them.
-    """
-    if not settings.read_as_node:
-        return client
-    user = f"{NODE_USER_PREFIX}{settings.node_name}"
-    return KubeClient(Transport.from_kubeconfig(settings.kubeconfig or None, user_agent=USER_AGENT, impersonated=user))

@@ -52,7 +52,7 @@ def nvml_world(server: ApiGround) -> Iterator[World]:
         put(folder, "host/usr/bin/nvidia-cdi-hook", " ".join(COMMANDS).encode()).chmod(0o755)
         put(folder, "proc/devices", PROC_DEVICES.encode())
         nodes = partial(DeviceNodes, proc=str(folder / "proc"), sys=str(folder / "sys"), look=look_at_text)
-        with patch("dracaena.kubelet_plugin.program.DeviceNodes", nodes):
+        with patch("dracaena.kubelet_plugin.from_settings.DeviceNodes", nodes):
             yield World(server, folder)
 
 

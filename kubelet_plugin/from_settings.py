@@ -1,0 +1,100 @@
+"""Makes the parts of the plugin that follow from settings alone."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Protocol
+
+from dracaena.kube.client import KubeClient
+from dracaena.kube.transport import Transport
+from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DevRoot
+from dracaena.kubelet_plugin.adapters.driver_files import Kernel
+from dracaena.kubelet_plugin.discovery.health import Rules
+from dracaena.kubelet_plugin.driver_installation import DriverInstallation, DriverPlaces
+from dracaena.kubelet_plugin.driver_release import DriverRelease
+from dracaena.kubelet_plugin.health_monitor import HealthSource
+from dracaena.kubelet_plugin.live_machine import ReadingSource
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.node_troubles import NodeTroubles
+from dracaena.kubelet_plugin.ports import ReadClaimNodes
+from dracaena.kubelet_plugin.settings import ALL, PluginSettings
+
+USER_AGENT = "dracaena-plugin"
+
+NODE_USER_PREFIX = "system:node:"
+"""kubelet's user name, before the node's."""
+
+
+class NodeSource(ReadingSource, HealthSource, Protocol):
+    """What tells a node's GPUs and their health."""
+
+
+def health_rules(settings: PluginSettings) -> Rules:
+    """Return what makes a device unhealthy."""
+    return Rules(
+        ignored_xids=_xids(settings.ignored_xids),
+        ignore_all=settings.ignored_xids == ALL,
+        fatal_xids=_xids(settings.fatal_xids),
+        all_fatal=settings.fatal_xids == ALL,
+        fabric=settings.watch_fabric,
+        evict=settings.evict_from_lost,
+    )
+
+
+def _xids(text: str) -> frozenset[int]:
+    return frozenset(int(word) for word in text.split(",")) if text and text != ALL else frozenset()
+
+
+def installation(
+    settings: PluginSettings, release: DriverRelease, troubles: NodeTroubles, sys_root: str
+) -> DriverInstallation | None:
+    """Return where containers get the driver from. A recorded machine has one only when it brings it."""
+    if settings.machine and not settings.driver_root:
+        return None
+    host_root = settings.driver_root or "/"
+    seen_root = settings.driver_root_mount or host_root
+    seen_host = settings.host_root_mount or (seen_root if host_root == "/" else "/")
+    places = DriverPlaces(seen_root, host_root, seen_host, settings.hook_tool)
+    return DriverInstallation(
+        places,
+        required=not settings.machine,
+        kernel=Kernel(sys_root),
+        refusal=release.refusal,
+        on_troubles=partial(troubles.update, "installation"),
+    )
+
+
+def claim_nodes(settings: PluginSettings) -> ReadClaimNodes:
+    """Return where device nodes come from: a driver container may keep those of the driver in a /dev of its own."""
+    host = settings.driver_root or "/"
+    if settings.dev_root:
+        roots = [DevRoot(settings.dev_root, settings.dev_root)]
+    else:
+        own = [DevRoot(settings.driver_root_mount or host, host)] if host != "/" else []
+        roots = [*own, DevRoot("/", "/")]
+    return DeviceNodes(roots, required=not settings.machine).of_claim
+
+
+def nvml_source(settings: PluginSettings, metrics: PluginMetrics, release: DriverRelease) -> NodeSource:
+    """Return what asks the driver of this node through NVML."""
+    from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine  # pynvml is for nodes with a driver
+
+    return NvmlMachine.of_this_node(
+        settings.node_name,
+        driver_root=settings.driver_root_mount or settings.driver_root or "/",
+        on_error=lambda call, error: metrics.nvml_errors.labels(call, error).inc(),
+        permission=release,
+        listens=settings.watch_health,
+    )
+
+
+def node_view(settings: PluginSettings, client: KubeClient) -> KubeClient:
+    """Return the client for reading pods and the Node: those of this node are all that it can see where it may be so.
+
+    RBAC knows no field selectors, so a right to list pods is one to list those of all nodes with their environment. As
+    `system:node:<name>` the node authorizer answers, which does know them.
+    """
+    if not settings.read_as_node:
+        return client
+    user = f"{NODE_USER_PREFIX}{settings.node_name}"
+    return KubeClient(Transport.from_kubeconfig(settings.kubeconfig or None, user_agent=USER_AGENT, impersonated=user))
