@@ -88,13 +88,22 @@ def fat_claims(rng: random.Random) -> Hostile:
     """Many claims with all the opaque parameters that they may have."""
     parameters = {"kind": "Other", "x": [{}] * 3_000}
     other = {"opaque": {"driver": "other.example.com", "parameters": parameters}}
-    first, (template,) = made(request(count=8), configs=[other] * 32)
-    name = f"fat-{rng.randrange(10**9)}"
+    return many_times(40, f"fat-{rng.randrange(10**9)}", made(request(count=8), configs=[other] * 32))
+
+
+def many_claims(rng: random.Random) -> Hostile:
+    """So many claims that to read them takes too long, small as each is: the API has no limit for their number."""
+    return many_times(5_000, f"many-{rng.randrange(10**9)}", made(request(count=1)))
+
+
+def many_times(count: int, name: str, one: Hostile) -> Hostile:
+    """The pod with so many claims like its one."""
+    first, (template,) = one
     claims = tuple(
         msgspec.structs.replace(
             template, metadata=msgspec.structs.replace(template.metadata, name=f"{name}-{n}", uid=f"uid-{name}-{n}")
         )
-        for n in range(40)
+        for n in range(count)
     )
     entries = [{"name": f"c{n}", "resourceClaimName": one.metadata.name} for n, one in enumerate(claims)]
     spec = msgspec.convert({**msgspec.to_builtins(first.spec), "resourceClaims": entries}, type(first.spec))
@@ -109,6 +118,7 @@ KINDS: Mapping[str, Callable[[random.Random], Hostile]] = {
     "every device": every_device,
     "affinity": affinity,
     "fat claims": fat_claims,
+    "many claims": many_claims,
 }
 
 

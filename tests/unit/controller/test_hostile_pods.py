@@ -122,6 +122,15 @@ def test_no_decision_takes_longer_than_its_deadline_and_who_must_act_is_told(kin
         assert "hostile/" in told or "nobody has to act" in told
 
 
+def test_reading_claims_counts_however_small_they_are() -> None:
+    """Or a pod with thousands of them would take its time from everybody, and no deadline would see it."""
+    world = World(nodes=1)
+    world.submit(hostile_pod("many claims", 1))
+    world.work_until(lambda: False, 1.0)
+    assert world.metric("decisions_total", result="too-long") >= 1  # type: ignore[operator]
+    assert any("Most went into reading the claims" in text for text in world.told())
+
+
 def test_most_kinds_are_overdue() -> None:
     """What is said of all kinds above would also hold if none of them were expensive."""
     world = World()
