@@ -434,6 +434,7 @@ class DeviceState:
             log.warning("claim not recovered yet", claim=str(reference), error=str(error))
             return False
         except Exception:
+            # An error of ours in one claim must not hold up the others, nor the start. It is tried again.
             log.exception("claim not recovered by an error of the plugin", claim=str(reference))
             return False
         return True
