@@ -61,6 +61,11 @@ log = structlog.get_logger()
 class NotLeadingError(ApiUnavailableError):
     """A write was not sent, because this process may not write now."""
 
+    @property
+    def is_refusal(self) -> bool:
+        """See KubeError: nothing was sent."""
+        return True
+
 
 class Leadership(Protocol):
     """Says whether this process may write, and until when."""

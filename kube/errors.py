@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from dracaena.api.errors import TemporaryError
+from dracaena.kube.retry_after import retry_after_s
 
 
 class KubeError(TemporaryError):
     """The API refused or did not answer. `status` is the HTTP status, None when there was no answer.
 
-    `reason` and `message` come from the Status object that the server sends.
+    `reason` and `message` come from the Status object that the server sends. `retry_after_s` is how long it asks to be
+    left alone, None when it says nothing of that (kube.retry_after).
     """
 
-    def __init__(self, call: str, status: int | None, reason: str, message: str) -> None:
+    def __init__(
+        self, call: str, status: int | None, reason: str, message: str, *, retry_after_s: float | None = None
+    ) -> None:
         super().__init__(f"{call}: {message}" if status is None else f"{call}: {status} {reason}: {message}")
         self.status = status
         self.reason = reason
         self.message = message
+        self.retry_after_s = retry_after_s
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the server said that it did not do what was asked for: a 4xx, 429 too. After a 5xx, a time-out (408),
+        or without an answer, it may have done it, or do it yet."""
+        return self.status is not None and 400 <= self.status < 500 and self.status != 408
 
 
 class NotFoundError(KubeError):
@@ -46,32 +59,46 @@ class ForbiddenError(KubeError):
     """401 or 403: our identity may not do this; an admin must grant it."""
 
 
+class TooManyRequestsError(KubeError):
+    """429: the server has too much to do, and did not do what was asked for. Ask again after `retry_after_s`."""
+
+
 class ApiUnavailableError(KubeError):
-    """No answer, 429 or 5xx: try again later."""
+    """No answer, or 5xx: whether what was asked for is done is not known. Try again later."""
 
 
-def error_for(call: str, status: int, body: bytes) -> KubeError:
+def error_for(call: str, status: int, body: bytes, headers: Mapping[str, str] = MappingProxyType({})) -> KubeError:
     """Return the error for an answer that is no success. `call` says what was asked, for the message."""
-    reason, message = _status_object(body)
+    reason, message, details = _status_object(body)
     kind = _kind(status, reason)
-    return kind(call, status, reason or "Unknown", message or "the server sent no message")
+    wait_s = retry_after_s(headers, details)
+    return kind(call, status, reason or "Unknown", message or "the server sent no message", retry_after_s=wait_s)
 
 
 def _kind(status: int, reason: str) -> type[KubeError]:
     if status == 409:
         return AlreadyExistsError if reason == "AlreadyExists" else ConflictError
-    if status == 429 or status >= 500:
+    if status >= 500:
         return ApiUnavailableError
-    known = {401: ForbiddenError, 403: ForbiddenError, 404: NotFoundError, 410: GoneError, 422: InvalidError}
-    return known.get(status, KubeError)
+    return _KINDS.get(status, KubeError)
 
 
-def _status_object(body: bytes) -> tuple[str, str]:
-    """Return reason and message of a Status object; a proxy in between may send anything else."""
+_KINDS: Mapping[int, type[KubeError]] = {
+    401: ForbiddenError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    410: GoneError,
+    422: InvalidError,
+    429: TooManyRequestsError,
+}
+
+
+def _status_object(body: bytes) -> tuple[str, str, object]:
+    """Return reason, message and details of a Status object; a proxy in between may send anything else."""
     try:
         document: Any = msgspec.json.decode(body)
     except Exception:  # noqa: BLE001 - anything at all may stand there
-        return "", " ".join(body.decode("utf-8", "replace").split())[:300]
+        return "", " ".join(body.decode("utf-8", "replace").split())[:300], None
     if not isinstance(document, dict):
-        return "", ""
-    return str(document.get("reason") or ""), str(document.get("message") or "")
+        return "", "", None
+    return str(document.get("reason") or ""), str(document.get("message") or ""), document.get("details")

@@ -226,7 +226,7 @@ class Reflector(Generic[T]):
                 self._last_error = str(error)
                 if not self._stopping.is_set():
                     log.warning("list failed", resource=self._kind.RESOURCE, error=str(error))
-                self._pause()
+                self._pause(error.retry_after_s)
             except Exception as error:
                 # The thread's outermost loop: a cache that stands still while all else goes on would decide wrongly.
                 self._last_error = f"{type(error).__name__}: {error}"
@@ -276,6 +276,7 @@ class Reflector(Generic[T]):
         """Watch until stopped or until a list is needed; a broken watch goes on from its last version."""
         while not (self._stopping.is_set() or self._list_wanted):
             began_s, heard_s = self._clock.monotonic(), self._heard_s
+            asked_s: float | None = None
             try:
                 version = self._follow(version)
             except GoneError:
@@ -288,10 +289,12 @@ class Reflector(Generic[T]):
                     log.debug("watch told nothing, listing again", resource=self._kind.RESOURCE)
                     return
                 self._last_error = str(error)
+                asked_s = error.retry_after_s
                 if not (self._stopping.is_set() or self._list_wanted):
                     log.info("watch broke, going on", resource=self._kind.RESOURCE, error=str(error))
-            if self._clock.monotonic() - began_s < SHORT_WATCH_S and not self._list_wanted:
-                self._pause()
+            is_short = self._clock.monotonic() - began_s < SHORT_WATCH_S and not self._list_wanted
+            if is_short or asked_s is not None:
+                self._pause(asked_s)
 
     def _follow(self, version: str) -> str:
         """Read one watch to its end and return the last version seen."""
@@ -436,8 +439,9 @@ class Reflector(Generic[T]):
                     continue
             self._clock.sleep_until_set(self._stopping, wait_s)
 
-    def _pause(self) -> None:
-        self._clock.sleep_until_set(self._stopping, self._backoff.next_s())
+    def _pause(self, asked_s: float | None = None) -> None:
+        """Wait after a failure, and at least as long as the server asked for."""
+        self._clock.sleep_until_set(self._stopping, max(self._backoff.next_s(), asked_s or 0.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,7 @@ class Transport:
         call = f"{method} {path}"
         response = self._open(call, method, path, query, body, content_type, self._read_timeout_s, preload=True)
         if response.status >= 300:
-            raise error_for(call, response.status, response.data)
+            raise error_for(call, response.status, response.data, response.headers)
         return response.data
 
     def read(self, path: str, *, query: Mapping[str, str], most_bytes: int | None) -> bytes | None:
@@ -161,7 +161,7 @@ class Transport:
         call = f"GET {path}"
         response = self._open(call, "GET", path, query, None, "application/json", self._read_timeout_s, preload=False)
         if response.status >= 300:
-            raise error_for(call, response.status, _body(call, response))
+            raise error_for(call, response.status, _body(call, response), response.headers)
         body = bytearray()
         try:
             for chunk in response.stream(1 << 16):
@@ -180,7 +180,7 @@ class Transport:
         call = f"WATCH {path}"
         response = self._open(call, "GET", path, query, None, "application/json", read_timeout_s, preload=False)
         if response.status >= 300:
-            raise error_for(call, response.status, _body(call, response))
+            raise error_for(call, response.status, _body(call, response), response.headers)
         return Stream(call, response)
 
     def _open(
@@ -240,7 +240,8 @@ def _body(call: str, response: urllib3.BaseHTTPResponse) -> bytes:
     try:
         return response.data
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise ApiUnavailableError(call, response.status, "", f"the answer broke off: {error}") from error
+        text = f"the answer broke off: {error}"
+        raise error_for(call, response.status, text.encode(), response.headers) from error
     finally:
         response.close()
 

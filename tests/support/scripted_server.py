@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
@@ -28,9 +28,11 @@ class Request:
     def watching(self) -> bool:
         return self.query.get("watch") == "true"
 
-    def answer(self, status: int, document: Any) -> None:
+    def answer(self, status: int, document: Any, headers: Mapping[str, str] = MappingProxyType({})) -> None:
         raw = document if isinstance(document, bytes) else json.dumps(document).encode()
         self._handler.send_response(status)
+        for name, value in headers.items():
+            self._handler.send_header(name, value)
         self._handler.send_header("Content-Type", "application/json")
         self._handler.send_header("Content-Length", str(len(raw)))
         self._handler.end_headers()

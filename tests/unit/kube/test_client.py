@@ -23,6 +23,7 @@ from dracaena.kube.errors import (
     InvalidError,
     KubeError,
     NotFoundError,
+    TooManyRequestsError,
 )
 from dracaena.kube.transport import Transport
 from support.kube import client_for
@@ -143,7 +144,7 @@ def test_delete_sends_its_preconditions(tmp_path: Path) -> None:
         (410, "Expired", GoneError),
         (415, "UnsupportedMediaType", KubeError),
         (422, "Invalid", InvalidError),
-        (429, "TooManyRequests", ApiUnavailableError),
+        (429, "TooManyRequests", TooManyRequestsError),
         (500, "InternalError", ApiUnavailableError),
         (503, "ServiceUnavailable", ApiUnavailableError),
     ],
@@ -154,6 +155,46 @@ def test_refusals_become_their_own_errors(code: int, reason: str, expected: type
             client_for(server.url, tmp_path).get(Pod, "a", namespace="ns")
     assert type(caught.value) is expected
     assert str(caught.value) == f"GET /api/v1/namespaces/ns/pods/a: {code} {reason}: why it is so"
+
+
+def test_how_long_the_server_asks_to_be_left_alone_is_told_whatever_was_asked(tmp_path: Path) -> None:
+    def refuse(request: Request) -> None:
+        request.answer(503 if request.method == "PUT" else 429, b"Too many requests", {"Retry-After": "7"})
+
+    document = {"metadata": {"name": "a"}}
+    with ScriptedServer(refuse) as server:
+        client = client_for(server.url, tmp_path)
+        for call in (
+            lambda: client.get(Pod, "a", namespace="ns"),
+            lambda: client.list(Pod),
+            lambda: client.watch(Pod, resource_version="1", timeout_s=1, read_timeout_s=1.0),
+            lambda: client.create(Pod, document, namespace="ns"),
+            lambda: client.merge_patch(Pod, "a", {}, namespace="ns"),
+            lambda: client.delete(Pod, "a", namespace="ns"),
+        ):
+            with pytest.raises(TooManyRequestsError, match="429 Unknown: Too many requests") as caught:
+                call()
+            assert caught.value.retry_after_s == 7.0
+            assert caught.value.is_refusal
+        with pytest.raises(ApiUnavailableError) as unavailable:
+            client.replace(Pod, document, namespace="ns")
+        assert unavailable.value.retry_after_s == 7.0
+        assert not unavailable.value.is_refusal, "it may have been done"
+
+
+def test_an_error_in_the_middle_of_a_watch_tells_it_in_its_details(tmp_path: Path) -> None:
+    refused = {**status(429, "TooManyRequests", "storage is initializing"), "details": {"retryAfterSeconds": 3}}
+
+    def answer(request: Request) -> None:
+        request.begin_stream()
+        request.send_event("ERROR", refused)
+        request.end_stream()
+
+    with ScriptedServer(answer) as server:
+        watch = client_for(server.url, tmp_path).watch(Pod, resource_version="1", timeout_s=1, read_timeout_s=1.0)
+        with pytest.raises(TooManyRequestsError) as caught:
+            list(watch)
+    assert caught.value.retry_after_s == 3.0
 
 
 @pytest.mark.parametrize("body", [b"<html>\nbad gateway</html>", b"\xff<html> bad gateway</html>"])

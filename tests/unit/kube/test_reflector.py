@@ -230,6 +230,35 @@ def test_failing_server_is_asked_ever_more_rarely(failure: str, clock: FakeClock
         assert 4 <= len(server.requests) <= 16
 
 
+@pytest.mark.parametrize("what", ["list", "watch"])
+def test_a_server_that_asks_to_be_left_alone_is_left_alone_for_so_long(
+    what: str, clock: FakeClock, tmp_path: Path
+) -> None:
+    """The first wait of its own would be below 1.2 s."""
+    asked = 0
+
+    def answer(request: Request) -> None:
+        nonlocal asked
+        is_meant = request.watching == (what == "watch")
+        asked += is_meant
+        if is_meant and asked == 1:
+            request.answer(429, b"slow down", {"Retry-After": "20"})
+        elif request.watching:
+            open_watch(("ADDED", pod("a", 11)))(request)
+        else:
+            request.answer(200, listing(10))
+
+    seen: Seen = []
+    with ScriptedServer(answer) as server, reflecting(server, tmp_path, clock, seen):
+        wait_for(lambda: asked == 1, "the first request")
+        began_s = clock.monotonic()
+        while not seen and clock.monotonic() - began_s < 60.0:
+            clock.advance(1.0)
+            threading.Event().wait(0.02)  # the reflector polls the fake clock every 5 ms
+        assert seen == [(None, "a@11")]
+        assert 20.0 <= clock.monotonic() - began_s <= 25.0
+
+
 def test_refusal_of_a_watch_that_breaks_off_is_borne(clock: FakeClock, tmp_path: Path) -> None:
     def cut_off(request: Request) -> None:
         request.answer_cut_off(500, b'{"reason": "InternalEr')
