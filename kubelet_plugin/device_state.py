@@ -385,10 +385,11 @@ class DeviceState:
             others.append(salvaged)
         held = holders(plan, others)
         if held:
-            raise DeviceHeldError("; ".join(_held(*entry) for entry in held), tuple(holder for _, _, holder in held))
+            text = "; ".join(_held(plan, *entry) for entry in held)
+            raise _device_held(plan, text, tuple(holder for _, _, holder in held))
         nodes = held_nodes(plan, others)
         if nodes:
-            raise DeviceHeldError("; ".join(map(str, nodes)), tuple(node.holder for node in nodes))
+            raise _device_held(plan, "; ".join(map(str, nodes)), tuple(node.holder for node in nodes))
 
     def _refuse_other_allocation(self, prepared: PreparedClaim, claim: ResourceClaim) -> None:
         """Refuse a prepared claim whose allocation as just read gives it other devices than it holds here."""
@@ -453,7 +454,13 @@ def _names(devices: Iterable[str]) -> str:
     return ", ".join(sorted(devices)) or "none"
 
 
-def _held(device: PreparedDevice, theirs: PreparedDevice, holder: PreparedClaim) -> str:
-    name = f"claim {holder.claim} (UID {holder.claim.uid})" if holder.claim.name else f"claim UID {holder.claim.uid}"
+def _device_held(plan: PreparedClaim, text: str, by: tuple[PreparedClaim, ...]) -> DeviceHeldError:
+    """kubelet tells the pod the text; the log, which is for admins, names who holds the devices."""
+    log.info("devices are held by other claims", claim=str(plan.claim), held_by=sorted({str(one.claim) for one in by}))
+    return DeviceHeldError(text, by)
+
+
+def _held(plan: PreparedClaim, device: PreparedDevice, theirs: PreparedDevice, holder: PreparedClaim) -> str:
+    name = holder.claim.told_to(plan.claim)
     of = "" if theirs.device == device.device else f" as a part of the same GPU, by device {theirs.device},"
     return f"request {device.request}: device {device.device} is still held{of} by {name}, which is not unprepared yet"

@@ -69,7 +69,8 @@ class MovedClaims:
             try:
                 held = held_nodes(followed.prepared, formers) if formers else ()
                 problems = (*followed.missing, *map(str, held))
-                self._bring(checkpoint, followed.prepared, "; ".join(problems) or None, pool)
+                names = sorted({str(node.holder.claim) for node in held})
+                self._bring(checkpoint, followed.prepared, "; ".join(problems) or None, pool, held_by=names)
             except DracaenaError as error:
                 failed[uid] = error
                 log.warning(
@@ -121,7 +122,15 @@ class MovedClaims:
             self._not_followed[prepared.claim.uid] = _internal_error(prepared, error)
             return Followed(dataclasses.replace(prepared, former=(*prepared.former, *prepared.devices)))
 
-    def _bring(self, checkpoint: Checkpoint, prepared: PreparedClaim, problem: str | None, pool: NodePool) -> None:
+    def _bring(
+        self,
+        checkpoint: Checkpoint,
+        prepared: PreparedClaim,
+        problem: str | None,
+        pool: NodePool,
+        held_by: Sequence[str],
+    ) -> None:
+        """`held_by` names claims for the log, where `problem` may not (ClaimReference.told_to)."""
         settled = problem is not None or checkpoint.state is State.DONE
         if settled and checkpoint.prepared == prepared and checkpoint.aside == problem:
             return
@@ -135,7 +144,9 @@ class MovedClaims:
         self._files.remove_spec(uid)
         aside = self._checkpoints.set_aside(prepared, problem or REWRITING, planned=True)
         if problem is not None:
-            log.error("claim set aside", claim=str(prepared.claim), claim_uid=uid, reason=problem)
+            log.error(
+                "claim set aside", claim=str(prepared.claim), claim_uid=uid, reason=problem, held_by=held_by or None
+            )
             return
         self._files.write(prepared, pool)
         self._checkpoints.finish(aside)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from dracaena.api.names import gpu_device_name
 from dracaena.kubelet_plugin.prepare.plan import (
     NO_MINOR,
+    ClaimReference,
     NodePool,
     PreparedClaim,
     PreparedDevice,
@@ -39,14 +40,16 @@ class Followed:
 class HeldNode:
     """A device of one claim, and the device that the containers of another had under one of its nodes."""
 
+    claim: ClaimReference
+    """Whose device it is, and whose users are told."""
     mine: PreparedDevice
     former: PreparedDevice
     holder: PreparedClaim
 
     def __str__(self) -> str:
-        name = str(self.holder.claim) if self.holder.claim.name else f"UID {self.holder.claim.uid}"
+        name = self.holder.claim.told_to(self.claim)
         return (
-            f"{self.mine.device} is {_node(self.mine, self.former)} now, which containers of claim {name} still have "
+            f"{self.mine.device} is {_node(self.mine, self.former)} now, which containers of {name} still have "
             f"from when it was {self.former.device}: delete the pods of that claim"
         )
 
@@ -110,7 +113,7 @@ def held_nodes(wanted: PreparedClaim, others: Sequence[PreparedClaim]) -> tuple[
             continue
         still = {device.device for device in other.devices}
         found += [
-            HeldNode(mine, former, other)
+            HeldNode(wanted.claim, mine, former, other)
             for former in other.former
             for mine in wanted.devices
             if _share_a_node(mine, former)

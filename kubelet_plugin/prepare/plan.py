@@ -36,6 +36,14 @@ class ClaimReference:
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 
+    def told_to(self, reader: ClaimReference) -> str:
+        """Return what the users of a claim may be told of this one. By its UID an admin finds it; who reads one
+        namespace need not know what there is in another. A claim that only its checkpoint tells of may have no name.
+        """
+        if self.name and self.namespace == reader.namespace:
+            return f"claim {self} (UID {self.uid})"
+        return f"a claim of another namespace (UID {self.uid})" if self.name else f"claim UID {self.uid}"
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedDevice:

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.api.names import ClaimUid
@@ -218,6 +220,23 @@ def test_a_whole_gpu_is_not_prepared_beside_a_share_of_it(tmp_path: Path, shared
         node.state.prepare(reference_to(second))
     node.state.unprepare(reference_to(first))
     node.state.prepare(reference_to(second))
+
+
+def test_a_claim_of_another_namespace_that_is_in_the_way_is_not_named(tmp_path: Path) -> None:
+    """kubelet tells the pod whatever its claim cannot be prepared for. Our log names the holder."""
+    node = node_in(tmp_path)
+    holder, other = make_claim("secret", (0,)), make_claim("other", (0,))
+    meta = msgspec.structs.replace(holder.metadata, namespace="hidden", uid="holder-uid")
+    holder = msgspec.structs.replace(holder, metadata=meta)
+    node.claims.put(holder)
+    node.claims.put(other)
+    node.state.prepare(reference_to(holder))
+    with capture_logs() as logs, pytest.raises(DeviceHeldError) as caught:
+        node.state.prepare(reference_to(other))
+    assert "a claim of another namespace (UID holder-uid)" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert "hidden" not in str(caught.value)
+    assert ["hidden/secret"] in [entry.get("held_by") for entry in logs]
 
 
 @pytest.mark.parametrize("writes", range(4))

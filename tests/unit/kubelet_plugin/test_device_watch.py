@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dracaena.api.errors import DracaenaError, TemporaryError
@@ -70,6 +71,18 @@ def test_a_pod_that_comes_later_is_told_as_well(watched: Watched) -> None:
     watched.node.pods.add(make_pod())
     watched.watch.look()
     assert [(claim, pods) for claim, pods, _, _ in watched.told] == [("claim", []), ("claim", ["pod"])]
+
+
+def test_whose_containers_are_in_the_way_is_told_by_name_in_the_same_namespace_only(watched: Watched) -> None:
+    hidden = msgspec.structs.replace(LOW, metadata=msgspec.structs.replace(LOW.metadata, namespace="hidden"))
+    watched.node.claims.put(hidden)
+    for claim in (CLAIM, hidden):
+        watched.node.state.prepare(reference_to(claim))
+    watched.renumber()
+    watched.watch.look()
+    told = {(claim, reason): text for claim, _, reason, text in watched.told}
+    assert "which containers of a claim of another namespace (UID low-uid) still have" in told["claim", SET_ASIDE]
+    assert not any("hidden" in text for (claim, _), text in told.items() if claim == "claim")
 
 
 def test_a_claim_that_is_set_aside_says_why_and_what_helps(watched: Watched) -> None:

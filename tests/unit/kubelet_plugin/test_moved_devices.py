@@ -111,7 +111,9 @@ def test_a_node_that_running_containers_hold_goes_to_no_other_claim(tmp_path: Pa
     node = node_in(tmp_path, A, B)
     node.state.prepare(reference_to(A))
     node.pool = WITHOUT_3  # /dev/nvidia5, which A's containers have, is GPU 6 now
-    with pytest.raises(DeviceHeldError, match="is /dev/nvidia5 now, which containers of claim default/a still have"):
+    with pytest.raises(
+        DeviceHeldError, match=r"is /dev/nvidia5 now, which containers of claim default/a \(UID a-uid\) still have"
+    ):
         node.state.prepare(reference_to(B))
     assert nodes(node, "b-uid") is None
     node.state.unprepare(reference_to(A))
@@ -152,7 +154,7 @@ def test_a_prepared_claim_whose_new_node_another_holds_waits_for_that_one(tmp_pa
     moved(node, WITHOUT_3)  # GPU 5 is /dev/nvidia4 now, which the containers of `low` have
     assert nodes(node, "a-uid") is None
     assert nodes(node, "low-uid") == ["/dev/nvidia3"]
-    with pytest.raises(SetAsideError, match="which containers of claim default/low still have"):
+    with pytest.raises(SetAsideError, match=r"which containers of claim default/low \(UID low-uid\) still have"):
         node.state.prepare(reference_to(A))
     node.state.unprepare(reference_to(low))
     assert node.state.prepare(reference_to(A)).devices[0].minor == 4
@@ -220,7 +222,9 @@ def test_a_node_that_is_another_gpus_is_not_kept_while_the_own_number_is_not_kno
     node = node_in(tmp_path, A, B, pool=with_unknown_minor(WITHOUT_3, 5))  # /dev/nvidia5 is GPU 6 now
     node.state.recover(node.pods.values())
     assert nodes(node, "a-uid") is None
-    with pytest.raises(DeviceHeldError, match="/dev/nvidia5 now, which containers of claim default/a still have"):
+    with pytest.raises(
+        DeviceHeldError, match=r"/dev/nvidia5 now, which containers of claim default/a \(UID a-uid\) still have"
+    ):
         node.state.prepare(reference_to(B))
     assert nodes(node, "b-uid") is None
     (trouble,), _ = node.state.follow_devices()
@@ -336,7 +340,9 @@ def test_a_mig_device_that_was_made_anew_is_followed_and_its_old_nodes_stay_held
     moved(node, divided(*NEW))
     assert nodes(node, "a-uid") == ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap75", "/dev/nvidia-caps/nvidia-cap76"]
     assert [d.uuid for p in node.checkpoints.prepared() for d in p.devices] == ["MIG-d"]
-    with pytest.raises(DeviceHeldError, match="nvidia-cap67 now, which containers of claim default/a still have"):
+    with pytest.raises(
+        DeviceHeldError, match=r"nvidia-cap67 now, which containers of claim default/a \(UID a-uid\) still have"
+    ):
         node.state.prepare(reference_to(other))
 
 
@@ -604,7 +610,9 @@ def test_an_error_of_ours_in_one_claim_fails_that_claim_alone(
     for _ in range(2):
         with pytest.raises(TemporaryError, match=r"internal error of the plugin \(ValueError\)"):
             node.state.prepare(reference_to(A))
-    with pytest.raises(DeviceHeldError, match="/dev/nvidia5 now, which containers of claim default/a still have"):
+    with pytest.raises(
+        DeviceHeldError, match=r"/dev/nvidia5 now, which containers of claim default/a \(UID a-uid\) still have"
+    ):
         node.state.prepare(reference_to(B))
     monkeypatch.undo()
     node.pool = replace(WITHOUT_3)
