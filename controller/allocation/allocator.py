@@ -155,22 +155,26 @@ class Allocator:
         is_round_over = False
         for number, reading in enumerate(self._readings(inventory, demand)):
             answers = self._answers.to(reading.question)
-            if self._is_exact(inventory, reading):
-                search = Search(inventory, demand, answers, self.effort)
+            search = Search(inventory, demand, answers, self.effort) if self._is_exact(inventory, reading) else None
+            if search is not None:
                 found = search.placements()
                 winner = next(found, None)
                 if winner is not None:
+                    census = search.census(winner)
                     runner_up = _runner_up(winner, _if_in_time(partial(next, found, None)))
-                    return make_allocation(inventory.driver, winner, reading.way, runner_up, search.census())
+                    return make_allocation(inventory.driver, winner, reading.way, runner_up, census)
             joint = JointSearch(inventory, demand, reading, answers, self._rules, asked(number))
-            best = joint.best(inventory.mixed if self._is_exact(inventory, reading) else None)
+            best = joint.best(None if search is None else inventory.mixed)
             is_round_over = is_round_over or joint.is_round_over
             if best is not None:
                 made = self._planned(inventory, demand, best)
-                if not isinstance(made, NeedsPerson):
-                    second = None if self._rules.first_fit else _if_in_time(joint.second)
-                    return replace(made, runner_up=_next_best(best, second), census=joint.census())
-                return _refused(made, demand)
+                if isinstance(made, NeedsPerson):
+                    return _refused(made, demand)
+                census = joint.census(best)
+                if search is not None:
+                    census = census.and_rest(search.census(but=inventory.mixed))
+                second = None if self._rules.first_fit else _if_in_time(joint.second)
+                return replace(made, runner_up=_next_best(best, second), census=census)
             if refused is None and joint.mistake is not None:
                 refused = _refused(joint.mistake, demand)
             if refused is None:
@@ -255,7 +259,10 @@ class Allocator:
         return replace(made, cut_off=chosen.cut_off)
 
     def _reasons(self, inventory: Inventory, demand: PodDemand, reading: Reading) -> Iterator[tuple[str, str]]:
-        """Yield each node with its first reason, in a fixed order of reasons."""
+        """Yield each node with the first of these that holds. It is not the node of a claim that the pod has; it has no
+        GPUs of ours to give; it is barred; the pod cannot run there (node_fit's order); it has not the devices that are
+        asked for; it has too little of what is no device.
+        """
         answers = self._answers.to(reading.question)
         joint = JointSearch(inventory, demand, reading, answers, self._rules)
         exact = self._is_exact(inventory, reading)
@@ -275,7 +282,7 @@ class Allocator:
                     kind = answers.of_kind(place.kind)
                     held = demand.beside.get(name, 0)
                     text = (kind.beside(place.free, held) if held else kind.of(place.free)).reason
-                if not text and not exact:
+                if not text and (not exact or name in inventory.mixed):
                     given = joint.on_node(name)
                     text = given if isinstance(given, str) else ""
                 # Too little cpu beside too few GPUs helps nobody: the last reason is the one that can be acted on.

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from dracaena.api.decision import part_in_words
 from dracaena.controller.allocation.answers import QuestionAnswers, one_number
 from dracaena.controller.allocation.choices import Choice, Engine
 from dracaena.controller.allocation.demands import ClaimDemand
@@ -19,10 +20,10 @@ from dracaena.controller.allocation.effort import DEVICE_STEPS, Effort, OverdueE
 from dracaena.controller.allocation.identities import IdentityMasks
 from dracaena.controller.allocation.inventory import Inventory, Place
 from dracaena.controller.allocation.joint import Asked, Chosen, NodeGpus, choose
-from dracaena.controller.allocation.node_index import in_all
 from dracaena.controller.allocation.pod_demand import PodDemand
 from dracaena.controller.allocation.pool import NodePool
-from dracaena.controller.allocation.result import Census
+from dracaena.controller.allocation.result import LATER_BY_NAME, Census
+from dracaena.controller.allocation.search import NO_ROOM, NOT_SELECTED
 from dracaena.controller.allocation.structured import claims as structured
 from dracaena.controller.allocation.structured.cel_selectors import CelSelectors
 from dracaena.controller.allocation.structured.documents import Unsupported
@@ -46,6 +47,12 @@ LATER: Final = 1 << 5000
 SECOND_LOOKS: Final = 2
 """Nodes that are asked for a runner-up: it is told to people and decides nothing, and each look costs as much as a
 small decision."""
+
+NOT_BETTER: Final = "that can give nothing better, and were not asked"
+BY_NAME: Final = "that come later by name, and were not asked"
+NOT_IN_TIME: Final = "that were not asked in the time that one pod may take"
+ASKED_BEFORE: Final = "asked in vain by an earlier try"
+"""What becomes of nodes that the walk does not come to, in words that follow a count."""
 
 LACKS: Final = "without enough free devices that the selectors name by their identity"
 """Why a node is out before the rules are asked, in words that follow a count of nodes."""
@@ -93,7 +100,12 @@ class JointSearch:
         self._answers, self._rules = answers, rules
         self._known: dict[tuple[object, int], Chosen | DoesNotFit] = {}
         self._reasons: Counter[str] = Counter()
+        self._short: list[tuple[int, str, Found | None]] = []
+        """Nodes that are left out for want of room, with their bounds."""
         self._heap: list[tuple[int, str, Found | None]] = []
+        self._at: tuple[int, str] | None = None  # where the walk is
+        self._end: tuple[int, str] | None = None  # where best() ended it
+        self._is_part = False
         self.is_round_over = False
         """Whether best() asked nobody, because earlier tries together have asked every node in vain."""
         self.mistake: NeedsPerson | None = None
@@ -106,6 +118,7 @@ class JointSearch:
         of them gives anything, OverdueError goes on to the caller. Cost: a bound a bucket, and the rules asked for each
         node that is come to; nodes of one kind and with equal free devices are asked once where nothing else matters.
         """
+        self._is_part = only is not None
         bounds = [] if only is not None and not only else self._bounds(only)
         later = frozenset(self._asked)
         self._heap = [(rank + LATER if name in later else rank, name, None) for rank, name in bounds]
@@ -115,11 +128,18 @@ class JointSearch:
             return None
         heapq.heapify(self._heap)
         try:
-            return self._next(None)
+            best = self._next(None)
+            self._end = self._at
+            return best
         except OverdueError:
             found = min((entry for entry in self._heap if entry[2] is not None), default=None)
             if found is None or found[2] is None:
                 raise
+            self._end = found[:2]
+            self._heap.remove(found)
+            if self._at is not None:
+                self._heap.append((*self._at, None))  # it was being asked
+            heapq.heapify(self._heap)
             return replace(found[2], chosen=replace(found[2].chosen, cut_off=True))
 
     def second(self) -> Found | None:
@@ -131,6 +151,7 @@ class JointSearch:
         heap = self._heap
         while heap:
             rank, name, found = heapq.heappop(heap)
+            self._at = rank, name
             if found is not None:
                 return found
             unfit = self._demand.filter.reason(self._inventory.nodes.get(name))
@@ -151,9 +172,34 @@ class JointSearch:
             heapq.heappush(heap, (own, name, answer))
         return None
 
-    def census(self) -> Census:
-        """Return why nodes were refused until now."""
-        return Census(dict(self._reasons), dict(self._inventory.outside))
+    def census(self, winner: Found) -> Census:
+        """Return what became of all nodes that best() was about, right after it: each other than the winner's is
+        counted once, for the first of these that holds. It has no GPUs of ours to give; the pod's node selectors leave
+        it out; it has not what is asked for, as far as all nodes of its kind tell; it comes after the winner; it has
+        too little of what is no device; it is none for the pod for another reason; it cannot serve the claims.
+
+        Of a part of the nodes those that have no GPUs of ours to give are not counted. Cost: one step a node.
+        """
+        reasons = Counter(self._reasons)
+        for entry in self._heap:
+            reasons[self._after(winner, *entry)] += 1
+        for rank, name, _ in self._short:
+            is_after = self._end is not None and (rank, name) > self._end
+            reasons[self._after(winner, rank, name, None) if is_after else NO_ROOM] += 1
+        outside = {} if self._is_part else dict(self._inventory.outside)
+        return Census(dict(reasons), outside)
+
+    def _after(self, winner: Found, rank: int, name: str, found: Found | None) -> str:
+        """Say of a node that was not come to, or that gives less than it seemed to, why the winner came first."""
+        if found is not None:
+            best, other = winner.chosen.choice, found.chosen.choice
+            part = None if best is None or other is None else best.score.first_difference(other.score)
+            return LATER_BY_NAME if part is None else f"worse in {part_in_words(part)}"
+        if rank >= LATER:
+            return ASKED_BEFORE
+        if self._end is not None and (rank, name) < self._end:
+            return NOT_IN_TIME
+        return BY_NAME if self._rules.first_fit else NOT_BETTER
 
     def on_node(self, name: str) -> Found | str:
         """Return what the node gives, or why nothing, in words that follow a count of nodes."""
@@ -202,15 +248,23 @@ class JointSearch:
 
     def _bounds(self, only: Collection[str] | None) -> Iterator[tuple[int, str]]:
         nodes, mixed = self._inventory.nodes, self._inventory.mixed
-        selected = in_all([self._demand.filter.narrowed(nodes), self._demand.filter.with_room()])
+        narrowed, with_room = self._demand.filter.narrowed(nodes), self._demand.filter.with_room()
         for kind, by_free in self._inventory.buckets.items():
             for free, names in by_free.items():
                 self._rules.effort.charge(len(names), Work.NODES)
                 for name in names:
-                    if (selected is None or name in selected) and (only is None or name in only):
-                        rank = self._bound(name, Place(kind, free), mixed)
-                        if rank is not None:
-                            yield rank, name
+                    if only is not None and name not in only:
+                        continue
+                    if narrowed is not None and name not in narrowed:
+                        self._reasons[NOT_SELECTED] += 1
+                        continue
+                    rank = self._bound(name, Place(kind, free), mixed)
+                    if rank is None:
+                        continue
+                    if with_room is None or name in with_room:
+                        yield rank, name
+                    else:
+                        self._short.append((rank, name, None))
 
     def _bound(self, name: str, place: Place, mixed: Collection[str]) -> int | None:
         if self._rules.first_fit:

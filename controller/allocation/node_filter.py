@@ -54,17 +54,26 @@ class NodeFilter:
     def reason(self, indexed: IndexedNode) -> str | None:
         """Return why the pod cannot run on the node, in words that follow a count of nodes; None when it can.
 
+        What it lacks now comes before what makes it none for the pod: a walk that meets many nodes without room leaves
+        the others out unseen (with_room), and a node is to have one reason either way.
         Cost: one look-up, a step for each resource, and node_fit's cost for the first node of its kind.
         """
-        return self.unfit(indexed) or self.shortage(indexed)
+        unfit = self.unfit(indexed)
+        if unfit is None:
+            return self.shortage(indexed)
+        lack = None if self._resources is None else self._resources.shortage(indexed.node.metadata.name)
+        return lack or unfit
 
     def unfit(self, indexed: IndexedNode) -> str | None:
-        """Return why the node is none for the pod, whatever is left of it."""
+        """Return why the node is none for the pod, whatever is left of it: it is not the node of a claim that the pod
+        has, it is barred, or else node_fit's first reason."""
+        reason = self._unfit_as_others(indexed)
+        if self._barred and reason != PINNED_ELSEWHERE:
+            return self._barred.get(indexed.node.metadata.name, reason)
+        return reason
+
+    def _unfit_as_others(self, indexed: IndexedNode) -> str | None:
         self._effort.charge(NODE_STEPS, Work.NODES)
-        if self._barred:
-            barred = self._barred.get(indexed.node.metadata.name)
-            if barred is not None:
-                return barred
         key: Hashable = (indexed.barriers, *map(indexed.labels.get, self._keys))
         if self._keys:
             self._effort.charge(len(self._keys), Work.NODES)

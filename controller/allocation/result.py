@@ -48,7 +48,8 @@ class RunnerUp:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """What became of the nodes of a decision, as it was found on the way: nothing is worked out for it."""
+    """What became of the nodes of a decision, as it was found on the way: nothing is worked out for it. Each node is
+    counted once; Search.census() and JointSearch.census() state for which reason."""
 
     filtered: Mapping[str, int] = field(default_factory=dict)
     """Reason → nodes that were refused one by one."""
@@ -57,6 +58,16 @@ class Census:
     buckets: tuple[tuple[Answer, int], ...] = ()
     """What each bucket had to give → its nodes that were not filtered out. Of buckets that come after the winner it is
     not known which nodes would have been."""
+    has_winner: bool = False
+    """Whether the winner is counted in its bucket."""
+
+    def and_rest(self, rest: Census) -> Census:
+        """Return the census of these nodes and others, of which none is the winner."""
+        filtered, outside = (
+            dict(Counter(mine) + Counter(theirs))
+            for mine, theirs in ((self.filtered, rest.filtered), (self.outside, rest.outside))
+        )
+        return Census(filtered, outside, (*self.buckets, *rest.buckets), has_winner=self.has_winner)
 
     def reasons(self, winner: Choice) -> tuple[tuple[str, int], ...]:
         """Return why the nodes other than the winner's were not taken, in words that follow a count; the most first."""
@@ -68,7 +79,7 @@ class Census:
                 continue
             part = winner.score.first_difference(answer.best.score)
             counts[f"worse in {part_in_words(part)}" if part is not None else LATER_BY_NAME] += count
-        counts[LATER_BY_NAME] -= 1  # the winner itself
+        counts[LATER_BY_NAME] -= self.has_winner
         return tuple(sorted((+counts).items(), key=lambda reason: (-reason[1], reason[0])))
 
 

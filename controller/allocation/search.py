@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
-from dracaena.controller.allocation.answers import Answer, QuestionAnswers
+from dracaena.controller.allocation.answers import Answer, QuestionAnswers, one_number
 from dracaena.controller.allocation.effort import Effort, Work
 from dracaena.controller.allocation.inventory import Buckets, Inventory
 from dracaena.controller.allocation.node_index import Names
@@ -40,15 +40,18 @@ class Search:
         self._inventory = inventory
         self._demand = demand
         self._answers = answers
+        self._narrowed = demand.filter.narrowed(inventory.nodes)
+        """The nodes that the pod's node selectors leave; None: all."""
         self._selected: Names | None = None
         """The nodes that are meant among those of the buckets; None: all."""
         self._with_room: Names | None = None
         """The nodes that may have enough of cpu and the like, once it is worth to know; None: any."""
-        self._refusals = 0
         self._ranked: list[_Candidates] = []
-        self._without: list[tuple[Answer, int]] = []
-        self._refused: Counter[int] = Counter()  # by number of the candidates
-        self._reasons: Counter[str] = Counter()
+        self._without: list[tuple[Answer, Sequence[str]]] = []
+        self._refused: list[tuple[str, int, str]] = []
+        """Nodes that were refused, each with the number of its candidates and the reason."""
+        self._asked = 0
+        self._nobody_has_room = False
 
     def placements(self) -> Iterator[Placement]:
         """Yield the best placement on each node where the pod may run, best node first; of equal ones by name.
@@ -68,26 +71,54 @@ class Search:
                 if reason is None:
                     yield self._placement(name, answer)
                 else:
-                    self._refuse(number, reason, 1)
-                    self._refusals += 1
-                    if self._refusals == PATIENCE and self._demand.filter.is_short:
+                    self._refused.append((name, number, reason))
+                    self._asked += 1
+                    if self._asked == PATIENCE and self._demand.filter.is_short:
                         self._with_room = self._demand.filter.with_room()
                         if self._with_room is not None and not self._with_room:
+                            self._nobody_has_room = True
                             return
 
-    def census(self) -> Census:
-        """Return what became of all nodes until now. Cost: one step a bucket."""
-        buckets = [(answer, len(names)) for _, _, names, answer in self._ranked]
-        for number, count in self._refused.items():
-            answer, size = buckets[number]
-            buckets[number] = answer, size - count
-        buckets += self._without
-        outside, filtered = dict(self._inventory.outside), dict(self._reasons)
-        counted = sum(size for _, size in buckets) + sum(outside.values()) + sum(filtered.values())
-        left_out = len(self._inventory.nodes) - counted
-        if left_out:
-            filtered[NOT_SELECTED] = filtered.get(NOT_SELECTED, 0) + left_out
-        return Census(filtered, outside, tuple(buckets))
+    def census(self, winner: Placement | None = None, but: Collection[str] = ()) -> Census:
+        """Return what became of all nodes, or of all `but` these: each is counted once, for the first of these that
+        holds. It has no GPUs of ours to give; the pod's node selectors leave it out; it has not what is asked for; it
+        comes after the winner; it has too little of what is no device; it is none for the pod for another reason.
+
+        `winner` is what placements() yielded last, None when it came to its end. Cost: one step a bucket, and one for
+        each node that was refused; with node selectors one step for each node that has GPUs.
+        """
+        nodes, end = self._inventory.nodes, None if winner is None else (self._rank_of(winner), winner.pool.node)
+        filtered: Counter[str] = Counter()
+        refused: Counter[int] = Counter()
+        for name, number, reason in self._refused:
+            # Of equal buckets some are a step ahead of the winner.
+            if self._is_meant(name, but) and (end is None or (self._ranked[number][0], name) < end):
+                filtered[reason] += 1
+                refused[number] += 1
+        buckets = []
+        for number, (_, _, names, answer) in enumerate(self._ranked):
+            count = self._count(names, but) - refused[number]
+            if self._nobody_has_room:
+                filtered[NO_ROOM] += count
+            else:
+                buckets.append((answer, count))
+        buckets += [(answer, self._count(names, but)) for answer, names in self._without]
+        outside = dict(self._inventory.outside)
+        counted = sum(size for _, size in buckets) + sum(outside.values()) + filtered.total()
+        filtered[NOT_SELECTED] += len(nodes) - sum(name in nodes for name in but) - counted
+        return Census(dict(+filtered), outside, tuple(buckets), has_winner=winner is not None)
+
+    @staticmethod
+    def _rank_of(placement: Placement) -> int:
+        return one_number(placement.best.score.rank())
+
+    def _is_meant(self, name: str, but: Collection[str]) -> bool:
+        return (self._narrowed is None or name in self._narrowed) and name not in but
+
+    def _count(self, names: Sequence[str], but: Collection[str]) -> int:
+        if self._narrowed is None and not but:
+            return len(names)
+        return sum(self._is_meant(name, but) for name in names)
 
     def _look(self) -> None:
         for name in self._demand.beside:
@@ -104,7 +135,7 @@ class Search:
                     continue
                 answer = known.get(free) or answers.of(free)
                 if answer.best is None:
-                    without.append((answer, len(names)))
+                    without.append((answer, names))
                 else:
                     ranked.append((answer.rank, len(ranked), names, answer))
 
@@ -115,14 +146,14 @@ class Search:
             return
         answer = self._answers.of_kind(place.kind).beside(place.free, self._demand.beside[name])
         if answer.best is None:
-            self._without.append((answer, 1))
+            self._without.append((answer, (name,)))
         else:
             self._ranked.append((answer.rank, len(self._ranked), (name,), answer))
 
     def _buckets(self) -> Buckets:
         """Return the buckets to look at, without the nodes that are looked at one by one."""
         nodes, beside = self._inventory.nodes, self._demand.beside.keys()
-        selected = self._demand.filter.narrowed(nodes)
+        selected = self._narrowed
         if beside:
             return _gathered(self._inventory, (frozenset(nodes.names) if selected is None else selected) - beside)
         if selected is not None and len(selected) * FEW < len(nodes):
@@ -140,19 +171,12 @@ class Search:
         _, number, names, answer = candidates
         selected = self._selected
         if selected is not None:
-            meant = [name for name in names if name in selected]
-            if len(meant) < len(names):
-                self._refuse(number, NOT_SELECTED, len(names) - len(meant))
-            names = meant
+            names = [name for name in names if name in selected]
         for name in names:
             if self._with_room is not None and name not in self._with_room:
-                self._refuse(number, NO_ROOM, 1)
+                self._refused.append((name, number, NO_ROOM))
             else:
                 yield name, number, answer
-
-    def _refuse(self, number: int, reason: str, count: int) -> None:
-        self._reasons[reason] += count
-        self._refused[number] += count
 
     def _placement(self, name: str, answer: Answer) -> Placement:
         pool = self._inventory.pool(name)

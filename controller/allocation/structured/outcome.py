@@ -81,7 +81,7 @@ class DoesNotFit:
         parts = [self.note, *map(str, self.reasons), *map(str, self.pools)]
         if self.cut_off:
             parts.append(f"the search was cut off after {self.steps} steps")
-        return "; ".join(part for part in parts if part) or "there is no device"
+        return "; ".join(part for part in parts if part) or "there are fewer devices than are asked for"
 
 
 class Mistake(Enum):

@@ -9,86 +9,21 @@ from typing import Any
 
 import pytest
 
-from dracaena.api.config.v1alpha1 import decode_config, merged
-from dracaena.api.objects import Node, Pod, ResourceClaim
+from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
-from dracaena.controller.allocation.choices import Choice, Demand, Engine
+from dracaena.controller.allocation.choices import Choice, Engine
 from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.inventory import Inventory, make_inventory
 from dracaena.controller.allocation.node_filter import NodeFilter
-from dracaena.controller.allocation.node_fit import first_untolerated, node_selector_matches, unfit_reason
-from dracaena.controller.allocation.pool import DeviceId, NodePool, held_devices
+from dracaena.controller.allocation.pool import DeviceId
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.search import NOT_SELECTED
-from dracaena.controller.allocation.structured.claims import Claim, read_claim
 from support.allocation import DRIVER, claim, node, pod, pool_slice, request
 from support.clusters import CLASSES, SWITCHED, RandomCluster, random_claims, random_cluster, random_pod
+from support.slow_nodes import SlowVersion
 
 LIMITS = (0, 2, 16)
 ENGINES = {limit: Engine(relative_up_to_gpus=limit) for limit in LIMITS}
-
-
-class SlowVersion:
-    """Reads the same objects again for each node, in plain steps; only the choice inside a node is the engine's."""
-
-    def __init__(self, cluster: RandomCluster, engine: Engine) -> None:
-        self.cluster = cluster
-        self.engine = engine
-
-    def by_node(self, pod: Pod, claims: Sequence[ResourceClaim]) -> dict[str, Choice | str]:
-        """The best choice of each node, or why there is none."""
-        return {item.metadata.name: self.of(item, pod, claims) for item in self.cluster.nodes}
-
-    def of(self, item: Node, pod: Pod, claims: Sequence[ResourceClaim]) -> Choice | str:
-        name = item.metadata.name
-        for pinned in claims:
-            allocation = pinned.status.allocation
-            if allocation is not None and not node_selector_matches(allocation.node_selector or {}, item):
-                return "other than the node of a claim that is already allocated"
-        inventory = make_inventory(
-            DRIVER, nodes=[item], slices=[self.cluster.slices[name]] if name in self.cluster.slices else []
-        )
-        pool = inventory.pool(name)
-        if pool is None:
-            return f"without usable GPUs of {DRIVER}"
-        if not pool.offered:
-            return "whose GPUs kube-scheduler allocates (no taint of ours)"
-        unfit = unfit_reason(pod, item)
-        return unfit if unfit is not None else self.choose(pool, claims)
-
-    def choose(self, pool: NodePool, claims: Sequence[ResourceClaim]) -> Choice | str:
-        requests = []
-        for asked in claims:
-            if asked.status.allocation is not None:
-                continue
-            spec = read_claim(asked)
-            assert isinstance(spec, Claim)
-            policy = merged([], [decode_config(entry.parameters) for entry in spec.configs])  # type: ignore[misc]
-            exact = [entry.alternatives[0] for entry in spec.requests]
-            requests += [(entry.count, policy, entry.tolerations) for entry in exact]
-        taints = dict(pool.kind.foreign_taints)
-        usable = [
-            {o for o in range(len(pool.devices)) if first_untolerated(taints.get(o, ()), tolerations) is None}
-            for _, _, tolerations in requests
-        ]
-        present = set().union(*usable)
-        taken = self.cluster.taken[pool.node]
-        free = [o for o in range(len(pool.devices)) if pool.offered >> o & 1 and o not in taken and o in present]
-        beside = {
-            pool.devices.index(device.device)
-            for asked in claims
-            for device in held_devices(asked, DRIVER)
-            if device.pool == pool.pool
-        }
-        demands = tuple(
-            Demand(count, policy, None if mine == present else sum(1 << o for o in mine))
-            for (count, policy, _), mine in zip(requests, usable, strict=True)
-        )
-        found = self.engine.best_two(pool.box, sum(1 << o for o in free), demands, sum(1 << o for o in beside))
-        if found.best is None:
-            assert found.shortfall is not None
-            return "no choice"
-        return found.best
 
 
 def world(seed: int) -> tuple[RandomCluster, Inventory, random.Random]:
@@ -140,16 +75,15 @@ def check_explanation(
     found = allocator.explain(inventory, asking, claims)
     assert isinstance(found, Unsatisfied)
     assert found.nodes == len(by_node)
-    expected = Counter(reason for reason in by_node.values() if isinstance(reason, str) and reason != "no choice")
+    expected = Counter(reason for reason in by_node.values() if isinstance(reason, str))
     seen = Counter({reason.text: reason.count for reason in found.reasons})
-    assert not expected - seen
+    assert expected == seen
     named = [name for reason in found.reasons for name in reason.nodes]
     assert len(named) == len(set(named))
     for reason in found.reasons:
         assert list(reason.nodes) == sorted(reason.nodes)
         assert len(reason.nodes) == min(3, reason.count)
-        if reason.text in expected:
-            assert reason.nodes[0] == min(name for name, why in by_node.items() if why == reason.text)
+        assert reason.nodes[0] == min(name for name, why in by_node.items() if why == reason.text)
 
 
 def equal_nodes(count: int, **labels: Any) -> Inventory:

@@ -240,4 +240,4 @@ def test_two_drivers_may_use_one_pool_name() -> None:
 def test_no_slices_at_all_is_no_error() -> None:
     outcome = World().ask(claim(exactly()))
     assert isinstance(outcome, DoesNotFit)
-    assert str(outcome) == "there is no device"
+    assert str(outcome) == "there are fewer devices than are asked for"
