@@ -1,0 +1,319 @@
+"""What is known of one claim: the newest state that the server showed, and what we do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import inf
+
+from dracaena.api.objects import ResourceClaim
+from dracaena.controller.allocation.pool import DeviceId, held_devices, other_holdings
+from dracaena.controller.allocation.structured.books import Holding
+from dracaena.controller.lifecycle.phases import OURS, SHOWN, UNDER_WAY, Event, Phase, after
+from dracaena.controller.lifecycle.versions import version_of
+
+
+@dataclass(frozen=True, slots=True)
+class PodIdentity:
+    """One particular pod, not another one of the same name."""
+
+    key: str
+    """`namespace/name`."""
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one claim gets in a decision."""
+
+    decision_id: str
+    pod: PodIdentity
+    node: str
+    devices: frozenset[DeviceId]
+    """Devices of ours that nobody else may have meanwhile."""
+    others: frozenset[Holding] = frozenset()
+    """Devices of other drivers, and shares of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A pod that had a reservation of a claim and may be on its way to a node with it: nothing more is written for it.
+
+    Settled by proof (lifecycle.proof), or by a reservation that the server shows.
+    """
+
+    pod: PodIdentity | None
+    """None: any pod that names the claim. Who had a reservation is not known."""
+    since_s: float
+    """When the reservation was gone for certain, as we learned it. Infinite while a write is under way that drops it;
+    when that ended, or could land no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRecord:
+    """One claim. It is replaced, never changed; Records has the current one.
+
+    Times are readings of our monotonic clock when we learned something, never times of other machines.
+    """
+
+    shown: ResourceClaim
+    """The newest state that the server showed, in a watch, a list, a read or an answer."""
+    phase: Phase
+    share: Share | None = None
+    """Of the decision that is being written, or of the one that the allocation comes from."""
+    guard: int = 0
+    """Version of the claim that our last write was sent for: it lands on no other."""
+    last_write_s: float = 0.0
+    """When our last write ended, with an answer or without."""
+    allocated_s: float = 0.0
+    """When the allocation was first shown, or shown to be reserved again."""
+    unreserved_s: float | None = None
+    """Since when it was shown to be reserved for nobody; None while somebody has a reservation."""
+    doubts: tuple[Doubt, ...] = ()
+    ending: str = ""
+    """Why the allocation is to be taken back, as a metric label; empty: it is not."""
+    at_once: bool = False
+    """Whether that needs no proof: the pod cannot be on its way, because another claim of it cannot be had."""
+    taken_from: frozenset[str] = frozenset()
+    """UIDs of the pods that had a reservation when that was decided: whoever else reserves it later keeps it."""
+    came: frozenset[str] = frozenset()
+    """Keys of the pods that came while nothing could be decided with this claim: they get another look when it can."""
+    astray: tuple[Doubt, ...] = ()
+    """Pods that may be on their way to the node of an allocation that is not there any more, with or without having had
+    a reservation; `since_s`: when it was shown to be gone. Such a bind adds its reservation to whatever allocation it
+    finds (kube-scheduler's bindClaim, after a conflict), also to one on another node."""
+    rest: tuple[ResourceClaim, ...] = ()
+    """The claim as it was each time its allocation was cleared with doubts left: nobody gets what it had until they are
+    settled."""
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return self.shown.key
+
+    @property
+    def uid(self) -> str:
+        """UID of the claim."""
+        return self.shown.metadata.uid
+
+    @property
+    def version(self) -> int:
+        """Version of the newest state."""
+        return version_of(self.shown)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a pod may be decided for with this claim."""
+        return self.phase not in UNDER_WAY and not self.ending
+
+    def is_open_to(self, pod_uid: str) -> bool:
+        """Whether this pod may be decided for. An old bind of its own does no harm: the allocation is reserved for the
+        pod from the first, and the server refuses a second reservation of one pod."""
+        return self.is_open and (
+            self.is_held or all(doubt.pod is not None and doubt.pod.uid == pod_uid for doubt in self.astray)
+        )
+
+    @property
+    def is_open_to_all(self) -> bool:
+        """Whether any pod may be decided for with this claim."""
+        return self.is_open and (self.is_held or not self.astray)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the server shows an allocation."""
+        return self.shown.status.allocation is not None
+
+    def is_of(self, decision_id: str) -> bool:
+        """Return whether this decision is being written."""
+        return self.phase in OURS and self.share is not None and self.share.decision_id == decision_id
+
+    def held(self, driver: str) -> tuple[frozenset[DeviceId], frozenset[Holding]]:
+        """Return what nobody else may get, because it is shown, decided, or at rest: devices of ours, and all else."""
+        devices, others = held_devices(self.shown, driver), other_holdings(self.shown, driver)
+        if self.phase in OURS and self.share is not None:
+            devices, others = devices | self.share.devices, others | self.share.others
+        for rest in self.rest:
+            devices, others = devices | held_devices(rest, driver), others | other_holdings(rest, driver)
+        return devices, others
+
+
+def first_record(claim: ResourceClaim, now_s: float) -> ClaimRecord:
+    """Return the record of a claim of which nothing is known but what is shown."""
+    event = _shown(claim)
+    record = ClaimRecord(shown=claim, phase=after(Phase.FREE, event), allocated_s=now_s)
+    if event is not Event.SHOWN_UNRESERVED:
+        return record
+    return replace(record, unreserved_s=now_s, doubts=(Doubt(None, now_s),))
+
+
+def show(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord:
+    """Return the record after the server showed a newer state of the same claim. Raises NotAllowedError."""
+    event = _shown(claim)
+    if record.doubts:
+        known = tuple(Doubt(doubt.pod, min(doubt.since_s, now_s)) for doubt in record.doubts)
+        record = replace(record, doubts=known)
+    if event is Event.SHOWN_FREE:
+        return _freed(record, claim)
+    is_same = is_same_allocation(record.shown, claim)
+    changed = replace(record, shown=claim, phase=after(record.phase, event))
+    if not is_same:
+        changed = replace(
+            changed, allocated_s=now_s, unreserved_s=None, ending="", at_once=False, taken_from=frozenset()
+        )
+    if event is Event.SHOWN_ALLOCATED:
+        users = {user.uid for user in claim.status.reserved_for}
+        left = tuple(doubt for doubt in record.doubts if doubt.pod is None or doubt.pod.uid not in users)
+        changed = _with_doubts(replace(changed, unreserved_s=None), left)
+        if record.unreserved_s is None:
+            return changed
+        # Somebody reserved it again and is on the way with it: they keep it, and whether that leads anywhere is judged
+        # afresh.
+        return replace(changed, allocated_s=now_s, at_once=False, taken_from=frozenset())
+    if record.unreserved_s is not None and is_same:
+        return changed
+    new = (Doubt(pod, now_s) for pod in users_of(record.shown)) if is_same else (Doubt(None, now_s),)
+    return replace(changed, unreserved_s=now_s, doubts=_joined(record.doubts, new))
+
+
+def _freed(record: ClaimRecord, claim: ResourceClaim) -> ClaimRecord:
+    early = bool(record.doubts) and (bool(record.rest) or record.shown.status.allocation is not None)
+    event = Event.SHOWN_FREED_EARLY if early else Event.SHOWN_FREE
+    phase = after(record.phase, event)
+    changed = replace(
+        record, shown=claim, phase=phase, unreserved_s=None, ending="", at_once=False, taken_from=frozenset()
+    )
+    if early:
+        return replace(changed, rest=_with_rest(record))
+    return _without_idle_share(_with_doubts(changed, ()))
+
+
+def has_lost(before: ClaimRecord, after: ClaimRecord, driver: str) -> bool:
+    """Return whether an allocation with devices of ours is not shown any more that was, or that a write of ours may
+    have made unseen."""
+    had = before.shown.status.allocation
+    if had is not None:
+        is_of_ours = any(result.driver == driver for result in had.devices.results)
+        return is_of_ours and not is_same_allocation(before.shown, after.shown)
+    return after.shown.status.allocation is None and before.phase in (Phase.WRITING, Phase.IN_DOUBT)
+
+
+def let_go_astray(record: ClaimRecord, unbound: Iterable[PodIdentity], now_s: float) -> ClaimRecord:
+    """Return the record of a claim that lost its allocation: each of the unbound pods that name it may be on its way
+    with that."""
+    return replace(record, astray=_joined(record.astray, (Doubt(pod, now_s) for pod in unbound)))
+
+
+def heal(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord:
+    """Return the record after the server showed a state that the table does not allow: start over from it, and let
+    everything rest that was held before."""
+    anew = first_record(claim, now_s)
+    rest = _with_rest(record)
+    known = tuple(Doubt(doubt.pod, min(doubt.since_s, now_s)) for doubt in record.doubts)
+    doubts = _joined((*known, *anew.doubts), (Doubt(pod, now_s) for pod in users_of(record.shown)))
+    is_free = anew.phase is Phase.FREE and bool(rest) and bool(doubts)
+    return replace(anew, phase=Phase.RESTING if is_free else anew.phase, doubts=doubts, rest=rest if doubts else ())
+
+
+def _with_rest(record: ClaimRecord) -> tuple[ResourceClaim, ...]:
+    had = record.shown.status.allocation
+    if had is None:
+        return record.rest
+    known = (rest.status.allocation for rest in record.rest)
+    is_known = any(one is not None and one.devices.results == had.devices.results for one in known)
+    return record.rest if is_known else (*record.rest, record.shown)
+
+
+def _with_doubts(record: ClaimRecord, doubts: tuple[Doubt, ...]) -> ClaimRecord:
+    """With no doubt left nothing has to rest any more; a record in RESTING is told so by PROVEN."""
+    is_over = not doubts and record.phase is not Phase.RESTING
+    return replace(record, doubts=doubts, rest=() if is_over else record.rest)
+
+
+def rest(record: ClaimRecord, had: ResourceClaim, now_s: float) -> ClaimRecord:
+    """Return the record of a claim that lost the allocation that it `had` in a way we did not see."""
+    phase = after(record.phase, Event.SHOWN_FREED_EARLY)
+    return replace(record, phase=phase, rest=(had,), doubts=(Doubt(None, now_s),))
+
+
+def end_write(record: ClaimRecord, event: Event, now_s: float, late_write_s: float) -> ClaimRecord:
+    """Return the record after a write ended with an event. Without an answer it may land until `late_write_s` from now.
+
+    A drop that is refused leaves its doubts: an earlier one, which got no answer, may be why. Raises NotAllowedError.
+    """
+    changed = meet(record, event)
+    latest_s = now_s + late_write_s if event is Event.NO_ANSWER else now_s
+    doubts = tuple(Doubt(doubt.pod, min(doubt.since_s, latest_s)) for doubt in changed.doubts)
+    return replace(changed, doubts=doubts, last_write_s=now_s)
+
+
+def meet(record: ClaimRecord, event: Event) -> ClaimRecord:
+    """Return the record after an event that carries no more than its name. Raises NotAllowedError."""
+    phase = after(record.phase, event)
+    if phase in SHOWN:  # a write failed: the phase follows from what the server shows
+        phase = after(phase, _shown(record.shown))
+    changed = replace(record, phase=phase)
+    return _without_idle_share(replace(changed, rest=(), doubts=()) if event is Event.PROVEN else changed)
+
+
+def decide(record: ClaimRecord, share: Share) -> ClaimRecord:
+    """Return the record of a claim that is decided for. Raises NotAllowedError."""
+    return replace(record, phase=after(record.phase, Event.DECIDE), share=share)
+
+
+def send(record: ClaimRecord, event: Event) -> ClaimRecord:
+    """Return the record while a write is under way that is guarded by the newest state. Raises NotAllowedError."""
+    changed = replace(record, phase=after(record.phase, event), guard=record.version)
+    if event is Event.SEND_DROP:  # from now on its users may be without a reservation and not know it
+        new = (Doubt(pod, inf) for pod in users_of(record.shown))
+        return replace(changed, doubts=_joined(record.doubts, new))
+    if event is Event.SEND_CLEARING:  # it is sent when no doubt stands, or none matters
+        return replace(changed, doubts=())
+    return changed
+
+
+def end(record: ClaimRecord, reason: str, *, at_once: bool) -> ClaimRecord:
+    """Return the record of an allocation that is to be taken back from whoever has a reservation now; an empty
+    reason cancels that."""
+    taken_from = frozenset(user.uid for user in record.shown.status.reserved_for) if reason else frozenset[str]()
+    return replace(record, ending=reason, at_once=at_once, taken_from=taken_from)
+
+
+def settle(record: ClaimRecord, doubts: Iterable[Doubt]) -> ClaimRecord:
+    """Return the record without doubts that are settled."""
+    gone = frozenset(doubts)
+    astray = tuple(doubt for doubt in record.astray if doubt not in gone)
+    left = tuple(doubt for doubt in record.doubts if doubt not in gone)
+    return replace(_with_doubts(record, left), astray=astray)
+
+
+def is_same_allocation(before: ResourceClaim, now: ResourceClaim) -> bool:
+    """Return whether two states of a claim have an allocation and it is one. Timestamps are of whole seconds, so they
+    alone do not tell."""
+    had, has = before.status.allocation, now.status.allocation
+    if had is None or has is None or had.allocation_timestamp != has.allocation_timestamp:
+        return False
+    return had.devices.results == has.devices.results and had.node_selector == has.node_selector
+
+
+def users_of(claim: ResourceClaim) -> tuple[PodIdentity, ...]:
+    """Return the pods that a claim is reserved for."""
+    users = claim.status.reserved_for
+    namespace = claim.metadata.namespace
+    pods = (user for user in users if user.resource == "pods" and not user.api_group)
+    return tuple(PodIdentity(f"{namespace}/{user.name}", user.uid) for user in pods)
+
+
+def _joined(old: Iterable[Doubt], new: Iterable[Doubt]) -> tuple[Doubt, ...]:
+    """Join doubts; of two about a pod the later one counts."""
+    return tuple({doubt.pod: doubt for doubt in (*old, *new)}.values())
+
+
+def _shown(claim: ResourceClaim) -> Event:
+    if claim.status.allocation is None:
+        return Event.SHOWN_FREE
+    return Event.SHOWN_ALLOCATED if claim.status.reserved_for else Event.SHOWN_UNRESERVED
+
+
+def _without_idle_share(record: ClaimRecord) -> ClaimRecord:
+    """Forget the decision once nothing is left of it."""
+    return replace(record, share=None) if record.phase is Phase.FREE else record

@@ -1,0 +1,164 @@
+"""The phases of one claim's allocation, and the one table of what may happen in which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, unique
+from types import MappingProxyType
+from typing import Final
+
+
+@unique
+class Phase(Enum):
+    """Where the allocation of a claim stands."""
+
+    FREE = "free"
+    """The server shows no allocation, and nothing of ours is under way."""
+    DECIDED = "decided"
+    """Devices are chosen and nobody else gets them; no allocation has been sent yet."""
+    WRITING = "writing"
+    """A write of the allocation is under way."""
+    IN_DOUBT = "in doubt"
+    """That write got no answer: it may still land."""
+    ALLOCATED = "allocated"
+    """The server shows an allocation that is reserved for somebody, whoever wrote it."""
+    DROPPING = "dropping"
+    """The allocation is to be taken back: a write that drops the reservation is under way."""
+    UNRESERVED = "unreserved"
+    """The server shows an allocation that is reserved for nobody. A pod may be on its way to a node with it."""
+    RESERVING = "reserving"
+    """A write is under way that gives a bound pod its reservation back."""
+    CLEARING = "clearing"
+    """A write that clears the allocation is under way: nobody can be bound with it any more."""
+    RESTING = "resting"
+    """Somebody else cleared the allocation while a pod may be on its way with it: nobody gets the devices meanwhile."""
+    GONE = "gone"
+    """The claim was deleted. The record ends."""
+
+
+@unique
+class Event(Enum):
+    """What happens to the allocation of a claim."""
+
+    # What we do
+    DECIDE = "decide"
+    ABANDON = "abandon"
+    """The decision is not written after all; no allocation of it was sent."""
+    SEND_ALLOCATION = "send allocation"
+    SEND_DROP = "send drop"
+    SEND_RESERVATION = "send reservation"
+    SEND_CLEARING = "send clearing"
+
+    # What the server answers; the claim in an answer is told as shown, below
+    REFUSED = "refused"
+    """It refused what was sent last."""
+    ANSWERED = "answered"
+    """It did it, and something newer has been shown meanwhile."""
+    NO_ANSWER = "no answer"
+
+    # What the server shows: in a watch, a list, a read, or the answer to a write. An older state is no event.
+    SHOWN_FREE = "shown free"
+    SHOWN_ALLOCATED = "shown allocated"
+    SHOWN_UNRESERVED = "shown unreserved"
+    SHOWN_FREED_EARLY = "shown freed early"
+    """Without an allocation, and a pod may be on its way with the one that was there before."""
+    SHOWN_GONE = "shown gone"
+
+    # What follows from time and from what is known of pods
+    EXPIRED = "expired"
+    """A write without an answer can no longer land."""
+    PROVEN = "proven"
+    """Nobody can be bound any more with what was freed early."""
+
+
+class NotAllowedError(Exception):
+    """An event that may not happen in this phase: a fault of ours."""
+
+    def __init__(self, phase: Phase, event: Event) -> None:
+        super().__init__(f"a claim that is {phase.value!r} cannot meet {event.value!r}")
+        self.phase = phase
+        self.event = event
+
+
+_P, _E = Phase, Event
+_SHOWN_HOLDING: Final = {_E.SHOWN_ALLOCATED: _P.ALLOCATED, _E.SHOWN_UNRESERVED: _P.UNRESERVED, _E.SHOWN_GONE: _P.GONE}
+_SHOWN_FREED: Final = {_E.SHOWN_FREE: _P.FREE, _E.SHOWN_FREED_EARLY: _P.RESTING}
+
+TRANSITIONS: Final[Mapping[Phase, Mapping[Event, Phase]]] = MappingProxyType(
+    {
+        _P.FREE: {**_SHOWN_HOLDING, **_SHOWN_FREED, _E.DECIDE: _P.DECIDED},
+        _P.DECIDED: {
+            **_SHOWN_HOLDING,
+            _E.SHOWN_FREE: _P.DECIDED,
+            _E.ABANDON: _P.FREE,
+            _E.SEND_ALLOCATION: _P.WRITING,
+        },
+        _P.WRITING: {
+            **_SHOWN_HOLDING,
+            _E.SHOWN_FREE: _P.WRITING,
+            _E.SEND_ALLOCATION: _P.WRITING,
+            _E.REFUSED: _P.FREE,
+            _E.ANSWERED: _P.FREE,
+            _E.NO_ANSWER: _P.IN_DOUBT,
+        },
+        _P.IN_DOUBT: {**_SHOWN_HOLDING, _E.SHOWN_FREE: _P.FREE, _E.EXPIRED: _P.FREE},
+        _P.ALLOCATED: {
+            **_SHOWN_HOLDING,
+            **_SHOWN_FREED,
+            _E.SEND_DROP: _P.DROPPING,
+            _E.SEND_CLEARING: _P.CLEARING,
+        },
+        _P.DROPPING: {
+            **_SHOWN_HOLDING,
+            **_SHOWN_FREED,
+            _E.REFUSED: _P.ALLOCATED,
+            _E.NO_ANSWER: _P.ALLOCATED,
+        },
+        _P.UNRESERVED: {
+            **_SHOWN_HOLDING,
+            **_SHOWN_FREED,
+            _E.SEND_RESERVATION: _P.RESERVING,
+            _E.SEND_CLEARING: _P.CLEARING,
+        },
+        _P.RESERVING: {
+            **_SHOWN_HOLDING,
+            **_SHOWN_FREED,
+            _E.REFUSED: _P.UNRESERVED,
+            _E.NO_ANSWER: _P.UNRESERVED,
+        },
+        _P.CLEARING: {
+            **_SHOWN_HOLDING,
+            _E.SHOWN_FREE: _P.FREE,
+            _E.REFUSED: _P.UNRESERVED,
+            _E.NO_ANSWER: _P.UNRESERVED,
+        },
+        _P.RESTING: {
+            **_SHOWN_HOLDING,
+            _E.SHOWN_FREE: _P.FREE,
+            _E.SHOWN_FREED_EARLY: _P.RESTING,
+            _E.PROVEN: _P.FREE,
+        },
+        _P.GONE: {},
+    }
+)
+"""Phase → event → phase. What is not here may not happen."""
+
+OURS: Final = frozenset({Phase.DECIDED, Phase.WRITING, Phase.IN_DOUBT})
+"""Phases in which the devices of a decision are held that the server does not show yet."""
+
+SHOWN: Final = frozenset({Phase.ALLOCATED, Phase.UNRESERVED})
+"""Phases in which there is nothing but what the server shows."""
+
+TENDING: Final = frozenset({Phase.DROPPING, Phase.RESERVING, Phase.CLEARING})
+"""Phases in which a write is under way that takes an allocation back or gives a reservation back."""
+
+UNDER_WAY: Final = OURS | {Phase.DROPPING, Phase.CLEARING, Phase.RESTING}
+"""Phases in which nothing is decided with the claim: what comes next may pull the ground from under the decision."""
+
+
+def after(phase: Phase, event: Event) -> Phase:
+    """Return the phase that an event leads to. Raises NotAllowedError when it may not happen in this one."""
+    try:
+        return TRANSITIONS[phase][event]
+    except KeyError:
+        raise NotAllowedError(phase, event) from None

@@ -1,0 +1,335 @@
+"""What is known of one claim, through any sequence of what the server shows and what we do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dracaena.api.objects import ConsumerReference, ResourceClaim
+from dracaena.controller.allocation.pool import DeviceId
+from dracaena.controller.lifecycle.claim_record import (
+    ClaimRecord,
+    Doubt,
+    PodIdentity,
+    Share,
+    decide,
+    end,
+    end_write,
+    first_record,
+    has_lost,
+    let_go_astray,
+    meet,
+    rest,
+    send,
+    settle,
+    show,
+    users_of,
+)
+from dracaena.controller.lifecycle.phases import TRANSITIONS, Event, NotAllowedError, Phase
+from dracaena.controller.lifecycle.versions import version_of
+from support.allocation import DRIVER, claim, holding
+
+P, Q = PodIdentity("default/p", "uid-p"), PodIdentity("default/q", "uid-q")
+A, B = "2026-01-01T00:00:00Z", "2026-01-01T00:00:09Z"
+
+
+def state(version: int, *users: str, device: str = "gpu-1", at: str = A) -> ResourceClaim:
+    """The claim with an allocation, reserved for `users`."""
+    held = holding(claim("c", resource_version=str(version)), "n", device)
+    assert held.status.allocation is not None
+    allocation = msgspec.structs.replace(held.status.allocation, allocation_timestamp=at)
+    references = [ConsumerReference("pods", user, f"uid-{user}") for user in users]
+    status = msgspec.structs.replace(held.status, allocation=allocation, reserved_for=references)
+    return msgspec.structs.replace(held, status=status)
+
+
+def empty(version: int) -> ResourceClaim:
+    return claim("c", resource_version=str(version))
+
+
+def devices(record: ClaimRecord) -> set[str]:
+    return {device.device for device in record.held(DRIVER)[0]}
+
+
+SHARE = Share("d1", P, "n", frozenset({DeviceId("n", "gpu-1")}))
+
+
+def test_a_claim_that_nobody_decided_for_is_what_the_server_shows() -> None:
+    assert first_record(empty(1), 5.0).phase is Phase.FREE
+    reserved = first_record(state(1, "p"), 5.0)
+    assert (reserved.phase, reserved.doubts, reserved.allocated_s) == (Phase.ALLOCATED, (), 5.0)
+    unreserved = first_record(state(1), 5.0)
+    assert (unreserved.phase, unreserved.unreserved_s) == (Phase.UNRESERVED, 5.0)
+    assert unreserved.doubts == (Doubt(None, 5.0),), "who had a reservation before is not known"
+
+
+def test_a_decision_holds_its_devices_until_they_are_shown_or_it_is_given_up() -> None:
+    decided = decide(first_record(empty(1), 0.0), SHARE)
+    assert devices(decided) == {"gpu-1"}
+    assert devices(meet(decided, Event.ABANDON)) == set()
+    writing = send(decided, Event.SEND_ALLOCATION)
+    assert writing.guard == 1
+    assert devices(show(writing, empty(2), 1.0)) == {"gpu-1"}, "a newer state: the write may conflict"
+    assert devices(meet(writing, Event.NO_ANSWER)) == {"gpu-1"}
+    assert devices(meet(meet(writing, Event.NO_ANSWER), Event.EXPIRED)) == set()
+    assert devices(show(writing, state(2, "p"), 1.0)) == {"gpu-1"}
+
+
+def test_what_the_server_shows_beside_a_decision_is_held_too() -> None:
+    """Somebody else allocated the claim while our write was under way."""
+    writing = send(decide(first_record(empty(1), 0.0), SHARE), Event.SEND_ALLOCATION)
+    shown = show(writing, state(2, "p", device="gpu-7"), 1.0)
+    assert (shown.phase, devices(shown)) == (Phase.ALLOCATED, {"gpu-7"})
+
+
+def test_who_loses_a_reservation_is_in_doubt_from_when_that_is_shown() -> None:
+    record = show(first_record(state(1, "p", "q"), 0.0), state(2), 4.0)
+    assert (record.phase, record.unreserved_s) == (Phase.UNRESERVED, 4.0)
+    assert record.doubts == (Doubt(P, 4.0), Doubt(Q, 4.0))
+    again = show(record, state(3), 9.0)
+    assert (again.unreserved_s, again.doubts) == (4.0, record.doubts)
+
+
+def test_who_has_a_reservation_again_is_in_no_doubt_and_others_still_are() -> None:
+    record = show(first_record(state(1, "p", "q"), 0.0), state(2), 4.0)
+    record = show(record, state(3, "q"), 9.0)
+    assert (record.phase, record.unreserved_s, record.doubts) == (Phase.ALLOCATED, None, (Doubt(P, 4.0),))
+
+
+def test_an_allocation_that_came_and_lost_its_reservation_unseen_may_be_anybodys() -> None:
+    record = show(first_record(state(1, "p"), 0.0), state(5, at=B), 4.0)
+    assert record.doubts == (Doubt(None, 4.0),)
+    assert record.allocated_s == 4.0
+
+
+def test_a_drop_is_in_doubt_without_an_end_until_it_is_shown_or_refused() -> None:
+    dropping = send(first_record(state(1, "p"), 0.0), Event.SEND_DROP)
+    assert dropping.doubts == (Doubt(P, inf),)
+    assert end_write(dropping, Event.NO_ANSWER, 7.0, 12.0).doubts == (Doubt(P, 19.0),)
+    assert end_write(dropping, Event.REFUSED, 7.0, 12.0).doubts == (Doubt(P, 7.0),), "an earlier drop may be why"
+    assert show(dropping, state(2), 7.0).doubts == (Doubt(P, 7.0),)
+    assert show(dropping, state(2, "p"), 7.0).doubts == ()
+    assert show(dropping, state(2, "q"), 7.0).doubts == (Doubt(P, 7.0),)
+    early = show(dropping, empty(2), 7.0)
+    assert (early.phase, early.doubts, devices(early)) == (Phase.RESTING, (Doubt(P, 7.0),), {"gpu-1"})
+
+
+def test_what_is_cleared_while_somebody_is_in_doubt_rests() -> None:
+    unreserved = show(first_record(state(1, "p"), 0.0), state(2), 4.0)
+    resting = show(unreserved, empty(3), 5.0)
+    assert (resting.phase, devices(resting)) == (Phase.RESTING, {"gpu-1"})
+    still = show(resting, empty(4), 6.0)
+    assert (still.phase, devices(still)) == (Phase.RESTING, {"gpu-1"})
+    free = meet(still, Event.PROVEN)
+    assert (free.phase, free.rest, free.doubts, devices(free)) == (Phase.FREE, (), (), set())
+
+
+def test_what_is_cleared_with_nobody_in_doubt_is_free_at_once() -> None:
+    """kube-scheduler clears what it gave up together with the reservation of the pod that it just tried in vain."""
+    record = show(first_record(state(1, "p"), 0.0), empty(2), 4.0)
+    assert (record.phase, devices(record)) == (Phase.FREE, set())
+
+
+def test_a_claim_that_is_allocated_anew_while_it_rests_holds_both() -> None:
+    resting = show(show(first_record(state(1, "p"), 0.0), state(2), 4.0), empty(3), 5.0)
+    anew = show(resting, state(4, "q", device="gpu-2", at=B), 6.0)
+    assert (anew.phase, devices(anew)) == (Phase.ALLOCATED, {"gpu-1", "gpu-2"})
+    assert devices(settle(anew, anew.doubts)) == {"gpu-2"}
+    cleared = show(anew, empty(5), 7.0)
+    assert (cleared.phase, devices(cleared)) == (Phase.RESTING, {"gpu-1", "gpu-2"})
+    again = show(show(cleared, state(6, "q", device="gpu-2", at=B), 8.0), empty(7), 9.0)
+    assert len(again.rest) == 2, "the same devices rest once"
+
+
+def test_what_rests_is_let_go_by_a_newer_state_when_no_doubt_is_left() -> None:
+    """The pod went, and before anybody looks at the claim somebody changes a label of it."""
+    resting = show(show(first_record(state(1, "p"), 0.0), state(2), 4.0), empty(3), 5.0)
+    settled = settle(resting, resting.doubts)
+    assert (settled.phase, devices(settled)) == (Phase.RESTING, {"gpu-1"})
+    free = show(settled, empty(4), 6.0)
+    assert (free.phase, devices(free)) == (Phase.FREE, set())
+
+
+def test_what_an_earlier_leader_may_have_known_of_rests_with_everybody_in_doubt() -> None:
+    """The claim has no allocation any more, and who lost the one that it had is not known."""
+    resting = rest(first_record(empty(3), 0.0), state(1, "p"), 5.0)
+    assert (resting.phase, resting.is_open, devices(resting)) == (Phase.RESTING, False, {"gpu-1"})
+    assert resting.doubts == (Doubt(None, 5.0),)
+    assert resting.shown == empty(3), "what rests is not shown"
+    still = show(resting, empty(4), 6.0)
+    assert (still.phase, still.doubts, devices(still)) == (Phase.RESTING, (Doubt(None, 5.0),), {"gpu-1"})
+    anew = show(still, state(5, "q", device="gpu-2", at=B), 7.0)
+    assert (anew.phase, anew.doubts, devices(anew)) == (Phase.ALLOCATED, (Doubt(None, 5.0),), {"gpu-1", "gpu-2"})
+    assert devices(settle(anew, anew.doubts)) == {"gpu-2"}
+    free = meet(still, Event.PROVEN)
+    assert (free.phase, free.doubts, devices(free)) == (Phase.FREE, (), set())
+
+
+def test_nothing_is_put_to_rest_while_a_decision_is_under_way() -> None:
+    with pytest.raises(NotAllowedError):
+        rest(decide(first_record(empty(1), 0.0), SHARE), state(1, "p"), 5.0)
+
+
+def test_a_take_back_is_over_with_another_allocation() -> None:
+    ending = end(first_record(state(1, "p"), 0.0), "refused", at_once=True)
+    assert (ending.ending, set(ending.taken_from), ending.is_open) == ("refused", {"uid-p"}, False)
+    assert show(ending, state(2, "p"), 1.0).ending == "refused"
+    anew = show(ending, state(2, "p", at=B), 1.0)
+    assert (anew.ending, anew.at_once, anew.taken_from) == ("", False, frozenset())
+
+
+@pytest.mark.parametrize(("text", "version"), [("17", 17), ("", 0), ("x", 0), ("1x", 0), ("-1", 0), ("٣", 0)])
+def test_a_resource_version_is_a_number_and_what_is_none_is_older_than_all(text: str, version: int) -> None:
+    assert version_of(claim("c", resource_version=text)) == version
+
+
+def test_users_of_a_claim_are_its_pods() -> None:
+    item = state(1, "p")
+    others = [ConsumerReference("podgroups", "g", "uid-g", "scheduling.k8s.io"), *item.status.reserved_for]
+    shown = msgspec.structs.replace(item, status=msgspec.structs.replace(item.status, reserved_for=others))
+    assert users_of(shown) == (P,)
+
+
+# Any sequence of events
+
+DOES: dict[Event, Callable[[ClaimRecord], ClaimRecord]] = {
+    Event.DECIDE: lambda record: decide(record, SHARE),
+    **{event: (lambda record, event=event: send(record, event)) for event in Event if event.name.startswith("SEND_")},  # type: ignore[misc]
+    **{
+        event: (lambda record, event=event: meet(record, event))  # type: ignore[misc]
+        for event in (Event.ABANDON, Event.REFUSED, Event.ANSWERED, Event.NO_ANSWER, Event.EXPIRED, Event.PROVEN)
+    },
+}
+SHOWS: dict[str, Callable[..., ResourceClaim]] = {
+    "empty": empty,
+    "reserved for p": lambda version: state(version, "p"),
+    "reserved for q": lambda version: state(version, "q"),
+    "reserved for both": lambda version: state(version, "p", "q"),
+    "unreserved": state,
+    "another, reserved": lambda version: state(version, "q", device="gpu-2", at=B),
+    "another, unreserved": lambda version: state(version, device="gpu-2", at=B),
+}
+STEPS = st.lists(st.sampled_from([*DOES, *SHOWS]), max_size=30)
+FIRST = st.sampled_from(
+    [
+        first_record(empty(1), 0.0),
+        first_record(state(1, "p"), 0.0),
+        rest(first_record(empty(1), 0.0), state(1, "p", device="gpu-3"), 0.0),
+    ]
+)
+
+
+def take(record: ClaimRecord, step: Event | str, now_s: float) -> ClaimRecord:
+    if isinstance(step, Event):
+        return DOES[step](record)
+    return show(record, SHOWS[step](record.version + 1), now_s)
+
+
+@given(FIRST, STEPS)
+def test_any_sequence_is_taken_or_refused_by_the_table_and_by_nothing_else(
+    record: ClaimRecord, steps: list[Event | str]
+) -> None:
+    for now, step in enumerate(steps, start=1):
+        before = record
+        if isinstance(step, Event) and step not in TRANSITIONS[before.phase]:
+            with pytest.raises(NotAllowedError) as raised:
+                take(record, step, float(now))
+            assert (raised.value.phase, raised.value.event) == (before.phase, step)
+            continue
+        record = take(record, step, float(now))  # whatever the server shows can be taken in
+        assert record.phase in {*TRANSITIONS[before.phase].values(), *(Phase.ALLOCATED, Phase.UNRESERVED)}
+        holds = record.shown.status.allocation is not None
+        shown_only = {Phase.ALLOCATED, Phase.DROPPING, Phase.UNRESERVED, Phase.RESERVING, Phase.CLEARING}
+        assert (record.phase in shown_only) == holds
+        assert (record.phase is Phase.UNRESERVED) <= (not record.shown.status.reserved_for)
+        assert (record.phase is Phase.FREE) <= (record.share is None)
+        assert (record.unreserved_s is not None) == (holds and not record.shown.status.reserved_for)
+
+
+def test_a_decision_is_forgotten_once_nothing_of_it_rests() -> None:
+    written = send(decide(first_record(empty(1), 0.0), SHARE), Event.SEND_ALLOCATION)
+    dropped = show(show(written, state(2, "p"), 1.0), state(3), 2.0)
+    free = meet(show(dropped, empty(4), 3.0), Event.PROVEN)
+    assert (free.phase, free.share) == (Phase.FREE, None)
+
+
+@given(FIRST, STEPS)
+def test_what_is_held_never_shrinks_while_somebody_is_in_doubt(record: ClaimRecord, steps: list[Event | str]) -> None:
+    """But by what we do after a proof: a clearing of ours, and that nothing has to rest any more."""
+    for now, step in enumerate(steps, start=1):
+        if step in (Event.SEND_CLEARING, Event.PROVEN) and record.doubts:
+            continue  # not without a proof: see records and tending
+        before = record
+        try:
+            record = take(record, step, float(now))
+        except NotAllowedError:
+            continue
+        was_ours = before.share.devices if before.share is not None else frozenset()
+        lost = before.held(DRIVER)[0] - record.held(DRIVER)[0] - was_ours
+        is_other_allocation = isinstance(step, str) and before.shown.status.allocation is not None
+        if before.doubts and record.doubts and not is_other_allocation:
+            assert not lost, f"{before.phase} met {step}"
+        if before.doubts and step == "empty" and before.phase is not Phase.CLEARING:
+            assert not before.held(DRIVER)[0] - record.held(DRIVER)[0], f"{before.phase} was freed early"
+
+
+@given(FIRST, STEPS)
+def test_nobody_is_in_doubt_who_has_a_reservation_and_all_who_lost_one_are(
+    record: ClaimRecord, steps: list[Event | str]
+) -> None:
+    for now, step in enumerate(steps, start=1):
+        before = record
+        try:
+            record = take(record, step, float(now))
+        except NotAllowedError:
+            continue
+        if isinstance(step, Event):
+            continue
+        users = set(users_of(record.shown))
+        assert not users & {doubt.pod for doubt in record.doubts}
+        assert all(doubt.since_s <= now for doubt in record.doubts)
+        is_unreserved = record.phase is Phase.UNRESERVED and before.phase in (Phase.ALLOCATED, Phase.DROPPING)
+        if is_unreserved and before.shown.status.allocation == record.shown.status.allocation:
+            assert set(users_of(before.shown)) <= {doubt.pod for doubt in record.doubts}
+
+
+def test_settled_doubts_go_and_others_stay() -> None:
+    record = replace(first_record(state(1), 0.0), doubts=(Doubt(P, 1.0), Doubt(Q, 2.0)))
+    assert settle(record, [Doubt(P, 1.0), Doubt(Q, 3.0)]).doubts == (Doubt(Q, 2.0),)
+
+
+def lost(before: ClaimRecord, after: ClaimRecord, pods: list[PodIdentity], now_s: float) -> ClaimRecord:
+    return let_go_astray(after, pods, now_s) if has_lost(before, after, DRIVER) else after
+
+
+def test_pods_that_name_a_claim_may_be_on_the_way_with_an_allocation_that_is_lost() -> None:
+    before = first_record(state(1, "p"), 0.0)
+    after = lost(before, show(before, state(2), 5.0), [P, Q], 5.0)
+    assert after.astray == (), "the allocation is still there"
+    freed = lost(before, show(before, claim("c", resource_version="2"), 5.0), [P, Q], 5.0)
+    assert freed.astray == (Doubt(P, 5.0), Doubt(Q, 5.0))
+    assert (freed.phase, freed.is_open) == (Phase.FREE, True)
+    assert not any((freed.is_open_to("uid-p"), freed.is_open_to("uid-q"), freed.is_open_to_all))
+    assert settle(freed, [Doubt(Q, 5.0)]).is_open_to("uid-p"), "its own reservation keeps an old bind of it away"
+    assert settle(freed, freed.astray).is_open_to_all
+
+
+def test_a_write_whose_end_is_not_known_may_have_come_and_gone() -> None:
+    free = first_record(claim("c", resource_version="1"), 0.0)
+    again = claim("c", resource_version="2")
+    assert lost(free, show(free, again, 5.0), [P, Q], 5.0).astray == ()
+    for phase in (Phase.WRITING, Phase.IN_DOUBT):
+        before = replace(free, phase=phase)
+        assert lost(before, show(before, again, 5.0), [P, Q], 5.0).astray == (Doubt(P, 5.0), Doubt(Q, 5.0))
+
+
+def test_a_claim_that_was_allocated_anew_is_open_to_all() -> None:
+    anew = replace(first_record(state(1, "p"), 0.0), astray=(Doubt(Q, 0.0),))
+    assert anew.is_open_to("uid-r")
+    assert anew.is_open_to_all
