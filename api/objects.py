@@ -193,6 +193,9 @@ class PodCondition(Wire, frozen=True):
     status: str = ""
     reason: str = ""
     message: str = ""
+    last_probe_time: str | None = None
+    last_transition_time: str | None = None
+    observed_generation: int | None = None
 
 
 class PodResourceClaimStatus(Wire, frozen=True):

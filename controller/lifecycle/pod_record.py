@@ -1,0 +1,166 @@
+"""What is known of one pod that is not bound: what kube-scheduler said about it, and where it is not to be tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from dracaena.api.objects import Pod
+from dracaena.controller.lifecycle.versions import version_of
+
+ELSEWHERE: Final = "resourceclaim not available on the node"
+"""kube-scheduler's words for a node that would do, were an allocated claim of the pod not on another node."""
+
+ENDED: Final = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What kube-scheduler last said about a pod that it did not bind (its condition PodScheduled)."""
+
+    reason: str
+    message: str
+
+    @property
+    def others_would_do(self) -> bool:
+        """Whether some node was refused only because the devices are on another one."""
+        return ELSEWHERE in self.message
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A wait that grows each time. `again_s` is on our monotonic clock; `again_at` is the same moment in RFC 3339."""
+
+    tries: int = 0
+    again_s: float = 0.0
+    again_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodRecord:
+    """One pod without a node. Times are readings of our monotonic clock when our watch showed something."""
+
+    key: str
+    uid: str
+    first_seen_s: float
+    said: Said | None = None
+    said_s: float = 0.0
+    """When that was first shown."""
+    version: int = 0
+    """resourceVersion of the newest state that the watch showed or the server answered with."""
+    asked_s: float = float("-inf")
+    """When we sent the last request for this pod that was answered with a pod without a node."""
+    asked_version: int = 0
+    """resourceVersion in that answer. Only later words were certainly said after `asked_s`: the watch may be behind by
+    any time."""
+    spoke_s: float = float("-inf")
+    """kube-scheduler has ended a try of this pod after this time: a later state than that answer has new words, or has
+    lost our probe."""
+    is_gated: bool = False
+    """Whether a scheduling gate holds it in that state: until then kube-scheduler has never tried it."""
+    probed: bool = False
+    """Whether our probe stands in the condition: the next failing try removes it, even if the words stay the same."""
+    left_out: Mapping[str, Wait] = field(default_factory=dict)
+    """Nodes where an allocation led nowhere."""
+    all_left_out: Wait = Wait()
+    left_out_for: Said | None = None
+    """What kube-scheduler had said when all nodes were left out: that lasts only while it says the same."""
+
+    def nodes_left_out(self, now_s: float) -> Mapping[str, Wait]:
+        """Return the nodes that are not to be tried now."""
+        return {node: wait for node, wait in self.left_out.items() if wait.again_s > now_s}
+
+    def held(self, now_s: float) -> Wait | None:
+        """Return until when no node at all is to be tried, None when some may."""
+        is_held = self.all_left_out.again_s > now_s and self.said == self.left_out_for
+        return self.all_left_out if is_held else None
+
+
+def is_unbound(pod: Pod) -> bool:
+    """Return whether a pod may still be bound."""
+    return not pod.spec.node_name and pod.status.phase not in ENDED
+
+
+def see(record: PodRecord | None, pod: Pod, now_s: float) -> PodRecord:
+    """Return the record of an unbound pod after the watch showed it. `record` is that of this very pod, or None."""
+    said, probed = _said(pod)
+    version = version_of(pod)
+    is_gated = bool(pod.spec.scheduling_gates)
+    if record is None:
+        return PodRecord(
+            pod.key, pod.metadata.uid, now_s, said, now_s, version=version, is_gated=is_gated, probed=probed
+        )
+    if version < record.version:
+        return record
+    changed = replace(record, version=version, is_gated=is_gated, probed=probed)
+    if said != record.said:
+        changed = replace(changed, said=said, said_s=now_s)
+        if said is None:
+            return changed  # kube-scheduler never withdraws its words: somebody else removed them
+    elif not record.probed or probed:
+        return changed
+    return replace(changed, spoke_s=record.asked_s) if version > record.asked_version else changed
+
+
+def asked(record: PodRecord, pod: Pod, asked_s: float, now_s: float) -> PodRecord:
+    """Return the record after the server answered with the pod, without a node, to a request sent at `asked_s`."""
+    if version_of(pod) < record.version:
+        return record  # the watch is ahead: its words may have come before the request or after
+    seen = see(record, pod, now_s)
+    if asked_s <= record.asked_s:
+        return seen  # of two requests under way the later one was answered first
+    return replace(seen, asked_s=asked_s, asked_version=seen.version)
+
+
+def _said(pod: Pod) -> tuple[Said | None, bool]:
+    """Return what kube-scheduler says, and whether our probe stands there. SchedulingGated is the API server's word."""
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "False" and condition.reason != "SchedulingGated":
+            return Said(condition.reason, condition.message), bool(condition.last_probe_time)
+    return None, False
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How waits grow: doubled each time, from the first to the longest, in seconds."""
+
+    first_s: float
+    longest_s: float
+
+
+def leave_out(record: PodRecord, node: str, now_s: float, now: datetime, growth: Growth) -> PodRecord:
+    """Return the record of a pod that is not to get a node for a while. The same node again within that time counts
+    once."""
+    wait = _grown(record.left_out.get(node, Wait()), now_s, now, growth)
+    return replace(record, left_out={**record.left_out, node: wait})
+
+
+def leave_all_out(record: PodRecord, now_s: float, now: datetime, growth: Growth) -> PodRecord:
+    """Return the record of a pod that is to get no node, as long as kube-scheduler says what it says now."""
+    wait = _grown(record.all_left_out, now_s, now, growth)
+    return replace(record, all_left_out=wait, left_out_for=record.said)
+
+
+def begin_wait_anew(record: PodRecord, node: str, now_s: float, now: datetime, growth: Growth) -> PodRecord:
+    """Return the record of a pod whose wait for a node begins anew, as long as it was: that for all nodes where it has
+    none for this one."""
+    wait = record.left_out.get(node)
+    if wait is not None:
+        return replace(record, left_out={**record.left_out, node: _again(wait.tries, now_s, now, growth)})
+    if record.all_left_out.tries:
+        return replace(record, all_left_out=_again(record.all_left_out.tries, now_s, now, growth))
+    return record
+
+
+def _grown(wait: Wait, now_s: float, now: datetime, growth: Growth) -> Wait:
+    if wait.again_s > now_s:
+        return wait
+    return _again(wait.tries + 1, now_s, now, growth)
+
+
+def _again(tries: int, now_s: float, now: datetime, growth: Growth) -> Wait:
+    for_s = min(growth.first_s * 2.0 ** min(tries - 1, 20), growth.longest_s)
+    again_at = (now + timedelta(seconds=for_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return Wait(tries, now_s + for_s, again_at)
