@@ -1,0 +1,41 @@
+"""Two claims have one device: who gives way.
+
+Nothing in the API prevents it: a claim that tolerates our taint, and one that also asks for devices of another driver,
+can be allocated by kube-scheduler in the moment in which we allocate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """One of two claims that have the same device."""
+
+    uid: str
+    allocated_at: str
+    """allocationTimestamp, or nothing."""
+    is_ours: bool
+    """Whether the allocation is a decision of ours."""
+    is_used: bool
+    """Whether a bound pod has it reserved, or more than one pod."""
+
+
+def gives_way(party: Party, rival: Party) -> bool:
+    """Return whether a claim gives way to another one, so that exactly one of two does unless neither may.
+
+    Only an allocation of ours that no bound pod uses can: its containers may be using the device. Of two that can the
+    later one does.
+    """
+    if not _can(party):
+        return False
+    return not _can(rival) or _age(party) > _age(rival)
+
+
+def _can(party: Party) -> bool:
+    return party.is_ours and not party.is_used
+
+
+def _age(party: Party) -> tuple[str, str]:
+    return party.allocated_at, party.uid

@@ -1,0 +1,110 @@
+"""Whether an allocation leads anywhere: the pod has its devices, and kube-scheduler does not bind it.
+
+The rules, with what was seen on a real control plane, are docs/design/0011-take-back.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from dracaena.controller.lifecycle.claim_record import ClaimRecord
+from dracaena.controller.lifecycle.pod_record import PodRecord
+
+SETTLE_S: Final = 5.0
+"""What is said so soon after an allocation may come from a try that began before it: kube-scheduler had not
+seen it, or the two watches of ours ran apart. Of 200 pods the latest such word came 0.3 s late, of 300 on a busy
+machine 0.7 s."""
+
+UNRESERVED_S: Final = 30.0
+"""Between a reservation that is gone and a take-back: a bind that failed drops it too, and kube-scheduler tries again
+after its longest back-off of 10 s."""
+
+LOOK_S: Final = 15.0
+"""Between two looks at a pod about which nothing can be said yet."""
+
+NOT_SEEN: Final = "cannot allocate all claims"
+"""kube-scheduler's words for a node when a claim is not allocated (1.34 to 1.36). About a pod whose claims are all
+allocated they can only be old."""
+
+UNSCHEDULABLE: Final = "Unschedulable"
+"""Reason of the condition PodScheduled when kube-scheduler found no node; SchedulerError is a fault of some kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a pod keeps an allocation with which it is not bound."""
+
+    refused_s: float
+    """How long a refusal by kube-scheduler has to stand."""
+    passed_over_s: float
+    """How long a pod is left to a kube-scheduler that says nothing new about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedNowhere:
+    """An allocation is to be taken back."""
+
+    reason: str
+    """Label of the metric."""
+    node_matters: bool
+    """Whether another node may do. Otherwise nothing helps until kube-scheduler says something new."""
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a verdict about one pod depends on."""
+
+    pod: PodRecord
+    nominated: bool
+    """Whether it is nominated for the allocation's node, by kube-scheduler or by us."""
+    ours: tuple[ClaimRecord, ...]
+    """Its claims that we allocated for it alone: at least one."""
+    whole: bool
+    """Whether all its claims are allocated."""
+    passed_over: bool
+    """Whether pods that are no more important had a turn since the allocation, so this one must have had one too."""
+    quiet_s: float
+    """Since kube-scheduler was last seen at work."""
+    others_wait: bool
+    """Whether somebody could use the devices, and no other pod has just given some back for the same silence."""
+
+
+def verdict(now: Situation, now_s: float, patience: Patience) -> LedNowhere | float:
+    """Say whether an allocation led nowhere, else in how many seconds to look again."""
+    said = now.pod.said
+    unreserved = [claim.unreserved_s for claim in now.ours if claim.unreserved_s is not None]
+    if unreserved:
+        left_s = max(now.pod.first_seen_s, *unreserved) + UNRESERVED_S - now_s
+        return left_s if left_s > 0 else LedNowhere("unreserved", node_matters=True)
+    allocated_s = max(claim.allocated_s for claim in now.ours)
+    if said is not None and said.reason == UNSCHEDULABLE and _knew(now, allocated_s):
+        if now.nominated:
+            return LOOK_S  # it makes room there by preemption: the failed try would have wiped our own hint
+        left_s = now.pod.said_s + patience.refused_s - now_s
+        return left_s if left_s > 0 else LedNowhere("refused", node_matters=_others_may_do(now.pod))
+    left_s = allocated_s + patience.passed_over_s - now_s
+    if left_s > 0:
+        return left_s
+    if now.passed_over or (now.quiet_s >= patience.passed_over_s and now.others_wait):
+        return LedNowhere("passed-over", node_matters=_others_may_do(now.pod))
+    until_quiet_s = patience.passed_over_s - now.quiet_s
+    return min(until_quiet_s, LOOK_S) if until_quiet_s > 0 else LOOK_S
+
+
+def _knew(now: Situation, allocated_s: float) -> bool:
+    """Return whether what was said comes from a kube-scheduler that had seen the allocation.
+
+    If some other node would do for a pod whose claims are all allocated, it clears the allocation by itself.
+    """
+    said = now.pod.said
+    if said is None or (now.whole and NOT_SEEN in said.message):
+        return False
+    settle_s = 0.0 if said.others_would_do and not now.whole else SETTLE_S
+    return now.pod.said_s > allocated_s + settle_s
+
+
+def _others_may_do(pod: PodRecord) -> bool:
+    """Return whether another node may do. A refusal that is no fault and names no such node says that none would do,
+    whoever gets which devices."""
+    return pod.said is not None and (pod.said.others_would_do or pod.said.reason != UNSCHEDULABLE)

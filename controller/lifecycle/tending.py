@@ -1,0 +1,188 @@
+"""What is to be done next about a claim, apart from deciding with it: a pure function of its record and its pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity
+from dracaena.controller.lifecycle.phases import SHOWN, Phase
+from dracaena.controller.lifecycle.pod_record import PodRecord
+from dracaena.controller.lifecycle.proof import (
+    BEHIND_S,
+    Bounds,
+    all_known_s,
+    asked_from_s,
+    is_known,
+    last_bind_s,
+    standing,
+    unproven,
+)
+
+UNUSED_S: Final = BEHIND_S
+"""How long a claim must be unused. Pods and claims come by watches of their own, and a pod may come soon: then it
+finds its devices on the node that they were chosen on."""
+
+
+NOT_ASKED_S: Final = 60.0
+"""How long a claim must be reserved for nobody while pods name it. Twice the patience with pods that are judged
+(prospects.UNRESERVED_S): their allocation is taken back with the node left out for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """The pods that name a claim, as the watch shows them."""
+
+    unbound: Sequence[PodRecord] = ()
+    bound: Sequence[PodIdentity] = ()
+    """Pods on a node that have not ended, sorted: also one being deleted, whose containers may run until it is gone."""
+    last_s: float = 0.0
+    """When the last one of all went, if none is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read the claim: the write without an answer can no longer land."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Cancel the take-back: the pod is bound, or others reserved the claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Drop the reservation: whoever is bound later has to write one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Give a bound pod its reservation back."""
+
+    pod: PodIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Ask the server for a pod, and mark its condition so that kube-scheduler's next failing try shows."""
+
+    pod: PodIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class Find:
+    """Ask the server for a pod that the watch does not show."""
+
+    doubt: Doubt
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Clear the allocation: nobody can be bound with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Let go of what rests: nobody can be bound with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Nothing to do before then."""
+
+    in_s: float
+
+
+Step = Read | Keep | Drop | Reserve | Probe | Find | Clear | Release | Look
+
+
+def next_step(record: ClaimRecord, naming: Naming, now_s: float, bounds: Bounds, *, ours: bool) -> Step | None:
+    """Return what to do about a claim now; None: nothing before something changes.
+
+    `ours`: whether the allocation is a decision of ours.
+    """
+    if record.phase is Phase.IN_DOUBT:
+        left_s = record.last_write_s + bounds.late_write_s - now_s
+        return Look(left_s) if left_s > 0 else Read()
+    if record.phase is Phase.RESTING:
+        step = _settle(record.doubts, naming, now_s, bounds)
+        if step is None and naming.bound:
+            return None  # what rests is let go of when that pod is decided for, so that nobody else gets it before
+        return step or Release()
+    if record.phase is Phase.FREE and _keeps_somebody_waiting(record, naming):
+        return _settle(record.astray, naming, now_s, bounds)
+    step = _about_what_is_shown(record, naming, now_s, bounds, ours=ours)
+    if not record.rest or record.phase not in SHOWN or not (step is None or isinstance(step, Look)):
+        return step
+    rests = _settle(record.doubts, naming, now_s, bounds)  # somebody allocated the claim anew while something rests
+    if isinstance(step, Look) and isinstance(rests, Look):
+        return Look(min(step.in_s, rests.in_s))
+    return rests or step
+
+
+def _about_what_is_shown(
+    record: ClaimRecord, naming: Naming, now_s: float, bounds: Bounds, *, ours: bool
+) -> Step | None:
+    if record.phase is Phase.ALLOCATED and record.ending:
+        if not _is_alone(record, naming):
+            return Keep()
+        if record.at_once and not record.rest:
+            return Clear()
+        # Its reservation is what keeps an older bind of the pod from taking this allocation for that one.
+        return _settle(record.astray, naming, now_s, bounds) or Drop()
+    if record.phase is Phase.ALLOCATED:
+        # Asked for in good time, whatever kube-scheduler says from now on counts if this is to be taken back.
+        return _settle(record.astray, naming, now_s, bounds)
+    if record.phase is Phase.UNRESERVED and ours:
+        return _unreserved(record, naming, now_s, bounds)
+    return None
+
+
+def _is_alone(record: ClaimRecord, naming: Naming) -> bool:
+    """Whether the one pod that it is taken back from has the reservation alone, and is not bound."""
+    users = record.shown.status.reserved_for
+    if len(users) != 1 or users[0].uid not in record.taken_from:
+        return False
+    return any(pod.uid == users[0].uid for pod in naming.unbound)
+
+
+def _unreserved(record: ClaimRecord, naming: Naming, now_s: float, bounds: Bounds) -> Step | None:
+    if naming.bound:
+        return Reserve(naming.bound[0])
+    if not record.ending:
+        # kube-scheduler may reserve it any moment. A pod that waits too long is judged (prospects), unless it cannot be
+        # because another of its claims is missing or being deleted.
+        wait_s = NOT_ASKED_S if naming.unbound else UNUSED_S
+        assert record.unreserved_s is not None
+        left_s = max(record.unreserved_s, naming.last_s, *(pod.first_seen_s for pod in naming.unbound)) + wait_s - now_s
+        if left_s > 0:
+            return Look(left_s)
+    if record.at_once and not record.rest:
+        return Clear()
+    return _settle(record.doubts, naming, now_s, bounds) or Clear()
+
+
+def _keeps_somebody_waiting(record: ClaimRecord, naming: Naming) -> bool:
+    return any(not record.is_open_to(pod.uid) for pod in naming.unbound)
+
+
+def _settle(about: Iterable[Doubt], naming: Naming, now_s: float, bounds: Bounds) -> Step | None:
+    """Return what brings a proof nearer; None when there is no doubt left."""
+    doubts = standing(about, naming.unbound, now_s, bounds)
+    if not doubts:
+        return None
+    looks = []
+    for doubt in doubts:
+        if not is_known(doubt, naming.unbound):
+            return Find(doubt)
+        from_s = asked_from_s(doubt, now_s, bounds)
+        if from_s > now_s:
+            looks.append(from_s - now_s)
+            continue
+        pods = unproven(doubt, naming.unbound, bounds)
+        for pod in pods:
+            if pod.asked_s < from_s or (pod.said is not None and not pod.probed):
+                return Probe(PodIdentity(pod.key, pod.uid))
+        looks.append((last_bind_s(doubt, bounds) if pods else all_known_s(doubt)) - now_s)
+    return Look(min(looks))
