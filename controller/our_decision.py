@@ -1,0 +1,46 @@
+"""Which allocations are decisions of ours."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dracaena.api.decision import Decision, decode_decision
+from dracaena.api.errors import BadInputError
+from dracaena.api.names import decision_annotation
+from dracaena.api.objects import AllocatedDevices, AllocationResult, DeviceResult, ResourceClaim
+from dracaena.controller.allocation.structured.nodes import this_node
+
+
+def our_decision(claim: ResourceClaim, driver: str) -> Decision | None:
+    """Return the decision that the allocation of a claim stands for, None when it is not ours or there is none.
+
+    It is ours if its annotation names exactly these devices. A decision cut so short that it names none stands for any
+    allocation with devices of ours. Devices of other drivers may be among them.
+    """
+    if claim.status.allocation is None:
+        return None
+    decision = noted_decision(claim, driver)
+    results = claim.status.allocation.devices.results
+    if decision is None or not any(result.driver == driver for result in results):
+        return None
+    if decision.cut and not decision.devices:
+        return decision
+    return decision if sorted(decision.devices) == sorted(result.device for result in results) else None
+
+
+def as_decided(claim: ResourceClaim, decision: Decision, driver: str, pool: str) -> ResourceClaim:
+    """Return the claim with the allocation that was noted on it, as far as the note tells: to hold its devices, never
+    to write it."""
+    results = [DeviceResult(request="", driver=driver, pool=pool, device=name) for name in decision.devices]
+    allocation = AllocationResult(devices=AllocatedDevices(results=results), node_selector=this_node(decision.node))
+    status = msgspec.structs.replace(claim.status, allocation=allocation)
+    return msgspec.structs.replace(claim, status=status)
+
+
+def noted_decision(claim: ResourceClaim, driver: str) -> Decision | None:
+    """Return the decision that was noted on a claim last, whatever became of it."""
+    text = claim.metadata.annotations.get(decision_annotation(driver))
+    try:
+        return None if text is None else decode_decision(text)
+    except BadInputError:
+        return None

@@ -1,0 +1,331 @@
+"""The records of all claims and pods: the one place where the life of allocations is kept (lifecycle)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.podclaims import pod_claims
+from dracaena.controller.lifecycle import claim_record
+from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity, Share
+from dracaena.controller.lifecycle.phases import TENDING, Event, NotAllowedError, Phase
+from dracaena.controller.lifecycle.pod_record import ENDED, PodRecord, asked, is_unbound, see
+from dracaena.controller.lifecycle.proof import Bounds, standing
+from dracaena.controller.lifecycle.tending import Naming
+from dracaena.controller.lifecycle.versions import version_of
+
+Changed = Callable[[ClaimRecord | None, ClaimRecord | None], None]
+
+NO_DECISION: Final = ""
+
+
+class Records:
+    """One record per claim, and one per pod without a node. A part of its owner, under the owner's lock.
+
+    Each change of a claim's record is told to `changed` with the record before and after. An event that may not happen
+    in a record's phase is told to `fault`: it changes nothing, and the step that it would have allowed is not taken.
+    Whoever acts for a decision names it: of a claim that is decided for anew, or was deleted and made again, an old
+    decision changes nothing. Times are readings of our monotonic clock. Cost: a few look-ups for an event, and one for
+    each pod that names the claim.
+    """
+
+    def __init__(
+        self, driver: str, bounds: Bounds, changed: Changed, fault: Callable[[ClaimRecord, NotAllowedError], None]
+    ) -> None:
+        self._driver = driver
+        self._bounds = bounds
+        self._changed = changed
+        self._fault = fault
+        self._claims: dict[str, ClaimRecord] = {}
+        self._pods: dict[str, Pod] = {}  # those that name claims
+        self._unbound: dict[str, PodRecord] = {}  # those without a node, also without claims
+        self._naming: dict[str, set[str]] = {}  # claim → pods
+        self._bound: dict[str, dict[str, str]] = {}  # claim → pods of these that are on a node → the node
+        self._last_named_s: dict[str, float] = {}  # claim that no pod names → when the last one went
+
+    # What is known
+
+    def claim(self, key: str) -> ClaimRecord | None:
+        """Return the record of a claim."""
+        return self._claims.get(key)
+
+    def claims(self) -> Iterator[ClaimRecord]:
+        """Yield all records, by key. Cost: O(claims × log claims)."""
+        for key in sorted(self._claims):
+            yield self._claims[key]
+
+    def pod(self, key: str) -> Pod | None:
+        """Return a pod that names claims."""
+        return self._pods.get(key)
+
+    def pods(self) -> Iterator[Pod]:
+        """Yield all pods that name claims, by key."""
+        for key in sorted(self._pods):
+            yield self._pods[key]
+
+    def unbound(self, key: str) -> PodRecord | None:
+        """Return the record of a pod that has no node."""
+        return self._unbound.get(key)
+
+    def naming(self, claim_key: str) -> tuple[str, ...]:
+        """Return the keys of the pods that name a claim, sorted."""
+        return tuple(sorted(self._naming.get(claim_key, ())))
+
+    def pods_of(self, claim_key: str) -> Naming:
+        """Return the pods that name a claim."""
+        unbound = (self._unbound.get(key) for key in self.naming(claim_key) if not _is_going(self._pods[key]))
+        bound = sorted(self._bound.get(claim_key, ()))
+        return Naming(
+            tuple(record for record in unbound if record is not None),
+            tuple(PodIdentity(key, self._pods[key].metadata.uid) for key in bound),
+            self._last_named_s.get(claim_key, float("-inf")),
+        )
+
+    def nodes_of(self, claim_key: str) -> frozenset[str]:
+        """Return where pods are that name a claim. Cost: one step for each that is on a node."""
+        return frozenset(self._bound.get(claim_key, {}).values())
+
+    def deciding_for(self, pod_key: str) -> tuple[ClaimRecord, ...]:
+        """Return the records of a pod's claims that are being decided or written for it."""
+        pod = self._pods.get(pod_key)
+        keys = dict.fromkeys(claim.key or "" for claim in pod_claims(pod)) if pod is not None else ()
+        return tuple(
+            record
+            for record in map(self._claims.get, keys)
+            if record is not None and record.share is not None and record.is_of(record.share.decision_id)
+            if record.share.pod.key == pod_key
+        )
+
+    # What the server shows
+
+    def show(self, claim: ResourceClaim, now_s: float, *, watched: bool = True) -> bool:
+        """Take in a state of a claim, wherever it comes from; return whether it was news (older states are not).
+
+        `watched`: whether the watch or a list of it showed it. Only these tell of new claims: an answer may be about
+        one that was deleted meanwhile.
+        """
+        record = self._claims.get(claim.key)
+        if record is None or record.uid != claim.metadata.uid:
+            if not watched or (record is not None and version_of(claim) < record.version):
+                return False
+            self.gone(claim.key, now_s)
+            self._put(None, claim_record.first_record(claim, now_s))
+            return True
+        if version_of(claim) <= record.version and record.version:
+            return False
+        try:
+            changed = claim_record.show(self._settled(record, now_s), claim, now_s)
+        except NotAllowedError as error:
+            self._fault(record, error)
+            changed = claim_record.heal(record, claim, now_s)
+        changed = self._settled(changed, now_s)
+        if claim_record.has_lost(record, changed, self._driver):
+            unbound = (PodIdentity(pod.key, pod.uid) for pod in self.pods_of(claim.key).unbound)
+            changed = claim_record.let_go_astray(changed, unbound, now_s)
+        self._put(record, changed)
+        return True
+
+    def gone(self, key: str, now_s: float, uid: str = "") -> None:
+        """A claim was deleted. With a UID nothing happens if another claim has taken its name."""
+        record = self._claims.get(key)
+        if record is None or uid not in ("", record.uid):
+            return
+        del self._claims[key]
+        self._last_named_s.pop(key, None)
+        self._changed(record, None)
+
+    def see(self, old: Pod | None, new: Pod | None, now_s: float) -> None:
+        """Take in a pod. Pods that are bound, ended or gone settle the doubts about them."""
+        subject = new or old
+        if subject is None:
+            return
+        key = subject.key
+        known = self._pods.pop(key, None)
+        for claim in pod_claims(known) if known is not None else ():
+            self._unname(claim.key, key, now_s)
+        if new is not None and new.spec.resource_claims:
+            self._pods[key] = new
+            for claim in pod_claims(new):
+                if claim.key is not None:
+                    self._naming.setdefault(claim.key, set()).add(key)
+                    self._last_named_s.pop(claim.key, None)
+                    if new.spec.node_name and new.status.phase not in ENDED:
+                        self._bound.setdefault(claim.key, {})[key] = new.spec.node_name
+        before = self._unbound.get(key)
+        if before is not None and (new is None or before.uid != new.metadata.uid):
+            del self._unbound[key]
+            before = None
+        if new is not None and is_unbound(new):
+            self._unbound[key] = see(before, new, now_s)
+        else:
+            self._unbound.pop(key, None)
+        self._settle_doubts_about(known, new)
+
+    def was_asked(self, pod: Pod, asked_s: float, now_s: float) -> None:
+        """The server answered with a pod without a node to a request that was sent at `asked_s`."""
+        known = self._unbound.get(pod.key)
+        if known is not None and known.uid == pod.metadata.uid:
+            self._unbound[pod.key] = asked(known, pod, asked_s, now_s)
+
+    def change_pod(self, record: PodRecord) -> None:
+        """Replace the record of a pod that is not bound; nothing if it is bound or gone by now."""
+        known = self._unbound.get(record.key)
+        if known is not None and known.uid == record.uid:
+            self._unbound[record.key] = record
+
+    # What we do
+
+    def decide(self, claim_key: str, share: Share) -> bool:
+        """A claim is decided for."""
+        return self._apply(claim_key, lambda record: claim_record.decide(record, share))
+
+    def send(self, claim_key: str, event: Event, decision_id: str = NO_DECISION) -> ClaimRecord | None:
+        """A write is about to be sent that is guarded by the newest state; return the record, None when it must not be:
+        the decision is not the claim's any more, or the phase does not allow it."""
+        record = self._claims.get(claim_key)
+        if record is None or (decision_id and not record.is_of(decision_id)):
+            return None
+        if not self._apply(claim_key, lambda known: claim_record.send(known, event)):
+            return None
+        return self._claims[claim_key]
+
+    def end_write(self, claim_key: str, event: Event, now_s: float, *, guard: int = 0, decision_id: str = "") -> None:
+        """A write ended with this event: that of this decision, or the one that was sent for this version. Ignored when
+        the record has moved on."""
+        record = self._claims.get(claim_key)
+        if record is None or (decision_id and not record.is_of(decision_id)):
+            return
+        if guard and (record.guard != guard or record.phase not in TENDING):
+            return
+        late_write_s = self._bounds.late_write_s
+        self._apply(claim_key, lambda known: claim_record.end_write(known, event, now_s, late_write_s))
+
+    def came(self, claim_key: str, pod_key: str) -> None:
+        """A pod came while nothing can be decided with a claim."""
+        record = self._claims.get(claim_key)
+        if record is not None and not record.is_open_to_all:
+            self._put(record, replace(record, came=record.came | {pod_key}))
+
+    def end(self, claim_key: str, reason: str, *, at_once: bool = False) -> None:
+        """An allocation is to be taken back, `at_once` without a proof; an empty reason cancels that."""
+        record = self._claims.get(claim_key)
+        if record is not None and (record.ending, record.at_once) != (reason, at_once):
+            self._put(record, claim_record.end(record, reason, at_once=at_once))
+
+    def prove(self, claim_key: str) -> None:
+        """Nobody can be bound any more with what rests."""
+        self._apply(claim_key, lambda record: claim_record.meet(record, Event.PROVEN))
+
+    def settle(self, claim_key: str, doubts: tuple[Doubt, ...]) -> None:
+        """Doubts about a claim are settled."""
+        record = self._claims.get(claim_key)
+        if record is not None and doubts:
+            self._put(record, claim_record.settle(record, doubts))
+
+    def settle_what_is_proven(self, claim_key: str, now_s: float) -> ClaimRecord | None:
+        """Settle the doubts about a claim that do not stand any more; return its record."""
+        record = self._claims.get(claim_key)
+        if record is not None and (record.doubts or record.astray):
+            self._put(record, self._settled(record, now_s))
+        return self._claims.get(claim_key)
+
+    def prove_for_bound(self, claim_keys: Iterable[str], now_s: float) -> None:
+        """A pod on a node is about to be decided for: what rests of its claims is let go of if nobody is in doubt about
+        any of them, so that nobody else gets it before."""
+        found = [self.settle_what_is_proven(key, now_s) for key in dict.fromkeys(claim_keys)]
+        known = [record for record in found if record is not None]
+        if len(known) < len(found) or not all(record.is_open or _has_rested(record) for record in known):
+            return
+        for record in known:
+            if _has_rested(record):
+                self.prove(record.key)
+
+    def rest(self, claim_key: str, had: ResourceClaim, now_s: float) -> None:
+        """An earlier leader may have had doubts about an allocation that has gone since."""
+        self._apply(claim_key, lambda record: claim_record.rest(record, had, now_s))
+
+    def begin(self, now_s: float) -> None:
+        """This process leads from now on, and everything was just listed: what an earlier leader did is not known.
+
+        Nor who had a reservation that it dropped: any pod that names an allocated claim and has none now.
+        """
+        for record in list(self._claims.values()):
+            if record.phase is Phase.UNRESERVED:
+                self._put(record, replace(record, doubts=(Doubt(None, now_s),), unreserved_s=now_s))
+            elif record.phase is Phase.ALLOCATED and self._has_others_waiting(record):
+                self._put(record, replace(record, doubts=(Doubt(None, now_s),)))
+
+    # Inside
+
+    def _has_others_waiting(self, record: ClaimRecord) -> bool:
+        users = {user.uid for user in record.shown.status.reserved_for}
+        return any(pod.uid not in users for pod in self.pods_of(record.key).unbound)
+
+    def _apply(self, claim_key: str, change: Callable[[ClaimRecord], ClaimRecord]) -> bool:
+        record = self._claims.get(claim_key)
+        if record is None:
+            return False
+        try:
+            self._put(record, change(record))
+        except NotAllowedError as error:
+            self._fault(record, error)
+            return False
+        return True
+
+    def _put(self, before: ClaimRecord | None, after: ClaimRecord) -> None:
+        if after is before:
+            return
+        if after.came and after.is_open_to_all:
+            after = replace(after, came=frozenset())
+        self._claims[after.key] = after
+        self._changed(before, after)
+
+    def _settled(self, record: ClaimRecord, now_s: float) -> ClaimRecord:
+        doubts = {*record.doubts, *record.astray}
+        if not doubts:
+            return record
+        open_ones = [doubt for doubt in doubts if doubt.pod is None or not self._is_known_over(doubt.pod)]
+        stand = standing(open_ones, self.pods_of(record.key).unbound, now_s, self._bounds)
+        return claim_record.settle(record, doubts - {*stand})
+
+    def _is_known_over(self, pod: PodIdentity) -> bool:
+        """Whether the watch has shown that a pod is on a node, has ended, or is going, before a doubt about it came."""
+        known = self._pods.get(pod.key)
+        return known is not None and known.metadata.uid == pod.uid and (not is_unbound(known) or _is_going(known))
+
+    def _settle_doubts_about(self, known: Pod | None, new: Pod | None) -> None:
+        """Settle what is doubted about a pod that is not on its way any more."""
+        pods = [pod for pod in (known, new) if pod is not None]
+        for pod in pods:
+            record = self._unbound.get(pod.key)
+            if record is not None and record.uid == pod.metadata.uid and pod.metadata.deletion_timestamp is None:
+                continue
+            for claim in pod_claims(pod):
+                self._forget_doubts(claim.key or "", pod.metadata.uid)
+
+    def _forget_doubts(self, claim_key: str, pod_uid: str) -> None:
+        record = self._claims.get(claim_key)
+        about = () if record is None else (*record.doubts, *record.astray)
+        self.settle(claim_key, tuple(doubt for doubt in about if doubt.pod is not None and doubt.pod.uid == pod_uid))
+
+    def _unname(self, claim_key: str | None, pod_key: str, now_s: float) -> None:
+        pods, bound = self._naming.get(claim_key or "", set()), self._bound.get(claim_key or "", {})
+        pods.discard(pod_key)
+        bound.pop(pod_key, None)
+        if not bound:
+            self._bound.pop(claim_key or "", None)
+        if claim_key is not None and not pods:
+            self._naming.pop(claim_key, None)
+            if claim_key in self._claims:
+                self._last_named_s[claim_key] = now_s
+
+
+def _is_going(pod: Pod) -> bool:
+    return pod.metadata.deletion_timestamp is not None
+
+
+def _has_rested(record: ClaimRecord) -> bool:
+    """Whether what a claim had rests, and nobody is in doubt any more."""
+    return record.phase is Phase.RESTING and not record.doubts
