@@ -1,0 +1,251 @@
+"""Looks after allocations: finds allocations that lead nowhere, and says what is to be done about each claim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.podclaims import pod_claims
+from dracaena.controller.lifecycle import tending
+from dracaena.controller.lifecycle.claim_record import ClaimRecord
+from dracaena.controller.lifecycle.giving_way import Party, gives_way
+from dracaena.controller.lifecycle.phases import SHOWN, Event, Phase
+from dracaena.controller.lifecycle.pod_record import Growth, PodRecord, Said, begin_wait_anew, leave_all_out, leave_out
+from dracaena.controller.lifecycle.proof import Bounds
+from dracaena.controller.lifecycle.prospects import LedNowhere, Patience, Situation, verdict
+from dracaena.controller.lifecycle.tending import Clear, Drop, Keep, Release, Reserve, Step
+from dracaena.controller.our_decision import as_decided, noted_decision, our_decision
+from dracaena.controller.records import Records
+from dracaena.controller.scheduler_turns import SchedulerTurns
+
+TRIED: Final = "tried before without success"
+"""Why a node is left out for a pod, in words that follow a count."""
+
+_SENT: Final = {Drop: Event.SEND_DROP, Reserve: Event.SEND_RESERVATION, Clear: Event.SEND_CLEARING}
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How patient we are, and how long things may take."""
+
+    bounds: Bounds
+    patience: Patience
+    growth: Growth
+    """Of the time for which a node is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """Allocations of a pod are to be taken back."""
+
+    reason: str
+    """Label of the metric."""
+    node: str
+    claims: tuple[str, ...]
+    for_s: float
+    """Seconds for which the node, or every node, is left out for the pod; 0: none is."""
+    node_matters: bool
+    said: Said | None
+
+
+class Upkeep:
+    """A part of its owner, under the owner's lock. It changes records, and calls nobody else.
+
+    `rivals_of` returns the claims that have a device which a claim has too.
+    """
+
+    def __init__(
+        self,
+        driver: str,
+        records: Records,
+        turns: SchedulerTurns,
+        rules: Rules,
+        rivals_of: Callable[[ResourceClaim], Iterable[ResourceClaim]],
+    ) -> None:
+        self._driver = driver
+        self._records = records
+        self._turns = turns
+        self._rules = rules
+        self._rivals_of = rivals_of
+        self._gave_back_s = float("-inf")  # when a pod last gave its devices back because kube-scheduler was silent
+
+    def begin(self, pool_of: Callable[[str], str | None], now_s: float) -> None:
+        """This process leads from now on, with everything listed after the last write of an earlier leader.
+
+        Nobody knows who may be on the way with a reservation or an allocation that is gone: where several pods wait for
+        one claim, it may have been cleared for one of them while another is being bound. `pool_of` returns
+        the name of a node's pool.
+        """
+        self._records.begin(now_s)
+        for record in list(self._records.claims()):
+            decision = noted_decision(record.shown, self._driver) if record.phase is Phase.FREE else None
+            if decision is None or len(self._records.pods_of(record.key).unbound) < 2:
+                continue
+            pool = pool_of(decision.node)
+            if pool is not None:
+                self._records.rest(record.key, as_decided(record.shown, decision, self._driver, pool), now_s)
+
+    def next_step(self, claim_key: str, now_s: float) -> tuple[Step, ClaimRecord] | None:
+        """Return what to do about a claim now, with its record; None: nothing before something changes.
+
+        A write that is returned counts as sent: its end has to be told (Records.end_write).
+        """
+        record = self._records.settle_what_is_proven(claim_key, now_s)
+        if record is None:
+            return None
+        if record.phase is Phase.RESTING and not self._is_ours_at_rest(record):
+            self._records.prove(claim_key)
+            return Release(), record
+        ours = our_decision(record.shown, self._driver) is not None
+        naming = self._records.pods_of(claim_key)
+        step = tending.next_step(record, naming, now_s, self._rules.bounds, ours=ours)
+        is_left_alone = record.shown.problem or record.shown.metadata.deletion_timestamp is not None
+        if is_left_alone and isinstance(step, Drop | Reserve | Clear):
+            return None
+        if isinstance(step, Keep):
+            self._records.end(claim_key, "")
+        elif isinstance(step, Release):
+            self._records.prove(claim_key)
+        elif isinstance(step, Drop | Reserve | Clear):
+            sent = self._records.send(claim_key, _SENT[type(step)])
+            return None if sent is None else (step, sent)
+        return None if step is None else (step, record)
+
+    def attend(self, pod: Pod, now_s: float, now: datetime, *, others_wait: bool) -> TakenBack | float | None:
+        """Look at a pod that needs nothing more from us: what is to be taken back, the seconds until it needs
+        another look, or None when its next change tells."""
+        known = self._records.unbound(pod.key)
+        if known is None or known.uid != pod.metadata.uid:
+            return None
+        claims = [self._records.claim(key) for key in dict.fromkeys(claim.key or "" for claim in pod_claims(pod))]
+        there = [claim for claim in claims if claim is not None]
+        alone = [claim for claim in there if self._is_alone(claim, known)]
+        if not alone:
+            return None
+        decision = our_decision(alone[0].shown, self._driver)
+        assert decision is not None
+        colliding = tuple(claim for claim in alone if self._gives_way(claim))
+        if colliding:
+            self._end(colliding, "collision")
+            return TakenBack("collision", decision.node, tuple(c.key for c in colliding), 0.0, True, None)
+        whole = len(there) == len(claims) and all(claim.shown.status.allocation is not None for claim in there)
+        return self._judge(pod, known, tuple(alone), decision.node, now_s, now, whole=whole, others_wait=others_wait)
+
+    def begin_anew(self, claims: Iterable[ResourceClaim], *, at_once: bool) -> tuple[str, ...]:
+        """Have allocations taken back from a pod that cannot get what else it needs beside them; return the keys of
+        those that are not on their way back already, and that are as they were when this was found out.
+
+        `at_once`: kube-scheduler cannot have allocated what we could not. Then the pod is not on its way to a node, and
+        nothing has to be proven, unless another pod may be that shares the claim.
+        """
+        found = ((claim, self._records.claim(claim.key)) for claim in claims)
+        begun = tuple(record for claim, record in found if record is not None and record.shown is claim)
+        begun = tuple(record for record in begun if not record.ending and record.phase in SHOWN)
+        for record in begun:
+            self._records.end(record.key, "half-written", at_once=at_once and not record.doubts)
+        return tuple(record.key for record in begun)
+
+    def gives_back(self, record: ClaimRecord, now_s: float, now: datetime) -> None:
+        """The allocation of a record was cleared by us: the time for which its pod is not to get it again begins only
+        now. A proof can take longer than that time, and the devices would go to and fro between us and this pod."""
+        decision = our_decision(record.shown, self._driver)
+        for pod in self._records.pods_of(record.key).unbound:
+            if decision is not None and pod.uid in record.taken_from:
+                self._records.change_pod(begin_wait_anew(pod, decision.node, now_s, now, self._rules.growth))
+
+    def cleared(self, before: ClaimRecord, now_s: float, now: datetime) -> Sequence[tuple[str, str, float]]:
+        """An allocation of ours was cleared, and not by us: kube-scheduler found that it led nowhere (PostFilter).
+
+        Left alone, we would allocate it right there again, a dozen times a second. Return (pod, node, seconds).
+        """
+        decision = our_decision(before.shown, self._driver)
+        if decision is None or before.phase is Phase.CLEARING:
+            return ()
+        found = []
+        for user in before.shown.status.reserved_for:
+            pod = self._records.unbound(f"{before.shown.metadata.namespace}/{user.name}")
+            if pod is not None and pod.uid == user.uid:
+                changed = leave_out(pod, decision.node, now_s, now, self._rules.growth)
+                self._records.change_pod(changed)
+                found.append((pod.key, decision.node, changed.left_out[decision.node].again_s - now_s))
+        return found
+
+    def barred(self, pod: Pod, now_s: float) -> Mapping[str, str]:
+        """Return the nodes that a pod must not get now, with the reason."""
+        known = self._records.unbound(pod.key)
+        return {} if known is None else dict.fromkeys(known.nodes_left_out(now_s), TRIED)
+
+    def _is_ours_at_rest(self, record: ClaimRecord) -> bool:
+        """Whether devices of ours rest. Other drivers' devices are not ours to hold back."""
+        allocations = (rest.status.allocation for rest in record.rest)
+        results = (result for one in allocations if one is not None for result in one.devices.results)
+        return any(result.driver == self._driver for result in results)
+
+    def _is_alone(self, claim: ClaimRecord, pod: PodRecord) -> bool:
+        users = claim.shown.status.reserved_for
+        is_on_its_way = bool(claim.ending) or claim.phase not in (Phase.ALLOCATED, Phase.UNRESERVED)
+        if is_on_its_way or our_decision(claim.shown, self._driver) is None:
+            return False
+        return all(user.uid == pod.uid for user in users)
+
+    def _judge(
+        self,
+        pod: Pod,
+        known: PodRecord,
+        ours: tuple[ClaimRecord, ...],
+        node: str,
+        now_s: float,
+        now: datetime,
+        *,
+        whole: bool,
+        others_wait: bool,
+    ) -> TakenBack | float:
+        patience = self._rules.patience
+        situation = Situation(
+            known,
+            nominated=pod.status.nominated_node_name == node,
+            ours=ours,
+            whole=whole,
+            passed_over=self._turns.passed_over(pod, max(claim.allocated_s for claim in ours)),
+            quiet_s=self._turns.quiet_s(pod.spec.scheduler_name, now_s),
+            others_wait=others_wait and now_s - self._gave_back_s >= patience.passed_over_s,
+        )
+        found = verdict(situation, now_s, patience)
+        if not isinstance(found, LedNowhere):
+            return found
+        if found.reason == "passed-over" and not situation.passed_over:
+            self._gave_back_s = (
+                now_s  # one at a time, so that an absent kube-scheduler does not set the whole cluster in motion
+            )
+        if found.node_matters:
+            changed = leave_out(known, node, now_s, now, self._rules.growth)
+            for_s = changed.left_out[node].again_s - now_s
+        else:
+            changed = leave_all_out(known, now_s, now, self._rules.growth)
+            for_s = changed.all_left_out.again_s - now_s
+        self._records.change_pod(changed)
+        claims = self._end(ours, found.reason)
+        return TakenBack(found.reason, node, claims, for_s, found.node_matters, known.said)
+
+    def _end(self, claims: Iterable[ClaimRecord], reason: str) -> tuple[str, ...]:
+        keys = tuple(claim.key for claim in claims)
+        for key in keys:
+            self._records.end(key, reason)
+        return keys
+
+    def _gives_way(self, claim: ClaimRecord) -> bool:
+        party = self._party(claim.shown)
+        return any(gives_way(party, self._party(rival)) for rival in self._rivals_of(claim.shown))
+
+    def _party(self, claim: ResourceClaim) -> Party:
+        allocation = claim.status.allocation
+        bound = {pod.uid for pod in self._records.pods_of(claim.key).bound}
+        return Party(
+            claim.metadata.uid,
+            (allocation.allocation_timestamp or "") if allocation is not None else "",
+            is_ours=our_decision(claim, self._driver) is not None,
+            is_used=any(user.uid in bound for user in claim.status.reserved_for) or len(claim.status.reserved_for) > 1,
+        )
