@@ -129,7 +129,11 @@ def _required(affinity: dict[str, Any]) -> dict[str, Any]:
 
 
 def _about_scheduling(conditions: list[PodCondition]) -> list[PodCondition]:
-    return [condition for condition in conditions if condition.type == "PodScheduled"] or _NO_CONDITIONS
+    return [_what_is_said(condition) for condition in conditions if condition.type == "PodScheduled"] or _NO_CONDITIONS
+
+
+def _what_is_said(condition: PodCondition) -> PodCondition:
+    return msgspec.structs.replace(condition, last_transition_time=None, observed_generation=None)
 
 
 def _plain_spec(spec: PodSpec, containers: list[Container]) -> PodSpec:

@@ -39,7 +39,7 @@ class ClaimApi(Protocol):
 
 
 class PodApi(Protocol):
-    """Reads of pods, and the one write about them. All methods raise KubeError."""
+    """Reads of pods, and writes of their status. All methods raise KubeError."""
 
     def read_pod(self, namespace: str, name: str) -> Pod | None:
         """Read a pod from the server, not from a cache; None when there is none."""
@@ -47,6 +47,14 @@ class PodApi(Protocol):
 
     def nominate(self, pod: Pod, node: str) -> Pod:
         """Write status.nominatedNodeName, or clear it with an empty name. Carries the pod's resourceVersion."""
+        ...
+
+    def probe(self, pod: Pod, at: str) -> Pod:
+        """Write a lastProbeTime (RFC 3339) into the condition PodScheduled of a pod as it was read from the server.
+
+        kube-scheduler writes that condition without one, and only when it differs: so it wipes this with its next try
+        that fails. Carries the pod's resourceVersion.
+        """
         ...
 
 

@@ -147,10 +147,11 @@ class KubeScheduler:
         self._events.record(pod, "Normal", "Scheduled", f"Successfully assigned {pod.key} to {node}")
 
     def _report(self, pod: Pod, reason: str, message: str) -> None:
-        """Write the condition and the Event, once for each new message."""
-        wanted = ("False", reason, message)
+        """Write the condition and the Event, once for each new message, and over a condition that somebody probed."""
+        wanted = ("False", reason, message, None)
         for condition in pod.status.conditions:
-            if condition.type == "PodScheduled" and (condition.status, condition.reason, condition.message) == wanted:
+            said = (condition.status, condition.reason, condition.message, condition.last_probe_time)
+            if condition.type == "PodScheduled" and said == wanted:
                 return
         self._events.record(pod, "Warning", "FailedScheduling", message)
         meta = pod.metadata

@@ -16,6 +16,8 @@ from dracaena.kube.errors import ConflictError, InvalidError, KubeError, NotFoun
 
 T = TypeVar("T", bound=KubeObject)
 
+POD_SCHEDULED = "PodScheduled"
+
 
 class KubeClaims:
     """Writes are merge patches with the resourceVersion that was read, so nothing is overwritten unseen."""
@@ -40,6 +42,20 @@ class KubeClaims:
         meta = pod.metadata
         patch = {"metadata": {"resourceVersion": meta.resource_version}, "status": {"nominatedNodeName": node or None}}
         with self._counted("nominate"):
+            return self._client.merge_patch(Pod, meta.name, patch, namespace=meta.namespace, subresource="status")
+
+    def probe(self, pod: Pod, at: str) -> Pod:
+        """See ports.PodApi. A merge patch replaces lists whole: the guard keeps the other conditions."""
+        meta = pod.metadata
+        replace = msgspec.structs.replace
+        conditions = [
+            replace(one, last_probe_time=at) if one.type == POD_SCHEDULED else one for one in pod.status.conditions
+        ]
+        patch = {
+            "metadata": {"resourceVersion": meta.resource_version},
+            "status": {"conditions": [msgspec.to_builtins(one) for one in conditions]},
+        }
+        with self._counted("probe"):
             return self._client.merge_patch(Pod, meta.name, patch, namespace=meta.namespace, subresource="status")
 
     def mark(self, claim: ResourceClaim, *, annotation: str, value: str) -> ResourceClaim:

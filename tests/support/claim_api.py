@@ -33,6 +33,7 @@ class FakeClaims:
         self.before: Callable[[str, str], None] = lambda verb, key: None
         self.after: Callable[[str, str], None] = lambda verb, key: None
         self.on_change: Callable[[ResourceClaim | None, ResourceClaim | None], None] = lambda old, new: None
+        self.on_pod_change: Callable[[Pod | None, Pod | None], None] = lambda old, new: None
         self._version = 100
 
     def read_claim(self, namespace: str, name: str) -> ResourceClaim | None:
@@ -42,19 +43,32 @@ class FakeClaims:
         return self.pods.get(f"{namespace}/{name}")
 
     def nominate(self, pod: Pod, node: str) -> Pod:
-        key = pod.key
-        self.before("nominate", key)
+        return self._patch_pod("nominate", pod, lambda stored: {"nominated_node_name": node})
+
+    def probe(self, pod: Pod, at: str) -> Pod:
+        replace = msgspec.structs.replace
+        return self._patch_pod(
+            "probe",
+            pod,
+            lambda stored: {"conditions": [replace(one, last_probe_time=at) for one in stored.status.conditions]},
+        )
+
+    def _patch_pod(self, verb: str, pod: Pod, change: Callable[[Pod], dict[str, Any]]) -> Pod:
+        """Change fields of a pod's status, guarded by its version; the watch shows it."""
+        key, replace = pod.key, msgspec.structs.replace
+        self.before(verb, key)
         stored = self.pods.get(key)
         if stored is None:
             raise NotFoundError(f"PATCH {key}", 404, "NotFound", "not found")
         if stored.metadata.resource_version != pod.metadata.resource_version:
             raise ConflictError(f"PATCH {key}", 409, "Conflict", "the object has been modified")
         self._version += 1
-        metadata = msgspec.structs.replace(stored.metadata, resource_version=str(self._version))
-        status = msgspec.structs.replace(stored.status, nominated_node_name=node)
-        self.pods[key] = msgspec.structs.replace(stored, metadata=metadata, status=status)
-        self.writes.append(("nominate", key))
-        return self.pods[key]
+        metadata = replace(stored.metadata, resource_version=str(self._version))
+        changed = replace(stored, metadata=metadata, status=replace(stored.status, **change(stored)))
+        self.pods[key] = changed
+        self.writes.append((verb, key))
+        self.on_pod_change(stored, changed)
+        return changed
 
     def put(self, claim: ResourceClaim) -> ResourceClaim:
         """Store a claim as somebody else would: with a new resourceVersion."""
@@ -64,6 +78,13 @@ class FakeClaims:
         old, self.claims[claim.key] = self.claims.get(claim.key), stored
         self.on_change(old, stored)
         return stored
+
+    def put_pod(self, pod: Pod) -> Pod:
+        """Store a pod as somebody else would: with a new resourceVersion."""
+        self._version += 1
+        metadata = msgspec.structs.replace(pod.metadata, resource_version=str(self._version))
+        self.pods[pod.key] = msgspec.structs.replace(pod, metadata=metadata)
+        return self.pods[pod.key]
 
     def remove(self, key: str) -> None:
         self.on_change(self.claims.pop(key), None)

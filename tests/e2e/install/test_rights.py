@@ -71,6 +71,16 @@ def device_status(driver: str = DRIVER, node: str = NODE_NAME) -> dict[str, Any]
     return {"status": {"devices": [{"driver": driver, "pool": node, "device": "gpu-0", "data": {"uuid": "GPU-0"}}]}}
 
 
+def unscheduled(message: str = "no node", **fields: str) -> dict[str, Any]:
+    """The status of a pod as kube-scheduler leaves it."""
+    at = {"lastTransitionTime": "2026-01-01T00:00:00Z"}
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    return {"status": {"conditions": [{**condition, **at, **fields}]}}
+
+
+PROBED = {"lastProbeTime": "2026-01-01T00:00:09Z"}
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """A cluster with objects to try things on."""
@@ -96,6 +106,7 @@ def stage(chart: ChartCluster) -> Iterator[Stage]:
         api.patch(f"{CLAIMS}/{name}/status", {"status": {"allocation": allocation(driver, node)}})
     for name, on in (("bound-here", NODE_NAME), ("bound-elsewhere", OTHER_NODE), ("unbound", None)):
         api.create(PODS, a_pod(name, on))
+    api.patch(f"{PODS}/unbound/status", unscheduled())
     control_plane = chart.control_plane
     yield Stage(chart, controller(control_plane), plugin(control_plane, NODE_NAME))
     for name in ("slice-of-other-node", "slice-of-other-driver", "new"):
@@ -226,6 +237,7 @@ CONTROLLER_NEEDS = (
     Call("GET", f"{PODS}/unbound"),
     Call("PATCH", f"{PODS}/unbound/status", {"status": {"nominatedNodeName": NODE_NAME}}),
     Call("PATCH", f"{PODS}/unbound/status", {"status": {"nominatedNodeName": None}}),
+    Call("PATCH", f"{PODS}/unbound/status", unscheduled(**PROBED)),
     Call("GET", f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/controller.{DRIVER}"),
 )
 
@@ -249,6 +261,9 @@ CONTROLLER_MUST_NOT = (
     Call("PATCH", f"{PODS}/unbound", {"spec": {"activeDeadlineSeconds": 1}}),
     Call("PATCH", f"{PODS}/unbound/status", {"status": {"phase": "Failed"}}),
     Call("PATCH", f"{PODS}/unbound/status", {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}),
+    Call("PATCH", f"{PODS}/unbound/status", unscheduled("another message", **PROBED)),
+    Call("PATCH", f"{PODS}/unbound/status", unscheduled(status="True")),
+    Call("PATCH", f"{PODS}/unbound/status", {"status": {"conditions": None}}),
     Call("PATCH", f"{PODS}/unbound/status", {"status": {"podIP": "10.98.0.99"}}),
     Call("PATCH", f"{PODS}/unbound/status", {"status": {"resources": {"requests": {"cpu": "1"}}}}),
     Call("PATCH", f"{PODS}/unbound/status", metadata(finalizers=["example.com/stay"])),
