@@ -6,6 +6,7 @@ is whole or nothing, so no allocation is written before every claim is known to 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +17,7 @@ from dracaena.api.names import DELETE_PROTECTION_FINALIZER, decision_annotation
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
 from dracaena.api.packed import unpacked
 from dracaena.controller.allocation.result import Allocation, ClaimAllocation, allocation_document, decision_of
+from dracaena.controller.lifecycle.claim_record import PodIdentity
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import ClaimApi
 from dracaena.kube.errors import ConflictError, InvalidError, NotFoundError
@@ -64,10 +66,25 @@ class _Failed:
 
 
 class ClaimWriter:
-    """Writes decisions. Holds no state: safe from many threads."""
+    """Writes decisions. Holds no state: safe from many threads.
 
-    def __init__(self, driver: str, claims: ClaimApi, clock: Clock, metrics: ControllerMetrics) -> None:
+    `shown` is called with each claim as the server answers; `may_send` with the claim and the decision right before an
+    allocation is sent: it says whether the claim is still the decision's, and counts the write as under way.
+    """
+
+    def __init__(
+        self,
+        driver: str,
+        claims: ClaimApi,
+        clock: Clock,
+        metrics: ControllerMetrics,
+        *,
+        shown: Callable[[ResourceClaim], None],
+        may_send: Callable[[ResourceClaim, str], bool],
+    ) -> None:
         self._driver = driver
+        self._shown = shown
+        self._may_send = may_send
         self._claims = claims
         self._clock = clock
         self._metrics = metrics
@@ -86,7 +103,7 @@ class ClaimWriter:
             marked.append(claim)
         return Marked(tuple(marked))
 
-    def allocate(self, allocation: Allocation, marked: Marked, pod: Pod) -> Written | Lost:
+    def allocate(self, allocation: Allocation, marked: Marked, pod: Pod, decision_id: str) -> Written | Lost:
         """Write all allocations with the reservation for the pod.
 
         A conflict is answered by reading again and completing on the same node as long as the claim has the same UID
@@ -94,7 +111,7 @@ class ClaimWriter:
         """
         written: list[ResourceClaim] = []
         for entry, claim in zip(allocation.claims, marked.claims, strict=True):
-            stored = self._allocate(allocation, entry, claim, pod)
+            stored = self._allocate(allocation, entry, claim, pod, decision_id)
             if isinstance(stored, _Failed):
                 return self._lost(entry, stored, tuple(written))
             written.append(stored)
@@ -109,7 +126,9 @@ class ClaimWriter:
         text = encode_decision(decision_of(allocation, entry))
         for _ in range(MAX_ATTEMPTS):
             try:
-                return self._claims.mark(claim, annotation=decision_annotation(self._driver), value=text)
+                marked = self._claims.mark(claim, annotation=decision_annotation(self._driver), value=text)
+                self._shown(marked)
+                return marked
             except (ConflictError, InvalidError, NotFoundError) as error:
                 fresh = self._read_after(error, claim)
             if isinstance(fresh, _Failed):
@@ -120,14 +139,21 @@ class ClaimWriter:
         return _Failed(f"changed {MAX_ATTEMPTS} times while it was written")
 
     def _allocate(
-        self, allocation: Allocation, entry: ClaimAllocation, claim: ResourceClaim, pod: Pod
+        self, allocation: Allocation, entry: ClaimAllocation, claim: ResourceClaim, pod: Pod, decision_id: str
     ) -> ResourceClaim | _Failed:
         """Return the allocated claim, or why it cannot be."""
-        consumer = pod_reference(pod)
+        consumer = pod_reference(PodIdentity(pod.key, pod.metadata.uid))
         for _ in range(MAX_ATTEMPTS):
             document = allocation_document(entry, rfc3339(self._clock.now()), claim)
+            if not self._may_send(claim, decision_id):
+                fresh = self._read(claim)
+                if not isinstance(fresh, _Failed) and fresh.status.allocation is not None and _carries(fresh, entry):
+                    return fresh
+                return fresh if isinstance(fresh, _Failed) else _Failed("changed before it was written")
             try:
-                return self._claims.allocate(claim, document, consumer)
+                stored = self._claims.allocate(claim, document, consumer)
+                self._shown(stored)
+                return stored
             except (ConflictError, InvalidError, NotFoundError) as error:
                 fresh = self._read_after(error, claim)
             if isinstance(fresh, _Failed):
@@ -160,6 +186,7 @@ class ClaimWriter:
             return _Failed("is gone")
         if fresh.metadata.uid != claim.metadata.uid:
             return _Failed("was deleted and made again")
+        self._shown(fresh)
         return _Failed("is being deleted") if fresh.metadata.deletion_timestamp is not None else fresh
 
     def _note(self, error: ConflictError | InvalidError | NotFoundError, claim: ResourceClaim) -> None:
@@ -183,9 +210,9 @@ def _refusal(error: InvalidError) -> str:
     return f"is refused by the API server: {error.message}{hint}"
 
 
-def pod_reference(pod: Pod) -> ConsumerReference:
+def pod_reference(pod: PodIdentity) -> ConsumerReference:
     """Return the entry of status.reservedFor for a pod."""
-    return ConsumerReference(resource="pods", name=pod.metadata.name, uid=pod.metadata.uid)
+    return ConsumerReference(resource="pods", name=pod.key.partition("/")[2], uid=pod.uid)
 
 
 def _carries(claim: ResourceClaim, entry: ClaimAllocation) -> bool:

@@ -6,19 +6,18 @@ kube-scheduler in the moment in which we allocate: 13 of 40 times in a test.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.controller.allocation.holdings import assumed_holder, claim_holder
+from dracaena.api.objects import ResourceClaim
+from dracaena.controller.allocation.holdings import claim_holder
 from dracaena.controller.allocation.inventory import Inventory
 from dracaena.controller.allocation.structured.slices import DeviceId
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import EventSink
-from dracaena.controller.take_back import TakeBack, is_used_by_only, our_decision
 
 EVENT_REASON: Final = "DeviceCollision"
 
@@ -47,42 +46,34 @@ class Collision:
 
 
 def find_collisions(
-    claim: ResourceClaim, inventory: Inventory, claims: Mapping[str, ResourceClaim]
+    claim: ResourceClaim, inventory: Inventory, rival: Callable[[str], ResourceClaim | None]
 ) -> Iterator[Collision]:
-    """Yield the devices of a claim that another one of `claims` (by key) holds too. Shares and admins share.
+    """Yield the devices of a claim that another one is shown to have too. Shares and admins share.
 
-    What is only assumed is no collision yet.
+    `rival` returns the other claim by its key.
     """
     allocation = claim.status.allocation
-    own_names = (claim_holder(claim), assumed_holder(claim.key, claim.metadata.uid))
     for result in allocation.devices.results if allocation is not None else ():
         if result.admin_access or result.share_id is not None:
             continue
         device = DeviceId(result.driver, result.pool, result.device)
-        for name in inventory.holdings.holders(device, but=own_names):
-            rival = claims.get(name)
-            if rival is not None:
-                yield Collision(result.driver == inventory.driver, device, rival)
+        for name in inventory.holdings.holders(device, but=(claim_holder(claim),)):
+            other = rival(name)
+            if other is not None and _shows(other, device):
+                yield Collision(result.driver == inventory.driver, device, other)
+
+
+def _shows(claim: ResourceClaim, device: DeviceId) -> bool:
+    """Whether the allocation of a claim names a device. What is decided for it, or rests, is no collision."""
+    results = claim.status.allocation.devices.results if claim.status.allocation is not None else ()
+    return any(DeviceId(result.driver, result.pool, result.device) == device for result in results)
 
 
 class Collisions:
-    """Tells of collisions, and has ours taken back as long as its pod is not bound.
+    """Tells of collisions. Safe from many threads: it holds no state."""
 
-    `collisions_of` says which devices of a claim somebody else has too. Safe from many threads: it holds no state.
-    """
-
-    def __init__(
-        self,
-        driver: str,
-        *,
-        collisions_of: Callable[[ResourceClaim], Sequence[Collision]],
-        take_back: TakeBack,
-        events: EventSink,
-        metrics: ControllerMetrics,
-    ) -> None:
+    def __init__(self, driver: str, events: EventSink, metrics: ControllerMetrics) -> None:
         self._driver = driver
-        self._collisions_of = collisions_of
-        self._take_back = take_back
         self._events = events
         self._metrics = metrics
 
@@ -107,28 +98,3 @@ class Collisions:
                     "then one of the pods has to be deleted"
                 )
                 self._events.record(subject, "Warning", EVENT_REASON, text)
-
-    def resolve(self, pod: Pod, claims: Sequence[ResourceClaim]) -> bool:
-        """Take back what a pod got from us that somebody else has too; return whether there is something to take back.
-
-        A pod that is bound keeps what it has: its containers may be using it. Of two allocations of ours the later
-        one gives way.
-        """
-        if pod.spec.node_name:
-            return False
-        ours = [claim for claim in claims if is_used_by_only(claim, pod) and self._is_to_give_way(claim)]
-        if not self._take_back.begin(pod, ours, "collision"):
-            return False
-        log.warning("allocation collides, taking it back", claims=[claim.key for claim in ours])
-        return True
-
-    def _is_to_give_way(self, claim: ResourceClaim) -> bool:
-        rivals = [collision.rival for collision in self._collisions_of(claim)]
-        if not rivals or our_decision(claim, self._driver) is None:
-            return False
-        return any(our_decision(rival, self._driver) is None or _age(rival) < _age(claim) for rival in rivals)
-
-
-def _age(claim: ResourceClaim) -> tuple[str, str]:
-    allocation = claim.status.allocation
-    return (allocation.allocation_timestamp or "" if allocation is not None else "", claim.metadata.uid)

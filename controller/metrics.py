@@ -13,7 +13,7 @@ class ControllerMetrics:
             "dracaena_controller_decisions",
             "Decisions about a pod's claims, by result: allocated, unsatisfied, refused, settled, too-long (stopped at "
             "its deadline); and without a look at the nodes: behind (an equal pod waits before it), in-progress (a "
-            "claim is just being written).",
+            "claim is just being allocated or taken back).",
             ["result"],
             registry=registry,
         )
@@ -26,7 +26,7 @@ class ControllerMetrics:
         )
         self.queue_length = Gauge(
             "dracaena_controller_queue_length",
-            "Pods that are to be looked at, now or after a wait. Pods that only a change can help are not among them.",
+            "Pods and claims that are to be looked at, now or after a wait; not those that only a change can help.",
             registry=registry,
         )
         self.allocations = Counter(
@@ -37,7 +37,8 @@ class ControllerMetrics:
         self.writes = Counter(
             "dracaena_controller_writes",
             "Writes to the API server, by verb: mark (finalizer and decision), allocate, reserve, deallocate, "
-            "nominate; and by result: ok, conflict (changed meanwhile), invalid (refused by validation), gone, failed.",
+            "nominate, probe (of a pod's condition); and by result: ok, conflict (changed meanwhile), invalid (refused "
+            "by validation), gone, failed.",
             ["verb", "result"],
             registry=registry,
         )
@@ -83,9 +84,16 @@ class ControllerMetrics:
         )
         self.take_backs = Counter(
             "dracaena_controller_take_backs",
-            "Allocations taken back, by reason: refused, passed-over, unreserved, collision, half-written, lost-write, "
-            "unused; and by end: cleared, kept (the pod was bound meanwhile), gone.",
+            "Allocations taken back, by reason: refused, passed-over, unreserved, collision, half-written, unused; and "
+            "by end: cleared, kept (the pod was bound, or another one reserved the claim meanwhile).",
             ["reason", "end"],
+            registry=registry,
+        )
+        self.faults = Counter(
+            "dracaena_controller_record_faults",
+            "Events that a claim's record met in a phase in which they cannot happen, by phase and event: faults of "
+            "the controller. The devices stay the claim's own.",
+            ["phase", "event"],
             registry=registry,
         )
         self.nominations = Counter(

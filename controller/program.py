@@ -9,6 +9,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -28,27 +29,31 @@ from dracaena.api.objects import (
 )
 from dracaena.controller.adapters.kube import KubeClaims
 from dracaena.controller.allocation.turn import turn
-from dracaena.controller.bind_watch import BindWatch
+from dracaena.controller.claim_tender import ClaimTender
 from dracaena.controller.claim_writer import ClaimWriter
 from dracaena.controller.cluster import Cluster
 from dracaena.controller.collisions import Collision, Collisions
 from dracaena.controller.deadline import Deadline
-from dracaena.controller.exclusions import Exclusions
+from dracaena.controller.handover import CLAIMS_TURN, Work, begin, claim_of_work, wait_to_lead
 from dracaena.controller.kept_claims import claim_stand_in, class_stand_in, kept_claim
 from dracaena.controller.kept_pods import kept_pod
 from dracaena.controller.leadership import LEASE_TIMEOUT_S, Election, Leadership, NoElection, NotLeadingError
+from dracaena.controller.lifecycle.claim_record import ClaimRecord
+from dracaena.controller.lifecycle.phases import NotAllowedError
+from dracaena.controller.lifecycle.pod_record import Growth
+from dracaena.controller.lifecycle.proof import Bounds
+from dracaena.controller.lifecycle.prospects import Patience
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.nomination import Nomination
-from dracaena.controller.reconciler import DOUBT_S, Reconciler, Step
+from dracaena.controller.putting_off import put_off
+from dracaena.controller.reconciler import Reconciler, Step
 from dracaena.controller.settings import ControllerSettings
 from dracaena.controller.shared_values import with_shared_values
 from dracaena.controller.slow_pods import DECISION_S, SlowPods
-from dracaena.controller.take_back import TakeBack
-from dracaena.controller.unbound_pods import UnboundPods
-from dracaena.controller.unused_claims import UnusedClaims
+from dracaena.controller.upkeep import Rules
 from dracaena.controller.waiting import WaitingPods
 from dracaena.controller.workqueue import Turn, WorkQueue
-from dracaena.kube.client import KubeClient
+from dracaena.kube.client import WRITE_TIMEOUT_S, KubeClient
 from dracaena.kube.errors import KubeError
 from dracaena.kube.events import EventRecorder
 from dracaena.kube.freshness import cache_trouble, unfollowed
@@ -70,6 +75,9 @@ TICK_S: Final = 1.0
 OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """Where kubelet tells a pod its namespace."""
 
+DOUBT_S: Final = WRITE_TIMEOUT_S + 2.0
+"""A write without an answer may still land until the server's own time-out is over; until then its devices rest."""
+
 YOUNG_OBJECTS: Final = 10_000
 """Containers that are made and stay before the garbage collector looks for cycles among them. With Python's 700 it
 stopped one decision in 100 for 1 to 20 ms, and one in 2,000 for 0.1 s, to find cycles of 0.1 objects a decision."""
@@ -81,6 +89,13 @@ STUCK_S: Final = 60.0
 """A decision that takes longer is stuck: it may take 0.15 s. Then nobody is served, and only a new process helps."""
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Tend:
+    """Something may be to be done about a claim, beside deciding for it."""
+
+    claim_key: str
 
 
 class Controller:
@@ -123,14 +138,17 @@ class Controller:
         self._queue = WorkQueue(clock, rng, self._turn_of, self._slow.behind_others)
         self._turnstile = threading.Lock()
         self._deciding_since_s: float | None = None
-        self._working = threading.Event()
+        self._work = Work(self._queue)
         self._events = EventRecorder(client, COMPONENT, clock, count=self._metrics.told)
         self._waiting = WaitingPods(self._events, clock, self._metrics)
-        exclusions = Exclusions(clock, first_s=settings.exclusion_s, longest_s=settings.longest_exclusion_s)
         self._cluster = Cluster(
             driver,
-            wake=self._wake,
-            barred=exclusions.barred,
+            wake=self._work.add_pod,
+            tend=self._work.add_claim,
+            rules=_rules(settings),
+            clock=clock,
+            fault=self._fault,
+            keep=kept_claim(driver),
             problems_changed=self._metrics.problems_changed,
             collided=self._collided,
             allowed_drivers=allowed_drivers,
@@ -141,47 +159,20 @@ class Controller:
         nomination = Nomination(
             claims, lambda: self._cluster.node_count, self._metrics, above_nodes=settings.nominate_above_nodes
         )
-        take_back = TakeBack(
-            driver,
-            claims,
-            claims,
-            nomination,
-            self._cluster.forget,
-            self._cluster.stored,
-            clock,
-            self._metrics,
-            unbound_wait_s=settings.unbound_wait_s,
-        )
-        self._collisions = Collisions(
-            driver,
-            collisions_of=self._cluster.collisions_of,
-            take_back=take_back,
-            events=self._events,
-            metrics=self._metrics,
-        )
-        self._unbound = UnboundPods(
-            driver,
-            watch=BindWatch(clock),
-            exclusions=exclusions,
-            take_back=take_back,
-            others_wait=self._cluster.anybody_waits,
-            events=self._events,
-            clock=clock,
-            refused_wait_s=settings.refused_wait_s,
-            passed_over_wait_s=settings.passed_over_wait_s,
-        )
-        self._unused = UnusedClaims(
-            driver, unused=self._cluster.unused, claims=claims, clock=clock, metrics=self._metrics
-        )
+        self._tender = ClaimTender(driver, self._cluster, claims, claims, nomination, clock, self._metrics)
+        self._collisions = Collisions(driver, self._events, self._metrics)
         self._reconciler = Reconciler(
             driver,
             cluster=self._cluster,
-            claims=claims,
-            writer=ClaimWriter(driver, claims, clock, self._metrics),
-            take_back=take_back,
-            unbound=self._unbound,
+            writer=ClaimWriter(
+                driver,
+                claims,
+                clock,
+                self._metrics,
+                shown=self._cluster.shown,
+                may_send=self._cluster.send_allocation,
+            ),
             nomination=nomination,
-            collisions=self._collisions,
             waiting=self._waiting,
             queue=self._queue,
             slow=self._slow,
@@ -199,7 +190,7 @@ class Controller:
             set_aside=self._cluster.claim_set_aside,
             first=_let_go,
         )
-        self._pods = Reflector(client, Pod, clock=clock, on_change=self._pod_changed, transform=kept_pod)
+        self._pods = Reflector(client, Pod, clock=clock, on_change=self._cluster.pod_changed, transform=kept_pod)
         slices = [
             Reflector(
                 client,
@@ -293,28 +284,23 @@ class Controller:
         return f"ok: synced, {self._leadership}"
 
     def _claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
-        """Note what it says about kube-scheduler before somebody is decided for because of it."""
-        self._unbound.claim_changed(old, new)
         self._cluster.claim_changed(old, new)
-        if new is not None and new.problem and self._working.is_set():
+        if new is not None and new.problem and self._work.is_open:
             self._tell_unreadable(new)
 
     def _tell_unreadable(self, claim: ResourceClaim) -> None:
         text = f"Dracaena cannot read this claim and leaves it alone; what it holds stays its own: {claim.problem}"
         self._events.record(claim, "Warning", "ClaimUnreadable", text)
 
-    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        self._unbound.pod_changed(old, new)
-        self._cluster.pod_changed(old, new)
+    def _fault(self, record: ClaimRecord, error: NotAllowedError) -> None:
+        """A fault of ours. What was to happen does not, and the claim's devices stay its own until the server shows
+        something new."""
+        self._metrics.faults.labels(error.phase.value, error.event.value).inc()
+        log.error("record met what it cannot", claim=record.key, claim_uid=record.uid, error=str(error))
 
     def _collided(self, claim: ResourceClaim, collisions: Sequence[Collision]) -> None:
-        if self._working.is_set():  # a stand-by counts nothing twice; what there is then is looked for at the start
+        if self._work.is_open:  # a stand-by counts nothing twice; what there is then is looked for at the start
             self._collisions.seen(claim, collisions)
-
-    def _wake(self, key: str) -> None:
-        """Queue a pod. A stand-by decides nothing: its queue would only grow by every pod that ever was."""
-        if self._working.is_set():
-            self._queue.add(key)
 
     def _spawn(self, name: str, work: Callable[[], None]) -> None:
         def guarded() -> None:
@@ -330,45 +316,32 @@ class Controller:
         thread.start()
 
     def _start_workers(self) -> None:
-        """Wait for the whole truth: a device is only free when every claim was seen."""
-        for reflector in self._reflectors:
-            while not reflector.wait_synced(TICK_S):
-                if self._stopping.is_set():
-                    return
-        freeze_what_stays()
-        log.info("everything seen once", state=str(self._leadership))
-        if trouble := too_old(self._client):
-            log.error("API server too old", reason=trouble)
-        if self._settings.leader_elect and not self._wait_to_begin():
+        """Wait for the whole truth, and until this process leads; then begin."""
+        leadership = self._leadership if self._settings.leader_elect else None
+        if not wait_to_lead(
+            self._reflectors,
+            leadership,
+            self._claims,
+            stopping=self._stopping.is_set,
+            seen_once=self._everything_was_seen,
+        ):
             return
         self._keep_for_starving()
-        self._working.set()
-        for pod in self._pods.values():
-            if pod.spec.resource_claims:
-                self._wake(pod.key)
+        begin(self._cluster, self._work)
         for claim in self._claims.values():
             if claim.problem:
                 self._tell_unreadable(claim)
         for claim, found in self._cluster.all_collisions():
             self._collisions.seen(claim, found)
         log.info("decisions begin", workers=self._settings.workers)
-        self._spawn("sweeper", self._sweep)
         for number in range(self._settings.workers):
-            self._spawn(f"worker-{number}", self._work)
+            self._spawn(f"worker-{number}", self._serve)
 
-    def _wait_to_begin(self) -> bool:
-        """Wait to lead, then until the cache holds whatever earlier leaders wrote; return False when it is the end.
-
-        The watch may be behind. Of all that is watched only claims tell who has which device.
-        """
-        while not self._leadership.wait_to_begin(TICK_S):
-            if self._stopping.is_set():
-                return False
-        self._claims.begin_list()
-        while not self._claims.wait_listed(TICK_S):
-            if self._stopping.is_set():
-                return False
-        return True
+    def _everything_was_seen(self) -> None:
+        freeze_what_stays()
+        log.info("everything seen once", state=str(self._leadership))
+        if trouble := too_old(self._client):
+            log.error("API server too old", reason=trouble)
 
     def _keep_for_starving(self) -> None:
         wait = timedelta(seconds=self._settings.starvation_wait_s)
@@ -377,18 +350,21 @@ class Controller:
         self._cluster.keep_for_starving(created_before, now_s=self._clock.monotonic(), deadline=deadline)
 
     def _turn_of(self, key: str) -> Turn:
-        """A pod that is gone comes first: it may have devices to give back."""
+        """A pod that is gone comes first: it may have devices to give back. So does one on a node: it waits for nothing
+        but its claims, and if it had them before nobody else is to get its devices. Then come the claims."""
+        if claim_of_work(key) is not None:
+            return CLAIMS_TURN
         pod = self._pods.get(key)
-        return () if pod is None else turn(pod)
+        return () if pod is None or pod.spec.node_name else turn(pod)
 
-    def _work(self) -> None:
+    def _serve(self) -> None:
         while (taken := self._take()) is not None:
             key, step = taken
             with structlog.contextvars.bound_contextvars(pod=key):
                 self._carry_out(key, step)
             self._queue.done(key)
 
-    def _take(self) -> tuple[str, Step] | None:
+    def _take(self) -> tuple[str, Step | Tend] | None:
         """Take the next pod and decide for it; None at the end.
 
         One worker at a time does both, so that decisions are made in the order of the queue, however many workers write
@@ -399,6 +375,9 @@ class Controller:
                 key = self._queue.get()
                 if key is None:
                     return None
+                claim_key = claim_of_work(key)
+                if claim_key is not None:
+                    return key, Tend(claim_key)
                 self._deciding_since_s = self._clock.monotonic()
                 with structlog.contextvars.bound_contextvars(pod=key):
                     try:
@@ -410,40 +389,43 @@ class Controller:
             self._queue.retry(key)
             self._queue.done(key)
 
-    def _carry_out(self, key: str, step: Step) -> None:
+    def _carry_out(self, key: str, step: Step | Tend) -> None:
         try:
+            if isinstance(step, Tend):
+                again_s = self._tender.tend(step.claim_key)
+                self._queue.forget(key)
+                if again_s is not None:
+                    self._queue.add_after(key, again_s)
+                return
             if self._reconciler.carry_out(key, step):
                 self._queue.forget(key)
                 return
-            log.info("will decide again", in_s=round(self._queue.retry(key), 2))
+            log.info("will decide again", in_s=round(put_off(self._queue, key), 2))
         except NotLeadingError as error:
             # Nothing is wrong with the pod: no growing wait.
             self._queue.add_after(key, TICK_S)
             log.info("not written", error=str(error))
         except KubeError as error:
-            log.warning("will try again", in_s=round(self._queue.retry(key), 2), error=str(error))
+            log.warning("will try again", in_s=round(put_off(self._queue, key, error), 2), error=str(error))
         except Exception:  # one pod's trouble must not end the worker for all others
             log.exception("fault in the controller, will try again")
             self._queue.retry(key)
 
-    def _sweep(self) -> None:
-        while not self._clock.sleep_until_set(self._stopping, TICK_S):
-            try:
-                self._unused.sweep()
-            except KubeError as error:
-                log.info("unused claims not freed, will try again", error=str(error))
-            except Exception:  # the thread's outermost loop: what one claim does must not keep all others allocated
-                log.exception("unused claims not freed, will try again")
-
     def _tick(self) -> None:
         while not self._clock.sleep_until_set(self._stopping, TICK_S):
             try:
-                for key in sorted(self._cluster.assumed_before(self._clock.monotonic() - DOUBT_S)):
-                    self._queue.add(key)
                 self._keep_for_starving()
                 self._waiting.tell_due()
-            except Exception:  # the thread's outermost loop: writes in doubt have to be looked at whatever happens
+            except Exception:  # the thread's outermost loop: pods that wait have to be told of whatever happens
                 log.exception("fault in the controller, will try again")
+
+
+def _rules(settings: ControllerSettings) -> Rules:
+    return Rules(
+        Bounds(settle_s=settings.unbound_wait_s, longest_bind_s=settings.longest_bind_s, late_write_s=DOUBT_S),
+        Patience(refused_s=settings.refused_wait_s, passed_over_s=settings.passed_over_wait_s),
+        Growth(first_s=settings.exclusion_s, longest_s=settings.longest_exclusion_s),
+    )
 
 
 def _leadership(

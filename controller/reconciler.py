@@ -14,45 +14,37 @@ from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import NoFit, Settled
-from dracaena.controller.allocation.demands import RefusalKind, Refused
-from dracaena.controller.allocation.pool import held_devices
+from dracaena.controller.allocation.demands import RefusalKind, Refused, tolerates_anything
 from dracaena.controller.allocation.result import Allocation, decision_of
-from dracaena.controller.claim_writer import ClaimWriter, Lost
-from dracaena.controller.cluster import Behind, Cluster, InProgress
-from dracaena.controller.collisions import Collisions
+from dracaena.controller.claim_writer import ClaimWriter, Lost, Written
+from dracaena.controller.cluster import Cluster
 from dracaena.controller.deadline import Deadline
+from dracaena.controller.decisions import Behind, Decision, InProgress
+from dracaena.controller.lifecycle.phases import Event
+from dracaena.controller.lifecycle.pod_record import Wait
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.nomination import Nomination, earlier_nodes
-from dracaena.controller.ports import ClaimApi, EventSink
+from dracaena.controller.our_decision import our_decision
+from dracaena.controller.ports import EventSink
 from dracaena.controller.slow_pods import DECISION_S, IDLE, SlowPods
-from dracaena.controller.take_back import TakeBack, was_allocated_by_us
-from dracaena.controller.unbound_pods import UnboundPods
+from dracaena.controller.taken_back import when_again, why_held, why_taken_back
+from dracaena.controller.upkeep import TakenBack
 from dracaena.controller.waiting import WaitingPods
 from dracaena.controller.workqueue import WorkQueue
-from dracaena.kube.client import WRITE_TIMEOUT_S
 from dracaena.kube.errors import KubeError
 from dracaena.process.clock import Clock
-
-DOUBT_S: Final = WRITE_TIMEOUT_S + 2.0
-"""A write without an answer may still land until the server's own time-out is over; until then its devices rest."""
 
 MISSING_CLAIM_S: Final = 5.0
 """Claims are made from templates within moments, and the watch of claims may be behind that of pods: until then a
 missing claim is nothing to tell."""
 
 EVENT_REASON: Final = "GPUsAllocated"
+TAKEN_BACK: Final = "GPUsTakenBack"
 
 DECISION_ID_LENGTH: Final = 12
 """Hexadecimal digits: of a million decisions two share one with a chance of 1 in 500."""
 
 log = structlog.get_logger()
-
-Decision = Allocation | NoFit | Behind | Refused | Settled | InProgress
-
-
-@dataclass(frozen=True, slots=True)
-class Tidy:
-    """Writes of before are in doubt, or are being taken back: that comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +60,7 @@ class Held:
     """Allocations for the pod led nowhere wherever it was: nothing is allocated for a while."""
 
     pod: Pod
-    for_s: float
+    wait: Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +81,7 @@ class Decided:
     decision: Decision
 
 
-Step = Tidy | Missing | Held | Nothing | Decided
+Step = Missing | Held | Nothing | Decided
 
 
 class Reconciler:
@@ -104,12 +96,8 @@ class Reconciler:
         driver: str,
         *,
         cluster: Cluster,
-        claims: ClaimApi,
         writer: ClaimWriter,
-        take_back: TakeBack,
-        unbound: UnboundPods,
         nomination: Nomination,
-        collisions: Collisions,
         waiting: WaitingPods,
         queue: WorkQueue,
         slow: SlowPods,
@@ -119,12 +107,8 @@ class Reconciler:
     ) -> None:
         self._driver = driver
         self._cluster = cluster
-        self._claims = claims
         self._writer = writer
-        self._take_back = take_back
-        self._unbound = unbound
         self._nomination = nomination
-        self._collisions = collisions
         self._waiting = waiting
         self._queue = queue
         self._slow = slow
@@ -138,9 +122,6 @@ class Reconciler:
         Call it for one pod at a time, in the order of their turns, and then carry_out(): a device goes to whom it is
         decided for first.
         """
-        if self._take_back.has(key) or self._has_doubts(key):
-            self._cluster.leave(key)
-            return Tidy()
         pod = self._cluster.pod(key)
         if pod is None or not _wants_devices(pod):
             self._slow.forget(key)
@@ -150,29 +131,26 @@ class Reconciler:
         if isinstance(claims, Missing | Nothing):
             self._cluster.leave(key)
             return replace(claims, pod=pod) if isinstance(claims, Missing) else claims
-        held_s = self._unbound.held(pod) if any(claim.status.allocation is None for claim in claims) else None
-        if held_s is not None:
+        wait = self._cluster.held(pod) if any(claim.status.allocation is None for claim in claims) else None
+        if wait is not None:
             self._cluster.leave(key)
-            return Held(pod, held_s)
+            return Held(pod, wait)
         decision_id = uuid4().hex[:DECISION_ID_LENGTH]
         with structlog.contextvars.bound_contextvars(decision=decision_id):
-            return Decided(decision_id, pod, claims, self._decide(pod, claims))
+            return Decided(decision_id, pod, claims, self._decide(decision_id, pod, claims))
 
     def carry_out(self, key: str, step: Step) -> bool:
         """Do what was planned for a pod; return whether it went well, else try again after a growing wait.
 
         Raises KubeError when the server does not answer, with the same meaning.
         """
-        if isinstance(step, Tidy):
-            self._tidy(key)
-            return True
         if isinstance(step, Missing):
             assert step.pod is not None
             self._waiting.report(step.pod, "claim-missing", step.why, tell=True, patience_s=MISSING_CLAIM_S)
             return True
         if isinstance(step, Held):
-            self._waiting.report(step.pod, "held", self._unbound.why_held(step.pod), tell=True)
-            self._queue.add_after(key, step.for_s)
+            self._waiting.report(step.pod, "held", why_held(self._cluster.said(step.pod), step.wait), tell=True)
+            self._queue.add_after(key, step.wait.again_s - self._clock.monotonic())
             return True
         if isinstance(step, Nothing):
             self._waiting.forget(key)
@@ -188,59 +166,28 @@ class Reconciler:
             return True
         self._waiting.forget(step.pod.key)
         if isinstance(decision, InProgress):
-            log.debug("nothing to decide yet", why=f"claim {decision.claim_key} is just being allocated")
+            log.debug("nothing to decide yet", why=f"claim {decision.claim_key} is just being allocated or taken back")
         if isinstance(decision, Settled):
-            self._attend(step.pod, step.claims)
-        return self._write(step.pod, decision) if isinstance(decision, Allocation) else True
+            self._attend(step.pod)
+        return self._write(step, decision) if isinstance(decision, Allocation) else True
 
-    def _attend(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
+    def _attend(self, pod: Pod) -> None:
         """A pod has all that it needs from us: see whether it gets bound."""
-        if self._collisions.resolve(pod, claims):
-            self._queue.add(pod.key)
-            return
-        look_s = self._unbound.attend(pod, claims)
-        if look_s is not None:
-            self._queue.add_after(pod.key, look_s)
-
-    def _tidy(self, key: str) -> None:
-        """Finish what was begun for a pod before; then it is decided for again."""
-        wait_s = self._take_back.advance(key)
-        if wait_s is None:
-            wait_s = self._clear_doubts(key)
-        if wait_s is not None:
-            self._queue.add_after(key, wait_s)
-        elif not self._cluster.assumed_of(key):  # else the watch shows it soon, and that wakes the pod
-            self._queue.add(key)
-
-    def _has_doubts(self, key: str) -> bool:
-        """Whether it is not known what became of some write for a pod, or the watch has not shown it for long."""
-        now_s = self._clock.monotonic()
-        return any(
-            entry.allocation_timestamp is None or entry.since_s + DOUBT_S <= now_s
-            for entry in self._cluster.assumed_of(key)
-        )
-
-    def _clear_doubts(self, key: str) -> float | None:
-        """Find out what became of writes for a pod that got no answer; return the seconds until that can be known.
-
-        Only one worker has this pod, so nobody is writing for it now.
-        """
-        waits = []
-        for entry in self._cluster.assumed_of(key):
-            left_s = entry.since_s + DOUBT_S - self._clock.monotonic()
-            if entry.allocation_timestamp is not None and left_s > 0:
-                continue  # written; the watch will show it
-            fresh = self._claims.read_claim(*entry.claim_key.split("/", 1))
-            if fresh is not None and fresh.metadata.uid == entry.claim_uid:
-                if fresh.status.allocation is None:  # asked first: admin access holds no device
-                    if left_s > 0:
-                        waits.append(left_s)
-                        continue
-                elif held_devices(fresh, self._driver) == entry.devices:
-                    self._cluster.stored(fresh)
-                    continue
-            self._cluster.forget(entry.claim_uid)
-        return min(waits, default=None)
+        found = self._cluster.attend(pod)
+        if isinstance(found, TakenBack):
+            log.warning(
+                "allocation is to be taken back",
+                reason=found.reason,
+                node=found.node,
+                claims=list(found.claims),
+                left_out="the node" if found.node_matters else "all nodes",
+                for_s=round(found.for_s, 1),
+                said=found.said.message if found.said is not None else "",
+            )
+            if found.reason != "collision":  # that has Events of its own
+                self._events.record(pod, "Warning", TAKEN_BACK, why_taken_back(found))
+        elif found is not None:
+            self._queue.add_after(pod.key, found)
 
     def _ready_claims(self, pod: Pod) -> tuple[ResourceClaim, ...] | Missing | Nothing:
         """Return all claims of a pod, in the order of its spec, when all are there and none is going.
@@ -265,11 +212,11 @@ class Reconciler:
             claims[reference.key] = claim
         return tuple(claims.values())
 
-    def _decide(self, pod: Pod, claims: Sequence[ResourceClaim]) -> Decision:
+    def _decide(self, decision_id: str, pod: Pod, claims: Sequence[ResourceClaim]) -> Decision:
         began_s = self._clock.monotonic()
         is_behind_others = self._slow.behind_others(pod.key) is not None
         deadline = self._slow.deadline(pod.key)
-        decision = self._cluster.decide(pod, claims, now_s=began_s, deadline=deadline)
+        decision = self._cluster.decide(pod, claims, decision_id=decision_id, now_s=began_s, deadline=deadline)
         took_s = self._clock.monotonic() - began_s
         overdue = isinstance(decision, Refused) and decision.kind is RefusalKind.TOO_LONG
         goes_on = isinstance(decision, Refused) and decision.goes_on
@@ -285,24 +232,39 @@ class Reconciler:
         log.debug("decided", result=result, took_ms=round(took_s * 1e3, 3))
         return decision
 
-    def _write(self, pod: Pod, allocation: Allocation) -> bool:
+    def _write(self, step: Decided, allocation: Allocation) -> bool:
+        """Write a decision; whatever comes of it, the cluster is told how its last write ended."""
+        end = Event.NO_ANSWER
         try:
-            marked = self._writer.mark(allocation)
-        except KubeError:
-            self._not_written(pod, allocation)  # no allocation was tried, so none can land later
+            outcome = self._send(step, allocation)
+            end = Event.ANSWERED if isinstance(outcome, Written) else Event.REFUSED
+        except KubeError as error:
+            end = Event.REFUSED if error.is_refusal else Event.NO_ANSWER
             raise
-        if isinstance(marked, Lost):
-            self._lost(pod, allocation, marked)
+        finally:
+            self._cluster.ended(step.claims, step.decision_id, end)
+        if isinstance(outcome, Lost):
+            log.warning("decision could not be written whole", claim=outcome.claim_key, why=outcome.why)
+            if outcome.refused:
+                why = f"claim {outcome.claim_key} {outcome.why}"
+                self._waiting.report(step.pod, "refused-write", why, tell=True)
+            # What was written is completed on its node, or taken back, by the next decision; the watch has to show what
+            # changed before that can be a better one.
             return False
-        nominated = self._nomination.set(pod, allocation.node, earlier=self._hinted(pod, allocation))
-        outcome = self._writer.allocate(allocation, marked, pod)
+        self._tell(step.pod, allocation)
+        return True
+
+    def _send(self, step: Decided, allocation: Allocation) -> Written | Lost:
+        marked = self._writer.mark(allocation)
+        if isinstance(marked, Lost):
+            return marked
+        nominated = self._nomination.set(step.pod, allocation.node, earlier=self._hinted(step.pod, allocation))
+        outcome = self._writer.allocate(allocation, marked, step.pod, step.decision_id)
         if isinstance(outcome, Lost):
             self._nomination.clear(nominated, allocation.node)
-            self._lost(pod, allocation, outcome)
-            # The watch has to show what changed before a new decision can be a better one.
-            return False
-        for claim in outcome.claims:
-            self._cluster.stored(claim)
+        return outcome
+
+    def _tell(self, pod: Pod, allocation: Allocation) -> None:
         self._metrics.allocations.inc()
         text = describe(decision_of(allocation, allocation.claims[0]))
         log.info(
@@ -316,15 +278,6 @@ class Reconciler:
         )
         for subject in (pod, *(entry.claim for entry in allocation.claims)):
             self._events.record(subject, "Normal", EVENT_REASON, text)
-        return True
-
-    def _lost(self, pod: Pod, allocation: Allocation, outcome: Lost) -> None:
-        """Forget what was not written, take back what was, and decide again."""
-        log.warning("decision could not be written whole", claim=outcome.claim_key, why=outcome.why)
-        self._not_written(pod, allocation, frozenset(claim.metadata.uid for claim in outcome.written))
-        self._take_back.begin(pod, outcome.written, "lost-write")
-        if outcome.refused:
-            self._waiting.report(pod, "refused-write", f"claim {outcome.claim_key} {outcome.why}", tell=True)
 
     def _hinted(self, pod: Pod, allocation: Allocation) -> frozenset[str]:
         """Return where a hint of the pod may be an old one of ours. The claims are those from before this decision."""
@@ -332,18 +285,14 @@ class Reconciler:
             return frozenset()
         return earlier_nodes((entry.claim for entry in allocation.claims), self._driver)
 
-    def _not_written(self, pod: Pod, allocation: Allocation, written: frozenset[str] = frozenset()) -> None:
-        """Give back the devices of claims that did not get them."""
-        for entry in allocation.claims:
-            if entry.claim.metadata.uid not in written:
-                self._cluster.forget(entry.claim.metadata.uid)
-
     def _wait(self, pod: Pod, claims: Sequence[ResourceClaim], decision: NoFit | Behind | Refused) -> None:
         half_written = [claim for claim in claims if self._is_half_written(pod, claim)]
-        if half_written and self._take_back.begin(pod, half_written, "half-written"):
+        # Of what tolerates nothing kube-scheduler gets no device of ours: they are tainted.
+        missing = [claim for claim in claims if claim.status.allocation is None]
+        at_once = bool(missing) and not any(map(tolerates_anything, missing))
+        if half_written and (begun := self._cluster.begin_anew(half_written, at_once=at_once)):
             # A write that was cut off, and what is left does not fit beside it any more: begin anew.
-            log.warning("half-written decision is taken back", claims=[c.key for c in half_written])
-            self._queue.add(pod.key)
+            log.warning("half-written decision is taken back", claims=list(begun))
         if isinstance(decision, Refused):
             self._waiting.report(pod, decision.kind.value, decision.text, tell=decision.concerns_us)
         else:
@@ -351,18 +300,18 @@ class Reconciler:
         if pod.status.nominated_node_name:
             for node in sorted(earlier_nodes(claims, self._driver)):
                 self._nomination.clear(pod, node)
-        again_s = self._unbound.next_try_s(pod)
-        if again_s is not None:
-            self._queue.add_after(pod.key, again_s)
+        left_out = self._cluster.first_left_out(pod)
+        if left_out is not None:
+            self._queue.add_after(pod.key, left_out.again_s - self._clock.monotonic())
 
     def _explain(self, pod: Pod, claims: Sequence[ResourceClaim]) -> str | None:
         deadline = Deadline(self._clock, DECISION_S)
         text = self._cluster.explain(pod, claims, now_s=self._clock.monotonic(), deadline=deadline)
-        return text and text + self._unbound.when_again(pod)
+        return text and text + when_again(self._cluster.first_left_out(pod))
 
     def _is_half_written(self, pod: Pod, claim: ResourceClaim) -> bool:
         users = {consumer.uid for consumer in claim.status.reserved_for}
-        return not pod.spec.node_name and users <= {pod.metadata.uid} and was_allocated_by_us(claim, self._driver)
+        return not pod.spec.node_name and users <= {pod.metadata.uid} and our_decision(claim, self._driver) is not None
 
 
 _RESULTS: Final = {

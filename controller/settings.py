@@ -50,12 +50,21 @@ class ControllerSettings:
     # one. With 4, pods wait for a worker and kube-scheduler tries them in vain meanwhile (`make bench-cluster`, 100
     # nodes, a busy machine: 12 pods bound a second; with 16: 33). Of the 32 connections the caches take about eight.
     workers: int = option(16, help="pods whose claims are written at the same time", least=1)
-    # A bind that began before the reservation was dropped has ended after 2 s: with this wait no pod of 40 was
-    # bound without devices, without it 2 of 40 were (real 1.36.3 control plane).
+    # The longest delay seen of a word of kube-scheduler's that did not know of a change yet was 0.3 s, and 0.7 s on a
+    # busy machine.
     unbound_wait_s: float = option(
         2.0,
-        help="seconds between dropping a reservation and clearing its allocation, when devices are taken back",
+        help="seconds after which kube-scheduler has seen that a reservation was dropped: what it says of the pod "
+        "from then on proves that no earlier bind is under way, and the devices are taken back",
         least=0.5,
+    )
+    # kube-scheduler's own bounds: 15 minutes for a Permit plugin, then 10 minutes for volumes and for other drivers'
+    # binding conditions side by side, and a minute for the rest.
+    longest_bind_s: float = option(
+        1560.0,
+        help="seconds that a bind takes at most, from kube-scheduler's look at the claims: devices that are taken "
+        "back rest so long if it says nothing about the pod",
+        least=1,
     )
     # One refusal can be a race: the pod's node had not let go of somebody else's cpu. kube-scheduler tries again within
     # its longest back-off, 10 s.

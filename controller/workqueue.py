@@ -63,6 +63,7 @@ class WorkQueue:
         """Of each group with such a heap how many entries were left when it was last rid of those that do not hold."""
         self._groups_from_s = float("-inf")
         self._not_before: dict[str, float] = {}
+        self._rests_even_first: set[str] = set()
         self._closed = False
 
     def add(self, key: str) -> None:
@@ -93,11 +94,12 @@ class WorkQueue:
         self.add_after(key, delay_s)
         return delay_s
 
-    def rest(self, key: str, delay_s: float) -> None:
+    def rest(self, key: str, delay_s: float, *, even_first: bool = False) -> None:
         """Have a key worked on after a time and not before, whoever adds it meanwhile: but at once when it has the turn
-        (), the first of all."""
+        (), the first of all, unless `even_first`."""
         with self._condition:
             self._not_before[key] = self._clock.monotonic() + delay_s
+            (self._rests_even_first.add if even_first else self._rests_even_first.discard)(key)
         self.add_after(key, delay_s)
 
     def rest_behind_others(self, delay_s: float) -> None:
@@ -147,7 +149,7 @@ class WorkQueue:
     def _add(self, key: str, turn: Turn) -> None:
         if key in self._working:
             self._again[key] = turn
-        elif turn != () and self._not_before.get(key, 0.0) > self._clock.monotonic():
+        elif self._rests(key, turn):
             due_s = self._not_before[key]
             if key not in self._due or self._due[key][0] != due_s:  # changes may wake it many times while it rests
                 heapq.heappush(self._later, (due_s, key))
@@ -205,7 +207,12 @@ class WorkQueue:
     def _taken(self, key: str) -> str:
         del self._ready[key]
         self._not_before.pop(key, None)
+        self._rests_even_first.discard(key)
         return key
+
+    def _rests(self, key: str, turn: Turn) -> bool:
+        is_early = self._not_before.get(key, 0.0) > self._clock.monotonic()
+        return is_early and (turn != () or key in self._rests_even_first)
 
     def _next_due_s(self) -> float | None:
         """Return the seconds until a key may be ready, None when only another thread can make one so."""

@@ -127,6 +127,13 @@ def class_concerns_us(driver: str, classes: Mapping[str, DeviceClass], name: str
     )
 
 
+def tolerates_anything(claim: ResourceClaim) -> bool:
+    """Return whether any request of a claim has a toleration. Reads leniently, never raises."""
+    requests = _items(_inside(claim.spec, "devices"), "requests")
+    entries = (entry for one in requests for entry in (_inside(one, "exactly"), *_items(one, "firstAvailable")))
+    return any(entry.get("tolerations") for entry in entries)
+
+
 def names_selector(document: Mapping[str, Any], expression: str) -> bool:
     """Return whether the spec of a claim or class has this selector anywhere. Reads leniently, never raises."""
     requests = _items(_inside(document, "devices"), "requests")

@@ -13,7 +13,7 @@ from typing import Final
 
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
-from dracaena.controller.allocation.holdings import assumed_holder, claim_holder
+from dracaena.controller.allocation.holdings import claim_holder
 from dracaena.controller.allocation.inventory import Inventory
 from dracaena.controller.allocation.node_resources import pod_name
 from dracaena.controller.allocation.pool import NodeKind
@@ -37,8 +37,9 @@ class Earmark:
 
     @property
     def reason(self) -> str:
-        """Why pods must not use it, in words that follow a count of nodes; they may stand in any namespace."""
-        return "kept for a pod that comes before this one and has waited for long"
+        """Why pods must not use it, in words that follow a count of nodes; they may stand in any namespace, and so tell
+        no more of the pod than its priority."""
+        return f"kept for a pod of priority {-self.turn[0]} that comes before this one and has waited for long"
 
 
 def node_to_keep(
@@ -62,7 +63,7 @@ def node_to_keep(
     probe = allocator.probe(inventory, pod, claims, barred=barred)
     if probe is None:
         return None
-    own = {name for claim in claims for name in (claim_holder(claim), assumed_holder(claim.key, claim.metadata.uid))}
+    own = {claim_holder(claim) for claim in claims}
     holders: Mapping[str, Sequence[str]] | None = None
     known: dict[tuple[NodeKind, int], bool] = {}
     asked = 0

@@ -127,15 +127,6 @@ class Holdings:
 
 
 def claim_holder(claim: ResourceClaim) -> str:
-    """Return the name under which a claim holds what the API shows that it holds."""
+    """Return the name under which a claim holds what nobody else may get: what the API shows, what is decided and being
+    written, and what rests."""
     return claim.key
-
-
-def assumed_holder(claim_key: str, claim_uid: str) -> str:
-    """Return the name under which a claim holds what was decided for it and the API may not show yet."""
-    return f"{claim_key} {claim_uid}"
-
-
-def claim_of(holder: str) -> str:
-    """Return the key of the claim that holds something under one of these names."""
-    return holder.partition(" ")[0]

@@ -19,7 +19,7 @@ import msgspec
 from dracaena.api.names import taint_key
 from dracaena.api.objects import DeviceClass, DeviceTaintRule, Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.box import Box
-from dracaena.controller.allocation.holdings import Holdings, assumed_holder, claim_holder
+from dracaena.controller.allocation.holdings import Holdings, claim_holder
 from dracaena.controller.allocation.node_index import NodeIndex
 from dracaena.controller.allocation.node_resources import NodeResources, ResourceDemand, pod_name
 from dracaena.controller.allocation.pod_resources import node_allocatable, pod_resources
@@ -263,13 +263,12 @@ class Inventory:
     def commit(self, allocation: Allocation) -> None:
         """Take the devices of a decision; undo() is the exact inverse."""
         for entry in allocation.claims:
-            holder = assumed_holder(entry.claim.key, entry.claim.metadata.uid)
-            self.hold(holder, allocation.devices(entry), allocation.others(entry))
+            self.hold(claim_holder(entry.claim), allocation.devices(entry), allocation.others(entry))
 
     def undo(self, allocation: Allocation) -> None:
         """Give the devices of a decision back that was committed."""
         for entry in allocation.claims:
-            self.release(assumed_holder(entry.claim.key, entry.claim.metadata.uid))
+            self.release(claim_holder(entry.claim))
 
     def check(self) -> None:
         """State what must always hold, by working everything out again from what was told. For tests: slow."""

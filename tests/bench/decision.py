@@ -29,13 +29,13 @@ from dracaena.controller.allocation.choices import Demand, Engine
 from dracaena.controller.allocation.inventory import Inventory
 from dracaena.controller.allocation.node_fit import unfit_reason
 from dracaena.controller.allocation.pool import DeviceId, held_devices
-from dracaena.controller.allocation.result import Allocation, allocated_claim
-from dracaena.controller.cluster import Cluster
+from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.kept_pods import kept_pod
 from dracaena.controller.program import freeze_what_stays
 from dracaena.controller.shared_values import with_shared_values
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from support.allocation import DRIVER, claim, device_class, holding, own_config, pod, pool_slice, request
+from support.bare_cluster import bare_cluster, decide, land, written
 
 NODES: Final = 5_000
 KINDS: Final = ("hgx-h100", "dgx-1v", "h100-pcie-bridged-numa-3-5", "a5000-pix-pxb")
@@ -75,7 +75,7 @@ class World:
     def __init__(self, nodes: int = NODES, kinds: Sequence[str] = KINDS, *, seed: int = 1) -> None:
         self.rng = random.Random(seed)
         self.machines = {kind: read_machine(kind) for kind in kinds}
-        self.cluster = Cluster(DRIVER, wake=lambda key: None)
+        self.cluster = bare_cluster()
         self.cluster.class_changed(None, device_class())
         self.running: list[tuple[Pod, ResourceClaim]] = []
         self.gpus = self.in_use = self.number = 0
@@ -121,15 +121,15 @@ class World:
         self.cluster.claim_changed(None, asked)
         self.cluster.pod_changed(None, waiting)
         ready, ready_cpu = now_ns(), cpu_ns()
-        decision = self.cluster.decide(waiting, [asked], now_s=0.0)
+        decision = decide(self.cluster, waiting, asked)
         decided_cpu, decided = cpu_ns(), now_ns()
         self.cpu.append((decided_cpu - ready_cpu) / 1e6)
         if isinstance(decision, Allocation):
-            stored = allocated_claim(decision, decision.claims[0], TIMESTAMP)
-            written = now_ns()
-            self.cluster.stored(stored)
+            (stored,) = written(decision, waiting, at=TIMESTAMP)
+            sent = now_ns()
+            land(self.cluster, stored)
             self.cluster.claim_changed(asked, stored)
-            rest = ready - began + now_ns() - written
+            rest = ready - began + now_ns() - sent
             self.running.append((waiting, stored))
             self.in_use += len(decision.claims[0].results)
         else:
@@ -368,7 +368,7 @@ def _never() -> dict[str, Any]:
 def _explain(world: World) -> float:
     waiting, asked = world.job(affinity=_never())
     world.cluster.claim_changed(None, asked)
-    assert isinstance(world.cluster.decide(waiting, [asked], now_s=0.0), NoFit)
+    assert isinstance(decide(world.cluster, waiting, asked), NoFit)
     began = now_ns()
     assert world.cluster.explain(waiting, [asked], now_s=10.0 * world.number)  # long after the one before
     took = (now_ns() - began) / 1e6

@@ -70,7 +70,7 @@ def test_a_device_that_somebody_else_has_too_is_given_up_for_another_one(
 ) -> None:
     publish(client, {"a": TWO})
     registry = CollectorRegistry()
-    with running_controller(connection, registry=registry):
+    with running_controller(connection, registry=registry, longest_bind_s=3.0):  # kube-scheduler says nothing here
         ask(client, "p", {"c": 1})
         ours = wait_for(lambda: devices_of(claims_by_name(client)["c"]), "our allocation")
         assert ours == (("a", device_name(TWO, 0)),)

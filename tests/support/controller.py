@@ -80,11 +80,13 @@ def running_controller(
     *,
     registry: CollectorRegistry | None = None,
     unbound_wait_s: float = 0.05,
+    longest_bind_s: float = 1560.0,
     nominate_above_nodes: int = 500,
     starvation_wait_s: float = 300.0,
 ) -> Iterator[Controller]:
     settings = ControllerSettings(
         unbound_wait_s=unbound_wait_s,
+        longest_bind_s=longest_bind_s,
         leader_elect=False,
         nominate_above_nodes=nominate_above_nodes,
         starvation_wait_s=starvation_wait_s,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -11,18 +12,23 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.machine import Machine
 from dracaena.api.objects import Pod, PodCondition, ResourceClaim
 from dracaena.controller.allocation.turn import turn
-from dracaena.controller.bind_watch import BindWatch
+from dracaena.controller.claim_tender import ClaimTender
 from dracaena.controller.claim_writer import ClaimWriter
 from dracaena.controller.cluster import Cluster
 from dracaena.controller.collisions import Collision, Collisions
-from dracaena.controller.exclusions import Exclusions
+from dracaena.controller.handover import CLAIMS_TURN, claim_of_work, claim_work
+from dracaena.controller.lifecycle.claim_record import ClaimRecord
+from dracaena.controller.lifecycle.phases import NotAllowedError, Phase
+from dracaena.controller.lifecycle.pod_record import Growth, PodRecord, leave_all_out, leave_out
+from dracaena.controller.lifecycle.proof import Bounds
+from dracaena.controller.lifecycle.prospects import Patience
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.nomination import Nomination
+from dracaena.controller.program import DOUBT_S
+from dracaena.controller.putting_off import put_off
 from dracaena.controller.reconciler import Reconciler
 from dracaena.controller.slow_pods import SlowPods
-from dracaena.controller.take_back import TakeBack
-from dracaena.controller.unbound_pods import UnboundPods
-from dracaena.controller.unused_claims import UnusedClaims
+from dracaena.controller.upkeep import Rules
 from dracaena.controller.waiting import WaitingPods
 from dracaena.controller.workqueue import Turn, WorkQueue
 from dracaena.kube.errors import KubeError
@@ -37,71 +43,66 @@ REFUSED_WAIT_S = 10.0
 PASSED_OVER_WAIT_S = 60.0
 EXCLUSION_S = 60.0
 LONGEST_EXCLUSION_S = 200.0
+LONGEST_BIND_S = 1560.0
+
+RULES = Rules(
+    Bounds(settle_s=UNBOUND_WAIT_S, longest_bind_s=LONGEST_BIND_S, late_write_s=DOUBT_S),
+    Patience(refused_s=REFUSED_WAIT_S, passed_over_s=PASSED_OVER_WAIT_S),
+    Growth(first_s=EXCLUSION_S, longest_s=LONGEST_EXCLUSION_S),
+)
+
+
+def no_fault(record: ClaimRecord, error: NotAllowedError) -> None:
+    """What a record meets must be in the table: anything else is a fault of ours."""
+    raise error
 
 
 class Bench:
-    """The test is the watch and the workers. `nominate_above_nodes`: -1 is never."""
+    """The test is the watch and the workers. `nominate_above_nodes`: -1 is never. `before`: the leader before this one,
+    whose server and clock are taken over."""
+
+    rules = RULES
 
     def __init__(
-        self, cluster_type: type[Cluster] = Cluster, nominate_above_nodes: int = -1, /, **machines: Machine
+        self,
+        cluster_type: type[Cluster] = Cluster,
+        nominate_above_nodes: int = -1,
+        before: Bench | None = None,
+        /,
+        **machines: Machine,
     ) -> None:
-        self.api = FakeClaims()
-        self.clock = FakeClock()
+        self.api: FakeClaims = FakeClaims() if before is None else before.api
+        self.clock: FakeClock = FakeClock() if before is None else before.clock
         self.events = FakeEvents()
         self.registry = CollectorRegistry()
         metrics = ControllerMetrics(self.registry)
         self.slow = SlowPods(self.clock)
         self.queue = WorkQueue(self.clock, random.Random(1), self.turn_of, self.slow.behind_others)
         self.waiting = WaitingPods(self.events, self.clock, metrics)
-        self.exclusions = Exclusions(self.clock, first_s=EXCLUSION_S, longest_s=LONGEST_EXCLUSION_S)
         self.cluster = cluster_type(
             DRIVER,
             wake=self.queue.add,
-            barred=self.exclusions.barred,
+            tend=lambda key: self.queue.add(claim_work(key)),
+            rules=self.rules,
+            clock=self.clock,
+            fault=no_fault,
             collided=self.collided,
         )
         nomination = Nomination(self.api, lambda: self.cluster.node_count, metrics, above_nodes=nominate_above_nodes)
-        self.take_back = TakeBack(
-            DRIVER,
-            self.api,
-            self.api,
-            nomination,
-            self.cluster.forget,
-            self.cluster.stored,
-            self.clock,
-            metrics,
-            unbound_wait_s=UNBOUND_WAIT_S,
-        )
-        self.collisions = Collisions(
-            DRIVER,
-            collisions_of=self.cluster.collisions_of,
-            take_back=self.take_back,
-            events=self.events,
-            metrics=metrics,
-        )
-        self.unbound = UnboundPods(
-            DRIVER,
-            watch=BindWatch(self.clock),
-            exclusions=self.exclusions,
-            take_back=self.take_back,
-            others_wait=self.cluster.anybody_waits,
-            events=self.events,
-            clock=self.clock,
-            refused_wait_s=REFUSED_WAIT_S,
-            passed_over_wait_s=PASSED_OVER_WAIT_S,
-        )
-        self.unused = UnusedClaims(
-            DRIVER, unused=self.cluster.unused, claims=self.api, clock=self.clock, metrics=metrics
-        )
+        self.tender = ClaimTender(DRIVER, self.cluster, self.api, self.api, nomination, self.clock, metrics)
+        self.collisions = Collisions(DRIVER, self.events, metrics)
         self.reconciler = Reconciler(
             DRIVER,
             cluster=self.cluster,
-            claims=self.api,
-            writer=ClaimWriter(DRIVER, self.api, self.clock, metrics),
-            take_back=self.take_back,
-            unbound=self.unbound,
+            writer=ClaimWriter(
+                DRIVER,
+                self.api,
+                self.clock,
+                metrics,
+                shown=self.cluster.shown,
+                may_send=self.cluster.send_allocation,
+            ),
             nomination=nomination,
-            collisions=self.collisions,
             waiting=self.waiting,
             queue=self.queue,
             slow=self.slow,
@@ -109,33 +110,47 @@ class Bench:
             clock=self.clock,
             metrics=metrics,
         )
+        self._tries = 0
         self.api.on_change = self.claim_changed
+        self.api.on_pod_change = self.pod_changed
         self.machines = machines or {"n": SEVEN}
         for name, made in self.machines.items():
             self.cluster.node_changed(None, node(name))
             self.cluster.slice_changed(None, pool_slice(name, made))
         self.cluster.class_changed(None, device_class())
 
+    def next_leader(self) -> Bench:
+        """Return another process that begins to lead now, and knows what the server has and nothing else."""
+        leader = type(self)(Cluster, -1, self, **self.machines)
+        for claim in list(self.api.claims.values()):
+            leader.claim_changed(None, claim)
+        for pod in list(self.api.pods.values()):
+            leader.pod_changed(None, pod)
+        leader.cluster.begin()
+        for key in leader.cluster.to_be_tended():
+            leader.queue.add(claim_work(key))
+        return leader
+
     def claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
-        self.unbound.claim_changed(old, new)
         self.cluster.claim_changed(old, new)
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        self.unbound.pod_changed(old, new)
         self.cluster.pod_changed(old, new)
 
     def collided(self, item: ResourceClaim, found: Sequence[Collision]) -> None:
         self.collisions.seen(item, found)
 
     def turn_of(self, key: str) -> Turn:
+        if claim_of_work(key) is not None:
+            return CLAIMS_TURN
         known = self.api.pods.get(key)
         return () if known is None else turn(known)
 
     def add(self, *objects: Pod | ResourceClaim) -> None:
         for item in objects:
             if isinstance(item, Pod):
-                old, self.api.pods[item.key] = self.api.pods.get(item.key), item
-                self.pod_changed(old, item)
+                old = self.api.pods.get(item.key)
+                self.pod_changed(old, self.api.put_pod(item))
             else:
                 self.api.put(item)
 
@@ -143,13 +158,25 @@ class Bench:
         self.add(change(self.api.pods[f"default/{name}"]))
 
     def say(self, name: str, message: str, reason: str = "Unschedulable") -> None:
-        """Let kube-scheduler refuse a pod."""
+        """Let kube-scheduler refuse a pod: a probe in its condition is wiped."""
         condition = PodCondition("PodScheduled", "False", reason, message)
 
         def refuse(old: Pod) -> Pod:
             return msgspec.structs.replace(old, status=msgspec.structs.replace(old.status, conditions=[condition]))
 
         self.change_pod(name, refuse)
+
+    def try_in_vain(self, name: str) -> None:
+        """Let kube-scheduler end one more try of a pod, and say something new about it."""
+        self._tries += 1
+        self.say(name, f"0/{self._tries} nodes are available.")
+
+    def say_again(self, name: str) -> None:
+        """Let kube-scheduler end one more try of a pod, and say what it said before: that wipes a probe."""
+        known = self.cluster._records.unbound(f"default/{name}")
+        assert known is not None
+        assert known.said is not None
+        self.say(name, known.said.message, known.said.reason)
 
     def bind(self, name: str, node_name: str) -> None:
         """Let kube-scheduler bind a pod."""
@@ -181,14 +208,27 @@ class Bench:
     def step(self) -> None:
         key = self.queue.get()
         assert key is not None
+        self.work(key)
+
+    def work(self, key: str) -> None:
+        """Do what a worker does with what it took from the queue."""
+        claim_key = claim_of_work(key)
         try:
-            if self.reconciler.carry_out(key, self.reconciler.plan(key)):
+            if claim_key is not None:
+                self._tend(key, claim_key)
+            elif self.reconciler.carry_out(key, self.reconciler.plan(key)):
                 self.queue.forget(key)
             else:
-                self.queue.retry(key)
-        except KubeError:
-            self.queue.retry(key)
+                put_off(self.queue, key)
+        except KubeError as error:
+            put_off(self.queue, key, error)
         self.queue.done(key)
+
+    def _tend(self, key: str, claim_key: str) -> None:
+        again_s = self.tender.tend(claim_key)
+        self.queue.forget(key)
+        if again_s is not None:
+            self.queue.add_after(key, again_s)
 
     def _due(self) -> bool:
         return any(due_s <= self.clock.monotonic() for due_s, _ in self.queue._due.values())
@@ -198,10 +238,40 @@ class Bench:
         self.run()
 
     def pass_time(self, seconds: int) -> None:
-        """Let seconds pass one by one, as workers and the sweeper live through them."""
+        """Let seconds pass one by one, as workers live through them."""
         for _ in range(seconds):
             self.advance(1.0)
-            self.unused.sweep()
+
+    def leave_out(self, name: str, node_name: str) -> None:
+        """Say that an allocation of a pod led nowhere on a node."""
+        self._change_record(name, lambda known: leave_out(known, node_name, *self._times(), RULES.growth))
+
+    def leave_all_out(self, name: str) -> None:
+        """Say that allocations of a pod lead nowhere, whatever the node."""
+        self._change_record(name, lambda known: leave_all_out(known, *self._times(), RULES.growth))
+
+    def _change_record(self, name: str, change: Callable[[PodRecord], PodRecord]) -> None:
+        known = self.cluster._records.unbound(f"default/{name}")
+        assert known is not None
+        self.cluster._records.change_pod(change(known))
+
+    def _times(self) -> tuple[float, datetime]:
+        return self.clock.monotonic(), self.clock.now()
+
+    def take_back(self, name: str, reason: str = "refused") -> None:
+        """Say that the allocation of a claim is to be taken back."""
+        self.cluster._records.end(f"default/{name}", reason)
+
+    def record(self, name: str) -> ClaimRecord:
+        """The record of a claim."""
+        known = self.cluster.record(f"default/{name}")
+        assert known is not None
+        return known
+
+    def phases(self) -> set[Phase]:
+        """The phases of all claims."""
+        records = (self.cluster.record(key) for key in self.api.claims)
+        return {record.phase for record in records if record is not None}
 
     def held(self, name: str) -> tuple[int, ...] | None:
         """Ordinals that a claim holds, whatever the node."""

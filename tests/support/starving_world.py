@@ -9,12 +9,10 @@ from typing import Any
 import msgspec
 
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.controller.allocation.result import Allocation, allocated_claim
+from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.turn import turn
-from dracaena.controller.cluster import Cluster
 from dracaena.process.clock import rfc3339
 from support.allocation import (
-    DRIVER,
     blocks,
     claim,
     device_class,
@@ -24,6 +22,7 @@ from support.allocation import (
     pool_slice,
     request,
 )
+from support.bare_cluster import bare_cluster, decide, write
 
 FOUR = machine("four", blocks(4, inside="PIX", outside="PIX"))
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -50,7 +49,7 @@ class World:
     decisions: int = 0
 
     def __post_init__(self) -> None:
-        self.cluster = Cluster(DRIVER, wake=self.queue.add)
+        self.cluster = bare_cluster(self.queue.add)
         for number in range(self.node_count):
             name = f"n{number}"
             self.cluster.node_changed(None, node(name))
@@ -73,12 +72,9 @@ class World:
                 continue
             self.decisions += 1
             asked = self.claims[key]
-            decision = self.cluster.decide(self.pods[key], [asked], now_s=float(self.now_s))
+            decision = decide(self.cluster, self.pods[key], asked, now_s=float(self.now_s))
             if isinstance(decision, Allocation):
-                stored = allocated_claim(decision, decision.claims[0], rfc3339(START))
-                self.cluster.stored(stored)
-                self.cluster.claim_changed(asked, stored)
-                self.claims[key] = stored
+                (self.claims[key],) = write(self.cluster, decision, self.pods[key])
                 self.served_s[key] = self.now_s
                 self.ends[key] = self.now_s + self.lives[key]
 

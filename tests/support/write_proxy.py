@@ -134,6 +134,9 @@ class WriteProxy:
         self._server.server_close()
         self._pool.clear()
 
+    def before_watch_goes_on(self) -> None:
+        """Called in the watch's thread before each piece of it is passed on."""
+
     def serve(self, handler: BaseHTTPRequestHandler) -> None:
         """Answer one request."""
         length = int(handler.headers.get("Content-Length") or 0)
@@ -161,7 +164,7 @@ class WriteProxy:
         )
         try:
             if "watch" in query:
-                _stream(handler, response)
+                _stream(handler, response, self.before_watch_goes_on)
                 return
             data = response.read()
         finally:
@@ -217,13 +220,14 @@ def answer_refusal(handler: BaseHTTPRequestHandler, code: int) -> None:
     _answer(handler, code, json.dumps(_status(code)).encode())
 
 
-def _stream(handler: BaseHTTPRequestHandler, response: urllib3.BaseHTTPResponse) -> None:
+def _stream(handler: BaseHTTPRequestHandler, response: urllib3.BaseHTTPResponse, before: Callable[[], None]) -> None:
     handler.send_response(response.status)
     handler.send_header("Content-Type", "application/json")
     handler.send_header("Transfer-Encoding", "chunked")
     handler.end_headers()
     with suppress(AttributeError):  # urllib3 after a broken connection
         for chunk in response.stream(1 << 16):
+            before()
             handler.wfile.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
             handler.wfile.flush()
     handler.wfile.write(b"0\r\n\r\n")

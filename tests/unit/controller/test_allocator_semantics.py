@@ -23,7 +23,6 @@ from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.demands import RefusalKind, Refused
 from dracaena.controller.allocation.inventory import Inventory, make_inventory
 from dracaena.controller.allocation.result import Allocation, allocated_claim, allocation_document
-from dracaena.controller.cluster import Cluster
 from support.allocation import (
     DRIVER,
     blocks,
@@ -39,6 +38,8 @@ from support.allocation import (
     pool_slice,
     request,
 )
+from support.bare_cluster import abandon, bare_cluster
+from support.bare_cluster import decide as decide_watched
 
 NIC_DRIVER = "nic.example.com"
 SEVEN = machine("seven", blocks(3, 4, inside="PIX", outside="PHB", numa=True), pcie_generation=4, pcie_width=16)
@@ -425,26 +426,26 @@ def test_mig_devices_are_given_by_their_class_and_never_as_gpus() -> None:
 
 def test_the_cluster_passes_selection_and_drivers_on_and_wakes_for_their_slices_and_rules() -> None:
     woken: list[str] = []
-    watched = Cluster(DRIVER, wake=woken.append, allowed_drivers=[NIC_DRIVER], first_fit=True)
+    watched = bare_cluster(woken.append, allowed_drivers=[NIC_DRIVER], first_fit=True)
     watched.node_changed(None, node("n"))
     for made in CLASSES:
         watched.class_changed(None, made)
     watched.slice_changed(None, pool_slice("n", SEVEN))
     asked = claim("c", request("gpus", 4), request("nic", 1, "nic"))
     watched.claim_changed(None, asked)
-    assert isinstance(watched.decide(pod("p", "c"), [asked], now_s=0.0), NoFit)
+    assert isinstance(decide_watched(watched, pod("p", "c"), asked), NoFit)
     woken.clear()
     watched.slice_changed(None, nic_slice("nic-0"))
     assert woken == ["default/p"]
-    decision = watched.decide(pod("p", "c"), [asked], now_s=0.0)
+    decision = decide_watched(watched, pod("p", "c"), asked)
     every = [device_name(SEVEN, ordinal) for ordinal in range(7)]
     assert [name for name, _ in given(decision)] == ["gpus"] * 4 + ["nic"]
     assert [every.index(name) for _, name in given(decision)[:4]] == [0, 1, 2, 3]
     other = claim("d", request("gpus", 1), request("nic", 1, "nic"))
     watched.claim_changed(None, other)
-    assert isinstance(watched.decide(pod("q", "d"), [other], now_s=0.0), NoFit)
-    watched.forget(asked.metadata.uid)
-    assert isinstance(watched.decide(pod("q", "d"), [other], now_s=0.0), Allocation)
+    assert isinstance(decide_watched(watched, pod("q", "d"), other), NoFit)
+    abandon(watched, asked)
+    assert isinstance(decide_watched(watched, pod("q", "d"), other), Allocation)
     watched.check()
 
 

@@ -42,16 +42,30 @@ class Bench:
     def __init__(self) -> None:
         self.api = FakeClaims(POD, X, Y)
         self.registry = CollectorRegistry()
-        self.writer = ClaimWriter(DRIVER, self.api, FakeClock(), ControllerMetrics(self.registry))
+        self.shown: list[ResourceClaim] = []
+        self.asked: list[tuple[str, str]] = []
+        self.is_ours = True
+        self.writer = ClaimWriter(
+            DRIVER,
+            self.api,
+            FakeClock(),
+            ControllerMetrics(self.registry),
+            shown=self.shown.append,
+            may_send=self.may_send,
+        )
         slices = [pool_slice("n", MACHINE)]
         inventory = make_inventory(DRIVER, nodes=[node("n")], slices=slices, classes=[device_class()])
         decision = Allocator().allocate(inventory, POD, [X, Y])
         assert isinstance(decision, Allocation)
         self.decision = decision
 
+    def may_send(self, item: ResourceClaim, decision_id: str) -> bool:
+        self.asked.append((item.key, decision_id))
+        return self.is_ours
+
     def write(self) -> Written | Lost:
         marked = self.writer.mark(self.decision)
-        return marked if isinstance(marked, Lost) else self.writer.allocate(self.decision, marked, POD)
+        return marked if isinstance(marked, Lost) else self.writer.allocate(self.decision, marked, POD, "id")
 
     def once_before(self, verb: str, key: str, act: Callable[[], object]) -> None:
         """Do something right before the first write of this verb and claim."""
@@ -240,6 +254,54 @@ def test_a_server_that_does_not_serve_us_is_the_callers_trouble(error: type[Exce
     bench.api.before = fail
     with pytest.raises(error):
         bench.write()
+
+
+def test_every_state_that_the_server_answers_with_is_shown_in_its_order() -> None:
+    bench = Bench()
+    bench.once_before("allocate", "default/y", lambda: bench.touch("default/y"))
+    assert isinstance(bench.write(), Written)
+    seen = [(item.key, item.status.allocation is not None) for item in bench.shown]
+    assert seen == [
+        ("default/x", False),
+        ("default/y", False),
+        ("default/x", True),
+        ("default/y", False),  # read after the conflict
+        ("default/y", True),
+    ]
+    versions = [int(item.metadata.resource_version) for item in bench.shown]
+    assert versions == sorted(versions)
+
+
+def test_each_allocation_is_asked_for_by_its_decision_right_before_it_is_sent_and_again_after_a_conflict() -> None:
+    bench = Bench()
+    bench.once_before("allocate", "default/y", lambda: bench.touch("default/y"))
+    bench.write()
+    assert bench.asked == [("default/x", "id"), ("default/y", "id"), ("default/y", "id")]
+
+
+def test_a_claim_that_is_not_the_decisions_any_more_gets_no_allocation() -> None:
+    bench = Bench()
+    bench.is_ours = False
+    outcome = bench.write()
+    assert isinstance(outcome, Lost)
+    assert (outcome.why, outcome.refused) == ("changed before it was written", False)
+    assert [verb for verb, _ in bench.api.writes] == ["mark", "mark"]
+
+
+def test_a_claim_that_has_what_was_decided_by_then_needs_no_write() -> None:
+    """An earlier write of the same allocation had no answer, and landed late."""
+    bench = Bench()
+    devices_of_x = [device_name(MACHINE, 0), device_name(MACHINE, 1)]
+
+    def landed(item: ResourceClaim, decision_id: str) -> bool:
+        if item.key == "default/x":
+            bench.api.put(holding(bench.api.claims["default/x"], "n", *devices_of_x))
+            return False
+        return True
+
+    bench.writer._may_send = landed
+    assert isinstance(bench.write(), Written)
+    assert [verb for verb, _ in bench.api.writes] == ["mark", "mark", "allocate"]
 
 
 def test_a_pod_reference_is_that_of_a_core_pod() -> None:

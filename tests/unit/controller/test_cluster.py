@@ -9,9 +9,10 @@ from dracaena.api.objects import DeviceAttribute, Pod, ResourceSlice
 from dracaena.controller.allocation.allocator import NoFit
 from dracaena.controller.allocation.demands import Refused
 from dracaena.controller.allocation.inventory import Inventory
-from dracaena.controller.allocation.result import Allocation, allocated_claim
-from dracaena.controller.cluster import Behind, Cluster, InProgress
+from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.decisions import Behind, InProgress
 from dracaena.controller.explanations import EXPLANATION_S
+from dracaena.controller.lifecycle.proof import BEHIND_S
 from support.allocation import (
     DRIVER,
     blocks,
@@ -25,6 +26,9 @@ from support.allocation import (
     pool_slice,
     request,
 )
+from support.bare_cluster import abandon, bare_cluster, decide, newer, show, written
+from support.clock import FakeClock
+from support.reconciling import EXCLUSION_S
 
 FOUR = machine("four", blocks(4, inside="PIX", outside="PIX"))
 SLICE = pool_slice("node-a", FOUR)
@@ -35,11 +39,8 @@ class Bench:
         self.woken: list[str] = []
         self.problems = 0
         self.updating = 0
-        self.cluster = Cluster(
-            DRIVER,
-            wake=self.woken.append,
-            problems_changed=self.count,
-        )
+        self.clock = FakeClock()
+        self.cluster = bare_cluster(self.woken.append, clock=self.clock, problems_changed=self.count)
 
     def count(self, problems: int, updating: int) -> None:
         self.problems, self.updating = problems, updating
@@ -57,7 +58,7 @@ class Bench:
         waiting, asked = self.cluster.pod(f"default/{name}"), self.cluster.claim(f"default/of-{name}")
         assert waiting is not None
         assert asked is not None
-        return self.cluster.decide(waiting, [asked], now_s=0.0)
+        return decide(self.cluster, waiting, asked)
 
     def take_woken(self) -> list[str]:
         woken, self.woken[:] = list(self.woken), []
@@ -117,13 +118,14 @@ def ready() -> Bench:
 def test_a_claim_that_lets_go_of_devices_wakes_all_that_wait() -> None:
     bench = ready()
     held = holding(claim("c"), "node-a", device_name(FOUR, 0))
-    bench.cluster.claim_changed(None, claim("c"))
-    bench.cluster.claim_changed(claim("c"), held)
+    show(bench.cluster, claim("c"))
+    show(bench.cluster, held)
     bench.let_wait("w")
     bench.let_wait("v", count=3, nodeSelector={"a": "b"})
-    bench.cluster.claim_changed(held, claim("c"))
+    bench.clock.advance(BEHIND_S)
+    show(bench.cluster, claim("c"))
     assert bench.take_woken() == ["default/v", "default/w"]
-    bench.cluster.claim_changed(claim("c"), held)
+    show(bench.cluster, held)
     assert bench.take_woken() == []
     bench.cluster.claim_changed(held, None)
     assert bench.take_woken() == ["default/v", "default/w"]
@@ -167,38 +169,39 @@ def test_the_books_show_what_the_watches_told() -> None:
 
 
 def test_a_device_is_taken_from_the_decision_until_the_claim_lets_it_go() -> None:
-    bench = Bench()
-    bench.cluster.node_changed(None, node("node-a"))
-    bench.cluster.slice_changed(None, SLICE)
-    bench.cluster.class_changed(None, device_class())
-    asked = claim("c", request(count=3))
-    bench.cluster.claim_changed(None, asked)
-    decision = bench.cluster.decide(pod("p"), [asked], now_s=7.0)
+    bench = ready()
+    asked = show(bench.cluster, claim("c", request(count=3)))
+    decision = decide(bench.cluster, pod("p", "c"), asked)
     assert isinstance(decision, Allocation)
     assert bench.free() == 0b1000
-    assert bench.cluster.decide(pod("q"), [asked], now_s=8.0) == InProgress("default/c")
-    assert [entry.since_s for entry in bench.cluster.assumed_of("default/p")] == [7.0]
-    held = allocated_claim(decision, decision.claims[0], "2026-01-01T00:00:00Z")
+    assert decide(bench.cluster, pod("q", "c"), asked) == InProgress("default/c")
+    (held,) = written(decision, pod("p", "c"))
     bench.cluster.claim_changed(asked, held)
-    assert bench.cluster.assumed_before(9.0) == {"default/p"}  # the answer of the write is not there yet
-    bench.cluster.stored(held)
-    assert bench.cluster.assumed_before(9.0) == frozenset()
     assert bench.free() == 0b1000
-    bench.cluster.claim_changed(held, asked)
+    freed = newer(asked)
+    bench.cluster.claim_changed(held, freed)
     assert bench.free() == 0b1111
-    assert bench.cluster.decide(pod("p"), [held], now_s=9.0) == InProgress("default/c")  # not the newest claim
+    assert decide(bench.cluster, pod("p", "c"), held) == InProgress("default/c")  # not the newest claim
+
+
+def test_an_older_state_than_the_last_changes_nothing_wherever_it_comes_from() -> None:
+    bench = ready()
+    asked = show(bench.cluster, claim("c", request(count=3)))
+    decision = decide(bench.cluster, pod("p", "c"), asked)
+    assert isinstance(decision, Allocation)
+    (held,) = written(decision, pod("p", "c"))
+    bench.cluster.shown(held)  # the answer, before the watch
+    bench.cluster.claim_changed(None, asked)
+    assert bench.cluster.claim("default/c") is held
+    assert bench.free() == 0b1000
 
 
 def test_a_decision_that_was_not_written_takes_nothing() -> None:
-    bench = Bench()
-    bench.cluster.node_changed(None, node("node-a"))
-    bench.cluster.slice_changed(None, SLICE)
-    bench.cluster.class_changed(None, device_class())
-    asked = claim("c")
-    bench.cluster.claim_changed(None, asked)
-    assert isinstance(bench.cluster.decide(pod("p"), [asked], now_s=0.0), Allocation)
+    bench = ready()
+    asked = show(bench.cluster, claim("c"))
+    assert isinstance(decide(bench.cluster, pod("p", "c"), asked), Allocation)
     bench.let_wait("w")
-    bench.cluster.forget("uid-c")
+    abandon(bench.cluster, asked)
     assert bench.free() == 0b1111
     assert bench.take_woken() == ["default/w"]
 
@@ -209,7 +212,7 @@ def test_why_a_pod_fits_nowhere_is_told_until_it_fits() -> None:
     bench.cluster.class_changed(None, device_class())
     asked = claim("c")
     bench.cluster.claim_changed(None, asked)
-    assert bench.cluster.decide(pod("p"), [asked], now_s=0.0) == NoFit()
+    assert decide(bench.cluster, pod("p"), asked) == NoFit()
     text = f"0/1 nodes fit: 1 without usable GPUs of {DRIVER} (node-a)"
     assert bench.cluster.explain(pod("p"), [asked], now_s=0.0) == text
     bench.cluster.slice_changed(None, SLICE)
@@ -309,7 +312,7 @@ def test_a_pod_that_wakes_while_its_claim_is_written_lets_the_next_try() -> None
     changed = claim("of-a", request(count=8), resource_version="2")
     first = bench.cluster.pod("default/a")
     assert first is not None
-    assert bench.cluster.decide(first, [changed], now_s=0.0) == InProgress("default/of-a")
+    assert decide(bench.cluster, first, changed) == InProgress("default/of-a")
     assert bench.take_woken() == ["default/b"]
 
 
@@ -332,21 +335,25 @@ def test_all_in_a_line_are_asked_when_the_first_is_refused_for_another_reason() 
     assert bench.take_woken() == []
 
 
-def test_a_pod_whose_nodes_are_barred_is_like_no_other() -> None:
+def test_a_pod_whose_nodes_are_left_out_is_like_no_other() -> None:
+    """kube-scheduler cleared what it had on the one node: it gets nothing there for a while, and others do."""
     woken: list[str] = []
-    bars: dict[str, dict[str, str]] = {"default/a": {"node-a": "set aside for this pod"}}
-    cluster = Cluster(DRIVER, wake=woken.append, barred=lambda waiting: bars.get(waiting.key, {}))
+    clock = FakeClock()
+    cluster = bare_cluster(woken.append, clock=clock)
     cluster.node_changed(None, node("node-a"))
     cluster.slice_changed(None, SLICE)
     cluster.class_changed(None, device_class())
-    for name in ("a", "b"):
-        cluster.claim_changed(None, claim(f"of-{name}"))
     a, b = pod("a", "of-a"), pod("b", "of-b")
-    of_a, of_b = cluster.claim("default/of-a"), cluster.claim("default/of-b")
-    assert of_a is not None
-    assert of_b is not None
-    assert isinstance(cluster.decide(a, [of_a], now_s=0.0), NoFit)
-    assert cluster.explain(a, [of_a], now_s=0.0) == "0/1 nodes fit: 1 set aside for this pod (node-a)"
-    assert isinstance(cluster.decide(b, [of_b], now_s=0.0), Allocation)
-    bars.clear()
-    assert isinstance(cluster.decide(a, [of_a], now_s=0.0), Allocation)
+    cluster.pod_changed(None, a)
+    cluster.pod_changed(None, b)
+    of_a, of_b = show(cluster, claim("of-a")), show(cluster, claim("of-b"))
+    decision = decide(cluster, a, of_a)
+    assert isinstance(decision, Allocation)
+    (held,) = written(decision, a)
+    cluster.claim_changed(of_a, held)
+    of_a = show(cluster, of_a)
+    assert isinstance(decide(cluster, a, of_a), NoFit)
+    assert cluster.explain(a, [of_a], now_s=0.0) == "0/1 nodes fit: 1 tried before without success (node-a)"
+    assert isinstance(decide(cluster, b, of_b), Allocation)
+    clock.advance(EXCLUSION_S)
+    assert isinstance(decide(cluster, a, of_a, now_s=EXCLUSION_S), Allocation)

@@ -11,9 +11,9 @@ from dracaena.api.objects import Node, Pod, ResourceClaim
 from dracaena.controller.allocation.allocator import NoFit
 from dracaena.controller.allocation.demands import Refused
 from dracaena.controller.allocation.node_resources import pod_name
-from dracaena.controller.allocation.result import Allocation, allocated_claim
-from dracaena.controller.cluster import Cluster
+from dracaena.controller.allocation.result import Allocation
 from support.allocation import DRIVER, blocks, claim, device_class, machine, pod, pool_slice, request
+from support.bare_cluster import abandon, bare_cluster, decide, reserved, show, write, written
 
 FOUR = machine("four", blocks(4, inside="PIX", outside="PIX"))
 
@@ -36,7 +36,7 @@ class Bench:
     def __init__(self, **nodes: str) -> None:
         """Nodes by name, with their cpu."""
         self.woken: list[str] = []
-        self.cluster = Cluster(DRIVER, wake=self.woken.append)
+        self.cluster = bare_cluster(self.woken.append)
         self.cluster.class_changed(None, device_class())
         for name, cpu in nodes.items():
             self.cluster.node_changed(None, node(name, cpu=cpu))
@@ -50,7 +50,7 @@ class Bench:
             self.cluster.claim_changed(None, claim(f"of-{name}", request(count=count)))
         asked = self.cluster.claim(f"default/of-{name}")
         assert asked is not None
-        decision = self.cluster.decide(waiting, [asked], now_s=0.0)
+        decision = decide(self.cluster, waiting, asked)
         self.woken.clear()
         return decision
 
@@ -61,16 +61,10 @@ class Bench:
         return self.cluster.explain(waiting, [asked], now_s=1_000.0)
 
     def write(self, decision: object) -> ResourceClaim:
-        """Let the watch show what was decided."""
+        """Write what was decided, and let the watch show it."""
         assert isinstance(decision, Allocation)
         (entry,) = decision.claims
-        stored = allocated_claim(decision, entry, "2026-01-01T00:00:00Z")
-        user = {"resource": "pods", "name": entry.claim.metadata.name.removeprefix("of-"), "uid": ""}
-        user["uid"] = f"uid-{user['name']}"
-        document = msgspec.to_builtins(stored)
-        document["status"]["reservedFor"] = [user]
-        shown = msgspec.convert(document, ResourceClaim)
-        self.cluster.stored(shown)
+        (shown,) = write(self.cluster, decision, pod(entry.claim.metadata.name.removeprefix("of-")))
         self.cluster.claim_changed(entry.claim, shown)
         self.cluster.check()
         return shown
@@ -120,17 +114,18 @@ def test_a_decision_that_was_not_written_gives_the_cpu_back_and_wakes_who_lacked
     bench = Bench(a="8")
     assert isinstance(bench.decide("p", cpu="6"), Allocation)
     assert isinstance(bench.decide("q"), NoFit)
-    bench.cluster.forget("uid-of-p")
+    abandon(bench.cluster, claim("of-p"))
     assert set(bench.take_woken()) == {"default/q"}
     assert isinstance(bench.decide("q"), Allocation)
 
 
-def test_a_reservation_that_is_taken_back_gives_the_cpu_back() -> None:
+def test_a_reservation_that_is_taken_back_gives_the_cpu_back_when_its_pod_cannot_be_bound_any_more() -> None:
     bench = Bench(a="8")
     shown = bench.write(bench.decide("p", cpu="6"))
     assert isinstance(bench.decide("q"), NoFit)
-    status = msgspec.structs.replace(shown.status, reserved_for=[])
-    bench.cluster.claim_changed(shown, msgspec.structs.replace(shown, status=status))
+    show(bench.cluster, reserved(shown))
+    assert isinstance(bench.decide("q"), NoFit), "the pod may be on its way to its node"
+    bench.cluster.pod_changed(bench.cluster.pod("default/p"), None)
     assert "default/q" in bench.take_woken()
     assert isinstance(bench.decide("q"), Allocation)
 
@@ -143,7 +138,7 @@ def test_a_pod_whose_other_claim_is_allocated_already_does_not_count_against_its
     asked = claim("second", request(count=1))
     bench.cluster.claim_changed(None, asked)
     assert bench.cluster._inventory.resources.node_of(pod_name(waiting)) == node_of_claim(shown)
-    decision = bench.cluster.decide(waiting, [shown, asked], now_s=0.0)
+    decision = decide(bench.cluster, waiting, shown, asked)
     assert node_of(decision) == node_of_claim(shown)
 
 
@@ -205,24 +200,19 @@ def test_a_pod_that_is_refused_for_a_selector_without_an_answer_somewhere_is_ask
     waiting, asked = asking("p", "c"), claim("c", request(selectors=[is_b]))
     bench.cluster.pod_changed(None, waiting)
     bench.cluster.claim_changed(None, asked)
-    assert isinstance(bench.cluster.decide(waiting, [asked], now_s=0.0), Refused)
+    assert isinstance(decide(bench.cluster, waiting, asked), Refused)
     bench.take_woken()
     bench.cluster.pod_changed(hog("h", "b"), None)
     assert bench.take_woken() == ["default/p"]
-    assert node_of(bench.cluster.decide(waiting, [asked], now_s=0.0)) == "b"
+    assert node_of(decide(bench.cluster, waiting, asked)) == "b"
 
 
-def test_a_decision_that_is_shown_reserved_for_somebody_else_gives_the_cpu_back_with_its_answer() -> None:
+def test_a_decision_that_is_shown_reserved_for_somebody_else_gives_the_cpu_back() -> None:
     bench = Bench(a="8")
     decision = bench.decide("p", cpu="6")
     assert isinstance(decision, Allocation)
     assert isinstance(bench.decide("q"), NoFit)
-    (entry,) = decision.claims
-    document = msgspec.to_builtins(allocated_claim(decision, entry, "2026-01-01T00:00:00Z"))
-    document["status"]["reservedFor"] = [{"resource": "pods", "name": "r", "uid": "uid-r"}]
-    shown = msgspec.convert(document, ResourceClaim)
-    bench.cluster.claim_changed(entry.claim, shown)
-    assert bench.take_woken() == ["default/p"]
-    bench.cluster.stored(shown)
-    assert bench.take_woken() == ["default/q"]
+    (shown,) = written(decision, pod("r"))
+    bench.cluster.shown(shown)
+    assert set(bench.take_woken()) == {"default/p", "default/q"}
     assert node_of(bench.decide("q")) == "a"

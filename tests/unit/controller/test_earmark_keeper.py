@@ -17,6 +17,7 @@ from support.allocation import (
     node,
     pod,
 )
+from support.bare_cluster import abandon, decide
 from support.starving_world import START, World
 
 WAIT_S = 30
@@ -67,7 +68,7 @@ def test_both_sides_are_told() -> None:
     assert text == "0/2 nodes fit: 2 with fewer than 4 free GPUs (n0, n1); node n0 is being kept free for it"
     text = world.cluster.explain(world.pods["default/late"], [world.claims["default/late"]], now_s=99.0)
     assert text == (
-        "0/2 nodes fit: 1 kept for a pod that comes before this one and has waited for long (n0); "
+        "0/2 nodes fit: 1 kept for a pod of priority 0 that comes before this one and has waited for long (n0); "
         "1 without a free GPU (n1)"
     )
 
@@ -212,15 +213,15 @@ def test_a_pod_that_was_decided_for_has_its_node_kept_until_the_watch_shows_it()
         world.go(f"default/busy-{number}")
     world.queue.clear()
     asked = world.claims["default/large"]
-    decision = world.cluster.decide(world.pods["default/large"], [asked], now_s=0.0)
+    decision = decide(world.cluster, world.pods["default/large"], asked)
     assert isinstance(decision, Allocation)
     wait(world, 1)
     assert world.kept() == ("default/large", "n0")
-    world.cluster.forget(asked.metadata.uid)  # the write was lost
+    abandon(world.cluster, asked)  # the write was lost
     world.come("late", 1, 100)
     world.work()
     assert "default/late" not in world.served_s
-    assert isinstance(world.cluster.decide(world.pods["default/large"], [asked], now_s=0.0), Allocation)
+    assert isinstance(decide(world.cluster, world.pods["default/large"], asked), Allocation)
 
 
 def test_the_cpu_of_pods_that_hold_devices_counts_as_free_and_that_of_others_does_not() -> None:

@@ -22,6 +22,7 @@ from dracaena.controller.slow_pods import (
     SlowPods,
 )
 from support.allocation import DRIVER, blocks, claim, machine, pod, request
+from support.bare_cluster import decide
 from support.hostile_pods import KINDS, MAX_SELECTOR, Hostile, cel, hostile_pod, named
 from support.reconciling import Bench
 
@@ -82,9 +83,7 @@ class World(Bench):
             if key is None:
                 self.clock.advance(0.01)
                 continue
-            if self.reconciler.carry_out(key, self.reconciler.plan(key)):
-                self.queue.forget(key)
-            self.queue.done(key)
+            self.work(key)
         return True
 
     def spent_s(self, namespace: str) -> float:
@@ -296,7 +295,7 @@ def test_looking_for_a_node_to_keep_is_bound_too_and_changes_nothing() -> None:
     assert world.work_until(lambda: all(map(world.has_devices, filler)), 10.0)
     starving, (asked,) = hostile_pod("every device", 1)
     world.submit((starving, (asked,)))
-    world.cluster.decide(starving, [world.api.claims[asked.key]], now_s=0.0)
+    decide(world.cluster, starving, world.api.claims[asked.key])
     began_s = world.clock.monotonic()
     world.cluster.keep_for_starving("2027", now_s=0.0, deadline=Deadline(world.clock, 0.001))
     assert world.clock.monotonic() - began_s <= 0.001 + SLACK_S

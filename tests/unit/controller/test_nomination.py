@@ -6,12 +6,12 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.names import decision_annotation
 from dracaena.api.objects import Pod
-from dracaena.controller.bind_watch import ELSEWHERE
 from dracaena.controller.cluster import Cluster
+from dracaena.controller.lifecycle.pod_record import ELSEWHERE
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.nomination import NEVER, Nomination, earlier_nodes
-from dracaena.controller.reconciler import DOUBT_S
-from dracaena.kube.errors import ApiUnavailableError
+from dracaena.controller.program import DOUBT_S
+from dracaena.kube.errors import ApiUnavailableError, InvalidError
 from support.allocation import DRIVER, blocks, claim, holding, machine, pod
 from support.claim_api import FakeClaims
 from support.reconciling import REFUSED_WAIT_S, UNBOUND_WAIT_S, Bench
@@ -87,6 +87,8 @@ def test_it_is_written_between_the_finalizer_and_the_allocation_and_goes_with_a_
     bench.change_pod("p", lambda old: nominated(old, ""))  # a try that fails wipes it
     bench.say("p", f"0/2 nodes are available: 1 no room, 1 {ELSEWHERE}.")
     bench.pass_time(int(REFUSED_WAIT_S + UNBOUND_WAIT_S) + 1)
+    bench.try_in_vain("p")
+    bench.run()
     assert bench.on_node("c") == "b"
     assert bench.api.pods["default/p"].status.nominated_node_name == "b"
 
@@ -95,12 +97,12 @@ def test_a_hint_of_ours_that_kube_scheduler_never_looked_at_is_cleared_with_the_
     bench = Bench(Cluster, 0, a=TWO)
     bench.add(POD, claim("c"))
     bench.run()
-    bench.api.put(msgspec.structs.replace(bench.api.claims["default/c"]))
-    stored = bench.api.claims["default/c"]
-    bench.take_back.begin(POD, [stored], "passed-over")
-    bench.queue.add("default/p")
-    bench.exclusions.hold(POD, None)
+    bench.take_back("c", "passed-over")
+    bench.run()
     bench.pass_time(int(UNBOUND_WAIT_S) + 1)
+    bench.try_in_vain("p")
+    bench.leave_all_out("p")
+    bench.run()
     assert bench.on_node("c") is None
     assert bench.api.pods["default/p"].status.nominated_node_name == ""
 
@@ -151,7 +153,7 @@ def with_a_hint_of_a_write_that_was_lost(bench: Bench) -> None:
     bench.run()
     assert (bench.on_node("c"), bench.api.pods[POD.key].status.nominated_node_name) == (None, "a")
     bench.add(bench.api.pods[POD.key])
-    bench.exclusions.exclude(POD.key, POD.metadata.uid, "a")
+    bench.leave_out("p", "a")
 
 
 def test_a_hint_of_a_decision_that_was_not_written_gives_way_to_the_next_one() -> None:
@@ -190,3 +192,20 @@ def test_a_decision_that_cannot_be_read_tells_of_no_node() -> None:
         noted, metadata=msgspec.structs.replace(noted.metadata, annotations={decision_annotation(DRIVER): "{"})
     )
     assert earlier_nodes([noted, unreadable], DRIVER) == frozenset()
+
+
+def test_a_pod_whose_allocation_is_refused_is_not_tried_without_a_pause_although_its_hint_comes_and_goes() -> None:
+    """Each hint changes the pod, and a change of the pod alone adds it to the queue."""
+    bench = Bench(Cluster, 0, a=TWO)
+    bench.add(pod("p", "c"), claim("c"))
+    tries: list[float] = []
+
+    def refuse(verb: str, key: str) -> None:
+        if verb == "allocate":
+            tries.append(bench.clock.monotonic())
+            assert len(tries) < 100, "it is tried again and again"
+            raise InvalidError("PATCH", 422, "Invalid", "denied by a policy")
+
+    bench.api.before = refuse
+    bench.pass_time(60)
+    assert 4 <= len(tries) <= 20, tries

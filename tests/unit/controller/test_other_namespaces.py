@@ -50,6 +50,19 @@ def test_it_is_worked_out_once_for_both_and_no_other_word_is_changed() -> None:
     assert len(asked) == 1
 
 
+def test_a_claim_that_is_called_as_its_pod_is_not_taken_for_it() -> None:
+    bench = Bench()
+    wants_too_much = request(capacity={"requests": {"memory": "100Ti"}})
+    asked = {name: (pod(name, name), claim(name, wants_too_much)) for name in ("x", "y")}
+    asked["z"] = pod("z", "of-z"), claim("of-z", wants_too_much)
+    told = {}
+    for name, (waiting, wanted) in asked.items():
+        bench.add(wanted, waiting)
+        told[name] = bench.cluster.explain(waiting, [wanted], now_s=0.0) or ""
+    assert "claim default/y, request gpus" in told["y"]
+    assert "claim default/of-z, request gpus" in told["z"]
+
+
 def test_a_collision_names_the_other_claim_in_its_own_namespace_only() -> None:
     bench = Bench()
     first = holding(claim("a"), "n", "gpu-0")

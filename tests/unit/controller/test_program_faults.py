@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
+from dracaena.controller.lifecycle.phases import Event
 from dracaena.controller.program import STUCK_S, Controller
 from dracaena.controller.reconciler import Nothing
 from dracaena.controller.settings import ControllerSettings
@@ -34,7 +35,7 @@ def controller_over(server: ScriptedServer, folder: Path, clock: FakeClock, ends
     )
 
 
-def test_writes_in_doubt_are_looked_for_although_what_else_is_done_each_second_fails(
+def test_nodes_are_kept_for_who_starves_although_what_else_is_done_each_second_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, ends = FakeClock(), list[str]()
@@ -43,22 +44,34 @@ def test_writes_in_doubt_are_looked_for_although_what_else_is_done_each_second_f
     def fail() -> None:
         raise ZeroDivisionError("a bug")
 
-    def look(before_s: float) -> frozenset[str]:
-        looked.append(before_s)
-        return frozenset()
+    def look(created_before: str, *, now_s: float, deadline: object) -> None:
+        looked.append(now_s)
 
     with ScriptedServer(empty_lists) as server:
         controller = controller_over(server, tmp_path, clock, ends)
         monkeypatch.setattr(controller._waiting, "tell_due", fail)
-        monkeypatch.setattr(controller._cluster, "assumed_before", look)
+        monkeypatch.setattr(controller._cluster, "keep_for_starving", look)
         controller.start()
 
         def twice() -> bool:
             clock.advance(1)
-            return len(looked) > 1
+            return len(looked) > 2
 
         wait_for(twice, "two looks")
         controller.stop()
+    assert ends == []
+
+
+def test_a_record_that_meets_what_it_cannot_is_counted_and_the_process_goes_on(tmp_path: Path) -> None:
+    registry, ends = CollectorRegistry(), list[str]()
+    with ScriptedServer(empty_lists) as server:
+        client = client_for(server.url, tmp_path)
+        settings = ControllerSettings(leader_elect=False, workers=1)
+        controller = Controller(settings, client, clock=FakeClock(), registry=registry, on_lost=ends.append)
+        controller._cluster.claim_changed(None, claim("c"))
+        assert controller._cluster._records.send("default/c", Event.SEND_DROP) is None
+    labels = {"phase": "free", "event": "send drop"}
+    assert registry.get_sample_value("dracaena_controller_record_faults_total", labels) == 1
     assert ends == []
 
 
@@ -110,7 +123,7 @@ def test_a_device_that_changed_hands_while_the_watch_was_broken_is_no_collision(
         controller = Controller(
             settings, client_for(server.url, tmp_path), clock=clock, registry=registry, on_lost=ends.append
         )
-        running = controller._working
+        running = controller._work._opened
         controller.start()
 
         def told() -> bool:
@@ -139,7 +152,7 @@ def test_a_decision_that_never_ends_makes_the_process_one_to_be_started_again(
         controller = controller_over(server, tmp_path, clock, ends)
         monkeypatch.setattr(controller._reconciler, "plan", plan)
         controller.start()
-        wait_for(controller._working.is_set, "the start")
+        wait_for(lambda: controller._work.is_open, "the start")
         controller._queue.add("ns/p")
         wait_for(stuck.is_set, "a decision")
         clock.advance(STUCK_S - 1)

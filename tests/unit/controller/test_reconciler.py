@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf as INFINITY  # noqa: N812
 from typing import Any
 
 import msgspec
@@ -12,7 +11,9 @@ from dracaena.api.machine import Machine
 from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION, decision_annotation
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
 from dracaena.controller.cluster import Cluster
-from dracaena.controller.reconciler import DOUBT_S, MISSING_CLAIM_S
+from dracaena.controller.lifecycle.phases import OURS, Phase
+from dracaena.controller.program import DOUBT_S
+from dracaena.controller.reconciler import MISSING_CLAIM_S
 from dracaena.kube.errors import ApiUnavailableError, InvalidError
 from support.allocation import (
     DRIVER,
@@ -45,7 +46,7 @@ def test_a_pending_pod_gets_the_best_linked_gpus_and_both_are_told() -> None:
         assert text.startswith("4 of the GPUs of n: 6 pairs PIX (bandwidth: 13 GB/s, ")
         assert text.endswith("; next best: 3 pairs PIX, 3 pairs PHB on n, worse in bandwidth: 12 GB/s")
     assert bench.metric("decisions_total", result="allocated") == 1
-    assert bench.cluster.assumed_before(INFINITY) == frozenset()
+    assert not bench.phases() & OURS
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ def test_pods_get_different_devices_also_while_the_watch_shows_nothing() -> None
     bench.show(kept)
     bench.run()
     assert bench.held("e") is None
-    assert bench.cluster.assumed_before(INFINITY) == frozenset()
+    assert not bench.phases() & OURS
 
 
 def test_a_pod_that_fits_nowhere_is_told_why_and_gets_what_is_freed() -> None:
@@ -232,7 +233,11 @@ def test_two_pods_on_one_new_claim_allocate_it_once() -> None:
     assert [verb for verb, _ in bench.api.writes] == ["mark", "allocate"]
 
 
-def test_a_lost_claim_makes_the_rest_go_back_in_two_writes_and_the_pod_is_planned_again() -> None:
+def writes(bench: Bench) -> list[tuple[str, str]]:
+    return [(verb, key.removeprefix("default/")) for verb, key in bench.api.writes]
+
+
+def test_a_claim_that_somebody_else_allocated_makes_the_rest_be_taken_back_and_the_pod_is_planned_again() -> None:
     bench = Bench(a=SEVEN, b=TWO)
     bench.add(pod("p", "x", "y"), claim("x"), claim("y"))
     taken = [False]
@@ -243,16 +248,24 @@ def test_a_lost_claim_makes_the_rest_go_back_in_two_writes_and_the_pod_is_planne
             bench.api.put(holding(bench.api.claims[key], "a", device_name(SEVEN, 6)))
 
     bench.api.before = steal
+    bench.pass_time(4)
+    bench.try_in_vain("p")
     bench.run()
-    assert (bench.on_node("x"), bench.users("x")) == ("b", [])
-    bench.advance(1.9)
-    assert bench.on_node("x") == "b"
-    bench.advance(0.1)
     assert (bench.on_node("x"), bench.on_node("y")) == ("a", "a")
-    assert bench.metric("take_backs_total", reason="lost-write", end="cleared") == 1
+    assert bench.metric("take_backs_total", reason="half-written", end="cleared") == 1
+    assert writes(bench) == [
+        ("mark", "x"),
+        ("mark", "y"),
+        ("allocate", "x"),
+        ("reserve", "x"),
+        ("deallocate", "x"),
+        ("mark", "x"),
+        ("allocate", "x"),
+    ]
 
 
-def test_a_write_without_an_answer_that_landed_is_found_and_the_rest_is_completed() -> None:
+@pytest.mark.parametrize("is_shown", [True, False], ids=["shown by the watch", "read when the doubt is over"])
+def test_a_write_without_an_answer_that_landed_is_found_and_the_rest_is_completed(is_shown: bool) -> None:
     bench = Bench()
     bench.add(pod("p", "x", "y"), claim("x"), claim("y"))
     kept = bench.hold_the_watch()
@@ -265,12 +278,16 @@ def test_a_write_without_an_answer_that_landed_is_found_and_the_rest_is_complete
     bench.api.after = lose
     bench.run()
     assert (bench.held("x"), bench.held("y")) == ((0,), None)
-    bench.show(kept)
-    bench.advance(1)
-    assert bench.held("y") is None  # the write of y may still land, for all that anybody knows
-    bench.advance(DOUBT_S)
+    assert (bench.record("x").phase, bench.record("y").phase) == (Phase.IN_DOUBT, Phase.FREE)
+    if is_shown:
+        bench.show(kept)
+        bench.pass_time(1)
+    else:
+        bench.pass_time(int(DOUBT_S) - 1)
+        assert bench.held("y") is None
+        bench.pass_time(3)
     assert (bench.held("x"), bench.held("y")) == ((0,), (1,))
-    assert bench.cluster.assumed_before(INFINITY) == frozenset()
+    assert not bench.phases() & OURS
 
 
 def test_the_devices_of_a_write_in_doubt_rest_until_the_doubt_is_over() -> None:
@@ -341,9 +358,21 @@ def test_what_cannot_be_completed_is_taken_back_and_planned_again_elsewhere() ->
     waiting = pod("p", "x", "y")
     bench.add(*blockers("b", TWO, 1), waiting, half_written("x", "b", TWO, 0, waiting), claim("y"))
     bench.run()
-    assert (bench.on_node("x"), bench.users("x")) == ("b", [])
-    bench.advance(2)
     assert (bench.on_node("x"), bench.on_node("y")) == ("a", "a")
+    assert writes(bench)[0] == ("deallocate", "x"), "kube-scheduler waits for a claim that we alone can allocate"
+
+
+def test_what_cannot_be_completed_needs_a_proof_where_kube_scheduler_can_allocate_the_rest() -> None:
+    bench = Bench(a=SEVEN, b=TWO)
+    waiting = pod("p", "x", "y")
+    tolerant = claim("y", request(tolerations=[{"operator": "Exists"}]))
+    bench.add(*blockers("b", TWO, 1), waiting, half_written("x", "b", TWO, 0, waiting), tolerant)
+    bench.pass_time(3)
+    assert (bench.on_node("x"), bench.on_node("y")) == ("b", None)
+    bench.try_in_vain("p")
+    bench.run()
+    assert (bench.on_node("x"), bench.on_node("y")) == ("a", "a")
+    assert writes(bench)[:2] == [("reserve", "x"), ("deallocate", "x")]
 
 
 def test_what_a_pod_has_that_names_its_node_is_not_taken_back_although_the_rest_does_not_fit() -> None:
@@ -361,9 +390,10 @@ def test_claims_on_different_nodes_are_untangled() -> None:
     bench = Bench(a=SEVEN, b=TWO)
     waiting = pod("p", "x", "y")
     foreign = holding(claim("y"), "a", device_name(SEVEN, 0))
-    bench.add(waiting, half_written("x", "b", TWO, 0), foreign)
+    bench.add(waiting, half_written("x", "b", TWO, 0, waiting), foreign)
+    bench.pass_time(3)
+    bench.try_in_vain("p")
     bench.run()
-    bench.advance(2)
     assert bench.on_node("x") == "a"
 
 
@@ -438,8 +468,8 @@ def test_a_claim_that_goes_before_anything_was_written_leaves_nothing_to_take_ba
     bench.add(pod("p", "c"), claim("c"))
     bench.run()
     assert bench.metric("lost_writes_total") == 1
-    assert not bench.take_back.has("default/p")
-    assert bench.cluster.assumed_of("default/p") == ()
+    assert bench.cluster.record("default/c") is None
+    assert bench.metric("take_backs_total", reason="half-written", end="cleared") is None
     bench.add(claim("c", uid="made-again"))
     bench.pass_time(2)
     assert bench.held("c") == (0,)

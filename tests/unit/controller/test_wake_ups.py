@@ -10,9 +10,11 @@ import pytest
 from dracaena.api.mig import MigDevice
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim, ResourceClaimStatus, ResourceSlice, Taint
 from dracaena.controller.allocation.allocator import Settled
-from dracaena.controller.allocation.result import Allocation, allocated_claim
-from dracaena.controller.cluster import Cluster, InProgress
-from dracaena.controller.reconciler import DOUBT_S
+from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.decisions import InProgress
+from dracaena.controller.lifecycle.phases import OURS, Event, Phase
+from dracaena.controller.lifecycle.proof import BEHIND_S
+from dracaena.controller.program import DOUBT_S
 from dracaena.kube.errors import ApiUnavailableError
 from support.allocation import (
     DRIVER,
@@ -27,6 +29,7 @@ from support.allocation import (
     pool_slice,
     request,
 )
+from support.bare_cluster import DECISION, abandon, bare_cluster, decide, newer, written
 from support.reconciling import Bench
 
 TWO = machine("two", blocks(2, inside="PIX", outside="PIX"))
@@ -37,7 +40,7 @@ class Books:
 
     def __init__(self) -> None:
         self.woken: list[str] = []
-        self.cluster = Cluster(DRIVER, wake=self.woken.append)
+        self.cluster = bare_cluster(self.woken.append)
         self.cluster.node_changed(None, node("n"))
         self.cluster.slice_changed(None, pool_slice("n", TWO))
         self.cluster.class_changed(None, device_class())
@@ -53,7 +56,7 @@ class Books:
         waiting = self.cluster.pod(f"default/{name}")
         asked = [self.cluster.claim(f"default/{key}") for key in claims]
         assert waiting is not None
-        return self.cluster.decide(waiting, [item for item in asked if item is not None], now_s=0.0)
+        return decide(self.cluster, waiting, *(item for item in asked if item is not None))
 
     def take_woken(self) -> list[str]:
         woken, self.woken[:] = sorted(set(self.woken)), []
@@ -70,7 +73,8 @@ def given_all() -> tuple[Books, ResourceClaim, ResourceClaim]:
     assert not isinstance(books.decide("q", "d"), Allocation)
     assert isinstance(books.decide("s", "c"), InProgress)
     books.take_woken()
-    return books, before, allocated_claim(decision, decision.claims[0], "2026-01-01T00:00:00Z")
+    (after,) = written(decision, pod("p", "c"))
+    return books, before, after
 
 
 def test_a_claim_that_goes_while_it_is_decided_for_wakes_who_waits_for_its_devices() -> None:
@@ -89,27 +93,37 @@ def test_a_claim_that_was_made_again_meanwhile_wakes_them_too() -> None:
 
 def test_an_allocation_that_was_shown_and_cleared_before_its_answer_came_wakes_who_waits_for_its_devices() -> None:
     books, before, after = given_all()
+    assert books.cluster.send_allocation(before, DECISION)
     books.cluster.claim_changed(before, after)
-    books.cluster.claim_changed(after, before)
     books.take_woken()
-    assert not isinstance(books.decide("q", "d"), Allocation), "the answer may still be on its way"
-    books.cluster.stored(after)
+    books.cluster.claim_changed(after, newer(before))
     assert "default/q" in books.take_woken()
+    books.cluster.shown(after)  # the answer is older than what was shown by now: it says nothing
+    books.cluster.ended([before], DECISION, Event.ANSWERED)
     assert isinstance(books.decide("q", "d"), Allocation)
 
 
-def test_an_answer_that_comes_after_the_watch_wakes_the_other_pods_of_the_claim_and_nobody_else() -> None:
+@pytest.mark.parametrize("first", ["watch", "answer"])
+def test_the_first_to_show_an_allocation_wakes_the_other_pods_of_the_claim_and_the_second_wakes_nobody(
+    first: str,
+) -> None:
     books, before, after = given_all()
-    books.cluster.claim_changed(before, after)
-    assert isinstance(books.decide("s", "c"), InProgress)
-    books.take_woken()
-    books.cluster.stored(after)
-    assert books.take_woken() == ["default/s"]
+    assert books.cluster.send_allocation(before, DECISION)
+    woken = []
+    for by in ("watch", "answer") if first == "watch" else ("answer", "watch"):
+        if by == "watch":
+            books.cluster.claim_changed(before, after)
+        else:
+            books.cluster.shown(after)
+        woken.append(books.take_woken())
+    assert woken == [["default/p", "default/s"], []]
+    books.cluster.ended([before], DECISION, Event.ANSWERED)
+    assert books.take_woken() == []
 
 
-def test_a_decision_that_is_forgotten_wakes_the_other_pods_of_the_claim_and_who_waits_for_its_devices() -> None:
-    books, _, _ = given_all()
-    books.cluster.forget("uid-c")
+def test_a_decision_that_is_given_up_wakes_the_other_pods_of_the_claim_and_who_waits_for_its_devices() -> None:
+    books, before, _ = given_all()
+    abandon(books.cluster, before)
     assert books.take_woken() == ["default/q", "default/s"]
 
 
@@ -122,7 +136,6 @@ def test_a_pod_that_shares_a_claim_gets_its_own_although_the_watch_was_faster_th
         bench.add(pod("b", "shared", "own"), claim("own"))
         while bench.queue._ready:
             bench.step()
-        assert bench.held("own") is None
 
     bench.api.after = lambda verb, key: sharing_pod_looks(verb, key) if verb == "allocate" else None
     bench.run()
@@ -132,24 +145,26 @@ def test_a_pod_that_shares_a_claim_gets_its_own_although_the_watch_was_faster_th
 def test_a_pod_that_shares_a_claim_gets_it_when_it_was_taken_back_from_the_other() -> None:
     bench = Bench(n=TWO)
     bench.add(pod("a", "shared", "x"), claim("shared"), claim("x"))
+    came: list[frozenset[str]] = []
 
-    def steal(verb: str, key: str) -> None:
+    def disturb(verb: str, key: str) -> None:
         if (verb, key) == ("allocate", "default/x"):
-            bench.api.before = lambda verb, key: None
             bench.api.put(holding(bench.api.claims[key], "elsewhere", "gpu-of-somebody"))
+        if verb == "deallocate":
+            bench.add(pod("b", "shared"))
+            while bench.queue._ready:
+                bench.step()
+            came.append(bench.record("shared").came)
 
-    bench.api.before = steal
+    bench.api.before = disturb
+    bench.pass_time(4)
+    bench.try_in_vain("a")
     bench.run()
-    assert bench.users("shared") == []
-    bench.add(pod("b", "shared"))
-
-    def sharing_pod_looks(verb: str, key: str) -> None:
-        while bench.queue._ready:
-            bench.step()
-
-    bench.api.after = lambda verb, key: sharing_pod_looks(verb, key) if verb == "deallocate" else None
-    bench.advance(2)
+    bench.pass_time(3)
+    bench.try_in_vain("a")
     bench.run()
+    assert len(came) == 1
+    assert "default/b" in came[0]
     assert bench.users("shared") == ["b"]
 
 
@@ -201,7 +216,7 @@ def test_a_claim_with_admin_access_whose_write_was_lost_is_allocated_when_the_do
     for _ in range(int(DOUBT_S) + 2):
         bench.advance(1)
     assert bench.held("c") is not None
-    assert bench.cluster.assumed_before(float("inf")) == frozenset()
+    assert bench.phases() == {Phase.ALLOCATED}
 
 
 @pytest.mark.parametrize("how", ["bound", "reserved by another pod"])
@@ -228,7 +243,8 @@ def test_devices_that_a_take_back_leaves_to_a_pod_are_nobody_elses_while_the_wat
     bench.run()
     bench.advance(1)
     assert bench.held("x") is not None
-    assert bench.metric("take_backs_total", reason="lost-write", end="kept") == 1
+    kept_back = bench.metric("take_backs_total", reason="half-written", end="kept")
+    assert kept_back == (None if how == "bound" else 1)
     bench.add(pod("q", "z"))
     bench.api.claims["default/z"] = claim("z", request(count=2))
     bench.claim_changed(None, bench.api.claims["default/z"])
@@ -237,47 +253,8 @@ def test_devices_that_a_take_back_leaves_to_a_pod_are_nobody_elses_while_the_wat
     bench.show(kept)
     bench.run()
     bench.cluster.check()
-    assert bench.cluster.assumed_before(float("inf")) == frozenset()
+    assert not bench.phases() & OURS
     assert [device_name(TWO, ordinal) for ordinal in bench.held("x") or ()] != []
-
-
-def test_a_write_that_was_answered_and_that_the_watch_does_not_show_for_long_is_read() -> None:
-    """Also a watch that stands still must not keep devices for ever from those who wait."""
-    bench = Bench(n=TWO)
-    bench.add(pod("p", "c"), claim("c", request(count=2)), pod("q", "d"), claim("d"))
-    bench.hold_the_watch()
-    bench.run()
-    assert bench.held("c") == (0, 1)
-    cleared = msgspec.structs.replace(bench.api.claims["default/c"], status=ResourceClaimStatus())
-    bench.api.put(cleared)  # somebody frees it, and nothing of all this is shown
-    for _ in range(int(DOUBT_S) + 2):
-        for key in sorted(bench.cluster.assumed_before(bench.clock.monotonic() - DOUBT_S)):
-            bench.queue.add(key)
-        bench.advance(1)
-    assert bench.held("d") is not None or bench.held("c") is not None
-
-
-def test_as_long_as_the_watch_stands_still_an_allocation_is_read_once_a_second_and_not_in_a_circle(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bench = Bench(n=TWO)
-    bench.add(pod("p", "c"), claim("c"))
-    bench.hold_the_watch()
-    bench.run()
-    read: list[str] = []
-    server = bench.api.read_claim
-
-    def read_claim(namespace: str, name: str) -> ResourceClaim | None:
-        read.append(name)
-        return server(namespace, name)
-
-    monkeypatch.setattr(bench.api, "read_claim", read_claim)
-    for _ in range(int(DOUBT_S) + 5):
-        for key in sorted(bench.cluster.assumed_before(bench.clock.monotonic() - DOUBT_S)):
-            bench.queue.add(key)
-        bench.advance(1)
-    assert 3 <= len(read) <= 6
-    assert bench.held("c") is not None
 
 
 def test_a_class_that_becomes_ours_wakes_a_pod_whose_other_claim_has_its_devices() -> None:
@@ -306,15 +283,9 @@ def test_what_was_written_and_answered_is_not_read_again(monkeypatch: pytest.Mon
     assert (bench.held("c"), bench.held("d")) == ((0,), (1,))
 
 
-@pytest.mark.parametrize("what", ["is being deleted", "has no claim any more", "is held", "has something to tidy up"])
-def test_who_stands_behind_a_pod_that_cannot_be_served_now_gets_what_is_freed(
-    what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_answer(namespace: str, name: str) -> ResourceClaim | None:
-        raise ApiUnavailableError("GET", None, "", "no answer")
-
+@pytest.mark.parametrize("what", ["is being deleted", "has no claim any more", "is held"])
+def test_who_stands_behind_a_pod_that_cannot_be_served_now_gets_what_is_freed(what: str) -> None:
     bench = Bench(n=TWO)
-    monkeypatch.setattr(bench.api, "read_claim", no_answer)
     blocker = holding(claim("blocker", request(count=2)), "n", device_name(TWO, 0), device_name(TWO, 1))
     bench.add(blocker, pod("a", "of-a"), claim("of-a"))
     bench.run()
@@ -326,12 +297,10 @@ def test_who_stands_behind_a_pod_that_cannot_be_served_now_gets_what_is_freed(
         bench.change_pod("a", lambda old: msgspec.structs.replace(old, metadata=going))
     elif what == "has no claim any more":
         bench.api.remove("default/of-a")
-    elif what == "is held":
-        bench.exclusions.hold(first, None)
     else:
-        bench.take_back.begin(first, [blocker], "refused")
-    if what != "has something to tidy up":
-        bench.run()
+        bench.leave_all_out("a")
+        bench.change_pod("a", lambda old: old)
+    bench.advance(BEHIND_S)
     bench.api.put(msgspec.structs.replace(bench.api.claims["default/blocker"], status=ResourceClaimStatus()))
     while bench.held("of-b") is None and bench.queue._ready:
         bench.step()

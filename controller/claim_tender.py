@@ -1,0 +1,199 @@
+"""Does what is to be done about claims, apart from deciding with them: claim key → the next write or the next look.
+
+Clearing an allocation at once would race with a bind: a reserved claim needs no write of kube-scheduler's any more, so
+nothing of a bind in progress would conflict, and the pod would run without its devices. So first the reservation is
+dropped and the allocation kept: a bind that starts from then on has to reserve, which changes the claim. When it is
+proven that no earlier bind is under way (lifecycle.proof) the allocation is cleared with the version that the server
+showed last, which conflicts if anybody reserved in between.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+
+from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.controller.claim_writer import pod_reference
+from dracaena.controller.cluster import Cluster
+from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity
+from dracaena.controller.lifecycle.phases import Event
+from dracaena.controller.lifecycle.pod_record import ENDED
+from dracaena.controller.lifecycle.tending import Clear, Drop, Find, Keep, Look, Probe, Read, Release, Reserve, Step
+from dracaena.controller.metrics import ControllerMetrics
+from dracaena.controller.nomination import Nomination
+from dracaena.controller.our_decision import our_decision
+from dracaena.controller.ports import ClaimApi, PodApi
+from dracaena.kube.errors import ConflictError, InvalidError, KubeError, NotFoundError
+from dracaena.process.clock import Clock, rfc3339
+
+REFUSED_S: Final = 30.0
+"""Pause before a write is repeated that failed validation: a person has to change something first."""
+
+AGAIN_S: Final = 2.0
+"""Pause before a pod is asked for again that our watch has not shown yet, or that could not be probed."""
+
+UNUSED: Final = "unused"
+"""Metric label for an allocation that is cleared only because nobody uses it."""
+
+SHORTEST_LOOK_S: Final = 0.01
+"""A wait that is over but for the rounding of sums of seconds is not looked at again and again until it is."""
+
+MAX_STEPS: Final = 8
+"""Most steps of one call. A take-back needs three; others may change the claim in between."""
+
+log = structlog.get_logger()
+
+
+class ClaimTender:
+    """Carries out what Cluster.next_step() says. Holds no state; call it for one claim by one thread at a time."""
+
+    def __init__(
+        self,
+        driver: str,
+        cluster: Cluster,
+        claims: ClaimApi,
+        pods: PodApi,
+        nomination: Nomination,
+        clock: Clock,
+        metrics: ControllerMetrics,
+    ) -> None:
+        self._driver = driver
+        self._cluster = cluster
+        self._claims = claims
+        self._pods = pods
+        self._nomination = nomination
+        self._clock = clock
+        self._metrics = metrics
+
+    def tend(self, claim_key: str) -> float | None:
+        """Do what can be done now about a claim; return the seconds until it needs another look, None when its
+        next change tells. Raises KubeError when the server does not answer."""
+        for _ in range(MAX_STEPS):
+            found = self._cluster.next_step(claim_key)
+            if found is None:
+                return None
+            step, record = found
+            if isinstance(step, Look):
+                return max(step.in_s, SHORTEST_LOOK_S)
+            again_s = self._take(step, record)
+            if again_s is not None:
+                return again_s
+        return AGAIN_S
+
+    def _take(self, step: Step, record: ClaimRecord) -> float | None:
+        """Take a step; return the seconds until the next one, None when it may follow at once."""
+        if isinstance(step, Drop | Clear | Reserve):
+            return self._write(record, step)
+        if isinstance(step, Read):
+            claim = self._claims.read_claim(record.shown.metadata.namespace, record.shown.metadata.name)
+            self._cluster.was_read(claim, record, after_doubt=True)
+        elif isinstance(step, Probe):
+            return self._probe(step.pod)
+        elif isinstance(step, Find):
+            return self._find(record, step.doubt)
+        elif isinstance(step, Keep):
+            self._count(record, "kept")
+        elif isinstance(step, Release):
+            log.info("devices rest no longer", claim=record.key, claim_uid=record.uid)
+        return None
+
+    def _write(self, record: ClaimRecord, step: Drop | Clear | Reserve) -> float | None:
+        try:
+            stored = self._send(record, step)
+        except (ConflictError, NotFoundError) as error:
+            self._cluster.write_ended(record, Event.REFUSED)
+            log.info("write refused, reading again", claim=record.key, error=str(error))
+            claim = self._claims.read_claim(record.shown.metadata.namespace, record.shown.metadata.name)
+            self._cluster.was_read(claim, record)
+            known = self._cluster.record(record.key)
+            if known is not None and known.version == record.version:
+                raise  # it is not the claim's state that is refused: a webhook, or a policy
+            return None
+        except InvalidError as error:
+            self._cluster.write_ended(record, Event.REFUSED)
+            log.warning(
+                "write refused by the API server's validation", claim=record.key, again_in_s=REFUSED_S, error=str(error)
+            )
+            return REFUSED_S
+        except KubeError as error:
+            self._cluster.write_ended(record, Event.REFUSED if error.is_refusal else Event.NO_ANSWER)
+            raise
+        except BaseException:
+            self._cluster.write_ended(record, Event.NO_ANSWER)
+            raise
+        if isinstance(step, Clear):
+            self._cluster.gives_back(record)
+        self._cluster.shown(stored)
+        self._tell(record, step)
+        return None
+
+    def _send(self, record: ClaimRecord, step: Drop | Clear | Reserve) -> ResourceClaim:
+        claim = record.shown
+        if isinstance(step, Clear):
+            return self._claims.deallocate(claim)
+        return self._claims.reserve(claim, [pod_reference(step.pod)] if isinstance(step, Reserve) else ())
+
+    def _tell(self, record: ClaimRecord, step: Drop | Clear | Reserve) -> None:
+        if isinstance(step, Drop):
+            log.info("reservation dropped", claim=record.key, claim_uid=record.uid, reason=record.ending)
+        elif isinstance(step, Reserve):
+            log.info("reservation given back", claim=record.key, claim_uid=record.uid, pod=step.pod.key)
+        else:
+            self._count(record, "cleared")
+            self._forget_hint(record)
+
+    def _count(self, record: ClaimRecord, end: str) -> None:
+        reason = record.ending or UNUSED
+        self._metrics.take_backs.labels(reason, end).inc()
+        log.info("taken back", claim=record.key, claim_uid=record.uid, reason=reason, end=end)
+
+    def _forget_hint(self, record: ClaimRecord) -> None:
+        """Take our hint away from the pod that had the claim: kube-scheduler would keep cpu free there."""
+        decision = our_decision(record.shown, self._driver)
+        pod = self._read(record.share.pod) if record.share is not None else None
+        if pod is not None and decision is not None:
+            self._nomination.clear(pod, decision.node)
+
+    def _probe(self, identity: PodIdentity) -> float | None:
+        """Put a probe into the pod's condition: kube-scheduler's next failing try removes it, even if it says the same.
+        A pod about which nothing was said yet is only read."""
+        asked_s = self._clock.monotonic()
+        pod = self._read(identity)
+        if pod is None or pod.spec.node_name:
+            return AGAIN_S  # the watch will have shown it by then
+        self._cluster.pod_was_asked(pod, asked_s)
+        is_spoken_of = any(condition.type == "PodScheduled" for condition in pod.status.conditions)
+        if pod.spec.scheduling_gates or not is_spoken_of:
+            return None
+        try:
+            asked_s = self._clock.monotonic()
+            self._cluster.pod_was_asked(self._pods.probe(pod, rfc3339(self._clock.now())), asked_s)
+        except (ConflictError, NotFoundError, InvalidError) as error:
+            log.info("pod not probed", pod=identity.key, again_in_s=AGAIN_S, error=str(error))
+            return AGAIN_S
+        return None
+
+    def _find(self, record: ClaimRecord, doubt: Doubt) -> float | None:
+        """Ask for a pod that the watch does not show without a node. One that is on a node is left to the watch: what
+        is done about the claim depends on it."""
+        if doubt.pod is None:
+            return AGAIN_S
+        asked_s = self._clock.monotonic()
+        pod = self._read(doubt.pod)
+        if pod is None or _cannot_be_bound(pod):
+            self._cluster.went(record.key, doubt)
+            return None
+        if not pod.spec.node_name:
+            self._cluster.was_found(record.key, doubt, asked_s)
+        return AGAIN_S
+
+    def _read(self, identity: PodIdentity) -> Pod | None:
+        """Return a pod as the server has it, None when it is gone."""
+        pod = self._pods.read_pod(*identity.key.split("/", 1))
+        return pod if pod is not None and pod.metadata.uid == identity.uid else None
+
+
+def _cannot_be_bound(pod: Pod) -> bool:
+    """Whether a pod has ended, or is going without a node: the server binds no such pod."""
+    return pod.status.phase in ENDED or (pod.metadata.deletion_timestamp is not None and not pod.spec.node_name)

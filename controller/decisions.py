@@ -1,0 +1,292 @@
+"""Decides for pods over the books, knows which of them wait, and says why they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final
+
+from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.podclaims import pod_claims
+from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
+from dracaena.controller.allocation.demands import RefusalKind, Refused
+from dracaena.controller.allocation.earmarks import Earmark
+from dracaena.controller.allocation.effort import OverdueError, never
+from dracaena.controller.allocation.inventory import Inventory
+from dracaena.controller.allocation.node_resources import pod_name
+from dracaena.controller.allocation.result import Allocation, ClaimAllocation
+from dracaena.controller.allocation.shape import shape
+from dracaena.controller.allocation.turn import turn
+from dracaena.controller.deadline import Deadline
+from dracaena.controller.earmark_keeper import QUESTIONS, EarmarkKeeper
+from dracaena.controller.explanations import Explanations
+from dracaena.controller.lifecycle.claim_record import PodIdentity, Share
+from dracaena.controller.records import Records
+from dracaena.controller.upkeep import Upkeep
+from dracaena.controller.waiting_line import WaitingLines
+
+ELSEWHERE: Final = "where another pod with one of its claims is not"
+"""Why a node is left out for a pod, in words that follow a count."""
+
+
+@dataclass(frozen=True, slots=True)
+class InProgress:
+    """A claim is just being allocated, for this pod or another, or taken back: its next change wakes the pod, and so
+    does a write that came to nothing."""
+
+    claim_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """An equal pod with an earlier turn waits because it fits on no node now, and so this one needs no look."""
+
+
+Decision = Allocation | NoFit | Behind | Refused | Settled | InProgress
+
+
+class Decisions:
+    """A part of its owner, under the owner's lock. `wake` is called with the keys of pods, in the order of their turns.
+
+    Pods that fitted nowhere stand in lines (waiting_line): a freed device and a change of nodes and slices wakes the
+    first of each.
+    """
+
+    def __init__(
+        self,
+        allocator: Allocator,
+        inventory: Inventory,
+        records: Records,
+        upkeep: Upkeep,
+        wake: Callable[[Iterable[str]], None],
+    ) -> None:
+        self._allocator = allocator
+        self._inventory = inventory
+        self._records = records
+        self._upkeep = upkeep
+        self._wake = wake
+        self._lines = WaitingLines()
+        self._short: set[str] = set()  # waiting pods that more cpu and the like on some node may help
+        self._keeper = EarmarkKeeper(allocator, inventory, self._pods_holding)
+        self._explanations = Explanations()
+
+    def decide(
+        self,
+        pod: Pod,
+        claims: Sequence[ResourceClaim],
+        *,
+        decision_id: str,
+        now_s: float,
+        deadline: Deadline | None = None,
+    ) -> Decision:
+        """Decide for a pod and its claims, as claim() returned them; what it gets is taken from now on.
+
+        A pod that fits nowhere is woken when something changed that may help it. `now_s` is Clock.monotonic(). A claim
+        can be shared: it is decided for once. What becomes of the decision has to be told by its id (ended). When the
+        deadline is over the answer is the best found until then, or a refusal of the kind TOO_LONG: then changes wake
+        the pod as if it fitted nowhere.
+        """
+        with _within(deadline) as is_over:
+            if pod.spec.node_name:
+                self._records.prove_for_bound((claim.key for claim in claims), now_s)
+            busy = [claim.key for claim in claims if not self._is_open(claim, pod)]
+            if busy:
+                for key in busy:
+                    self._records.came(key, pod.key)
+                self.leave(pod.key)
+                return InProgress(busy[0])
+            barred = self._barred(pod, claims, now_s)
+            asked, place = self._shape(pod, claims, barred, is_over), turn(pod)
+            kept = self._keeper.bars(place, claims)
+            if self._lines.is_behind(asked, place):
+                self._wake(self._lines.put(pod.key, asked, place, ""))
+                return Behind()
+            decision = self._allocator.allocate(
+                self._inventory, pod, claims, barred={**kept, **barred}, is_over=is_over
+            )
+            if isinstance(decision, NoFit):
+                with suppress(OverdueError):  # the next keep_for_starving() has a deadline of its own
+                    self._consider(pod, claims, asked, barred, now_s)
+            if isinstance(decision, NoFit | Refused):
+                answer = decision.kind.value if isinstance(decision, Refused) else ""
+                self._wake(self._lines.put(pod.key, asked, place, answer))
+                may_be_short = isinstance(decision, Refused) or decision.short
+                (self._short.add if may_be_short else self._short.discard)(pod.key)
+            else:
+                self.leave(pod.key)
+            if isinstance(decision, Allocation):
+                for entry in decision.claims:
+                    self._records.decide(entry.claim.key, _share(decision_id, pod, decision, entry))
+            return decision
+
+    def explain(
+        self, pod: Pod, claims: Sequence[ResourceClaim], *, now_s: float, deadline: Deadline | None = None
+    ) -> str | None:
+        """Say why a pod fits nowhere now; None when it does not look like that any more. Cost: one step a node, once
+        for all equal pods that ask within EXPLANATION_S. `now_s` is Clock.monotonic(). When the deadline is over it
+        says that, and what took so long.
+        """
+        with _within(deadline) as is_over:
+            barred = self._barred(pod, claims, now_s)
+            asked = self._shape(pod, claims, barred, is_over)
+            barred = {**self._keeper.bars(turn(pod), claims), **barred}
+
+            def work_out() -> str | None:
+                found = self._allocator.explain(self._inventory, pod, claims, barred=barred, is_over=is_over)
+                if isinstance(found, Refused):
+                    return found.text if found.kind is RefusalKind.TOO_LONG else None
+                return None if found is None else str(found)
+
+            names = (*(claim.key for claim in claims), pod.key)  # of equal names it is mostly the claim that is meant
+            text = self._explanations.get((asked, tuple(barred)), names, work_out, now_s=now_s)
+            mark = self._keeper.earmark
+        if text is not None and mark is not None and mark.pod_key == pod.key:
+            return f"{text}; node {mark.node} is being kept free for it"
+        return text
+
+    def keep_for_starving(self, created_before: str, *, now_s: float, deadline: Deadline | None = None) -> None:
+        """Keep a node for the first pod that was created before a time (RFC 3339, UTC; empty: none was) and waits only
+        because devices are taken, until it waits no more. Call it about once a second, and before the first decision.
+        When the deadline is over the rest is left to the next call.
+        """
+        with _within(deadline) as is_over:
+            self._keeper.created_before = created_before
+            mark = self._keeper.earmark
+            if mark is not None and not (created_before and self._still_waits(mark)):
+                self._keeper.clear("the pod waits no more")
+                self.may_help()
+            questions = 0
+            self._allocator.effort.begin(is_over)
+            for key in self._lines.first_before(created_before):
+                found = self._reconsider(key, now_s)
+                questions += found is False
+                if found or questions == QUESTIONS:
+                    break
+
+    @property
+    def earmark(self) -> Earmark | None:
+        """The node that is kept for a pod now."""
+        return self._keeper.earmark
+
+    def leave(self, key: str) -> None:
+        """A pod does not wait for devices now, or something else comes first: no change of the cluster wakes it."""
+        self._short.discard(key)
+        self._wake(self._lines.leave(key))
+
+    def waiting(self) -> Iterator[str]:
+        """Yield the keys of all pods that stand in lines."""
+        yield from self._lines.all()
+
+    @property
+    def anybody_waits(self) -> bool:
+        """Whether some pod fits nowhere now."""
+        return len(self._lines) > 0
+
+    def may_help(self) -> None:
+        """Wake whom a change may help. Under the lock of the change, so that nobody is decided for in between."""
+        self._wake(self._lines.firsts())
+
+    def has_room(self, nodes: Iterable[str]) -> None:
+        """Wake whom it may help that nodes have more left of cpu and the like: a cluster has many pods that end."""
+        if self._short and any(map(self._inventory.offers, nodes)):
+            self._wake(key for key in self._lines.firsts() if key in self._short)
+
+    # Inside
+
+    def _is_open(self, claim: ResourceClaim, pod: Pod) -> bool:
+        """Whether a pod may be decided for with this state of a claim. One on a node gets the claim there and nowhere
+        else, and waits for nobody who may come to it."""
+        record = self._records.claim(claim.key)
+        if record is None or record.shown is not claim:
+            return False
+        return record.is_open if pod.spec.node_name else record.is_open_to(pod.metadata.uid)
+
+    def _shape(
+        self, pod: Pod, claims: Sequence[ResourceClaim], barred: Mapping[str, str], is_over: Callable[[int], bool]
+    ) -> bytes:
+        self._allocator.effort.begin(is_over)
+        try:
+            return shape(pod, claims, apart=bool(barred), effort=self._allocator.effort)
+        except OverdueError:
+            return shape(pod, (), apart=True)  # then allocate() is overdue too, and says why
+
+    def _barred(self, pod: Pod, claims: Sequence[ResourceClaim], now_s: float) -> Mapping[str, str]:
+        """Return the nodes that a pod must not get, whatever is free there, with the reason."""
+        return {**self._upkeep.barred(pod, now_s), **self._where_others_are_not(pod, claims)}
+
+    def _where_others_are_not(self, pod: Pod, claims: Iterable[ResourceClaim]) -> Mapping[str, str]:
+        """Return the nodes that a pod must not get because another pod of a claim that is not allocated is on another
+        one: it was bound there with what the claim had then, or names its node. Cost: nothing, or one step a node."""
+        if pod.spec.node_name:
+            return {}
+        free = (claim.key for claim in claims if claim.status.allocation is None)
+        there = {node for key in free for node in self._records.nodes_of(key)}
+        return (
+            dict.fromkeys((name for name in self._inventory.nodes.names if name not in there), ELSEWHERE)
+            if there
+            else {}
+        )
+
+    def _pods_holding(self, holder: str) -> Iterable[str]:
+        """Name the pods that go when a holder of devices lets go of them, as the inventory does."""
+        pods = (self._records.pod(key) for key in self._records.naming(holder))
+        return [pod_name(pod) for pod in pods if pod is not None]
+
+    def _still_waits(self, mark: Earmark) -> bool:
+        """Whether the pod of a mark, and no later one of its name, fits nowhere, or what was decided for it is not
+        shown yet, and may still be lost."""
+        pod = self._records.pod(mark.pod_key)
+        if pod is None or turn(pod) != mark.turn:
+            return False
+        return self._lines.fits_nowhere(pod.key) or bool(self._records.deciding_for(pod.key))
+
+    def _reconsider(self, key: str, now_s: float) -> bool | None:
+        """Look whether a node has to be kept for a pod that waits; then tell it. See EarmarkKeeper.consider()."""
+        pod, standing = self._records.pod(key), self._lines.standing(key)
+        if pod is None or standing is None:
+            return None
+        claims = [self._records.claim(key) for key in dict.fromkeys(claim.key or "" for claim in pod_claims(pod))]
+        there = [claim.shown for claim in claims if claim is not None]
+        if len(there) < len(claims):
+            return None
+        before = self._keeper.earmark
+        try:
+            found = self._consider(pod, there, standing.shape, self._barred(pod, there, now_s), now_s)
+        except OverdueError:
+            # It had all the time there is, and would have it again each second.
+            self._keeper.give_up(standing.shape, now_s)
+            return False
+        if found and self._keeper.earmark != before:
+            self._wake((key,))
+        return found
+
+    def _consider(
+        self, pod: Pod, claims: Sequence[ResourceClaim], asked: bytes, barred: Mapping[str, str], now_s: float
+    ) -> bool | None:
+        before = self._keeper.earmark
+        found = self._keeper.consider(pod, claims, turn(pod), asked, barred, now_s)
+        if before is not None and self._keeper.earmark != before:
+            self.may_help()
+        return found
+
+
+@contextmanager
+def _within(deadline: Deadline | None) -> Iterator[Callable[[int], bool]]:
+    if deadline is None:
+        yield never
+        return
+    try:
+        yield deadline.begin()
+    finally:
+        deadline.end()
+
+
+def _share(decision_id: str, pod: Pod, allocation: Allocation, entry: ClaimAllocation) -> Share:
+    return Share(
+        decision_id,
+        PodIdentity(pod.key, pod.metadata.uid),
+        allocation.node,
+        allocation.devices(entry),
+        allocation.others(entry),
+    )

@@ -1,0 +1,32 @@
+"""What users are told about allocations that led nowhere."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dracaena.controller.lifecycle.pod_record import Wait
+from dracaena.controller.upkeep import TakenBack
+
+MESSAGE_LENGTH: Final = 300
+"""Characters of kube-scheduler's own message that are told again: its node counts come first."""
+
+
+def why_taken_back(found: TakenBack) -> str:
+    """Say why GPUs are taken back from a pod."""
+    said = f": {found.said.message[:MESSAGE_LENGTH]}" if found.said is not None else ""
+    then = "Another node is tried" if found.node_matters else "GPUs are allocated again when it says something else"
+    return f"GPUs on node {found.node} are taken back, because kube-scheduler does not bind the pod there{said} {then}"
+
+
+def why_held(said: str, wait: Wait) -> str:
+    """Say why nothing is allocated for a pod that gets no node for a while."""
+    message = said[:MESSAGE_LENGTH] or "nothing"
+    return (
+        f"its GPUs were given back, because kube-scheduler did not bind it for reasons of its own: {message} "
+        f"They are allocated again when it says something else, at {wait.again_at} at the latest"
+    )
+
+
+def when_again(wait: Wait | None) -> str:
+    """Say when a node that is left out is tried again, as the rest of a sentence; nothing when none is."""
+    return "" if wait is None else f"; what was tried before is tried again from {wait.again_at}"

@@ -1,0 +1,91 @@
+"""A Cluster with nothing around it: the test is the watch, and the server that answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from dracaena.api.decision import encode_decision
+from dracaena.api.names import decision_annotation
+from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
+from dracaena.controller.allocation.result import Allocation, ClaimAllocation, allocated_claim, decision_of
+from dracaena.controller.cluster import Cluster
+from dracaena.controller.lifecycle.phases import Event
+from dracaena.process.clock import Clock
+from support.allocation import DRIVER
+from support.clock import FakeClock
+from support.reconciling import RULES, no_fault
+
+DECISION = "decision"
+"""The id of every decision here: it is told apart by the claim."""
+
+_VERSIONS = count(1_000)
+
+
+def bare_cluster(
+    wake: Callable[[str], None] = lambda key: None, *, clock: Clock | None = None, **options: Any
+) -> Cluster:
+    """Return a cluster; `options` are Cluster's own."""
+    given = {"tend": lambda key: None, "rules": RULES, "fault": no_fault, **options}
+    return Cluster(DRIVER, wake=wake, clock=clock or FakeClock(), **given)
+
+
+def newer(item: ResourceClaim) -> ResourceClaim:
+    """Return a claim as a state that is newer than all before."""
+    metadata = msgspec.structs.replace(item.metadata, resource_version=str(next(_VERSIONS)))
+    return msgspec.structs.replace(item, metadata=metadata)
+
+
+def show(cluster: Cluster, item: ResourceClaim) -> ResourceClaim:
+    """Let the watch show a claim in a new version; return it."""
+    shown = newer(item)
+    cluster.claim_changed(cluster.claim(item.key), shown)
+    return shown
+
+
+def decide(cluster: Cluster, waiting: Pod, *claims: ResourceClaim, now_s: float = 0.0) -> object:
+    """Decide for a pod and its claims, which are those that the cluster knows."""
+    return cluster.decide(waiting, claims, decision_id=DECISION, now_s=now_s)
+
+
+def written(decision: Allocation, *users: Pod, at: str = "2026-01-01T00:00:00Z") -> tuple[ResourceClaim, ...]:
+    """Return the claims of a decision as the server stores them: with the decision noted, reserved for these pods."""
+    return tuple(newer(reserved(_stored(decision, entry, at), *users)) for entry in decision.claims)
+
+
+def _stored(decision: Allocation, entry: ClaimAllocation, at: str) -> ResourceClaim:
+    stored = allocated_claim(decision, entry, at)
+    note = {decision_annotation(DRIVER): encode_decision(decision_of(decision, entry))}
+    metadata = msgspec.structs.replace(stored.metadata, annotations={**stored.metadata.annotations, **note})
+    return msgspec.structs.replace(stored, metadata=metadata)
+
+
+def reserved(item: ResourceClaim, *users: Pod) -> ResourceClaim:
+    """Return a claim that is reserved for these pods and for nobody else."""
+    references = [ConsumerReference("pods", user.metadata.name, user.metadata.uid) for user in users]
+    return msgspec.structs.replace(item, status=msgspec.structs.replace(item.status, reserved_for=references))
+
+
+def write(cluster: Cluster, decision: Allocation, *users: Pod) -> tuple[ResourceClaim, ...]:
+    """Write a decision, with an answer to each write; the watch is behind. Return the claims as they are stored."""
+    stored = written(decision, *users)
+    land(cluster, *stored)
+    return stored
+
+
+def land(cluster: Cluster, *stored: ResourceClaim) -> None:
+    """Tell a cluster that claims of its own were allocated, as their writer does."""
+    for claim in stored:
+        asked = cluster.claim(claim.key)
+        assert asked is not None
+        assert cluster.send_allocation(asked, DECISION)
+        cluster.shown(claim)
+    cluster.ended(stored, DECISION, Event.ANSWERED)
+
+
+def abandon(cluster: Cluster, *claims: ResourceClaim) -> None:
+    """Let a decision end of which nothing was sent."""
+    cluster.ended(claims, DECISION, Event.REFUSED)
