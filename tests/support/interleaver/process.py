@@ -1,0 +1,344 @@
+"""One controller process: the real Controller, its threads as strands, its connection in the hands of the schedule."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+from unittest import mock
+
+from prometheus_client import CollectorRegistry
+
+from dracaena.api.objects import KubeObject, Pod, ResourceClaim
+from dracaena.controller import claim_tender, claim_writer, cluster, collisions, nomination, program, reconciler
+from dracaena.controller.leadership import NotLeadingError
+from dracaena.controller.lifecycle.claim_record import ClaimRecord
+from dracaena.controller.lifecycle.phases import NotAllowedError, Phase
+from dracaena.controller.settings import ControllerSettings
+from dracaena.kube.client import Listing
+from dracaena.kube.errors import KubeError, NotFoundError
+from support.interleaver.strands import Strand
+from support.interleaver.watching import SteppedReflector, reflector
+
+if TYPE_CHECKING:
+    from support.interleaver.world import World
+
+SETTLE_S: Final = 2.0
+LONGEST_BIND_S: Final = 40.0
+
+SETTINGS: Final = ControllerSettings(
+    unbound_wait_s=SETTLE_S,
+    longest_bind_s=LONGEST_BIND_S,
+    refused_wait_s=10.0,
+    passed_over_wait_s=20.0,
+    exclusion_s=15.0,
+    longest_exclusion_s=30.0,
+    starvation_wait_s=0,
+    workers=2,
+)
+"""Real rules with shorter times, so that a schedule lives through all of them."""
+
+START: Final = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class ProcessClock:
+    """Implements Clock. The steady time is the server's and an offset; the time of day may be set."""
+
+    def __init__(self, world: World, offset_s: float) -> None:
+        self._world = world
+        self._offset_s = offset_s
+        self.jumped_s = 0.0
+
+    def now(self) -> datetime:
+        return START + timedelta(seconds=self._world.server.now_s + self.jumped_s)
+
+    def monotonic(self) -> float:
+        return self._world.server.now_s + self._offset_s
+
+    def wait(self, condition: object, timeout_s: float | None) -> bool:
+        raise AssertionError("a strand never waits by itself")
+
+    def sleep_until_set(self, event: object, timeout_s: float) -> bool:
+        raise AssertionError("a strand never sleeps")
+
+
+@dataclass(slots=True)
+class Call:
+    """A request of a strand's. Unsent as long as there is no outcome; then the answer is under way."""
+
+    text: str
+    run: Callable[[], Any]
+    """Does it on the server."""
+    is_write: bool
+    claim_key: str = ""
+    guard: str = ""
+    devices: frozenset[tuple[str, str]] = frozenset()
+    """(pool, device) that it allocates."""
+    is_sent: bool = False
+    outcome: Any = None
+    error: KubeError | None = None
+
+
+class Client:
+    """Implements what the controller needs of KubeClient: every call is a pause of the strand that makes it."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self.world = world
+        self.process = process
+        self.reflectors: dict[type[KubeObject], SteppedReflector] = {}
+        self._writing: Callable[[], AbstractContextManager[None]] | None = None
+
+    def guarded(self, writing: Callable[[], AbstractContextManager[None]]) -> Client:
+        self._writing = writing
+        return self
+
+    def get(self, kind: type[Any], name: str, *, namespace: str = "") -> Any:
+        key = f"{namespace}/{name}"
+
+        def read() -> Any:
+            found = self.world.server.objects(kind).get(key)
+            if found is None:
+                raise NotFoundError(f"GET {key}", 404, "NotFound", "not found")
+            return found
+
+        return self._call(Call(f"read of {kind.KIND} {name}", read, is_write=False))
+
+    def merge_patch(
+        self, kind: type[Any], name: str, patch: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
+    ) -> Any:
+        key = f"{namespace}/{name}"
+        allocation = patch.get("status", {}).get("allocation")
+        results = allocation["devices"]["results"] if allocation is not None else ()
+        call = Call(
+            f"{_verb(patch)} of {kind.KIND} {name}",
+            lambda: self.world.server.patch(kind, key, patch),
+            is_write=True,
+            claim_key=key if kind is ResourceClaim else "",
+            guard=patch["metadata"]["resourceVersion"],
+            devices=frozenset((result["pool"], result["device"]) for result in results),
+        )
+        known = self.process.known_when_free.get(key)
+        if allocation is not None and known is not None:
+            at = (self.world.server.claims[key].metadata.uid, allocation["allocationTimestamp"])
+            self.world.known_to_writer[at] = known
+        assert self._writing is not None
+        with self._writing():
+            return self._call(call)
+
+    def list(self, kind: type[Any], **selectors: Any) -> Listing[Any]:
+        cache = self.reflectors[kind]
+        cache.caught_up()
+        items = tuple(cache.kept(item) for item in self.world.server.objects(kind).values())
+        return Listing(items, str(self.world.server.version))
+
+    def _call(self, call: Call) -> Any:
+        assert not self.process.lock_is_held(), f"{call.text} is sent with the cluster's lock held"
+        Strand.pause(call)
+        if call.error is not None:
+            raise call.error
+        return call.outcome
+
+
+class SteppedController(program.Controller):
+    """The real one, whose threads are the schedule's."""
+
+    problems: list[str]
+
+    def _spawn(self, name: str, work: Callable[[], None]) -> None:
+        """Threads are strands of the process."""
+
+    def _fault(self, record: ClaimRecord, error: NotAllowedError) -> None:
+        self.problems.append(f"record of {record.key}: {error}")
+
+
+class Process:
+    """A controller process: it stands by, leads, or is no more."""
+
+    def __init__(self, world: World, name: str, controller_type: type[SteppedController], *, offset_s: float) -> None:
+        self.world = world
+        self.name = name
+        self.leads = False
+        self.has_led = False
+        """It leads once: a process that lost its lease ends."""
+        self.problems: list[str] = []
+        self.clock = ProcessClock(world, offset_s)
+        self.client = Client(world, self)
+        self.strands: dict[str, Strand] = {}
+        self.checked: dict[str, ClaimRecord] = {}
+        """The records as they were when they were last found right (checks)."""
+        self.known_when_free: dict[str, frozenset[str]] = {}
+        """Claim → UIDs of the pods that were known when it was shown that it lost its allocation, or from which on this
+        process leads."""
+        settings = world.scenario.settings
+        self.controller = controller_type(
+            settings,
+            self.client,  # type: ignore[arg-type]
+            clock=self.clock,
+            registry=CollectorRegistry(auto_describe=False),
+            rng=random.Random(1),
+        )
+        self.controller.problems = self.problems
+        self.controller._queue.get = self.controller._queue.take_ready  # type: ignore[method-assign]
+        cluster = self.controller._cluster
+        for node, pool in world.scenario.nodes:
+            cluster.node_changed(None, node)
+            cluster.slice_changed(None, pool)
+        cluster.class_changed(None, world.scenario.device_class)
+        self._changed, cluster._records._changed = cluster._records._changed, self._record_changed
+        self.pods = self.client.reflectors[Pod]
+        self.claims = self.client.reflectors[ResourceClaim]
+        for cache in (self.claims, self.pods):
+            cache.list_now()
+
+    def _record_changed(self, before: ClaimRecord | None, after: ClaimRecord | None) -> None:
+        if before is not None and after is not None and after.shown.status.allocation is None:
+            is_freed = before.shown.status.allocation is not None
+            if is_freed or (before.phase is Phase.WRITING and before.shown is not after.shown):
+                self._note_pods(after.key)
+        self._changed(before, after)
+
+    def _note_pods(self, claim_key: str) -> None:
+        pods = self.controller._cluster._records._unbound.values()
+        self.known_when_free[claim_key] = frozenset(pod.uid for pod in pods)
+
+    def lock_is_held(self) -> bool:
+        return self.controller._cluster._lock.locked()
+
+    # Implements Leadership: what leadership.py promises holds by the order of steps (World.may_begin)
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def wait_to_begin(self, timeout_s: float) -> bool:
+        return True
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        if not self.leads:
+            raise NotLeadingError("write", None, "", "another process leads")
+        yield
+
+    def trouble(self) -> str | None:
+        return None
+
+    def __str__(self) -> str:
+        return self.name
+
+    # What the schedule can have it do
+
+    def begin(self) -> None:
+        """Run what the controller does from here to its first decision, as a strand."""
+        self.leads = self.has_led = True
+        for record in self.controller._cluster._records._claims.values():
+            self._note_pods(record.key)
+        self.strands["start"] = self._strand("start", self.controller._start_workers)
+
+    def relist(self, cache: SteppedReflector, name: str) -> None:
+        self.strands[name] = self._strand(name, cache.list_now)
+
+    def has_ready_work(self) -> bool:
+        queue = self.controller._queue
+        later = queue._later
+        return bool(queue._ready) or bool(later and later[0][0] <= self.clock.monotonic())
+
+    def writes(self) -> bool:
+        """Whether a write of it is under way that the server has not carried out."""
+        calls = (strand.waits_for for strand in self.strands.values())
+        return any(isinstance(call, Call) and call.is_write and not call.is_sent for call in calls)
+
+    def is_done(self) -> bool:
+        """Whether it leads, has seen everything, and has nothing to do now."""
+        if (
+            not self.leads
+            or self.strands
+            or not self.controller._work.is_open
+            or self.claims.is_behind
+            or self.pods.is_behind
+        ):
+            return False
+        return not self.has_ready_work()
+
+    def take_work(self, worker: str) -> None:
+        """Have a worker take the next key, and decide if it is a pod's: then it pauses before it carries that out."""
+        self.strands[worker] = self._strand(worker, self._work)
+
+    def crash(self) -> None:
+        for strand in self.strands.values():
+            strand.kill()
+        self.strands.clear()
+
+    def _work(self) -> None:
+        taken = self.controller._take()
+        if taken is None:
+            return
+        key, step = taken
+        Strand.pause(f"takes {key}: {_named(step)}")
+        self.controller._carry_out(key, step)
+        self.controller._queue.done(key)
+
+    def _strand(self, name: str, work: Callable[[], None]) -> Strand:
+        return Strand(f"{self.name} {name}", work)
+
+
+class _Quiet:
+    """Takes the place of Events and of waiting pods: what is told to users changes nothing here."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+class _Log:
+    """Takes the place of program.log: an exception that the outermost loops swallow is a fault."""
+
+    def exception(self, event: str, **_: object) -> None:
+        raise  # noqa: PLE0704 - called while it is handled
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+_PATCHES: Final[Mapping[str, object]] = {
+    "Reflector": reflector,
+    "EventRecorder": _Quiet,
+    "WaitingPods": _Quiet,
+    "freeze_what_stays": lambda: None,
+    "too_old": lambda client: None,
+    "_leadership": lambda settings, client, *_, **__: client.process,
+}
+
+_LOGS: Final = (program, claim_tender, claim_writer, cluster, collisions, nomination, reconciler)
+
+
+@contextmanager
+def stepping() -> Iterator[None]:
+    """Let controllers be made that only move by steps, without logs; and no exception is swallowed with a log line."""
+    with ExitStack() as patches:
+        for attribute, value in _PATCHES.items():
+            patches.enter_context(mock.patch.object(program, attribute, value))
+        for module in _LOGS:
+            patches.enter_context(mock.patch.object(module, "log", _Log()))
+        yield
+
+
+def _verb(patch: Mapping[str, Any]) -> str:
+    status = patch.get("status")
+    if status is None:
+        return "mark"
+    if "nominatedNodeName" in status:
+        return "nomination"
+    if "conditions" in status:
+        return "probe"
+    if "allocation" in status:
+        return "clearing" if status["allocation"] is None else "allocation"
+    return "reservation" if status["reservedFor"] else "drop of the reservation"
+
+
+def _named(step: object) -> str:
+    decision = getattr(step, "decision", None)
+    return type(decision if decision is not None else step).__name__

@@ -1,0 +1,139 @@
+"""What a schedule begins with: a small cluster, and the pods and claims that users may make in it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Any, Final
+
+import msgspec
+
+from dracaena.api.objects import DeviceClass, Node, Pod, ResourceClaim, ResourceSlice
+from dracaena.controller.settings import ControllerSettings
+from support.allocation import (
+    OUR_TAINT,
+    blocks,
+    claim,
+    device_class,
+    device_name,
+    machine,
+    node,
+    pod,
+    pool_slice,
+    request,
+)
+from support.interleaver.process import SETTINGS
+
+DEVICE_CLASS: Final = device_class()
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`sizes`: GPUs of each node. `claims`: GPUs that each asks for. `pods`: the claims that each names."""
+
+    sizes: tuple[int, ...]
+    claims: Mapping[str, int]
+    pods: Mapping[str, tuple[str, ...]]
+    priorities: Mapping[str, int]
+    unfit: frozenset[tuple[str, str]]
+    """(pod, node) that kube-scheduler refuses for reasons of its own."""
+    tolerating: frozenset[str] = frozenset()
+    """Claims that tolerate our taint: kube-scheduler may allocate them too."""
+    gated: frozenset[str] = frozenset()
+    """Pods that are made with a scheduling gate, which users take off."""
+    processes: int = 1
+    nominate: bool = False
+
+    @property
+    def settings(self) -> ControllerSettings:
+        return _settings(self.nominate)
+
+    @cached_property
+    def node_names(self) -> tuple[str, ...]:
+        return tuple(f"n{index}" for index in range(len(self.sizes)))
+
+    @property
+    def nodes(self) -> tuple[tuple[Node, ResourceSlice], ...]:
+        return tuple(_node(name, size)[:2] for name, size in zip(self.node_names, self.sizes, strict=True))
+
+    @cached_property
+    def devices(self) -> Mapping[str, tuple[str, ...]]:
+        return {name: _node(name, size)[2] for name, size in zip(self.node_names, self.sizes, strict=True)}
+
+    @property
+    def tolerant(self) -> Mapping[str, int]:
+        return {name: self.claims[name] for name in self.tolerating}
+
+    @property
+    def device_class(self) -> DeviceClass:
+        return DEVICE_CLASS
+
+    def claim(self, name: str, number: int) -> ResourceClaim:
+        """Make a claim, the `number`th of all objects."""
+        fields: dict[str, Any] = {}
+        if name in self.tolerating:
+            fields["tolerations"] = [{"key": OUR_TAINT.key, "operator": "Exists"}]
+        return claim(name, request(count=self.claims[name], **fields), uid=f"{name}-{number}")
+
+    def pod(self, name: str, number: int) -> Pod:
+        gates = [{"name": "wait"}] if name in self.gated else []
+        made = pod(name, *self.pods[name], priority=self.priorities.get(name, 0), schedulingGates=gates)
+        created = f"2026-01-01T00:00:{min(number, 59):02}Z"
+        metadata = msgspec.structs.replace(made.metadata, uid=f"{name}-{number}", creation_timestamp=created)
+        return msgspec.structs.replace(made, metadata=metadata)
+
+    def without_pod(self, name: str) -> Scenario:
+        pods = {key: claims for key, claims in self.pods.items() if key != name}
+        named = {claim for claims in pods.values() for claim in claims}
+        claims = {key: count for key, count in self.claims.items() if key in named}
+        return replace(self, pods=pods, claims=claims, tolerating=self.tolerating & claims.keys())
+
+    def __str__(self) -> str:
+        nodes = ", ".join(f"{name} with {size}" for name, size in zip(self.node_names, self.sizes, strict=True))
+        claims = ", ".join(f"{name} asks for {count}" for name, count in self.claims.items())
+        pods = ", ".join(f"{name} names {' and '.join(claims)}" for name, claims in self.pods.items())
+        refused = ", ".join(f"{name} on {at}" for name, at in sorted(self.unfit)) or "nobody"
+        tolerating = f"; tolerating the taint: {', '.join(sorted(self.tolerating))}" if self.tolerating else ""
+        gated = f"; gated at first: {', '.join(sorted(self.gated & self.pods.keys()))}" if self.gated else ""
+        return f"GPUs: {nodes}. Claims: {claims}{tolerating}. Pods: {pods}{gated}. kube-scheduler refuses {refused}."
+
+
+def any_scenario(rng: random.Random) -> Scenario:
+    """Draw a small cluster in which devices are short, claims are shared, and some pods are refused."""
+    if rng.random() < 0.15:  # two pods for one GPU, which kube-scheduler may give to one of them by itself
+        tolerating = frozenset(rng.sample(("c0", "c1"), rng.choice((0, 1))))
+        return Scenario((1,), {"c0": 1, "c1": 1}, {"a": ("c0",), "b": ("c1",)}, {}, frozenset(), tolerating)
+    sizes = tuple(rng.choice((1, 2, 2)) for _ in range(rng.choice((1, 2, 2))))
+    nodes = tuple(f"n{index}" for index in range(len(sizes)))
+    names = tuple(f"c{index}" for index in range(rng.choice((1, 2, 2, 3))))
+    claims = {name: rng.choice((1, 1, max(sizes))) for name in names}
+    pods = dict[str, tuple[str, ...]]()
+    for name in "abcd"[: rng.choice((2, 2, 3, 3, 4))]:
+        pods[name] = tuple(rng.sample(names, min(len(names), rng.choice((1, 1, 1, 2)))))
+    used = {claim for named in pods.values() for claim in named}
+    tolerates = rng.random() < 0.2
+    unfit = frozenset((name, at) for name in pods for at in nodes if rng.random() < (0.1 if tolerates else 0.3))
+    return Scenario(
+        sizes,
+        {name: count for name, count in claims.items() if name in used},
+        pods,
+        {name: rng.choice((0, 0, 10)) for name in pods},
+        unfit,
+        frozenset(name for name in sorted(used) if tolerates and rng.random() < 0.5),
+        frozenset(name for name in sorted(pods) if rng.random() < 0.15),
+        processes=rng.choice((1, 1, 2)),
+        nominate=rng.random() < 0.3,
+    )
+
+
+@cache
+def _node(name: str, size: int) -> tuple[Node, ResourceSlice, tuple[str, ...]]:
+    made = machine(name, blocks(size, inside="PIX", outside="PIX"))
+    return node(name), pool_slice(name, made), tuple(device_name(made, ordinal) for ordinal in range(size))
+
+
+@cache
+def _settings(nominate: bool) -> ControllerSettings:
+    return replace(SETTINGS, nominate_above_nodes=0 if nominate else -1)

@@ -1,0 +1,187 @@
+"""kube-apiserver for claims and pods: guarded writes, its validation, finalizers, and the history that watches tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
+from dracaena.kube.errors import ConflictError, InvalidError, NotFoundError
+
+Stored = TypeVar("Stored", bound=Pod | ResourceClaim)
+
+Kind = type[Pod | ResourceClaim]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One entry of the history of a kind."""
+
+    at_s: float
+    key: str
+    item: Pod | ResourceClaim | None
+    """None: it was deleted."""
+
+
+class Server:
+    """Objects by key. Versions are numbers that grow over all objects, as etcd's revision does (KEP-5504)."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.version = 100
+        self.claims: dict[str, ResourceClaim] = {}
+        self.pods: dict[str, Pod] = {}
+        self.history: dict[Kind, list[Change]] = {ResourceClaim: [], Pod: []}
+        self.shown: dict[tuple[str, str], Pod | ResourceClaim] = {}
+        """(UID, version) → every state that ever was."""
+
+    def objects(self, kind: Kind) -> Mapping[str, Pod | ResourceClaim]:
+        return self.claims if kind is ResourceClaim else self.pods
+
+    # Writes of anybody
+
+    def create(self, item: Pod | ResourceClaim) -> None:
+        assert item.key not in self.objects(type(item))
+        self._put(item)
+
+    def update_claim(self, claim: ResourceClaim) -> ResourceClaim:
+        """Replace a claim that was changed from the version that it carries."""
+        stored = self._guarded(self.claims, claim)
+        _validate(stored, claim)
+        return self._settle_finalizers(claim)
+
+    def update_pod(self, pod: Pod) -> Pod:
+        """Replace a pod that was changed from the version that it carries."""
+        self._guarded(self.pods, pod)
+        return self._put(pod)
+
+    def patch(self, kind: Kind, key: str, patch: Mapping[str, Any]) -> Pod | ResourceClaim:
+        """A JSON merge patch, guarded when it carries a resourceVersion."""
+        stored = self.objects(kind).get(key)
+        if stored is None:
+            raise NotFoundError(f"PATCH {key}", 404, "NotFound", "not found")
+        guard = patch["metadata"].get("resourceVersion")
+        if guard is not None and guard != stored.metadata.resource_version:
+            raise ConflictError(f"PATCH {key}", 409, "Conflict", "the object has been modified")
+        changed: Pod | ResourceClaim = msgspec.convert(_merged(msgspec.to_builtins(stored), patch), kind)
+        if changed == stored:
+            return stored  # nothing changes, and so the version does not
+        if isinstance(changed, ResourceClaim):
+            assert isinstance(stored, ResourceClaim)
+            _validate(stored, changed)
+            return self._settle_finalizers(changed)
+        return self._put(changed)
+
+    def unreserve(self, claim_key: str, claim_uid: str, pod_uid: str) -> None:
+        """kube-scheduler's Unreserve: a patch that takes one entry out, guarded by nothing but the UID."""
+        stored = self.claims.get(claim_key)
+        if stored is None or stored.metadata.uid != claim_uid:
+            return
+        users = [user for user in stored.status.reserved_for if user.uid != pod_uid]
+        if len(users) < len(stored.status.reserved_for):
+            self._put(with_status(stored, reserved_for=users))
+
+    def bind(self, key: str, uid: str, node: str) -> bool:
+        """POST pods/binding; return whether it was done."""
+        pod = self.pods.get(key)
+        if pod is None or pod.metadata.uid != uid or pod.spec.node_name or pod.metadata.deletion_timestamp is not None:
+            return False
+        if pod.spec.scheduling_gates:
+            return False
+        self._put(msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node)))
+        return True
+
+    def delete(self, kind: Kind, key: str) -> None:
+        """A claim with finalizers, and a pod on a node, only get a deletionTimestamp."""
+        item = self.objects(kind)[key]
+        waits = bool(item.metadata.finalizers) if isinstance(item, ResourceClaim) else bool(item.spec.node_name)
+        if not waits:
+            self.remove(kind, key)
+        elif item.metadata.deletion_timestamp is None:
+            metadata = msgspec.structs.replace(item.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+            self._put(msgspec.structs.replace(item, metadata=metadata))
+
+    def remove(self, kind: Kind, key: str) -> None:
+        if kind is ResourceClaim:
+            del self.claims[key]
+        else:
+            del self.pods[key]
+        self.version += 1
+        self.history[kind].append(Change(self.now_s, key, None))
+
+    def _guarded(self, objects: Mapping[str, Stored], item: Stored) -> Stored:
+        stored = objects.get(item.key)
+        if stored is None:
+            raise NotFoundError(f"PUT {item.key}", 404, "NotFound", "not found")
+        if (stored.metadata.uid, stored.metadata.resource_version) != (
+            item.metadata.uid,
+            item.metadata.resource_version,
+        ):
+            raise ConflictError(f"PUT {item.key}", 409, "Conflict", "the object has been modified")
+        return stored
+
+    def _settle_finalizers(self, claim: ResourceClaim) -> ResourceClaim:
+        stored = self._put(claim)
+        if stored.metadata.deletion_timestamp is not None and not stored.metadata.finalizers:
+            self.remove(ResourceClaim, stored.key)
+        return stored
+
+    def _put(self, item: Stored) -> Stored:
+        self.version += 1
+        metadata = msgspec.structs.replace(item.metadata, resource_version=str(self.version))
+        stored = msgspec.structs.replace(item, metadata=metadata)
+        if isinstance(stored, Pod):
+            self.pods[stored.key] = stored
+        else:
+            self.claims[stored.key] = stored
+        self.history[Pod if isinstance(stored, Pod) else ResourceClaim].append(Change(self.now_s, stored.key, stored))
+        self.shown[metadata.uid, metadata.resource_version] = stored
+        return stored
+
+
+def with_status(claim: ResourceClaim, **fields: Any) -> ResourceClaim:
+    return msgspec.structs.replace(claim, status=msgspec.structs.replace(claim.status, **fields))
+
+
+def reference(pod: Pod) -> ConsumerReference:
+    return ConsumerReference("pods", pod.metadata.name, pod.metadata.uid)
+
+
+def is_reserved_for(claim: ResourceClaim, pod: Pod) -> bool:
+    return any(user.uid == pod.metadata.uid for user in claim.status.reserved_for)
+
+
+def _validate(old: ResourceClaim, new: ResourceClaim) -> None:
+    """What kube-apiserver checks of a claim's status (pkg/apis/resource/validation)."""
+    before, after = old.status, new.status
+    added = {user.uid for user in after.reserved_for} - {user.uid for user in before.reserved_for}
+    is_going = old.metadata.deletion_timestamp is not None
+    wrong = ""
+    if after.reserved_for and after.allocation is None:
+        wrong = "status.reservedFor: may not be specified when allocated is not"
+    elif len({user.uid for user in after.reserved_for}) < len(after.reserved_for):
+        wrong = "status.reservedFor: Duplicate value"
+    elif before.allocation is not None and after.allocation is not None and before.allocation != after.allocation:
+        wrong = "status.allocation: field is immutable"
+    elif is_going and (added or (after.allocation is not None and before.allocation is None)):
+        wrong = "status: new reservations or allocations are forbidden while it is being deleted"
+    elif old.spec != new.spec:
+        wrong = "spec: field is immutable"
+    if wrong:
+        raise InvalidError(f"PATCH {old.key}", 422, "Invalid", wrong)
+
+
+def _merged(target: Any, patch: Mapping[str, Any]) -> Any:
+    """RFC 7396."""
+    made = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            made.pop(name, None)
+        elif isinstance(value, Mapping):
+            made[name] = _merged(made.get(name), value)
+        else:
+            made[name] = value
+    return made
