@@ -1,0 +1,267 @@
+"""What must hold after each step, and what must hold at rest."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.podclaims import pod_claims
+from dracaena.controller.allocation.holdings import claim_holder
+from dracaena.controller.lifecycle.phases import Phase
+from dracaena.controller.lifecycle.places import only_node
+from dracaena.controller.lifecycle.pod_record import ENDED
+from dracaena.controller.our_decision import our_decision
+from support.allocation import DRIVER
+from support.interleaver.process import Call, Process
+from support.interleaver.server import is_reserved_for
+from support.interleaver.world import ViolationError, World, held
+
+Device = tuple[str, str]
+
+_HOLDING: Final = frozenset({Phase.ALLOCATED, Phase.DROPPING, Phase.UNRESERVED, Phase.RESERVING, Phase.CLEARING})
+_WRITING: Final = frozenset({Phase.DECIDED, Phase.WRITING, Phase.DROPPING, Phase.RESERVING, Phase.CLEARING})
+
+
+def check_step(world: World) -> None:
+    """Raise ViolationError when something does not hold that holds after each step."""
+    _no_device_twice(world)
+    for pod in world.server.pods.values():
+        _has_its_devices(world, pod)
+    for process in world.processes.values():
+        if process is not None:
+            _records_are_right(world, process)
+            if process.is_done():
+                check_collisions(world, process)
+
+
+def _no_device_twice(world: World) -> None:
+    """No device is in two allocations that the server holds, or can still come to hold."""
+    owners: dict[Device, str] = {}
+    for claim in world.server.claims.values():
+        if claim.status.allocation is None or _is_foreign(world, claim):
+            continue
+        for device in held(claim):
+            if device in owners:
+                raise ViolationError(f"{claim.key} and {owners[device]} both have {device}")
+            owners[device] = claim.key
+    for call in under_way(world):
+        stored = world.server.claims.get(call.claim_key)
+        if not call.devices or stored is None or stored.metadata.resource_version != call.guard:
+            continue
+        for device in call.devices:
+            if owners.setdefault(device, call.claim_key) != call.claim_key:
+                raise ViolationError(
+                    f"{device} of {owners[device]} is also in a write that can land of {call.claim_key}"
+                )
+
+
+def under_way(world: World) -> list[Call]:
+    """Return the writes that the server has not carried out, and still may."""
+    calls = [late.call for late in world.late]
+    for process in world.processes.values():
+        parked = [strand.waits_for for strand in process.strands.values()] if process is not None else []
+        calls += [call for call in parked if isinstance(call, Call) and call.is_write and not call.is_sent]
+    return calls
+
+
+def _is_foreign(world: World, claim: ResourceClaim) -> bool:
+    allocation = claim.status.allocation
+    return allocation is not None and (claim.metadata.uid, allocation.allocation_timestamp or "") in world.foreign
+
+
+def _has_its_devices(world: World, pod: Pod) -> None:
+    """A pod on a node has its claims there.
+
+    The one exception: a shared claim that another pod's PostFilter cleared while it was reserved for nobody, or
+    kube-controller-manager when its last user ended. They ask nobody before, so nothing that we write can prevent it.
+    Then the devices must be held by nobody else as long as the pod may come or is there, and the claim must be
+    allocated there again in the end.
+
+    And what World.moved_under_a_bind() lets pass.
+    """
+    node = pod.spec.node_name
+    if not node or pod.status.phase in ENDED:
+        return
+    for entry in pod_claims(pod):
+        claim = world.server.claims.get(entry.key or "")
+        if claim is None or _is_new(claim, pod) or claim.metadata.deletion_timestamp is not None:
+            continue  # users deleted it, and may have made another one: kubelet starts no such pod
+        if claim.status.allocation is not None and only_node(claim) == node:
+            continue
+        if (pod.metadata.uid, claim.key) in world.moved:
+            continue
+        excused = [one for one in world.excused if (one.pod_uid, one.claim_key) == (pod.metadata.uid, claim.key)]
+        if not excused:
+            where = "nowhere" if claim.status.allocation is None else f"on {only_node(claim)}"
+            raise ViolationError(f"{pod.key} is on {node}, and its {claim.key} is allocated {where}")
+        for other in world.server.claims.values():
+            taken = held(other) & excused[-1].devices
+            if taken and other.key != claim.key and not _is_foreign(world, other):
+                raise ViolationError(f"{other.key} has {sorted(taken)}, with which {pod.key} was bound")
+
+
+def _is_new(claim: ResourceClaim, pod: Pod) -> bool:
+    return (
+        int(claim.metadata.uid.rpartition("-")[2]) > int(pod.metadata.uid.rpartition("-")[2])
+        and not claim.status.allocation
+    )
+
+
+def _records_are_right(world: World, process: Process) -> None:
+    """Every record shows a state that the server had, is in a phase that fits it, and no write is left hanging."""
+    if process.problems:
+        raise ViolationError(f"{process.name}: {process.problems[0]}")
+    controller = process.controller
+    if not process.has_led and len(controller._queue):
+        raise ViolationError(f"{process.name} stands by, and queues work")
+    is_idle = not any(worker in process.strands for worker in ("w0", "w1"))
+    for record in controller._cluster._records._claims.values():
+        if is_idle and record.phase in _WRITING:
+            raise ViolationError(f"{process.name} has {record.key} {record.phase.value}, and no worker writes")
+        known = process.checked.get(record.key)
+        if known is record:
+            continue
+        process.checked[record.key] = record
+        claim = record.shown
+        if (
+            known is not None
+            and known.uid == record.uid
+            and int(claim.metadata.resource_version) < int(known.shown.metadata.resource_version)
+        ):
+            raise ViolationError(f"{process.name} goes back to an older state of {record.key}")
+        stored = world.server.shown.get((claim.metadata.uid, claim.metadata.resource_version))
+        if stored is None or stored.status != claim.status:
+            raise ViolationError(f"{process.name} has a state of {record.key} that never was")
+        is_held = claim.status.allocation is not None
+        is_reserved = bool(claim.status.reserved_for)
+        if is_held is not (record.phase in _HOLDING):
+            raise ViolationError(f"{process.name} has {record.key} {record.phase.value}, allocated: {is_held}")
+        wrong_reserved = record.phase in (Phase.UNRESERVED, Phase.RESERVING) and is_reserved
+        if wrong_reserved or (record.phase is Phase.ALLOCATED and not is_reserved):
+            raise ViolationError(f"{process.name} has {record.key} {record.phase.value}, reserved: {is_reserved}")
+
+
+def check_rest(world: World) -> None:
+    """Raise ViolationError when something does not hold that holds once everything was seen and time has passed."""
+    pods = {pod.metadata.uid: pod for pod in world.server.pods.values() if not _is_over(pod)}
+    for claim in world.server.claims.values():
+        if claim.status.allocation is None or (_is_foreign(world, claim) and not claim.status.reserved_for):
+            continue  # kube-scheduler's own allocations are not ours to clear
+        if not claim.status.reserved_for:
+            raise ViolationError(f"{claim.key} is allocated, and reserved for nobody")
+        for user in claim.status.reserved_for:
+            if user.uid not in pods:
+                raise ViolationError(f"{claim.key} is reserved for {user.name}, which is gone")
+    for pod in pods.values():
+        if pod.spec.node_name:
+            _is_served(world, pod)
+        elif _could_be_bound(world, pod):
+            raise ViolationError(f"{pod.key} is not bound, and could be")
+    for process in world.processes.values():
+        if process is not None and process.leads:
+            _holds_what_the_server_holds(world, process)
+
+
+def _is_served(world: World, pod: Pod) -> None:
+    for entry in pod_claims(pod):
+        claim = world.server.claims.get(entry.key or "")
+        if (
+            claim is None
+            or claim.metadata.deletion_timestamp is not None
+            or (pod.metadata.uid, claim.key) in world.moved
+        ):
+            continue
+        if claim.status.allocation is None or only_node(claim) != pod.spec.node_name:
+            if not _is_impossible(world, claim, pod):
+                raise ViolationError(
+                    f"{pod.key} is on {pod.spec.node_name}, and its {claim.key} is not allocated there"
+                )
+        elif not is_reserved_for(claim, pod):
+            raise ViolationError(f"{pod.key} is on {pod.spec.node_name}, and its {claim.key} is not reserved for it")
+
+
+def _is_impossible(world: World, claim: ResourceClaim, pod: Pod) -> bool:
+    """Whether a claim that users deleted and made again is asked for by a pod that is on a full node."""
+    return _is_new(claim, pod) and len(_free(world, pod.spec.node_name)) < world.scenario.claims[claim.metadata.name]
+
+
+def _free(world: World, node: str) -> frozenset[Device]:
+    taken = frozenset[Device]().union(*(held(claim) for claim in world.server.claims.values()))
+    return frozenset((node, device) for device in world.scenario.devices[node]) - taken
+
+
+def _could_be_bound(world: World, pod: Pod) -> bool:
+    keys = dict.fromkeys(entry.key or "" for entry in pod_claims(pod))
+    claims = [world.server.claims.get(key) for key in keys]
+    there = [claim for claim in claims if claim is not None and claim.metadata.deletion_timestamp is None]
+    if len(there) < len(claims):
+        return False
+    for node in world.scenario.node_names:
+        if (pod.metadata.name, node) in world.unfit:
+            continue
+        if any(claim.status.allocation is not None and only_node(claim) != node for claim in there):
+            continue
+        asked = sum(world.scenario.claims[claim.metadata.name] for claim in there if claim.status.allocation is None)
+        if asked <= len(_free(world, node)):
+            return True
+    return False
+
+
+def check_collisions(world: World, process: Process) -> None:
+    """Raise ViolationError when two claims have one device and none of those that could gives way.
+
+    For a process that has seen everything and done all there is to do now. Nothing that is bound can give way, nor can
+    what kube-scheduler allocated itself; and a pod that misses a claim, or is to go, is nobody's rival.
+    """
+    claims = [claim for claim in world.server.claims.values() if claim.status.allocation is not None]
+    records = process.controller._cluster._records
+    for index, claim in enumerate(claims):
+        for other in claims[:index]:
+            able = [one for one in (claim, other) if _can_give_way(world, one)]
+            if not held(claim) & held(other) or not able or _is_left(world, claim) or _is_left(world, other):
+                continue
+            if any(_is_put_off(process, one) for one in (claim, other)):
+                continue
+            known = [records.claim(one.key) for one in able]
+            if all(record is not None and record.phase is Phase.ALLOCATED and not record.ending for record in known):
+                raise ViolationError(f"{claim.key} and {other.key} have one device, and none gives way")
+
+
+def _is_put_off(process: Process, claim: ResourceClaim) -> bool:
+    """Whether a pod of a claim is looked at a little later, because its last try failed, or nobody names the claim and
+    it is cleared as unused."""
+    queue, pods = process.controller._queue, process.controller._cluster._records.naming(claim.key)
+    is_unused = not pods and not claim.status.reserved_for and our_decision(claim, DRIVER) is not None
+    return is_unused or any(key in queue._not_before for key in pods)
+
+
+def _is_left(world: World, claim: ResourceClaim) -> bool:
+    """Whether the pods that a claim is reserved for are all gone: nobody gets bound with it, and it is freed."""
+    users = {user.uid for user in claim.status.reserved_for}
+    return bool(users) and not users & {pod.metadata.uid for pod in world.server.pods.values() if not _is_over(pod)}
+
+
+def _can_give_way(world: World, claim: ResourceClaim) -> bool:
+    if our_decision(claim, DRIVER) is None or len(claim.status.reserved_for) != 1:
+        return False
+    user = claim.status.reserved_for[0]
+    pod = world.server.pods.get(f"default/{user.name}")
+    if pod is None or pod.metadata.uid != user.uid or pod.spec.node_name or _is_over(pod):
+        return False
+    claims = [world.server.claims.get(entry.key or "") for entry in pod_claims(pod)]
+    return all(one is not None and one.metadata.deletion_timestamp is None for one in claims)
+
+
+def _holds_what_the_server_holds(world: World, process: Process) -> None:
+    cluster = process.controller._cluster
+    for record in cluster._records.claims():
+        held_here = record.held(DRIVER)
+        if cluster._inventory.holdings.held_by(claim_holder(record.shown)) != held_here:
+            raise ViolationError(f"{process.name} has other books than records of {record.key}")
+        kept = {(device.pool, device.device) for device in held_here[0]}
+        if kept - held(world.server.claims.get(record.key)):
+            raise ViolationError(f"{process.name} keeps {sorted(kept)} of {record.key}, which nobody uses")
+
+
+def _is_over(pod: Pod) -> bool:
+    return pod.status.phase in ENDED or (pod.metadata.deletion_timestamp is not None and not pod.spec.node_name)
