@@ -1,0 +1,182 @@
+"""Faults of the past, put back into the code that runs: the interleaver has to find each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import msgspec
+
+from dracaena.controller import program, upkeep
+from dracaena.controller.cluster import Cluster
+from dracaena.controller.decisions import Decisions
+from dracaena.controller.handover import Work
+from dracaena.controller.lifecycle import proof, tending
+from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt
+from dracaena.controller.lifecycle.giving_way import Party
+from dracaena.controller.lifecycle.phases import OURS, Event, Phase
+from dracaena.controller.lifecycle.pod_record import PodRecord
+from dracaena.controller.lifecycle.proof import Bounds
+from dracaena.controller.lifecycle.tending import Naming, Step
+from dracaena.controller.records import Records
+
+Fault = Callable[[], AbstractContextManager[None]]
+
+
+@contextmanager
+def acts_by_claim() -> Iterator[None]:
+    """What is told of a decision is taken for the claim, whoever it is decided for by now."""
+
+    def is_of(record: ClaimRecord, decision_id: str) -> bool:
+        return record.phase in OURS and record.share is not None
+
+    with mock.patch.object(ClaimRecord, "is_of", is_of):
+        yield
+
+
+@contextmanager
+def clears_after_two_seconds() -> Iterator[None]:
+    """An allocation is cleared a fixed time after its reservation was dropped, whatever is known of binds."""
+
+    next_step = tending.next_step
+
+    def after_a_time(record: ClaimRecord, naming: Naming, now_s: float, bounds: Bounds, **rest: Any) -> Step | None:
+        left = tuple(doubt for doubt in record.doubts if now_s < doubt.since_s + 2.0)
+        return next_step(replace(record, doubts=left), naming, now_s, bounds, **rest)
+
+    with mock.patch.object(tending, "next_step", after_a_time):
+        yield
+
+
+@contextmanager
+def doubts_since_the_decision() -> Iterator[None]:
+    """How long a write without an answer may land is counted from the decision."""
+    decided_s: dict[str, float] = {}
+    decide, end_write = Cluster.decide, Records.end_write
+
+    def note(self: Cluster, *args: Any, decision_id: str, now_s: float, **rest: Any) -> Any:
+        decided_s[decision_id] = now_s
+        return decide(self, *args, decision_id=decision_id, now_s=now_s, **rest)
+
+    def end(
+        self: Records, claim_key: str, event: Event, now_s: float, *, guard: int = 0, decision_id: str = ""
+    ) -> None:
+        end_write(self, claim_key, event, decided_s.get(decision_id, now_s), guard=guard, decision_id=decision_id)
+
+    with mock.patch.object(Cluster, "decide", note), mock.patch.object(Records, "end_write", end):
+        yield
+
+
+@contextmanager
+def only_the_later_gives_way() -> Iterator[None]:
+    """Of two claims with one device the earlier one never gives way."""
+
+    def gives_way(party: Party, rival: Party) -> bool:
+        can = party.is_ours and not party.is_used
+        return can and (party.allocated_at, party.uid) > (rival.allocated_at, rival.uid)
+
+    with mock.patch.object(upkeep, "gives_way", gives_way):
+        yield
+
+
+@contextmanager
+def forgets_binds_without_a_reservation() -> Iterator[None]:
+    """Only who had a reservation is asked about before a claim is allocated on another node."""
+    with mock.patch.object(ClaimRecord, "is_open_to", lambda self, pod_uid: self.is_open):
+        yield
+
+
+@contextmanager
+def trusts_gates_of_the_watch() -> Iterator[None]:
+    """A pod that the watch shows gated counts as one that was never tried."""
+    is_proven = proof._is_proven
+
+    def or_gated(pod: PodRecord, doubt: Doubt, bounds: Bounds) -> bool:
+        return pod.is_gated or is_proven(pod, doubt, bounds)
+
+    with mock.patch.object(proof, "_is_proven", or_gated):
+        yield
+
+
+@contextmanager
+def never_tends(phase: Phase) -> Iterator[None]:
+    """Nothing is done about claims of a phase."""
+    next_step = tending.next_step
+
+    def but_not(record: ClaimRecord, *args: Any, **rest: Any) -> Step | None:
+        return None if record.phase is phase else next_step(record, *args, **rest)
+
+    with mock.patch.object(tending, "next_step", but_not):
+        yield
+
+
+@contextmanager
+def wakes_nobody() -> Iterator[None]:
+    """Who fits nowhere is told of no change."""
+    with mock.patch.object(Decisions, "may_help"):
+        yield
+
+
+@contextmanager
+def forgets_ends_without_an_answer() -> Iterator[None]:
+    """A write that gets no answer is never told to have ended."""
+    end_write = Records.end_write
+
+    def end(self: Records, claim_key: str, event: Event, now_s: float, **rest: Any) -> None:
+        if event is not Event.NO_ANSWER:
+            end_write(self, claim_key, event, now_s, **rest)
+
+    with mock.patch.object(Records, "end_write", end):
+        yield
+
+
+@contextmanager
+def mixes_states() -> Iterator[None]:
+    """A record takes the version of a newer state, and goes on to show what was there before."""
+    put = Records._put
+
+    def keep_users(self: Records, before: ClaimRecord | None, after: ClaimRecord) -> None:
+        had = None if before is None else before.shown
+        if had is not None and had.status.reserved_for and len(after.shown.status.reserved_for) > 1:
+            after = replace(after, shown=msgspec.structs.replace(after.shown, status=had.status))
+        put(self, before, after)
+
+    with mock.patch.object(Records, "_put", keep_users):
+        yield
+
+
+@contextmanager
+def takes_older_states() -> Iterator[None]:
+    """Whatever is shown last counts as the newest."""
+    with mock.patch.object(ClaimRecord, "version", 0):
+        yield
+
+
+@contextmanager
+def keeps_books_of_its_own() -> Iterator[None]:
+    """What a decision that was refused had is not given back in the books."""
+    changed = Cluster._record_changed
+
+    def but_not(self: Cluster, before: ClaimRecord | None, after: ClaimRecord | None) -> None:
+        if before is None or after is None or not (before.phase in OURS and after.phase is Phase.FREE):
+            changed(self, before, after)
+
+    with mock.patch.object(Cluster, "_record_changed", but_not):
+        yield
+
+
+@contextmanager
+def leads_without_a_list() -> Iterator[None]:
+    """A new leader begins with what its watch has shown by then."""
+    with mock.patch.object(program, "wait_to_lead", return_value=True):
+        yield
+
+
+@contextmanager
+def queues_while_standing_by() -> Iterator[None]:
+    """A stand-by queues work."""
+    with mock.patch.object(Work, "add_pod", lambda self, key: self._queue.add(key)):
+        yield

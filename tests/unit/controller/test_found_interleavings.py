@@ -1,0 +1,211 @@
+"""Schedules that the interleaver found to break a rule, shrunk: each broke the code of its day."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from dracaena.controller.allocation.allocator import NoFit
+from support.allocation import claim, pod, request
+from support.interleaver import faults
+from support.interleaver.process import stepping
+from support.interleaver.scenario import Scenario
+from support.interleaver.search import Schedule, repeat
+from support.reconciling import Bench
+
+NOBODY = frozenset[tuple[str, str]]()
+
+WHAT_RESTS_IS_RELEASED_ALSO_WHEN_THE_CLAIM_IS_ALLOCATED_ANEW = Schedule(
+    Scenario(
+        (1, 1), {"c": 1, "d": 1}, {"a": ("c",), "b": ("d",)}, {"b": 10}, frozenset({("a", "n1")}), frozenset({"c"})
+    ),
+    (
+        "users create claim d",
+        "users create pod a",
+        "p0 sees resourceclaims",
+        "users create claim c",
+        "p0 sees resourceclaims",
+        "p0 sees pods",
+        "users create pod b",
+        "p0 sees pods",
+        "p0 w0 takes work",
+        "p0 w1 takes work",
+        "p0 w1 goes on",
+        "31.0 s pass",
+        *["p0 w1 goes on"] * 4,
+        *["kube-scheduler sees resourceclaims"] * 2,
+        "kube-scheduler tries a",
+        "31.0 s pass",
+        *["kube-scheduler goes on with a"] * 2,
+        "p0 sees pods",
+        "31.0 s pass",
+        "kube-scheduler tries a",
+        "p0 w1 takes work",
+        "p0 w1 goes on",
+        "p0 w1 takes work",
+    ),
+)
+
+A_CLAIM_DOES_NOT_WAIT_FOR_EVER_FOR_A_POD_THAT_MISSES_ANOTHER_ONE = Schedule(
+    Scenario((2,), {"c": 1, "d": 1}, {"a": ("c", "d"), "b": ("c",)}, {}, NOBODY),
+    (
+        "users create claim c",
+        "users create pod b",
+        "p0 sees resourceclaims",
+        "p0 sees pods",
+        "p0 w0 takes work",
+        *["p0 w0 goes on"] * 6,
+        "users create pod a",
+        "2.5 s pass",
+        "kube-scheduler tries b",
+        "users delete pod b",
+    ),
+)
+
+
+A_CLAIM_IS_NOT_ALLOCATED_ELSEWHERE_WHILE_A_POD_WITHOUT_A_RESERVATION_IS_ON_ITS_WAY = Schedule(
+    Scenario((2, 2), {"c": 1}, {"a": ("c",), "b": ("c",)}, {}, frozenset({("a", "n0")})),
+    (
+        "users create pod a",
+        "users create pod b",
+        *["p0 sees pods"] * 2,
+        "users create claim c",
+        "p0 sees resourceclaims",
+        "p0 w1 takes work",
+        *["p0 w1 goes on"] * 6,
+        "2.5 s pass",
+        "kube-scheduler tries b",
+        "kube-scheduler tries a",
+        "kube-scheduler goes on with a",
+    ),
+)
+
+NOTHING_IS_CLEARED_THAT_A_POD_WAS_BOUND_WITH_WHILE_THE_WATCH_WAS_BEHIND = Schedule(
+    Scenario((2,), {"c0": 1, "c2": 2}, {"a": ("c0", "c2"), "b": ("c0",)}, {}, NOBODY, processes=2),
+    (
+        "users create claim c0",
+        "p0 sees resourceclaims",
+        "users create pod b",
+        "users create claim c2",
+        "p0 sees resourceclaims",
+        "p0 sees pods",
+        "p0 w0 takes work",
+        "users create pod a",
+        "p0 sees pods",
+        "p0 w0 goes on",
+        "p0 w0 goes on",
+        "p0 w0 goes on",
+        "p0 w0 goes on",
+        "2.5 s pass",
+        "p0 sees resourceclaims",
+        "p0 sees resourceclaims",
+        "p0 w1 takes work",
+        "p0 w1 goes on",
+        "p0 w0 goes on",
+        "kube-scheduler tries b",
+        "12.0 s pass",
+        "2.5 s pass",
+        "p0 w1 takes work",
+        "kube-scheduler goes on with b",
+        "kube-scheduler goes on with b",
+        "6.0 s pass",
+        "p0 w1 goes on",
+        "p0 w0 takes work",
+        "p0 w0 goes on",
+        "p0 w0 goes on",
+        "p0 sees resourceclaims",
+        "kube-scheduler goes on with b",
+        "31.0 s pass",
+        "12.0 s pass",
+    ),
+)
+
+
+A_SHARED_CLAIM_IS_NO_HALF_WRITTEN_DECISION_WHILE_A_BIND_WITH_IT_IS_UNDER_WAY = Schedule(
+    Scenario(
+        (2, 2), {"c1": 2, "c2": 2}, {"b": ("c1",), "c": ("c1", "c2")}, {"c": 10}, frozenset({("c", "n0"), ("c", "n1")})
+    ),
+    (
+        "users create claim c1",
+        "users create pod b",
+        "kube-scheduler refuses b on n0",
+        "kube-scheduler refuses b on n1",
+        "p0 crashes",
+        "p0 is started again",
+        "p0 begins to lead",
+        "p0 goes on with start",
+        "p0 w1 takes work",
+        "p0 w1 goes on",
+        "p0 w1 goes on",
+        "p0 w1 goes on",
+        "p0 w1 goes on",
+        "6.0 s pass",
+        "p0 w1 goes on",
+        "kube-scheduler tries b",
+        "kube-scheduler goes on with b",
+        "12.0 s pass",
+        "kube-scheduler takes b on n0",
+        "p0 sees pods",
+        "kube-scheduler tries b",
+        "31.0 s pass",
+        "p0 w0 takes work",
+        "p0 w0 goes on",
+        "p0 w1 takes work",
+        "p0 w1 goes on",
+        "p0 w1 goes on",
+        "users create claim c2",
+        "users create pod c",
+        "kube-scheduler goes on with b",
+        "p0 crashes",
+        "p0 is started again",
+        "kube-scheduler goes on with b",
+        "p0 begins to lead",
+        "p0 goes on with start",
+        "p0 goes on with start",
+        "p0 w0 takes work",
+        "kube-scheduler goes on with b",
+        "p0 w1 takes work",
+        "p0 w1 goes on",
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        pytest.param(WHAT_RESTS_IS_RELEASED_ALSO_WHEN_THE_CLAIM_IS_ALLOCATED_ANEW, id="rest"),
+        pytest.param(A_CLAIM_DOES_NOT_WAIT_FOR_EVER_FOR_A_POD_THAT_MISSES_ANOTHER_ONE, id="missing-claim"),
+        pytest.param(NOTHING_IS_CLEARED_THAT_A_POD_WAS_BOUND_WITH_WHILE_THE_WATCH_WAS_BEHIND, id="watch-behind"),
+        pytest.param(A_SHARED_CLAIM_IS_NO_HALF_WRITTEN_DECISION_WHILE_A_BIND_WITH_IT_IS_UNDER_WAY, id="half-written"),
+        pytest.param(A_CLAIM_IS_NOT_ALLOCATED_ELSEWHERE_WHILE_A_POD_WITHOUT_A_RESERVATION_IS_ON_ITS_WAY, id="old-bind"),
+    ],
+)
+def test_a_schedule_that_broke_a_rule_breaks_none_any_more(schedule: Schedule) -> None:
+    with stepping():
+        broken = repeat(schedule)
+    assert broken is None, str(broken)
+
+
+def test_the_schedule_in_which_only_a_reservation_counts_as_being_on_the_way_breaks_a_rule() -> None:
+    """bindClaim of kube-scheduler 1.36 reads a claim again after a conflict, and compares nothing but that it is still
+    allocated."""
+    with stepping(), faults.forgets_binds_without_a_reservation():
+        broken = repeat(A_CLAIM_IS_NOT_ALLOCATED_ELSEWHERE_WHILE_A_POD_WITHOUT_A_RESERVATION_IS_ON_ITS_WAY)
+    assert broken is not None
+    assert "not allocated there" in broken.why
+
+
+def test_a_pod_that_was_made_again_between_two_looks_does_not_stand_behind_itself() -> None:
+    bench = Bench()
+    first = pod("p", "c")
+    bench.add(claim("c", request(count=8)), first)
+    bench.run()
+    metadata = msgspec.structs.replace(first.metadata, uid="again", creation_timestamp=None)
+    earlier = msgspec.structs.replace(first.metadata, creation_timestamp="2026-01-01T00:00:00Z")
+    bench.add(msgspec.structs.replace(first, metadata=earlier))
+    bench.run()
+    bench.add(msgspec.structs.replace(first, metadata=metadata))
+    again, asked = bench.cluster.pod("default/p"), bench.cluster.claim("default/c")
+    assert again is not None
+    assert asked is not None
+    assert isinstance(bench.cluster.decide(again, [asked], decision_id="d", now_s=0.0), NoFit)
