@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,8 +20,9 @@ import msgspec
 
 from dracaena.api.machine import Machine
 from e2e import isolation
-from e2e.api import Api
-from e2e.control_plane import DRACAENA_CONTROLLER, ControlPlane, Ports
+from e2e.api import MERGE_PATCH, Api
+from e2e.bulk import Request, send_all
+from e2e.control_plane import ADMIN, DRACAENA_CONTROLLER, ControlPlane, Ports
 from e2e.installation import DEVICE_CLASSES, DRIVER, RIGHTS
 from e2e.pods import CLAIMS, EVENTS, PODS, TEMPLATES, Pod, pod_claims, why
 from e2e.processes import Program
@@ -48,7 +49,8 @@ START_S = 60.0
 BIND_S = 30.0
 """From a pod's creation until kube-scheduler has bound it: 0.5 s on a free machine, and its back-off of up to 10 s."""
 
-RESET_S = 30.0
+RESET_S = 120.0
+"""The largest test leaves 400 claims, which are freed one by one: 15 s on a free machine."""
 
 
 class MadeUpCluster:
@@ -144,17 +146,26 @@ class MadeUpCluster:
             self.start_controller()
 
     @contextmanager
-    def without_scheduler(self) -> Iterator[None]:
-        """Keep kube-scheduler off inside the block: started again, it sees everything before it binds anything."""
+    def without_scheduler(self, *then: str) -> Iterator[None]:
+        """Keep kube-scheduler off inside the block: started again, this time with further flags, it sees everything
+        before it binds anything."""
         self.control_plane.scheduler.kill()
         try:
             yield
         finally:
-            self.control_plane.scheduler.start()
+            self.control_plane.scheduler.start(*then)
 
-    def add_node(
+    def send_all(self, requests: Iterable[Request]) -> None:
+        """Send many requests, in about this order, as the administrator."""
+        send_all(self.control_plane.url, self.control_plane.authority, ADMIN.token, requests)
+
+    def add_node(self, name: str, machine: Machine, **more: Any) -> None:
+        """Make a node that is ready, and the pool that its plugin would publish; `more` as for add_nodes."""
+        self.add_nodes([name], machine, **more)
+
+    def add_nodes(
         self,
-        name: str,
+        names: Sequence[str],
         machine: Machine,
         *,
         labels: Mapping[str, str] | None = None,
@@ -162,20 +173,22 @@ class MadeUpCluster:
         allocatable: Mapping[str, str] | None = None,
         tainted_devices: bool = True,
     ) -> None:
-        """Make a node that is ready, and the pool that its plugin would publish."""
+        """Make nodes that are ready, and the pools that their plugins would publish."""
         room = {"cpu": "16", "memory": "64Gi", "ephemeral-storage": "64Gi", "pods": "110", **(allocatable or {})}
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "made up"}
-        metadata = {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}}
         status = {"capacity": room, "allocatable": room, "conditions": [ready]}
-        self.api.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status})
-        self.api.patch(f"{NODES}/{name}", {"spec": {"taints": list(taints) or None}})  # it comes as not-ready
-        made = pool_slice(name, machine) if tainted_devices else pool_slice(name, machine, taints=())
-        self.publish(made.metadata.name, msgspec.to_builtins(made.spec))
+        kind = {"apiVersion": "v1", "kind": "Node"}
+        metadata = [{"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}} for name in names]
+        self.send_all(Request("POST", NODES, {**kind, "metadata": one, "status": status}) for one in metadata)
+        change = {"spec": {"taints": list(taints) or None}}  # they come as not-ready
+        self.send_all(Request("PATCH", f"{NODES}/{name}", change, MERGE_PATCH) for name in names)
+        more: dict[str, Any] = {} if tainted_devices else {"taints": ()}
+        made = [pool_slice(name, machine, **more) for name in names]
+        self.send_all(_publication(one.metadata.name, msgspec.to_builtins(one.spec)) for one in made)
 
     def publish(self, name: str, spec: Mapping[str, Any]) -> None:
         """Make a ResourceSlice."""
-        kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
-        self.api.create(SLICES, {**kind, "metadata": {"name": name}, "spec": spec})
+        self.send_all([_publication(name, spec)])
 
     def devices(self, node: str) -> list[str]:
         """Return the names of the devices that a node publishes, in their order."""
@@ -242,18 +255,21 @@ class MadeUpCluster:
 
     def _is_empty(self) -> bool:
         api = self.api
-        for path in (PODS, TEMPLATES, NODES, SLICES, EVENTS):
+        for path in (PODS, TEMPLATES, CLAIMS, NODES, SLICES, EVENTS):
             api.send("DELETE", path, {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0})
-        for claim in api.items(CLAIMS):
-            path = f"{CLAIMS}/{claim['metadata']['name']}"
-            api.send("DELETE", path)
-            if not api.items(PODS):  # it may go by itself at any time
-                api.patch_anyway(f"{path}/status", {"status": {"allocation": None, "reservedFor": None}})
-                api.patch_anyway(path, {"metadata": {"finalizers": None}})
+        for claim in () if api.items(PODS) else api.items(CLAIMS):
+            path = f"{CLAIMS}/{claim['metadata']['name']}"  # it may go by itself at any time
+            api.patch_anyway(f"{path}/status", {"status": {"allocation": None, "reservedFor": None}})
+            api.patch_anyway(path, {"metadata": {"finalizers": None}})
         for one in api.items(PRIORITY_CLASSES):
             if not one["metadata"]["name"].startswith("system-"):
                 api.delete(f"{PRIORITY_CLASSES}/{one['metadata']['name']}")
         return not any(api.items(path) for path in (PODS, CLAIMS, NODES, SLICES))
+
+
+def _publication(name: str, spec: Mapping[str, Any]) -> Request:
+    kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
+    return Request("POST", SLICES, {**kind, "metadata": {"name": name}, "spec": spec})
 
 
 def controller_command(kubeconfig: Path, port: int, *flags: str) -> list[str | Path]:

@@ -15,6 +15,9 @@ from support.write_proxy import Write
 
 NIC_DRIVER = "nic.example.com"
 NIC_CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
+NO_LONG_BINDS = "--longest-bind-s=1"
+"""Without kube-scheduler nobody says that a pod is not being bound: then time has to tell."""
+
 ALLOWED = f"--allowed-drivers={NIC_DRIVER}"
 
 QUIET_S = 1.5
@@ -97,7 +100,7 @@ def test_a_device_that_the_scheduler_took_at_the_same_moment_is_given_back(made_
         if nic is not None and not given(made_up.api.get(f"{CLAIMS}/theirs")):
             allocate_nic(made_up, "theirs", nic)
 
-    with made_up.controller_with(ALLOWED), made_up.without_scheduler():
+    with made_up.controller_with(ALLOWED, NO_LONG_BINDS), made_up.without_scheduler():
         made_up.proxy.before = take
         pod = make(made_up, "ours", BOTH)
         wait_event(made_up.api, pod, "GPUsAllocated", "")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from e2e.made_up import FOUR, TWO, MadeUpCluster, devices_of
+from e2e.made_up import FOUR, ONE, TWO, MadeUpCluster, devices_of
 from e2e.pods import (
     CLAIMS,
     Pod,
@@ -22,7 +23,7 @@ from e2e.pods import (
 from e2e.waiting import eventually, never
 from support.write_proxy import Cut, Write
 
-PATIENCE = ("--refused-wait-s=1", "--passed-over-wait-s=2", "--exclusion-s=2")
+PATIENCE = ("--refused-wait-s=1", "--passed-over-wait-s=2", "--exclusion-s=2", "--longest-bind-s=3")
 """Much shorter than anybody wants, so that the tests are."""
 
 SETTLED_S = 5.5
@@ -247,5 +248,44 @@ def test_a_bind_that_is_under_way_when_the_take_back_begins_keeps_its_devices(ma
 
     eventually(lambda: [w for w in made_up.proxy.writes if is_drop(w) and w.status], "it is dropped", within_s=GONE_S)
     eventually(reserved, "it gets its reservation back", within_s=GONE_S)
-    never(lambda: any(map(is_clear, made_up.proxy.writes)), "its devices are taken", for_s=2.5)
+    never(lambda: any(map(is_clear, made_up.proxy.writes)), "its devices are taken", for_s=3.5)
     made_up.check()
+
+
+def test_what_kube_scheduler_says_again_ends_the_rest_at_once(made_up: MadeUpCluster) -> None:
+    """It writes nothing when it says what it said before; our probe makes that seen, long before the longest bind."""
+    made_up.add_node("a", TWO)
+    made_up.add_node("b", ONE)
+    create_template(made_up.api, "two", claim_spec(2))
+    pod = Pod("again", templates={"gpus": "two"}, node_selector={"kubernetes.io/hostname": "a"})
+    with made_up.controller_with(*PATIENCE[:-1], "--longest-bind-s=600"):
+        with made_up.without_scheduler():
+            create_pod(made_up.api, pod)
+            made_up.wait_allocated(pod)
+            made_up.cordon("a")
+            time.sleep(SETTLED_S)
+        eventually(lambda: probed(made_up, pod), "its condition is probed", within_s=GONE_S)
+        never(lambda: any(map(is_clear, made_up.proxy.writes)), "it is taken back without a proof", for_s=5.0)
+        before = said(made_up, pod)
+        # A node that opens has every pod tried again that a closed node refused; this one says the same as before.
+        made_up.cordon("b")
+        made_up.cordon("b", closed=False)
+        eventually(lambda: any(map(is_clear, made_up.proxy.writes)), "it is taken back", within_s=GONE_S)
+        assert said(made_up, pod) == before
+        assert not probed(made_up, pod)
+    made_up.check()
+
+
+def said(cluster: MadeUpCluster, pod: Pod) -> str:
+    """Return what kube-scheduler says about a pod."""
+    return next((one["message"] for one in conditions(cluster, pod)), "")
+
+
+def probed(cluster: MadeUpCluster, pod: Pod) -> bool:
+    """Whether the controller's probe stands in what kube-scheduler says."""
+    return any(one.get("lastProbeTime") for one in conditions(cluster, pod))
+
+
+def conditions(cluster: MadeUpCluster, pod: Pod) -> list[dict[str, Any]]:
+    found = cluster.api.get(pod.path)["status"].get("conditions", ())
+    return [one for one in found if one["type"] == "PodScheduled"]

@@ -19,7 +19,12 @@ class NotYetError(AssertionError):
 
 
 def eventually(
-    look: Callable[[], Seen | None], what: str, *, within_s: float, programs: tuple[Program, ...] = ()
+    look: Callable[[], Seen | None],
+    what: str,
+    *,
+    within_s: float,
+    programs: tuple[Program, ...] = (),
+    every_s: float = POLL_S,
 ) -> Seen:
     """Look until the answer is true and return it. Fails at once when one of `programs` has ended."""
     deadline = time.monotonic() + within_s
@@ -31,7 +36,7 @@ def eventually(
             program.check()
         if time.monotonic() > deadline:
             raise NotYetError(f"not within {within_s:g} s: {what}; last seen: {seen!r}")
-        time.sleep(POLL_S)
+        time.sleep(every_s)
 
 
 def never(look: Callable[[], object], what: str, *, for_s: float) -> None:

@@ -155,8 +155,9 @@ class ChartCluster:
         own = {
             "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
             "logLevel": "debug",
-            # As on a large cluster, so that each pod has the controller use its right to nominate.
-            "controller": {"settings": {"nominate-above-nodes": 0}},
+            # As on a large cluster, so that each pod has the controller use its right to nominate. Binds are short,
+            # and kube-scheduler has no reason to try a pod again that only a cordon keeps out: time has to tell then.
+            "controller": {"settings": {"nominate-above-nodes": 0, "longest-bind-s": 20}},
             "kubeletPlugin": {
                 "settings": {"machine": "/recorded/machine.json"},
                 "hostPaths": {
