@@ -8,7 +8,7 @@ RUN := $(BIN)/python -P
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long unit unit-image-python image-python integration e2e e2e-soak device-test bench bench-node bench-cluster conformance peer-cases check format lint types imports proto lock wheels image chart clean
+.PHONY: help demo test test-long unit unit-image-python image-python integration e2e e2e-soak e2e-soak-planted device-test bench bench-node bench-cluster conformance peer-cases check format lint types imports proto lock wheels image chart clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,7 +32,7 @@ image-python: ## print the path of the image's Python on this machine; nothing w
 IMAGE_PYTHON_PROGRAM = python=; for each in python$(IMAGE_PYTHON) "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$(IMAGE_PYTHON).*/bin/python; do \
 	"$$each" -c 'import ensurepip, venv' 2>/dev/null && python=$$(command -v "$$each"); done
 
-test-long: $(VENV)/dev.stamp ## what `make test` only samples: exhaustive, some minutes
+test-long: $(VENV)/dev.stamp ## what `make test` only samples: exhaustive, half an hour (SCHEDULES=n interleavings, 100000)
 	@$(RUN) -m pytest -q -n $(JOBS) -m long tests/unit
 
 integration: $(VENV)/dev.stamp ## whole programs over real sockets on the embedded cluster
@@ -43,6 +43,9 @@ e2e: $(VENV)/dev.stamp ## real Kubernetes, kubelet and containerd on this machin
 
 e2e-soak: $(VENV)/dev.stamp ## faults for SOAK_S seconds (600) on a real control plane, and a checker beside them (root; docs/dev/e2e.md)
 	@PYTHONPATH=tests $(RUN) -m e2e.soak.run $(SOAK)
+
+e2e-soak-planted: $(VENV)/dev.stamp ## plant faults into copies, one at a time, and see whether the soak finds them (an hour; root)
+	@PYTHONPATH=tests $(RUN) -m e2e.soak.planted $(PLANTED)
 
 device-test: $(VENV)/dev.stamp ## read a real GPU: discovery, slices, CDI, prepare
 	@$(RUN) -m pytest -q -s tests/device/on_real_gpu.py

@@ -51,10 +51,15 @@ MOST_LONELY: Final = 8
 """Pods at a time that bear no other of their kind on the same node. The controller does not know that rule: it gives
 them devices where kube-scheduler refuses them and clears the allocation, and comes to a node that does after some."""
 
-MOST_NEEDY: Final = 4
+UNCALLED: Final = 0.15
+"""How often a friend comes that could: every minute."""
+
+MOST_STRANDED: Final = 3
+"""Nodes that are closed at last because pods wait that have their devices there."""
+
+MOST_NEEDY: Final = 14
 """Pods at a time that kube-scheduler binds only while a friend is there: of those without one it clears nothing, and
-the controller has to take the devices back once others wait for them. A friend that comes at that moment makes the bind
-race with it."""
+the controller has to take the devices back. A friend that comes at that moment makes the bind race with it."""
 
 FAULT_PERCENT: Final = (0.0, 5.0, 15.0, 30.0)
 """Of the controllers' requests, changed now and then."""
@@ -86,7 +91,7 @@ class Chaos:
             (self._finish_pod, 4),
             (self._new_named_claim, 3),
             (self._delete_named_claim, 2),
-            (self._befriend, 8),
+            (self._change_company, 4),
             (self._cordon, 3),
             (self._uncordon, 4),
             (self._add_node, 3),
@@ -97,6 +102,7 @@ class Chaos:
 
     def begin(self) -> None:
         """Make the first nodes and pods."""
+        self._world.delay(on=True)
         for _ in range(FIRST_NODES):
             self._add_node()
         while len(self._pods) < FIRST_PODS:
@@ -108,17 +114,40 @@ class Chaos:
             if self._world.now_s() >= self._due_s[deed]:
                 self._due_s[deed] = self._world.now_s() + self._rng.uniform(*BIG_DEEDS[deed][1:])
                 self._do_big(deed)
+        if self._world.taking_back.is_set():
+            self._world.taking_back.clear()
+            if self._friend is None:
+                self._befriend()
         deeds, weights = zip(*self._small, strict=True)
         self._rng.choices(deeds, weights)[0]()
         return self._rng.uniform(*STEP_S)
 
     def end(self) -> None:
-        """Stop all faults and have every program run."""
+        """Stop all faults and have every program run. What waits last has to be taken back once more."""
+        self._world.delay(on=False)
         self._world.disturb(0.0)
         for timer in self._restarts:
             timer.join()
         for number in sorted(self._nodes):
             self._write_slices(number, without=())
+        self._strand()
+
+    def _strand(self) -> None:
+        """Close some nodes that have devices for pods without a node, and let a friend come: they have to move."""
+        waiting = {pod["metadata"]["uid"] for pod in self._world.api.items(PODS) if not pod["spec"].get("nodeName")}
+        numbers = {node.name: number for number, node in self._nodes.items()}
+        pools = [
+            result["pool"]
+            for claim in self._world.api.items(CLAIMS)
+            if any(user["uid"] in waiting for user in claim.get("status", {}).get("reservedFor", ()))
+            for result in claim["status"]["allocation"]["devices"]["results"]
+        ]
+        for name in list(dict.fromkeys(pool for pool in pools if pool in numbers))[:MOST_STRANDED]:
+            self._surely(lambda name=name: self._set_closed(numbers[name], closed=True))  # type: ignore[misc]
+            self._cordoned.add(numbers[name])
+            self._done("nodes cordoned at last", name)
+        if self._friend is None:
+            self._befriend()
 
     def open_nodes(self) -> None:
         """Let every node take pods again."""
@@ -234,6 +263,11 @@ class Chaos:
             metadata["labels"] = NEEDY
             spec["affinity"] = {"podAffinity": _required(FRIEND, "kubernetes.io/os")}
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+    def _change_company(self) -> None:
+        """Let a friend go, or now and then come although nobody called: mostly those who need one are to be alone."""
+        if self._friend is not None or self._rng.random() < UNCALLED:
+            self._befriend()
 
     def _befriend(self) -> None:
         """Let a friend come, or go again."""

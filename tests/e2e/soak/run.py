@@ -35,6 +35,12 @@ SETTLE_S: Final = 150.0
 old leader (10 s), kube-scheduler's and the pod collector's waits (60 s), the controller's own, a loaded machine."""
 
 START_S: Final = 90.0
+LATE: Final = 3
+"""Pods that wait when all is given away, for what others give back."""
+
+TRIED_S: Final = 3.0
+"""After kube-scheduler said so, until the controller has found that nothing is free: it looks at the same time."""
+
 SHOWN: Final = 20
 """Violations that are told in full."""
 
@@ -45,19 +51,21 @@ def main(arguments: Sequence[str]) -> int:
     seconds = float(os.environ.get("SOAK_S") or DEFAULT_S)
     parser.add_argument("--seconds", type=float, default=seconds, help="of faults (%(default)s; also SOAK_S)")
     parser.add_argument("--seed", type=int, help="decides what is done, in which order; default: another each time")
+    parser.add_argument("--violations", type=int, default=SHOWN, help="after which it ends (%(default)s)")
     options = parser.parse_args(arguments)
     if BINARIES not in os.environ:
         return run_alone("e2e.soak.run", arguments, name="soak")
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
-    return Soak(seed, options.seconds).run()
+    return Soak(seed, options.seconds, options.violations).run()
 
 
 class Soak:
     """One run."""
 
-    def __init__(self, seed: int, seconds: float) -> None:
+    def __init__(self, seed: int, seconds: float, enough: int) -> None:
         self._seed = seed
         self._seconds = seconds
+        self._enough = enough
         self._rng = random.Random(seed)
         self._checker = Checker()
         self._checks = 0
@@ -84,7 +92,8 @@ class Soak:
             eventually(lambda: any(r.leads() for r in world.replicas), "somebody leads", within_s=START_S)
             self._disturb(world, chaos, following)
             chaos.end()
-            self._settle(world, chaos, following)
+            if len(self._checker.violations) < self._enough:
+                self._settle(world, chaos, following)
             if not self._checker.violations:
                 self._fill(world, chaos, following)
             following.stop()
@@ -95,7 +104,7 @@ class Soak:
     def _disturb(self, world: World, chaos: Chaos, following: Following) -> None:
         world.began_s = time.monotonic()
         next_s = next_check_s = 0.0
-        while (now_s := world.now_s()) < self._seconds and len(self._checker.violations) < SHOWN:
+        while (now_s := world.now_s()) < self._seconds and len(self._checker.violations) < self._enough:
             if now_s >= next_s:
                 next_s = now_s + chaos.step()
             if now_s >= next_check_s:
@@ -139,7 +148,7 @@ class Soak:
         for template, counts in (("one", gpus), ("share", shares)):
             for node, count in sorted(counts.items()):
                 for number in range(count):
-                    world.api.create(PODS, _filler(f"fill-{template}-{node}-{number}", node, template))
+                    world.api.create(PODS, _pod(f"fill-{template}-{node}-{number}", template, node))
         count = sum(gpus.values()) + sum(shares.values())
         chaos.counts["free GPUs filled"] = sum(gpus.values())
         chaos.counts["free shares filled"] = sum(shares.values())
@@ -151,6 +160,21 @@ class Soak:
             about = (("pods", f"default/{name}"),)
             self._checker.report(f"something was free and pod {name}, made for it, is not bound", *about)
         _say(f"soak: {count} free GPUs and shares were asked for, {bound} of {pods} pods are bound")
+        if not self._checker.violations:
+            self._free(world, chaos, following)
+
+    def _free(self, world: World, chaos: Chaos, following: Following) -> None:
+        """Nothing is free any more. Pods wait, and get what others give back."""
+        for number in range(LATE):
+            world.api.create(PODS, _pod(f"late-{number}", "one"))
+        eventually(lambda: _late_tried(world.api.items(PODS)) == LATE, "late pods were tried", within_s=START_S)
+        time.sleep(TRIED_S)
+        self._settle(world, chaos, following)
+        given_back = [item["metadata"]["name"] for item in world.api.items(PODS) if _is_filler(item)][:LATE]
+        for name in given_back:
+            world.api.delete(f"{PODS}/{name}", grace_s=0)
+        chaos.counts["GPUs given back to others"] = len(given_back)
+        self._settle(world, chaos, following)
 
     def _check(self, following: Following) -> bool:
         try:
@@ -185,12 +209,13 @@ class Soak:
         )
 
 
-def _filler(name: str, node: str, template: str) -> dict[str, Any]:
+def _pod(name: str, template: str, node: str | None = None) -> dict[str, Any]:
+    """Return a pod for one claim, on a node or on any."""
     container = {"name": "main", "image": "nobody/runs-this:1", "resources": {"claims": [{"name": "gpu"}]}}
     spec = {
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 0,
-        "nodeSelector": {"kubernetes.io/hostname": node},
+        "nodeSelector": {} if node is None else {"kubernetes.io/hostname": node},
         "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": template}],
         "containers": [container],
     }
@@ -199,6 +224,16 @@ def _filler(name: str, node: str, template: str) -> dict[str, Any]:
 
 def _waits(pod: Any) -> bool:
     return not pod["spec"].get("nodeName") and pod["status"].get("phase") == "Pending"
+
+
+def _is_filler(pod: Any) -> bool:
+    return str(pod["metadata"]["name"]).startswith("fill-one-")
+
+
+def _late_tried(pods: Sequence[Any]) -> int:
+    """Return how many of the late pods kube-scheduler has bound, or has said of why not."""
+    late = [pod for pod in pods if pod["metadata"]["name"].startswith("late-")]
+    return sum(any(one["type"] == "PodScheduled" for one in pod["status"].get("conditions", ())) for pod in late)
 
 
 def _say(text: str) -> None:

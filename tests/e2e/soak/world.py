@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import threading
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from e2e.control_plane import ADMIN, DRACAENA_CONTROLLER, ControlPlane
 from e2e.installation import DEVICE_CLASSES, RIGHTS
 from e2e.made_up_nodes import DRIVER
 from e2e.processes import Program
+from e2e.slow_binds import SlowBinds
 from e2e.soak.fault_proxy import FaultProxy
 from e2e.soak.rules import HOPPER, NOT_HOPPER, SHARE
 from support.readiness import metric
@@ -31,16 +33,23 @@ PORTS: Final = (8091, 8092)
 
 DEEDS: Final = "deeds.log"
 
+SLOW_BINDS: Final = "slow-binds.json"
+
+BINDS_S: Final = (0.0, 0.0, 0.0, 2.5, 6.0)
+"""How long binds take, by the end of the pod's name. The longest take longer than the 2 s after which what
+kube-scheduler says is a proof."""
+
 LEASE_S: Final = 14
 """The shortest that the controller takes: its writes may need 10 s of it."""
 
 SETTINGS: Final = (
     f"--lease-duration-s={LEASE_S}",
     "--refused-wait-s=3",
-    "--passed-over-wait-s=20",
+    "--passed-over-wait-s=8",
     "--exclusion-s=60",
     "--longest-exclusion-s=60",
     "--starvation-wait-s=0",
+    "--longest-bind-s=12",
     "--log-level=debug",
 )
 """Of both controllers; their patience is short, so that waits of minutes fit into a soak of minutes. A try takes 10 s
@@ -87,6 +96,11 @@ SHAPES: Final[dict[str, dict[str, Any]]] = {
 """What templates and named claims ask for: spec.devices of a claim."""
 
 
+def bind_s(pod: str) -> float:
+    """Return how long the bind of a pod takes: its name ends with a number. Friends come when they are called."""
+    return 0.0 if pod.startswith("friend") else BINDS_S[int(pod.rpartition("-")[2]) % len(BINDS_S)]
+
+
 @dataclass(slots=True)
 class Replica:
     """One controller process and its road to the server."""
@@ -107,9 +121,16 @@ class World:
     def __init__(self, root: Path, binaries: Path, logs: Path, rng: random.Random) -> None:
         root.mkdir()
         self.plane = ControlPlane(
-            root / "control-plane", binaries, logs, (DRACAENA_CONTROLLER,), made_up_nodes=True, more_flags=FLAGS
+            root / "control-plane",
+            binaries,
+            logs,
+            (DRACAENA_CONTROLLER,),
+            made_up_nodes=True,
+            more_flags={**FLAGS, "kube-scheduler": [f"--config={root / SLOW_BINDS}"]},
         )
         self.began_s = time.monotonic()
+        self.taking_back = threading.Event()
+        """Set when an allocation begins to be taken back: who is bound just now races with it."""
         self._root = root
         self._logs = logs
         self._rng = rng
@@ -119,6 +140,7 @@ class World:
 
     def __enter__(self) -> Self:
         try:
+            self._ends.enter_context(SlowBinds(self.plane, self._root / SLOW_BINDS, bind_s))
             self._ends.callback(self.plane.stop)
             self.plane.start()
             self.plane.kubectl("apply", "--filename", RIGHTS, "--filename", DEVICE_CLASSES)
@@ -187,10 +209,15 @@ class World:
         for replica in self.replicas:
             replica.proxy.percent = percent
 
+    def delay(self, *, on: bool) -> None:
+        """Let watches be slow and writes of take-backs late, or no more."""
+        for replica in self.replicas:
+            replica.proxy.delays = on
+
     def _replica(self, number: int, port: int) -> Replica:
         # Each proxy has chances of its own, so that what one thread does changes nothing for the others.
         proxy = self._ends.enter_context(
-            FaultProxy(self.plane.url, self.plane.authority, random.Random(self._rng.random()))
+            FaultProxy(self.plane.url, self.plane.authority, random.Random(self._rng.random()), self.taking_back.set)
         )
         name = f"controller-{number}"
         document = json.loads(self.plane.kubeconfig(DRACAENA_CONTROLLER).read_text(encoding="utf-8"))
