@@ -48,12 +48,22 @@ def readme_rows() -> list[list[str]]:
     return rows
 
 
+def heed_hang_ups() -> None:
+    """Undo what nohup does to the tests: a demo that is started with SIGHUP ignored goes on ignoring it, on purpose."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @contextmanager
 def kept_demo() -> Iterator[tuple[subprocess.Popen[str], Path, list[int]]]:
     """A demo that keeps running, the folder of its cluster, and the ids of its programs."""
     # A session of its own: what ends the demo here must not reach the test by way of a process group.
     demo = subprocess.Popen(
-        (*COMMAND, "--keep"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        (*COMMAND, "--keep"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heed_hang_ups,  # noqa: PLW1509 - it touches nothing that another thread may hold
     )
     try:
         assert demo.stdout is not None
