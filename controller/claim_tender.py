@@ -1,10 +1,10 @@
-"""Does what is to be done about claims, apart from deciding with them: claim key → the next write or the next look.
+"""Carries out the next step for a claim, apart from decisions: a write, a question, or another look later.
 
-Clearing an allocation at once would race with a bind: a reserved claim needs no write of kube-scheduler's any more, so
-nothing of a bind in progress would conflict, and the pod would run without its devices. So first the reservation is
-dropped and the allocation kept: a bind that starts from then on has to reserve, which changes the claim. When it is
-proven that no earlier bind is under way (lifecycle.proof) the allocation is cleared with the version that the server
-showed last, which conflicts if anybody reserved in between.
+Clearing an allocation at once would race with a bind: kube-scheduler writes nothing more to a claim that is reserved,
+so nothing in a bind under way would conflict, and the pod would run without its devices. So the reservation is dropped
+first and the allocation kept: a bind that starts later has to reserve, which changes the claim. Once it is proven that
+no earlier bind is under way (lifecycle.proof), the allocation is cleared with the version that the server showed last,
+which conflicts if anybody reserved the claim in between.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from dracaena.kube.errors import ConflictError, InvalidError, KubeError, NotFoun
 from dracaena.process.clock import Clock, rfc3339
 
 REFUSED_S: Final = 30.0
-"""Pause before a write is repeated that failed validation: a person has to change something first."""
+"""Pause before a write that failed validation is repeated: a person has to change something first."""
 
 AGAIN_S: Final = 2.0
-"""Pause before a pod is asked for again that our watch has not shown yet, or that could not be probed."""
+"""Pause before the server is asked again for a pod that our watch does not show yet, or that could not be probed."""
 
 UNUSED: Final = "unused"
 """Metric label for an allocation that is cleared only because nobody uses it."""
 
 SHORTEST_LOOK_S: Final = 0.01
-"""A wait that is over but for the rounding of sums of seconds is not looked at again and again until it is."""
+"""Keeps a wait that is over but for rounding from being looked at again and again."""
 
 MAX_STEPS: Final = 8
 """Most steps of one call. A take-back needs three; others may change the claim in between."""
@@ -67,8 +67,8 @@ class ClaimTender:
         self._metrics = metrics
 
     def tend(self, claim_key: str) -> float | None:
-        """Do what can be done now about a claim; return the seconds until it needs another look, None when its
-        next change tells. Raises KubeError when the server does not answer."""
+        """Take the steps that can be taken now; return the seconds until the claim needs another look, None when its
+        next change will bring one. Raises KubeError when the server does not answer."""
         for _ in range(MAX_STEPS):
             found = self._cluster.next_step(claim_key)
             if found is None:
@@ -82,7 +82,7 @@ class ClaimTender:
         return AGAIN_S
 
     def _take(self, step: Step, record: ClaimRecord) -> float | None:
-        """Take a step; return the seconds until the next one, None when it may follow at once."""
+        """Take one step; return the seconds until the next one, None when it may follow at once."""
         if isinstance(step, Drop | Clear | Reserve):
             return self._write(record, step)
         if isinstance(step, Read):
@@ -108,7 +108,7 @@ class ClaimTender:
             self._cluster.was_read(claim, record)
             known = self._cluster.record(record.key)
             if known is not None and known.version == record.version:
-                raise  # it is not the claim's state that is refused: a webhook, or a policy
+                raise  # not the claim's state was refused: a webhook or a policy is behind it
             return None
         except InvalidError as error:
             self._cluster.write_ended(record, Event.REFUSED)
@@ -149,15 +149,15 @@ class ClaimTender:
         log.info("taken back", claim=record.key, claim_uid=record.uid, reason=reason, end=end)
 
     def _forget_hint(self, record: ClaimRecord) -> None:
-        """Take our hint away from the pod that had the claim: kube-scheduler would keep cpu free there."""
+        """Remove our hint from the pod that had the claim: kube-scheduler would keep cpu free for it there."""
         decision = our_decision(record.shown, self._driver)
         pod = self._read(record.share.pod) if record.share is not None else None
         if pod is not None and decision is not None:
             self._nomination.clear(pod, decision.node)
 
     def _probe(self, identity: PodIdentity) -> float | None:
-        """Put a probe into the pod's condition: kube-scheduler's next failing try removes it, even if it says the same.
-        A pod about which nothing was said yet is only read."""
+        """Put a probe into the pod's condition: kube-scheduler's next failing attempt removes it, even if it says the
+        same. A pod about which nothing has been said yet is only read."""
         asked_s = self._clock.monotonic()
         pod = self._read(identity)
         if pod is None or pod.spec.node_name:
@@ -175,8 +175,8 @@ class ClaimTender:
         return None
 
     def _find(self, record: ClaimRecord, doubt: Doubt) -> float | None:
-        """Ask for a pod that the watch does not show without a node. One that is on a node is left to the watch: what
-        is done about the claim depends on it."""
+        """Ask the server for a pod that our watch does not show as unbound. If it is on a node, wait for the watch to
+        show that: the next step for the claim depends on it."""
         if doubt.pod is None:
             return AGAIN_S
         asked_s = self._clock.monotonic()
@@ -189,11 +189,11 @@ class ClaimTender:
         return AGAIN_S
 
     def _read(self, identity: PodIdentity) -> Pod | None:
-        """Return a pod as the server has it, None when it is gone."""
+        """Read a pod from the server; None when it is gone."""
         pod = self._pods.read_pod(*identity.key.split("/", 1))
         return pod if pod is not None and pod.metadata.uid == identity.uid else None
 
 
 def _cannot_be_bound(pod: Pod) -> bool:
-    """Whether a pod has ended, or is going without a node: the server binds no such pod."""
+    """Whether a pod has ended, or is being deleted without a node: the server binds no such pod."""
     return pod.status.phase in ENDED or (pod.metadata.deletion_timestamp is not None and not pod.spec.node_name)

@@ -1,7 +1,7 @@
-"""Devices in the hands of two claims: nothing in the API prevents it, so it is looked for, counted and named.
+"""Devices that two claims hold: nothing in the API prevents it, so we look for it, count it and name it.
 
 A claim that tolerates our taint, and one that also asks for devices of another driver, can be allocated by
-kube-scheduler in the moment in which we allocate: 13 of 40 times in a test.
+kube-scheduler at the same moment as by us: 13 of 40 times in a test.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Collision:
-    """One device that a claim has, and another one too."""
+    """One device that two claims hold."""
 
     is_ours: bool
     """Whether it is a device of our driver."""
@@ -48,7 +48,7 @@ class Collision:
 def find_collisions(
     claim: ResourceClaim, inventory: Inventory, rival: Callable[[str], ResourceClaim | None]
 ) -> Iterator[Collision]:
-    """Yield the devices of a claim that another one is shown to have too. Shares and admins share.
+    """Yield the devices of a claim that the server shows in another claim too. Shares and admin access do not count.
 
     `rival` returns the other claim by its key.
     """
@@ -64,13 +64,13 @@ def find_collisions(
 
 
 def _shows(claim: ResourceClaim, device: DeviceId) -> bool:
-    """Whether the allocation of a claim names a device. What is decided for it, or rests, is no collision."""
+    """Whether the server shows a device in a claim. What is only decided for a claim, or rests, is no collision."""
     results = claim.status.allocation.devices.results if claim.status.allocation is not None else ()
     return any(DeviceId(result.driver, result.pool, result.device) == device for result in results)
 
 
 class Collisions:
-    """Tells of collisions. Safe from many threads: it holds no state."""
+    """Reports collisions. Holds no state, so it is safe to use from many threads."""
 
     def __init__(self, driver: str, events: EventSink, metrics: ControllerMetrics) -> None:
         self._driver = driver
@@ -78,7 +78,7 @@ class Collisions:
         self._metrics = metrics
 
     def seen(self, claim: ResourceClaim, collisions: Sequence[Collision]) -> None:
-        """An allocation was shown with devices that others have: count it, and write Events on both claims."""
+        """Count an allocation whose devices others hold too, and write Events on both claims."""
         for collision in collisions:
             self._metrics.collisions.labels(collision.kind).inc()
             log.error(
@@ -88,7 +88,7 @@ class Collisions:
                 other=collision.rival.key,
             )
             for subject, other in ((claim, collision.rival), (collision.rival, claim)):
-                # Who reads Events of one namespace need not know what there is in another. The log names both.
+                # Whoever reads the Events of one namespace need not know what another one has. The log names both.
                 is_near = other.metadata.namespace == subject.metadata.namespace
                 named = f"claim {other.key}" if is_near else "a claim of another namespace"
                 text = (

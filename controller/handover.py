@@ -1,13 +1,13 @@
-"""From stand-by to leader, in the one order that is safe.
+"""From stand-by to leader, in the only safe order.
 
-All truth is in the API, so a new leader reads it anew, and it reads it last:
+All truth is in the API, so a new leader reads it again, and claims last of all:
 
-1. everything that is watched was seen once;
+1. every watched resource has been listed once;
 2. this process leads, and no write of an earlier leader can land any more (leadership.wait_to_begin);
-3. only then all claims are listed. The watch may be behind by any time, and of all that is watched claims alone tell
-   who has which device: what an earlier leader wrote last would be missing, and its devices be given away again;
+3. only then are all claims listed. The watch may lag by any amount of time, and claims alone tell who has which device:
+   the last writes of an earlier leader would be missing, and its devices would be given away again;
 4. what an earlier leader did to claims is treated as unknown (Cluster.begin);
-5. only then anything is queued. A stand-by queues nothing.
+5. only then is anything queued. A stand-by queues nothing.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from dracaena.controller.cluster import Cluster
 from dracaena.controller.workqueue import WorkQueue
 
 LOOK_S: Final = 1.0
-"""How often a wait looks whether it is to end: a stop takes no longer."""
+"""How often a wait checks whether to stop, so a stop takes no longer than this."""
 
 _CLAIM: Final = "resourceclaim "
 """Prefix of claims' keys in the queue; a pod's key contains no space."""
 
 CLAIMS_TURN: Final = (float("-inf"),)
-"""Claims come before all pods that wait, but not with the very first turn (): its keys do not rest."""
+"""Claims come before all waiting pods, but not with the very first turn (), whose keys never rest."""
 
 
 class SeenOnce(Protocol):
@@ -50,7 +50,7 @@ class ListedAnew(Protocol):
 
 
 class Turn(Protocol):
-    """Says when this process leads."""
+    """Tells when this process leads."""
 
     def wait_to_begin(self, timeout_s: float) -> bool:
         """Wait until this process leads and no write of an earlier leader can land; return whether both hold."""
@@ -58,7 +58,7 @@ class Turn(Protocol):
 
 
 class Work:
-    """The queue of a process that leads. Until open() it accepts nothing. Safe from many threads."""
+    """The queue of the leading process. It accepts nothing before open(). Safe to use from many threads."""
 
     def __init__(self, queue: WorkQueue) -> None:
         self._queue = queue
@@ -66,20 +66,20 @@ class Work:
 
     @property
     def is_open(self) -> bool:
-        """Whether this process works on what it is told."""
+        """Whether work is accepted."""
         return self._opened.is_set()
 
     def open(self) -> None:
-        """Take work from now on."""
+        """Accept work from now on."""
         self._opened.set()
 
     def add_pod(self, key: str) -> None:
-        """Have a pod decided for. A stand-by decides nothing: its queue would grow with every pod there ever was."""
+        """Queue a pod for a decision. A stand-by decides nothing: its queue would grow with every pod that comes."""
         if self.is_open:
             self._queue.add(key)
 
     def add_claim(self, key: str) -> None:
-        """Have a claim tended."""
+        """Queue a claim for tending."""
         if self.is_open:
             self._queue.add(claim_work(key))
 
@@ -92,8 +92,8 @@ def wait_to_lead(
     stopping: Callable[[], bool],
     seen_once: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Wait for steps 1 to 3; return False when the process is to stop. `leadership` is None where there is no
-    election and this process is the only one. `seen_once` is called after step 1."""
+    """Take steps 1 to 3; return False when the process must stop. `leadership` is None where there is no election
+    because this process is the only one. `seen_once` is called after step 1."""
     for cache in caches:
         if not _until(cache.wait_synced, stopping):
             return False
@@ -117,12 +117,12 @@ def begin(cluster: Cluster, work: Work) -> None:
 
 
 def claim_work(claim_key: str) -> str:
-    """Return what stands in the queue for a claim."""
+    """Return the key of a claim in the queue."""
     return _CLAIM + claim_key
 
 
 def claim_of_work(key: str) -> str | None:
-    """Return the key of the claim that stands in the queue under this one, None for that of a pod."""
+    """Return the claim that a key in the queue stands for, None when it stands for a pod."""
     return key.removeprefix(_CLAIM) if key.startswith(_CLAIM) else None
 
 

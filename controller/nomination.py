@@ -1,6 +1,7 @@
-"""Tells kube-scheduler on which node to look first (status.nominatedNodeName, KEP-5278): a hint, and nothing more.
+"""Tells kube-scheduler which node to look at first (status.nominatedNodeName, KEP-5278). It is a hint and nothing more.
 
-It would find the one node that an allocation allows by filtering many. The more nodes there are, the more that takes.
+Without it kube-scheduler filters many nodes to find the one that an allocation allows, which takes longer in larger
+clusters.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from dracaena.controller.ports import PodApi
 from dracaena.kube.errors import KubeError
 
 NEVER: Final = -1
-"""`above_nodes` for no nominations at all."""
+"""`above_nodes` that switches nominations off."""
 
 log = structlog.get_logger()
 
 
 class Nomination:
-    """Writes and clears the hint, in clusters of more than `above_nodes` nodes. Holds no state; never raises KubeError.
+    """Writes and clears the hint in clusters of more than `above_nodes` nodes. Holds no state; never raises KubeError.
 
-    Each write is guarded by the pod's resourceVersion: a value that somebody else gave meanwhile stays.
+    Each write is guarded by the pod's resourceVersion, so a value that somebody else wrote meanwhile stays.
     """
 
     def __init__(self, pods: PodApi, nodes: Callable[[], int], metrics: ControllerMetrics, *, above_nodes: int) -> None:
@@ -37,8 +38,8 @@ class Nomination:
         self._above_nodes = above_nodes
 
     def set(self, pod: Pod, node: str, *, earlier: Collection[str] = ()) -> Pod:
-        """Name a node, unless the pod has one that somebody else gave; return the pod as it is stored now, as far as is
-        known. `earlier`: nodes of decisions of ours that came to nothing (earlier_nodes); a hint there gives way.
+        """Name a node unless somebody else has named one; return the pod as far as we know its stored state. `earlier`:
+        nodes of our decisions that came to nothing (earlier_nodes); a hint for one of these is overwritten.
         """
         if self._above_nodes == NEVER or self._nodes() <= self._above_nodes:
             return pod
@@ -48,7 +49,7 @@ class Nomination:
         return self._write(pod, node, "set")
 
     def clear(self, pod: Pod, node: str) -> None:
-        """Take the hint away, if it still names this node and the pod is not bound."""
+        """Remove the hint if it still names this node and the pod is not bound."""
         if pod.status.nominated_node_name == node and not pod.spec.node_name:
             self._write(pod, "", "cleared")
 
@@ -64,10 +65,10 @@ class Nomination:
 
 
 def earlier_nodes(claims: Iterable[ResourceClaim], driver: str) -> frozenset[str]:
-    """Return the nodes of the decisions that claims without an allocation tell of.
+    """Return the nodes of the decisions noted on claims that have no allocation.
 
-    A decision is noted on the claim before the hint is given. When its allocation was not written, or nobody knows, the
-    hint stays behind: kube-scheduler would keep cpu and the like free there for a pod that goes elsewhere.
+    A decision is noted on the claim before the hint is written. If its allocation was never written, the hint stays
+    behind, and kube-scheduler would keep cpu and memory free there for a pod that goes elsewhere.
     """
     waiting = (claim for claim in claims if claim.status.allocation is None)
     noted = (claim.metadata.annotations.get(decision_annotation(driver)) for claim in waiting)

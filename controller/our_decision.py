@@ -12,10 +12,10 @@ from dracaena.controller.allocation.structured.nodes import this_node
 
 
 def our_decision(claim: ResourceClaim, driver: str) -> Decision | None:
-    """Return the decision that the allocation of a claim stands for, None when it is not ours or there is none.
+    """Return the decision behind a claim's allocation, None when there is no allocation or it is not ours.
 
-    It is ours if its annotation names exactly these devices. A decision cut so short that it names none stands for any
-    allocation with devices of ours. Devices of other drivers may be among them.
+    It is ours if the claim's annotation names exactly these devices. A decision cut so short that it names no device
+    matches any allocation with devices of our driver. Devices of other drivers may be among them.
     """
     if claim.status.allocation is None:
         return None
@@ -29,8 +29,8 @@ def our_decision(claim: ResourceClaim, driver: str) -> Decision | None:
 
 
 def as_decided(claim: ResourceClaim, decision: Decision, driver: str, pool: str) -> ResourceClaim:
-    """Return the claim with the allocation that was noted on it, as far as the note tells: to hold its devices, never
-    to write it."""
+    """Return the claim with the allocation of a decision that was noted on it, as far as the note tells. It serves to
+    hold the devices and is never written."""
     results = [DeviceResult(request="", driver=driver, pool=pool, device=name) for name in decision.devices]
     allocation = AllocationResult(devices=AllocatedDevices(results=results), node_selector=this_node(decision.node))
     status = msgspec.structs.replace(claim.status, allocation=allocation)
@@ -38,7 +38,7 @@ def as_decided(claim: ResourceClaim, decision: Decision, driver: str, pool: str)
 
 
 def noted_decision(claim: ResourceClaim, driver: str) -> Decision | None:
-    """Return the decision that was noted on a claim last, whatever became of it."""
+    """Return the decision that was last noted on a claim, whatever became of it."""
     text = claim.metadata.annotations.get(decision_annotation(driver))
     try:
         return None if text is None else decode_decision(text)

@@ -1,4 +1,4 @@
-"""When a key is worked on again whose request to the server failed."""
+"""When to work again on a key whose request to the server failed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dracaena.kube.errors import KubeError
 
 
 def put_off(queue: WorkQueue, key: str, error: KubeError | None = None) -> float:
-    """Have a key worked on again that failed, with an error or without; return the wait in seconds: what the server
-    asks for, else one that grows.
+    """Work on a key again after a failure; return the wait in seconds: what the server asked for, else a back-off.
 
-    It does not come before its time, whoever adds it meanwhile: the end of a write changes the claim's record, and that
+    The key does not come earlier, whoever adds it meanwhile: the end of a write changes the claim's record, and that
     alone adds the claim and its pods.
     """
     asked_s = None if error is None else error.retry_after_s

@@ -1,4 +1,4 @@
-"""The records of all claims and pods: the one place where the life of allocations is kept (lifecycle)."""
+"""The records of all claims and pods: the one place that keeps the life of allocations (lifecycle)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ NO_DECISION: Final = ""
 
 
 class Records:
-    """One record per claim, and one per pod without a node. A part of its owner, under the owner's lock.
+    """One record per claim, and one per pod without a node. Part of its owner, and used under the owner's lock.
 
-    Each change of a claim's record is told to `changed` with the record before and after. An event that may not happen
-    in a record's phase is told to `fault`: it changes nothing, and the step that it would have allowed is not taken.
-    Whoever acts for a decision names it: of a claim that is decided for anew, or was deleted and made again, an old
-    decision changes nothing. Times are readings of our monotonic clock. Cost: a few look-ups for an event, and one for
+    Each change of a claim's record is passed to `changed` with the record before and after. An event that a record's
+    phase does not allow is passed to `fault`: it changes nothing, and the step that it would have allowed is not taken.
+    Whoever acts for a decision names it, so an old decision cannot change a claim that has a newer one, or that was
+    deleted and created again. Times are readings of our monotonic clock. Cost: a few look-ups per event, and one for
     each pod that names the claim.
     """
 
@@ -101,10 +101,10 @@ class Records:
     # What the server shows
 
     def show(self, claim: ResourceClaim, now_s: float, *, watched: bool = True) -> bool:
-        """Take in a state of a claim, wherever it comes from; return whether it was news (older states are not).
+        """Take in a state of a claim, wherever it comes from; return whether it was newer than what we had.
 
-        `watched`: whether the watch or a list of it showed it. Only these tell of new claims: an answer may be about
-        one that was deleted meanwhile.
+        `watched`: whether it comes from the watch or its list. Only these tell of new claims: an answer may be about a
+        claim that has been deleted since.
         """
         record = self._claims.get(claim.key)
         if record is None or record.uid != claim.metadata.uid:
@@ -137,7 +137,7 @@ class Records:
         self._changed(record, None)
 
     def see(self, old: Pod | None, new: Pod | None, now_s: float) -> None:
-        """Take in a pod. Pods that are bound, ended or gone settle the doubts about them."""
+        """Take in a change of a pod. A pod that is bound, has ended or is gone settles the doubts about it."""
         subject = new or old
         if subject is None:
             return
@@ -164,13 +164,13 @@ class Records:
         self._settle_doubts_about(known, new)
 
     def was_asked(self, pod: Pod, asked_s: float, now_s: float) -> None:
-        """The server answered with a pod without a node to a request that was sent at `asked_s`."""
+        """Take in the answer to a request sent at `asked_s`: the pod has no node."""
         known = self._unbound.get(pod.key)
         if known is not None and known.uid == pod.metadata.uid:
             self._unbound[pod.key] = asked(known, pod, asked_s, now_s)
 
     def change_pod(self, record: PodRecord) -> None:
-        """Replace the record of a pod that is not bound; nothing if it is bound or gone by now."""
+        """Replace the record of an unbound pod; do nothing if the pod has been bound or is gone."""
         known = self._unbound.get(record.key)
         if known is not None and known.uid == record.uid:
             self._unbound[record.key] = record
@@ -178,12 +178,12 @@ class Records:
     # What we do
 
     def decide(self, claim_key: str, share: Share) -> bool:
-        """A claim is decided for."""
+        """Note that a decision uses a claim."""
         return self._apply(claim_key, lambda record: claim_record.decide(record, share))
 
     def send(self, claim_key: str, event: Event, decision_id: str = NO_DECISION) -> ClaimRecord | None:
-        """A write is about to be sent that is guarded by the newest state; return the record, None when it must not be:
-        the decision is not the claim's any more, or the phase does not allow it."""
+        """Note that a write guarded by the newest state is about to be sent; return the record. None: it must not be
+        sent, because the claim has another decision by now, or its phase does not allow it."""
         record = self._claims.get(claim_key)
         if record is None or (decision_id and not record.is_of(decision_id)):
             return None
@@ -192,8 +192,8 @@ class Records:
         return self._claims[claim_key]
 
     def end_write(self, claim_key: str, event: Event, now_s: float, *, guard: int = 0, decision_id: str = "") -> None:
-        """A write ended with this event: that of this decision, or the one that was sent for this version. Ignored when
-        the record has moved on."""
+        """Note how a write ended, named by its decision or by the version that guarded it. Ignored when the record has
+        moved on."""
         record = self._claims.get(claim_key)
         if record is None or (decision_id and not record.is_of(decision_id)):
             return
@@ -203,37 +203,37 @@ class Records:
         self._apply(claim_key, lambda known: claim_record.end_write(known, event, now_s, late_write_s))
 
     def came(self, claim_key: str, pod_key: str) -> None:
-        """A pod came while nothing can be decided with a claim."""
+        """Remember a pod that asked for a claim which no decision may use now."""
         record = self._claims.get(claim_key)
         if record is not None and not record.is_open_to_all:
             self._put(record, replace(record, came=record.came | {pod_key}))
 
     def end(self, claim_key: str, reason: str, *, at_once: bool = False) -> None:
-        """An allocation is to be taken back, `at_once` without a proof; an empty reason cancels that."""
+        """Begin to take an allocation back, `at_once` without a proof; an empty reason cancels that."""
         record = self._claims.get(claim_key)
         if record is not None and (record.ending, record.at_once) != (reason, at_once):
             self._put(record, claim_record.end(record, reason, at_once=at_once))
 
     def prove(self, claim_key: str) -> None:
-        """Nobody can be bound any more with what rests."""
+        """Note that no pod can be bound any more with what rests."""
         self._apply(claim_key, lambda record: claim_record.meet(record, Event.PROVEN))
 
     def settle(self, claim_key: str, doubts: tuple[Doubt, ...]) -> None:
-        """Doubts about a claim are settled."""
+        """Settle doubts about a claim."""
         record = self._claims.get(claim_key)
         if record is not None and doubts:
             self._put(record, claim_record.settle(record, doubts))
 
     def settle_what_is_proven(self, claim_key: str, now_s: float) -> ClaimRecord | None:
-        """Settle the doubts about a claim that do not stand any more; return its record."""
+        """Settle the doubts about a claim that no longer stand; return its record."""
         record = self._claims.get(claim_key)
         if record is not None and (record.doubts or record.astray):
             self._put(record, self._settled(record, now_s))
         return self._claims.get(claim_key)
 
     def prove_for_bound(self, claim_keys: Iterable[str], now_s: float) -> None:
-        """A pod on a node is about to be decided for: what rests of its claims is let go of if nobody is in doubt about
-        any of them, so that nobody else gets it before."""
+        """Release what rests of a bound pod's claims right before the decision for it, if no doubt is left about any of
+        them, so that nobody else gets it first."""
         found = [self.settle_what_is_proven(key, now_s) for key in dict.fromkeys(claim_keys)]
         known = [record for record in found if record is not None]
         if len(known) < len(found) or not all(record.is_open or _has_rested(record) for record in known):
@@ -243,13 +243,13 @@ class Records:
                 self.prove(record.key)
 
     def rest(self, claim_key: str, had: ResourceClaim, now_s: float) -> None:
-        """An earlier leader may have had doubts about an allocation that has gone since."""
+        """Let an allocation rest that is gone, because an earlier leader may have had doubts about it."""
         self._apply(claim_key, lambda record: claim_record.rest(record, had, now_s))
 
     def begin(self, now_s: float) -> None:
-        """This process leads from now on, and everything was just listed: what an earlier leader did is not known.
+        """Start to lead, right after everything was listed. What an earlier leader did is unknown.
 
-        Nor who had a reservation that it dropped: any pod that names an allocated claim and has none now.
+        So is who had a reservation that it dropped: any pod that names an allocated claim and has no reservation now.
         """
         for record in list(self._claims.values()):
             if record.phase is Phase.UNRESERVED:
@@ -291,12 +291,12 @@ class Records:
         return claim_record.settle(record, doubts - {*stand})
 
     def _is_known_over(self, pod: PodIdentity) -> bool:
-        """Whether the watch has shown that a pod is on a node, has ended, or is going, before a doubt about it came."""
+        """Whether the watch had shown the pod on a node, ended or being deleted before the doubt about it arose."""
         known = self._pods.get(pod.key)
         return known is not None and known.metadata.uid == pod.uid and (not is_unbound(known) or _is_going(known))
 
     def _settle_doubts_about(self, known: Pod | None, new: Pod | None) -> None:
-        """Settle what is doubted about a pod that is not on its way any more."""
+        """Settle the doubts about a pod that is no longer on its way."""
         pods = [pod for pod in (known, new) if pod is not None]
         for pod in pods:
             record = self._unbound.get(pod.key)
@@ -327,5 +327,5 @@ def _is_going(pod: Pod) -> bool:
 
 
 def _has_rested(record: ClaimRecord) -> bool:
-    """Whether what a claim had rests, and nobody is in doubt any more."""
+    """Whether what a claim had rests and no doubt is left."""
     return record.phase is Phase.RESTING and not record.doubts

@@ -1,7 +1,7 @@
-"""Whether kube-scheduler is at work, and whom it must have tried, from the pods that it binds and speaks of.
+"""Whether kube-scheduler is working, and which pods it must have tried, judged by the pods that it binds or reports on.
 
-It tells us nothing directly. It takes pods by priority, then by the time they came; so who was not tried while later
-ones were has been passed over.
+It tells us nothing directly. It takes pods by priority, then in order of arrival; so a pod that was not tried while
+later ones were has been passed over.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dracaena.api.objects import Pod
 from dracaena.controller.lifecycle.pod_record import PodRecord
 
 QUICK_S: Final = 5.0
-"""A pod that is tried within this time after it came shows that kube-scheduler's queue is short. One that was only
-just allocated shows nothing: it may have been queued for a long time."""
+"""A pod that is tried this soon after it came shows that kube-scheduler's queue is short. The time since its allocation
+would show nothing: the pod may have been queued for long before."""
 
 TURN_S: Final = 15.0
-"""While the queue is short a pod has its turn after 10 s at the latest (kube-scheduler's longest back-off), and
-5 s more are for watches that are behind."""
+"""While the queue is short, a pod has its turn within 10 s (kube-scheduler's longest back-off); 5 s more allow for
+watches that lag."""
 
 TURNS_KEPT: Final = 64
 TURN_EVERY_S: Final = 1.0
@@ -26,7 +26,7 @@ TURN_EVERY_S: Final = 1.0
 
 
 class SchedulerTurns:
-    """What was seen of each scheduler. A part of its owner, under the owner's lock. Times are readings of our
+    """What we saw of each scheduler. Part of its owner, and used under the owner's lock. Times are readings of our
     monotonic clock."""
 
     def __init__(self, now_s: float) -> None:
@@ -35,8 +35,8 @@ class SchedulerTurns:
         self._at_work_s: dict[str, float] = {}
 
     def see(self, before: PodRecord | None, pod: Pod | None, after: PodRecord | None, now_s: float) -> None:
-        """Take in any pod, also one without claims: it stands in the same queue. `before` and `after` are its records
-        while it has no node."""
+        """Take in a change of any pod, with or without claims: all stand in the same queue. `before` and `after` are
+        its records while it has no node."""
         if pod is None or before is None:
             return
         if pod.spec.node_name:
@@ -47,13 +47,13 @@ class SchedulerTurns:
             self._at_work_s[pod.spec.scheduler_name] = now_s
 
     def quiet_s(self, scheduler: str, now_s: float) -> float:
-        """Return the seconds since a scheduler was last seen at work."""
+        """Return the seconds since a scheduler was last seen working."""
         return now_s - self._at_work_s.get(scheduler, self._began_s)
 
     def passed_over(self, pod: Pod, since_s: float) -> bool:
-        """Return whether there were two quick turns since a time, TURN_S apart, of pods no more important than this.
+        """Return whether pods of no higher priority had two quick turns since a time, TURN_S apart.
 
-        One is not enough: when kube-scheduler comes back from a restart, or hung, its queue is in no order.
+        One is not enough: after a restart or a hang, kube-scheduler's queue is in no particular order.
         """
         turns = [
             turn_s
@@ -65,7 +65,7 @@ class SchedulerTurns:
         return bool(turns) and max(turns) - min(turns) >= TURN_S
 
     def _turn(self, pod: Pod, after_s: float, now_s: float) -> None:
-        """A pod was bound or tried for the first time, so long after it came."""
+        """Note that a pod was bound or first tried this long after it came."""
         self._at_work_s[pod.spec.scheduler_name] = now_s
         if after_s > QUICK_S:
             return

@@ -1,4 +1,4 @@
-"""What users are told about allocations that led nowhere."""
+"""What users are told about allocations that are taken back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks after allocations: finds allocations that lead nowhere, and says what is to be done about each claim."""
+"""Looks after allocations: finds those that lead nowhere, and gives the next step for each claim."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ _SENT: Final = {Drop: Event.SEND_DROP, Reserve: Event.SEND_RESERVATION, Clear: E
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How patient we are, and how long things may take."""
+    """Patience, upper bounds, and how back-offs grow."""
 
     bounds: Bounds
     patience: Patience
     growth: Growth
-    """Of the time for which a node is left out."""
+    """Of the back-off for a node that is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakenBack:
-    """Allocations of a pod are to be taken back."""
+    """Allocations of a pod that are being taken back."""
 
     reason: str
     """Label of the metric."""
     node: str
     claims: tuple[str, ...]
     for_s: float
-    """Seconds for which the node, or every node, is left out for the pod; 0: none is."""
+    """Seconds for which the node, or every node, is left out for the pod; 0 when none is."""
     node_matters: bool
     said: Said | None
 
 
 class Upkeep:
-    """A part of its owner, under the owner's lock. It changes records, and calls nobody else.
+    """Part of its owner, and used under the owner's lock. It changes records and calls nobody else.
 
-    `rivals_of` returns the claims that have a device which a claim has too.
+    `rivals_of` returns the other claims that hold a device of a claim.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class Upkeep:
         self._gave_back_s = float("-inf")  # when a pod last gave its devices back because kube-scheduler was silent
 
     def begin(self, pool_of: Callable[[str], str | None], now_s: float) -> None:
-        """This process leads from now on, with everything listed after the last write of an earlier leader.
+        """Start to lead, with everything listed after the last write of an earlier leader.
 
         Nobody knows who may be on the way with a reservation or an allocation that is gone: where several pods wait for
-        one claim, it may have been cleared for one of them while another is being bound. `pool_of` returns
-        the name of a node's pool.
+        one claim, it may have been cleared for one of them while another is being bound. `pool_of` returns the name of
+        a node's pool.
         """
         self._records.begin(now_s)
         for record in list(self._records.claims()):
@@ -89,9 +89,9 @@ class Upkeep:
                 self._records.rest(record.key, as_decided(record.shown, decision, self._driver, pool), now_s)
 
     def next_step(self, claim_key: str, now_s: float) -> tuple[Step, ClaimRecord] | None:
-        """Return what to do about a claim now, with its record; None: nothing before something changes.
+        """Return the next step for a claim, with its record; None when there is nothing to do until something changes.
 
-        A write that is returned counts as sent: its end has to be told (Records.end_write).
+        A write that is returned counts as sent, so the caller must report its end (Records.end_write).
         """
         record = self._records.settle_what_is_proven(claim_key, now_s)
         if record is None:
@@ -115,8 +115,8 @@ class Upkeep:
         return None if step is None else (step, record)
 
     def attend(self, pod: Pod, now_s: float, now: datetime, *, others_wait: bool) -> TakenBack | float | None:
-        """Look at a pod that needs nothing more from us: what is to be taken back, the seconds until it needs
-        another look, or None when its next change tells."""
+        """Look at a pod whose claims are all allocated; return what is taken back, or the seconds until it needs
+        another look, or None when its next change will bring one."""
         known = self._records.unbound(pod.key)
         if known is None or known.uid != pod.metadata.uid:
             return None
@@ -135,11 +135,11 @@ class Upkeep:
         return self._judge(pod, known, tuple(alone), decision.node, now_s, now, whole=whole, others_wait=others_wait)
 
     def begin_anew(self, claims: Iterable[ResourceClaim], *, at_once: bool) -> tuple[str, ...]:
-        """Have allocations taken back from a pod that cannot get what else it needs beside them; return the keys of
-        those that are not on their way back already, and that are as they were when this was found out.
+        """Take allocations back from a pod that cannot get the rest of what it needs beside them. Return the keys of
+        those that were not being taken back already, and that have not changed since this was found.
 
         `at_once`: kube-scheduler cannot have allocated what we could not. Then the pod is not on its way to a node, and
-        nothing has to be proven, unless another pod may be that shares the claim.
+        nothing has to be proven, unless another pod that shares the claim may be on its way.
         """
         found = ((claim, self._records.claim(claim.key)) for claim in claims)
         begun = tuple(record for claim, record in found if record is not None and record.shown is claim)
@@ -149,17 +149,17 @@ class Upkeep:
         return tuple(record.key for record in begun)
 
     def gives_back(self, record: ClaimRecord, now_s: float, now: datetime) -> None:
-        """The allocation of a record was cleared by us: the time for which its pod is not to get it again begins only
-        now. A proof can take longer than that time, and the devices would go to and fro between us and this pod."""
+        """Restart the back-off of the pods from which we cleared an allocation. A proof can take longer than the
+        back-off, and the pod would get the same devices again at once, over and over."""
         decision = our_decision(record.shown, self._driver)
         for pod in self._records.pods_of(record.key).unbound:
             if decision is not None and pod.uid in record.taken_from:
                 self._records.change_pod(begin_wait_anew(pod, decision.node, now_s, now, self._rules.growth))
 
     def cleared(self, before: ClaimRecord, now_s: float, now: datetime) -> Sequence[tuple[str, str, float]]:
-        """An allocation of ours was cleared, and not by us: kube-scheduler found that it led nowhere (PostFilter).
+        """Leave out the node of an allocation of ours that kube-scheduler cleared because it led nowhere (PostFilter).
 
-        Left alone, we would allocate it right there again, a dozen times a second. Return (pod, node, seconds).
+        Otherwise we would allocate it right there again, a dozen times a second. Return (pod, node, seconds).
         """
         decision = our_decision(before.shown, self._driver)
         if decision is None or before.phase is Phase.CLEARING:
@@ -174,12 +174,12 @@ class Upkeep:
         return found
 
     def barred(self, pod: Pod, now_s: float) -> Mapping[str, str]:
-        """Return the nodes that a pod must not get now, with the reason."""
+        """Return the nodes that are left out for a pod now, with the reason."""
         known = self._records.unbound(pod.key)
         return {} if known is None else dict.fromkeys(known.nodes_left_out(now_s), TRIED)
 
     def _is_ours_at_rest(self, record: ClaimRecord) -> bool:
-        """Whether devices of ours rest. Other drivers' devices are not ours to hold back."""
+        """Whether devices of our driver rest. Other drivers' devices are not ours to hold back."""
         allocations = (rest.status.allocation for rest in record.rest)
         results = (result for one in allocations if one is not None for result in one.devices.results)
         return any(result.driver == self._driver for result in results)

@@ -1,4 +1,4 @@
-"""What is known of one claim: the newest state that the server showed, and what we do about it."""
+"""What we know about one claim: the newest state that the server showed, and what we are doing about it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dracaena.controller.lifecycle.versions import version_of
 
 @dataclass(frozen=True, slots=True)
 class PodIdentity:
-    """One particular pod, not another one of the same name."""
+    """One particular pod, as opposed to another one of the same name."""
 
     key: str
     """`namespace/name`."""
@@ -37,54 +37,55 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """A pod that had a reservation of a claim and may be on its way to a node with it: nothing more is written for it.
+    """A pod that had a reservation of a claim and may still be bound with it, without another write to the claim.
 
-    Settled by proof (lifecycle.proof), or by a reservation that the server shows.
+    Settled by a proof (lifecycle.proof), or when the server shows a new reservation for the pod.
     """
 
     pod: PodIdentity | None
-    """None: any pod that names the claim. Who had a reservation is not known."""
+    """None: any pod that names the claim, because it is not known who had the reservation."""
     since_s: float
-    """When the reservation was gone for certain, as we learned it. Infinite while a write is under way that drops it;
-    when that ended, or could land no more."""
+    """When we knew for certain that the reservation was gone. Infinite while a write that drops it is under way; then
+    the time at which that write ended, or at which it could no longer land."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRecord:
-    """One claim. It is replaced, never changed; Records has the current one.
+    """One claim. Records replaces it at each event; a record never changes.
 
-    Times are readings of our monotonic clock when we learned something, never times of other machines.
+    Times are readings of our own monotonic clock when we learned something, never times from other machines.
     """
 
     shown: ResourceClaim
     """The newest state that the server showed, in a watch, a list, a read or an answer."""
     phase: Phase
     share: Share | None = None
-    """Of the decision that is being written, or of the one that the allocation comes from."""
+    """The claim's share of the decision that is being written, or that the allocation comes from."""
     guard: int = 0
-    """Version of the claim that our last write was sent for: it lands on no other."""
+    """resourceVersion that guards our last write: it cannot land on any other state."""
     last_write_s: float = 0.0
-    """When our last write ended, with an answer or without."""
+    """When our last write ended, with or without an answer."""
     allocated_s: float = 0.0
-    """When the allocation was first shown, or shown to be reserved again."""
+    """When the allocation was first shown, or first shown as reserved again."""
     unreserved_s: float | None = None
-    """Since when it was shown to be reserved for nobody; None while somebody has a reservation."""
+    """When it was first shown without a reservation; None while somebody has one."""
     doubts: tuple[Doubt, ...] = ()
     ending: str = ""
-    """Why the allocation is to be taken back, as a metric label; empty: it is not."""
+    """Why the allocation is being taken back, as a metric label; empty when it is not."""
     at_once: bool = False
-    """Whether that needs no proof: the pod cannot be on its way, because another claim of it cannot be had."""
+    """Whether that needs no proof: the pod cannot be on its way, because another of its claims cannot be satisfied."""
     taken_from: frozenset[str] = frozenset()
-    """UIDs of the pods that had a reservation when that was decided: whoever else reserves it later keeps it."""
+    """UIDs of the pods that had a reservation when that was decided. Any other pod that reserves it later keeps it."""
     came: frozenset[str] = frozenset()
-    """Keys of the pods that came while nothing could be decided with this claim: they get another look when it can."""
+    """Keys of the pods that we were asked about while no decision could use this claim: they are looked at again when
+    one can."""
     astray: tuple[Doubt, ...] = ()
-    """Pods that may be on their way to the node of an allocation that is not there any more, with or without having had
-    a reservation; `since_s`: when it was shown to be gone. Such a bind adds its reservation to whatever allocation it
-    finds (kube-scheduler's bindClaim, after a conflict), also to one on another node."""
+    """Pods that may be on their way to the node of an allocation that no longer exists, whether or not they had a
+    reservation; `since_s` is when it was shown to be gone. Such a bind adds its reservation to whatever allocation it
+    finds (kube-scheduler's bindClaim, after a conflict), even to one on another node."""
     rest: tuple[ResourceClaim, ...] = ()
-    """The claim as it was each time its allocation was cleared with doubts left: nobody gets what it had until they are
-    settled."""
+    """The claim as it was each time its allocation was cleared while doubts were open. Nobody gets those devices until
+    the doubts are settled."""
 
     @property
     def key(self) -> str:
@@ -98,24 +99,24 @@ class ClaimRecord:
 
     @property
     def version(self) -> int:
-        """Version of the newest state."""
+        """resourceVersion of the newest state, as a number."""
         return version_of(self.shown)
 
     @property
     def is_open(self) -> bool:
-        """Whether a pod may be decided for with this claim."""
+        """Whether a decision may use this claim."""
         return self.phase not in UNDER_WAY and not self.ending
 
     def is_open_to(self, pod_uid: str) -> bool:
-        """Whether this pod may be decided for. An old bind of its own does no harm: the allocation is reserved for the
-        pod from the first, and the server refuses a second reservation of one pod."""
+        """Whether a decision for this pod may use the claim. An old bind of the pod's own does no harm: the new
+        allocation is reserved for the pod from the start, and the server refuses a second reservation of one pod."""
         return self.is_open and (
             self.is_held or all(doubt.pod is not None and doubt.pod.uid == pod_uid for doubt in self.astray)
         )
 
     @property
     def is_open_to_all(self) -> bool:
-        """Whether any pod may be decided for with this claim."""
+        """Whether a decision for any pod may use this claim."""
         return self.is_open and (self.is_held or not self.astray)
 
     @property
@@ -128,7 +129,7 @@ class ClaimRecord:
         return self.phase in OURS and self.share is not None and self.share.decision_id == decision_id
 
     def held(self, driver: str) -> tuple[frozenset[DeviceId], frozenset[Holding]]:
-        """Return what nobody else may get, because it is shown, decided, or at rest: devices of ours, and all else."""
+        """Return what nobody else may get because it is shown, decided or at rest: our devices, and everything else."""
         devices, others = held_devices(self.shown, driver), other_holdings(self.shown, driver)
         if self.phase in OURS and self.share is not None:
             devices, others = devices | self.share.devices, others | self.share.others
@@ -138,7 +139,7 @@ class ClaimRecord:
 
 
 def first_record(claim: ResourceClaim, now_s: float) -> ClaimRecord:
-    """Return the record of a claim of which nothing is known but what is shown."""
+    """Return the record of a claim about which we know only what the server shows."""
     event = _shown(claim)
     record = ClaimRecord(shown=claim, phase=after(Phase.FREE, event), allocated_s=now_s)
     if event is not Event.SHOWN_UNRESERVED:
@@ -166,8 +167,8 @@ def show(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord
         changed = _with_doubts(replace(changed, unreserved_s=None), left)
         if record.unreserved_s is None:
             return changed
-        # Somebody reserved it again and is on the way with it: they keep it, and whether that leads anywhere is judged
-        # afresh.
+        # Somebody reserved it again and is on the way with it: they keep it, and the judging of whether that leads
+        # anywhere starts afresh.
         return replace(changed, allocated_s=now_s, at_once=False, taken_from=frozenset())
     if record.unreserved_s is not None and is_same:
         return changed
@@ -198,14 +199,14 @@ def has_lost(before: ClaimRecord, after: ClaimRecord, driver: str) -> bool:
 
 
 def let_go_astray(record: ClaimRecord, unbound: Iterable[PodIdentity], now_s: float) -> ClaimRecord:
-    """Return the record of a claim that lost its allocation: each of the unbound pods that name it may be on its way
-    with that."""
+    """Return the record of a claim that lost its allocation: each unbound pod that names the claim may be on its way
+    with it."""
     return replace(record, astray=_joined(record.astray, (Doubt(pod, now_s) for pod in unbound)))
 
 
 def heal(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord:
-    """Return the record after the server showed a state that the table does not allow: start over from it, and let
-    everything rest that was held before."""
+    """Return the record after the server showed a state that the table does not allow: it starts over from that state,
+    and everything that was held before rests."""
     anew = first_record(claim, now_s)
     rest = _with_rest(record)
     known = tuple(Doubt(doubt.pod, min(doubt.since_s, now_s)) for doubt in record.doubts)
@@ -224,21 +225,23 @@ def _with_rest(record: ClaimRecord) -> tuple[ResourceClaim, ...]:
 
 
 def _with_doubts(record: ClaimRecord, doubts: tuple[Doubt, ...]) -> ClaimRecord:
-    """With no doubt left nothing has to rest any more; a record in RESTING is told so by PROVEN."""
+    """When no doubt is left, nothing has to rest any more; a record in RESTING learns that from PROVEN."""
     is_over = not doubts and record.phase is not Phase.RESTING
     return replace(record, doubts=doubts, rest=() if is_over else record.rest)
 
 
 def rest(record: ClaimRecord, had: ResourceClaim, now_s: float) -> ClaimRecord:
-    """Return the record of a claim that lost the allocation that it `had` in a way we did not see."""
+    """Return the record of a claim that lost the allocation it `had` while we were not watching."""
     phase = after(record.phase, Event.SHOWN_FREED_EARLY)
     return replace(record, phase=phase, rest=(had,), doubts=(Doubt(None, now_s),))
 
 
 def end_write(record: ClaimRecord, event: Event, now_s: float, late_write_s: float) -> ClaimRecord:
-    """Return the record after a write ended with an event. Without an answer it may land until `late_write_s` from now.
+    """Return the record after a write ended with an event. A write without an answer may land until `late_write_s` from
+    now.
 
-    A drop that is refused leaves its doubts: an earlier one, which got no answer, may be why. Raises NotAllowedError.
+    A refused drop keeps its doubts: it may have been refused because an earlier drop, which got no answer, landed.
+    Raises NotAllowedError.
     """
     changed = meet(record, event)
     latest_s = now_s + late_write_s if event is Event.NO_ANSWER else now_s
@@ -247,7 +250,7 @@ def end_write(record: ClaimRecord, event: Event, now_s: float, late_write_s: flo
 
 
 def meet(record: ClaimRecord, event: Event) -> ClaimRecord:
-    """Return the record after an event that carries no more than its name. Raises NotAllowedError."""
+    """Return the record after an event that carries no further information. Raises NotAllowedError."""
     phase = after(record.phase, event)
     if phase in SHOWN:  # a write failed: the phase follows from what the server shows
         phase = after(phase, _shown(record.shown))
@@ -256,30 +259,30 @@ def meet(record: ClaimRecord, event: Event) -> ClaimRecord:
 
 
 def decide(record: ClaimRecord, share: Share) -> ClaimRecord:
-    """Return the record of a claim that is decided for. Raises NotAllowedError."""
+    """Return the record of a claim after a decision that uses it. Raises NotAllowedError."""
     return replace(record, phase=after(record.phase, Event.DECIDE), share=share)
 
 
 def send(record: ClaimRecord, event: Event) -> ClaimRecord:
-    """Return the record while a write is under way that is guarded by the newest state. Raises NotAllowedError."""
+    """Return the record while a write guarded by the newest state is under way. Raises NotAllowedError."""
     changed = replace(record, phase=after(record.phase, event), guard=record.version)
-    if event is Event.SEND_DROP:  # from now on its users may be without a reservation and not know it
+    if event is Event.SEND_DROP:  # from now on its users may have lost their reservation without knowing it
         new = (Doubt(pod, inf) for pod in users_of(record.shown))
         return replace(changed, doubts=_joined(record.doubts, new))
-    if event is Event.SEND_CLEARING:  # it is sent when no doubt stands, or none matters
+    if event is Event.SEND_CLEARING:  # it is only sent when no doubt is left, or none matters
         return replace(changed, doubts=())
     return changed
 
 
 def end(record: ClaimRecord, reason: str, *, at_once: bool) -> ClaimRecord:
-    """Return the record of an allocation that is to be taken back from whoever has a reservation now; an empty
-    reason cancels that."""
+    """Return the record of an allocation that will be taken back from whoever has a reservation now. An empty reason
+    cancels that."""
     taken_from = frozenset(user.uid for user in record.shown.status.reserved_for) if reason else frozenset[str]()
     return replace(record, ending=reason, at_once=at_once, taken_from=taken_from)
 
 
 def settle(record: ClaimRecord, doubts: Iterable[Doubt]) -> ClaimRecord:
-    """Return the record without doubts that are settled."""
+    """Return the record without these doubts, which are settled."""
     gone = frozenset(doubts)
     astray = tuple(doubt for doubt in record.astray if doubt not in gone)
     left = tuple(doubt for doubt in record.doubts if doubt not in gone)
@@ -287,8 +290,8 @@ def settle(record: ClaimRecord, doubts: Iterable[Doubt]) -> ClaimRecord:
 
 
 def is_same_allocation(before: ResourceClaim, now: ResourceClaim) -> bool:
-    """Return whether two states of a claim have an allocation and it is one. Timestamps are of whole seconds, so they
-    alone do not tell."""
+    """Return whether two states of a claim have the same allocation. Timestamps have whole seconds, so they alone do
+    not tell."""
     had, has = before.status.allocation, now.status.allocation
     if had is None or has is None or had.allocation_timestamp != has.allocation_timestamp:
         return False
@@ -304,7 +307,7 @@ def users_of(claim: ResourceClaim) -> tuple[PodIdentity, ...]:
 
 
 def _joined(old: Iterable[Doubt], new: Iterable[Doubt]) -> tuple[Doubt, ...]:
-    """Join doubts; of two about a pod the later one counts."""
+    """Join doubts; of two about the same pod the later one counts."""
     return tuple({doubt.pod: doubt for doubt in (*old, *new)}.values())
 
 
@@ -315,5 +318,5 @@ def _shown(claim: ResourceClaim) -> Event:
 
 
 def _without_idle_share(record: ClaimRecord) -> ClaimRecord:
-    """Forget the decision once nothing is left of it."""
+    """Forget the decision once the claim is free."""
     return replace(record, share=None) if record.phase is Phase.FREE else record

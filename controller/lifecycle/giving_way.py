@@ -1,7 +1,7 @@
-"""Two claims have one device: who gives way.
+"""Which of two claims that hold the same device gives way.
 
 Nothing in the API prevents it: a claim that tolerates our taint, and one that also asks for devices of another driver,
-can be allocated by kube-scheduler in the moment in which we allocate.
+can be allocated by kube-scheduler at the same moment as by us.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Party:
 
 
 def gives_way(party: Party, rival: Party) -> bool:
-    """Return whether a claim gives way to another one, so that exactly one of two does unless neither may.
+    """Return whether a claim gives way to another one. Exactly one of the two does, unless neither can.
 
-    Only an allocation of ours that no bound pod uses can: its containers may be using the device. Of two that can the
-    later one does.
+    Only an allocation of ours that no bound pod uses can give way: the containers of a bound pod may be using the
+    device. If both can, the later one does.
     """
     if not _can(party):
         return False

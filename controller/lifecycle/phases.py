@@ -1,4 +1,4 @@
-"""The phases of one claim's allocation, and the one table of what may happen in which."""
+"""The phases of one claim's allocation, and the one table of the events that each phase allows."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ class Phase(Enum):
     ALLOCATED = "allocated"
     """The server shows an allocation that is reserved for somebody, whoever wrote it."""
     DROPPING = "dropping"
-    """The allocation is to be taken back: a write that drops the reservation is under way."""
+    """The allocation is being taken back: a write that drops the reservation is under way."""
     UNRESERVED = "unreserved"
     """The server shows an allocation that is reserved for nobody. A pod may be on its way to a node with it."""
     RESERVING = "reserving"
     """A write is under way that gives a bound pod its reservation back."""
     CLEARING = "clearing"
-    """A write that clears the allocation is under way: nobody can be bound with it any more."""
+    """A write that clears the allocation is under way: no pod can be bound with it any more."""
     RESTING = "resting"
-    """Somebody else cleared the allocation while a pod may be on its way with it: nobody gets the devices meanwhile."""
+    """Somebody else cleared the allocation while a pod may be on its way with it: until that is settled, nobody gets
+    the devices."""
     GONE = "gone"
     """The claim was deleted. The record ends."""
 
@@ -43,39 +44,39 @@ class Event(Enum):
     # What we do
     DECIDE = "decide"
     ABANDON = "abandon"
-    """The decision is not written after all; no allocation of it was sent."""
+    """The decision is dropped before any allocation of it was sent."""
     SEND_ALLOCATION = "send allocation"
     SEND_DROP = "send drop"
     SEND_RESERVATION = "send reservation"
     SEND_CLEARING = "send clearing"
 
-    # What the server answers; the claim in an answer is told as shown, below
+    # What the server answers. The claim in an answer counts as shown, see below
     REFUSED = "refused"
-    """It refused what was sent last."""
+    """The server refused the last write."""
     ANSWERED = "answered"
-    """It did it, and something newer has been shown meanwhile."""
+    """The write succeeded, and a newer state has been shown since."""
     NO_ANSWER = "no answer"
 
-    # What the server shows: in a watch, a list, a read, or the answer to a write. An older state is no event.
+    # What the server shows in a watch, a list, a read, or the answer to a write. Older states are not events.
     SHOWN_FREE = "shown free"
     SHOWN_ALLOCATED = "shown allocated"
     SHOWN_UNRESERVED = "shown unreserved"
     SHOWN_FREED_EARLY = "shown freed early"
-    """Without an allocation, and a pod may be on its way with the one that was there before."""
+    """The allocation is gone while a pod may still be on its way with it."""
     SHOWN_GONE = "shown gone"
 
-    # What follows from time and from what is known of pods
+    # What follows from the passage of time and from what is known about pods
     EXPIRED = "expired"
     """A write without an answer can no longer land."""
     PROVEN = "proven"
-    """Nobody can be bound any more with what was freed early."""
+    """No pod can be bound any more with what was freed early."""
 
 
 class NotAllowedError(Exception):
-    """An event that may not happen in this phase: a fault of ours."""
+    """An event that the current phase does not allow: a bug in the controller."""
 
     def __init__(self, phase: Phase, event: Event) -> None:
-        super().__init__(f"a claim that is {phase.value!r} cannot meet {event.value!r}")
+        super().__init__(f"event {event.value!r} is not allowed while the claim is {phase.value!r}")
         self.phase = phase
         self.event = event
 
@@ -141,23 +142,23 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[Event, Phase]]] = MappingProxyType(
         _P.GONE: {},
     }
 )
-"""Phase → event → phase. What is not here may not happen."""
+"""Phase → event → next phase. Any other event is a bug."""
 
 OURS: Final = frozenset({Phase.DECIDED, Phase.WRITING, Phase.IN_DOUBT})
-"""Phases in which the devices of a decision are held that the server does not show yet."""
+"""Phases in which we hold the devices of a decision that the server does not show yet."""
 
 SHOWN: Final = frozenset({Phase.ALLOCATED, Phase.UNRESERVED})
-"""Phases in which there is nothing but what the server shows."""
+"""Phases that follow from the server's state alone."""
 
 TENDING: Final = frozenset({Phase.DROPPING, Phase.RESERVING, Phase.CLEARING})
 """Phases in which a write is under way that takes an allocation back or gives a reservation back."""
 
 UNDER_WAY: Final = OURS | {Phase.DROPPING, Phase.CLEARING, Phase.RESTING}
-"""Phases in which nothing is decided with the claim: what comes next may pull the ground from under the decision."""
+"""Phases in which no decision may use the claim: its next event could invalidate that decision."""
 
 
 def after(phase: Phase, event: Event) -> Phase:
-    """Return the phase that an event leads to. Raises NotAllowedError when it may not happen in this one."""
+    """Return the phase that an event leads to. Raises NotAllowedError when this phase does not allow it."""
     try:
         return TRANSITIONS[phase][event]
     except KeyError:

@@ -1,4 +1,4 @@
-"""Where pods without a node will go, as a claim's record tells."""
+"""Which node unbound pods will go to, according to a claim's record."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ NOWHERE: Final[Mapping[PodIdentity, str]] = {}
 
 
 def expected_places(record: ClaimRecord | None) -> Mapping[PodIdentity, str]:
-    """Return the pods that may be bound with what a claim has, and the node: the one that was decided for, those with a
-    reservation, and those that may still be on their way with one that is gone."""
+    """Return the pods that may be bound with a claim's devices, each with the node: the pod of the current decision,
+    those with a reservation, and those that may still be on their way although their reservation is gone."""
     if record is None:
         return NOWHERE
     if record.phase in OURS and record.share is not None:
@@ -27,7 +27,7 @@ def expected_places(record: ClaimRecord | None) -> Mapping[PodIdentity, str]:
 
 
 def only_node(claim: ResourceClaim) -> str | None:
-    """Return the one node that an allocation is for; None when it names none, or more than one."""
+    """Return the one node that an allocation is for; None when it names no node or several."""
     if claim.status.allocation is None:
         return None
     for term in read_node_selector(claim.status.allocation.node_selector or {}).terms:

@@ -1,4 +1,4 @@
-"""What is known of one pod that is not bound: what kube-scheduler said about it, and where it is not to be tried."""
+"""What we know about one unbound pod: what kube-scheduler said about it, and which nodes we leave out for it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dracaena.api.objects import Pod
 from dracaena.controller.lifecycle.versions import version_of
 
 ELSEWHERE: Final = "resourceclaim not available on the node"
-"""kube-scheduler's words for a node that would do, were an allocated claim of the pod not on another node."""
+"""kube-scheduler's words for a node that would do if an allocated claim of the pod were not on another node."""
 
 ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What kube-scheduler last said about a pod that it did not bind (its condition PodScheduled)."""
+    """What kube-scheduler last said about a pod that it did not bind (condition PodScheduled)."""
 
     reason: str
     message: str
@@ -31,7 +31,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A wait that grows each time. `again_s` is on our monotonic clock; `again_at` is the same moment in RFC 3339."""
+    """A back-off. `again_s` is a reading of our monotonic clock; `again_at` is the same moment in RFC 3339."""
 
     tries: int = 0
     again_s: float = 0.0
@@ -51,29 +51,29 @@ class PodRecord:
     version: int = 0
     """resourceVersion of the newest state that the watch showed or the server answered with."""
     asked_s: float = float("-inf")
-    """When we sent the last request for this pod that was answered with a pod without a node."""
+    """When we sent the latest request for this pod whose answer showed it without a node."""
     asked_version: int = 0
-    """resourceVersion in that answer. Only later words were certainly said after `asked_s`: the watch may be behind by
-    any time."""
+    """resourceVersion in that answer. Only words in a later version were certainly said after `asked_s`, because the
+    watch may lag by any amount of time."""
     spoke_s: float = float("-inf")
-    """kube-scheduler has ended a try of this pod after this time: a later state than that answer has new words, or has
-    lost our probe."""
+    """kube-scheduler has ended an attempt for this pod after this time: a state later than that answer has new words,
+    or no longer has our probe."""
     is_gated: bool = False
-    """Whether a scheduling gate holds it in that state: until then kube-scheduler has never tried it."""
+    """Whether a scheduling gate holds it in that state: kube-scheduler has never tried it up to then."""
     probed: bool = False
-    """Whether our probe stands in the condition: the next failing try removes it, even if the words stay the same."""
+    """Whether our probe is in the condition: the next failing attempt removes it, even if the words stay the same."""
     left_out: Mapping[str, Wait] = field(default_factory=dict)
-    """Nodes where an allocation led nowhere."""
+    """Nodes where an allocation led nowhere, with the back-off."""
     all_left_out: Wait = Wait()
     left_out_for: Said | None = None
-    """What kube-scheduler had said when all nodes were left out: that lasts only while it says the same."""
+    """What kube-scheduler had said when all nodes were left out. They are left out only while it says the same."""
 
     def nodes_left_out(self, now_s: float) -> Mapping[str, Wait]:
-        """Return the nodes that are not to be tried now."""
+        """Return the nodes that are left out now."""
         return {node: wait for node, wait in self.left_out.items() if wait.again_s > now_s}
 
     def held(self, now_s: float) -> Wait | None:
-        """Return until when no node at all is to be tried, None when some may."""
+        """Return the back-off during which all nodes are left out, None when some may be tried."""
         is_held = self.all_left_out.again_s > now_s and self.said == self.left_out_for
         return self.all_left_out if is_held else None
 
@@ -84,7 +84,7 @@ def is_unbound(pod: Pod) -> bool:
 
 
 def see(record: PodRecord | None, pod: Pod, now_s: float) -> PodRecord:
-    """Return the record of an unbound pod after the watch showed it. `record` is that of this very pod, or None."""
+    """Return the record of an unbound pod after the watch showed it. `record` is that of the same pod, or None."""
     said, probed = _said(pod)
     version = version_of(pod)
     is_gated = bool(pod.spec.scheduling_gates)
@@ -98,24 +98,24 @@ def see(record: PodRecord | None, pod: Pod, now_s: float) -> PodRecord:
     if said != record.said:
         changed = replace(changed, said=said, said_s=now_s)
         if said is None:
-            return changed  # kube-scheduler never withdraws its words: somebody else removed them
+            return changed  # kube-scheduler never removes its words: somebody else did
     elif not record.probed or probed:
         return changed
     return replace(changed, spoke_s=record.asked_s) if version > record.asked_version else changed
 
 
 def asked(record: PodRecord, pod: Pod, asked_s: float, now_s: float) -> PodRecord:
-    """Return the record after the server answered with the pod, without a node, to a request sent at `asked_s`."""
+    """Return the record after the server answered a request sent at `asked_s` with the pod, still without a node."""
     if version_of(pod) < record.version:
-        return record  # the watch is ahead: its words may have come before the request or after
+        return record  # the watch is ahead: its words may date from before or after the request
     seen = see(record, pod, now_s)
     if asked_s <= record.asked_s:
-        return seen  # of two requests under way the later one was answered first
+        return seen  # two requests were under way, and the later one was answered first
     return replace(seen, asked_s=asked_s, asked_version=seen.version)
 
 
 def _said(pod: Pod) -> tuple[Said | None, bool]:
-    """Return what kube-scheduler says, and whether our probe stands there. SchedulingGated is the API server's word."""
+    """Return what kube-scheduler says, and whether our probe is there. SchedulingGated comes from the API server."""
     for condition in pod.status.conditions:
         if condition.type == "PodScheduled" and condition.status == "False" and condition.reason != "SchedulingGated":
             return Said(condition.reason, condition.message), bool(condition.last_probe_time)
@@ -124,28 +124,28 @@ def _said(pod: Pod) -> tuple[Said | None, bool]:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How waits grow: doubled each time, from the first to the longest, in seconds."""
+    """How a back-off grows: it doubles each time, from the first to the longest, in seconds."""
 
     first_s: float
     longest_s: float
 
 
 def leave_out(record: PodRecord, node: str, now_s: float, now: datetime, growth: Growth) -> PodRecord:
-    """Return the record of a pod that is not to get a node for a while. The same node again within that time counts
-    once."""
+    """Return the record of a pod for which a node is left out for a while. The same node again within that time counts
+    only once."""
     wait = _grown(record.left_out.get(node, Wait()), now_s, now, growth)
     return replace(record, left_out={**record.left_out, node: wait})
 
 
 def leave_all_out(record: PodRecord, now_s: float, now: datetime, growth: Growth) -> PodRecord:
-    """Return the record of a pod that is to get no node, as long as kube-scheduler says what it says now."""
+    """Return the record of a pod for which all nodes are left out as long as kube-scheduler says what it says now."""
     wait = _grown(record.all_left_out, now_s, now, growth)
     return replace(record, all_left_out=wait, left_out_for=record.said)
 
 
 def begin_wait_anew(record: PodRecord, node: str, now_s: float, now: datetime, growth: Growth) -> PodRecord:
-    """Return the record of a pod whose wait for a node begins anew, as long as it was: that for all nodes where it has
-    none for this one."""
+    """Return the record of a pod whose back-off for a node starts again with the same length; where it has none for
+    this node, the back-off for all nodes does."""
     wait = record.left_out.get(node)
     if wait is not None:
         return replace(record, left_out={**record.left_out, node: _again(wait.tries, now_s, now, growth)})

@@ -1,19 +1,18 @@
-"""Who may still be bound with devices that are about to go to somebody else.
+"""Which pods may still be bound with devices that are about to go to somebody else.
 
-kube-scheduler decides about a pod in one try at a time: it looks at the claims, and either says that it found nothing
-or binds in the background, which takes as long as volumes, Permit plugins and other drivers take. A try that saw a
-reservation for the pod writes nothing to the claim any more. So after a reservation is gone such a bind may be under
-way and nothing shows it. There was none, or it is over, when
+kube-scheduler works on a pod in one attempt at a time: it looks at the claims, and either reports that no node fits or
+binds in the background, for as long as volumes, Permit plugins and other drivers take. An attempt that saw a
+reservation for the pod writes nothing more to the claim. So after a reservation is gone, such a bind may be under way
+without a trace. There was none, or it is over, when
 
 * the pod is bound, ended or gone, or was never tried because a scheduling gate still held it: none can be added later;
-* kube-scheduler has ended a try of this pod so long after the reservation went that the next one has seen it go;
+* kube-scheduler has ended an attempt for this pod so long after the reservation went that the next one sees it gone;
 * more time has passed than any bind takes, and the server, asked after that, has the pod without a node.
 
-Our watch of pods may be behind by any time, so it cannot tell when something was said, nor that a pod has no node now.
-So the server is asked for the pod first, at the time that matters, and later states are compared with
-that one.
+Our watch of pods may lag by any amount of time, so it cannot tell when something was said, nor that a pod has no node
+now. So we first ask the server for the pod, at the time that matters, and compare later states with that one.
 
-Who is bound later has to write a reservation first, and that shows.
+A bind that starts later has to write a reservation first, and we see that.
 """
 
 from __future__ import annotations
@@ -28,27 +27,27 @@ from dracaena.controller.lifecycle.pod_record import PodRecord
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How long things take at most."""
+    """Upper bounds, in seconds."""
 
     settle_s: float
     """Until kube-scheduler has seen a change of a claim."""
     longest_bind_s: float
-    """From a try's look at the claims to its bind."""
+    """From the moment an attempt looks at the claims until its bind."""
     late_write_s: float
-    """From the end of a write of ours that got no answer until it lands."""
+    """From the time we give up waiting for an answer to a write until it can no longer land."""
 
 
 BEHIND_S: Final = 15.0
-"""How far our watch of pods may be behind where nobody knows which pods to ask the server for: longer than any watch of
-a live server is."""
+"""How far our watch of pods may lag where nobody knows which pods to ask the server for: longer than any watch of a
+live server does."""
 
 
 def standing(doubts: Iterable[Doubt], unbound: Iterable[PodRecord], now_s: float, bounds: Bounds) -> tuple[Doubt, ...]:
-    """Return those of a claim's doubts that stand. `unbound` are all pods without a node that name the claim.
+    """Return which of a claim's doubts still stand. `unbound` are all pods without a node that name the claim.
 
-    A doubt about a pod that is not among them stands too, until the claim's record is told that it went
-    (claim_record.settle): our watch of pods may be behind. One about nobody in particular stands until the watch must
-    have shown all who are meant.
+    A doubt about a pod that is not among them stands too, until the claim's record is told that the pod is gone
+    (claim_record.settle), because our watch of pods may lag. A doubt about no pod in particular stands until the watch
+    must have shown all pods that it may be about.
     """
     pods = tuple(unbound)
     return tuple(
@@ -59,23 +58,23 @@ def standing(doubts: Iterable[Doubt], unbound: Iterable[PodRecord], now_s: float
 
 
 def last_bind_s(doubt: Doubt, bounds: Bounds) -> float:
-    """Return when the last try that may have seen the reservation has bound its pod, or never will."""
+    """Return the time by which the last attempt that may have seen the reservation has bound its pod, or never will."""
     return doubt.since_s + bounds.settle_s + bounds.longest_bind_s
 
 
 def all_known_s(doubt: Doubt) -> float:
-    """Return when our watch must have shown all pods that a doubt may be about; what is shown later came later."""
+    """Return the time by which our watch must have shown all pods that a doubt may be about."""
     return doubt.since_s + BEHIND_S if doubt.pod is None else float("-inf")
 
 
 def asked_from_s(doubt: Doubt, now_s: float, bounds: Bounds) -> float:
-    """Return the time after which the server must have been asked for a pod before an answer can settle the doubt."""
+    """Return the earliest time of a request for a pod whose answer can settle the doubt."""
     over_s = last_bind_s(doubt, bounds)
     return over_s if now_s >= over_s else doubt.since_s + bounds.settle_s
 
 
 def unproven(doubt: Doubt, unbound: Iterable[PodRecord], bounds: Bounds) -> tuple[PodRecord, ...]:
-    """Return the pods without a node that a doubt is about and that nothing is proven of yet."""
+    """Return the unbound pods that a doubt is about and about which nothing is proven yet."""
     return tuple(pod for pod in unbound if _is_about(doubt, pod) and not _is_proven(pod, doubt, bounds))
 
 
@@ -89,8 +88,8 @@ def _is_about(doubt: Doubt, pod: PodRecord) -> bool:
 
 
 def _is_proven(pod: PodRecord, doubt: Doubt, bounds: Bounds) -> bool:
-    """Whether a try of the pod ended after kube-scheduler must have seen the reservation go, or the server had it
-    without a node after the last bind."""
+    """Whether an attempt for the pod ended after kube-scheduler must have seen that the reservation was gone, or the
+    server showed the pod without a node after the longest bind."""
     was_never_tried = pod.is_gated and pod.asked_s >= doubt.since_s
     is_tried_since = pod.spoke_s >= doubt.since_s + bounds.settle_s
     return was_never_tried or is_tried_since or pod.asked_s >= last_bind_s(doubt, bounds)

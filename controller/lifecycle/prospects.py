@@ -1,4 +1,4 @@
-"""Whether an allocation leads anywhere: the pod has its devices, and kube-scheduler does not bind it.
+"""Whether an allocation leads anywhere, when a pod has its devices and kube-scheduler does not bind it.
 
 The rules, with what was seen on a real control plane, are docs/design/0011-take-back.md.
 """
@@ -12,16 +12,16 @@ from dracaena.controller.lifecycle.claim_record import ClaimRecord
 from dracaena.controller.lifecycle.pod_record import PodRecord
 
 SETTLE_S: Final = 5.0
-"""What is said so soon after an allocation may come from a try that began before it: kube-scheduler had not
-seen it, or the two watches of ours ran apart. Of 200 pods the latest such word came 0.3 s late, of 300 on a busy
-machine 0.7 s."""
+"""Words that come this soon after an allocation may be from an attempt that began before it: kube-scheduler had not
+seen it yet, or our two watches had drifted apart. The latest such words came 0.3 s late among 200 pods, and 0.7 s among
+300 on a busy machine."""
 
 UNRESERVED_S: Final = 30.0
-"""Between a reservation that is gone and a take-back: a bind that failed drops it too, and kube-scheduler tries again
-after its longest back-off of 10 s."""
+"""From the loss of a reservation to the take-back: a failed bind drops the reservation too, and kube-scheduler tries
+again after its longest back-off of 10 s."""
 
 LOOK_S: Final = 15.0
-"""Between two looks at a pod about which nothing can be said yet."""
+"""Between two looks at a pod while the verdict is still open."""
 
 NOT_SEEN: Final = "cannot allocate all claims"
 """kube-scheduler's words for a node when a claim is not allocated (1.34 to 1.36). About a pod whose claims are all
@@ -33,22 +33,22 @@ UNSCHEDULABLE: Final = "Unschedulable"
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a pod keeps an allocation with which it is not bound."""
+    """How long a pod keeps an allocation without being bound."""
 
     refused_s: float
-    """How long a refusal by kube-scheduler has to stand."""
+    """How long a refusal by kube-scheduler must stand."""
     passed_over_s: float
-    """How long a pod is left to a kube-scheduler that says nothing new about it."""
+    """How long kube-scheduler may say nothing new about the pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedNowhere:
-    """An allocation is to be taken back."""
+    """The allocation must be taken back."""
 
     reason: str
     """Label of the metric."""
     node_matters: bool
-    """Whether another node may do. Otherwise nothing helps until kube-scheduler says something new."""
+    """Whether another node may do better. Otherwise nothing helps until kube-scheduler says something new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +59,19 @@ class Situation:
     nominated: bool
     """Whether it is nominated for the allocation's node, by kube-scheduler or by us."""
     ours: tuple[ClaimRecord, ...]
-    """Its claims that we allocated for it alone: at least one."""
+    """Its claims that we allocated for this pod alone; at least one."""
     whole: bool
     """Whether all its claims are allocated."""
     passed_over: bool
-    """Whether pods that are no more important had a turn since the allocation, so this one must have had one too."""
+    """Whether pods of no higher priority had a turn since the allocation, so that this one must have had one too."""
     quiet_s: float
     """Since kube-scheduler was last seen at work."""
     others_wait: bool
-    """Whether somebody could use the devices, and no other pod has just given some back for the same silence."""
+    """Whether another pod could use the devices, and none has just given some back because of the same silence."""
 
 
 def verdict(now: Situation, now_s: float, patience: Patience) -> LedNowhere | float:
-    """Say whether an allocation led nowhere, else in how many seconds to look again."""
+    """Return why an allocation leads nowhere, or else in how many seconds to look again."""
     said = now.pod.said
     unreserved = [claim.unreserved_s for claim in now.ours if claim.unreserved_s is not None]
     if unreserved:
@@ -80,7 +80,7 @@ def verdict(now: Situation, now_s: float, patience: Patience) -> LedNowhere | fl
     allocated_s = max(claim.allocated_s for claim in now.ours)
     if said is not None and said.reason == UNSCHEDULABLE and _knew(now, allocated_s):
         if now.nominated:
-            return LOOK_S  # it makes room there by preemption: the failed try would have wiped our own hint
+            return LOOK_S  # it is preempting there: the failed attempt would have removed our own hint
         left_s = now.pod.said_s + patience.refused_s - now_s
         return left_s if left_s > 0 else LedNowhere("refused", node_matters=_others_may_do(now.pod))
     left_s = allocated_s + patience.passed_over_s - now_s
@@ -93,9 +93,9 @@ def verdict(now: Situation, now_s: float, patience: Patience) -> LedNowhere | fl
 
 
 def _knew(now: Situation, allocated_s: float) -> bool:
-    """Return whether what was said comes from a kube-scheduler that had seen the allocation.
+    """Return whether kube-scheduler had seen the allocation when it spoke.
 
-    If some other node would do for a pod whose claims are all allocated, it clears the allocation by itself.
+    If another node would do for a pod whose claims are all allocated, kube-scheduler clears the allocation by itself.
     """
     said = now.pod.said
     if said is None or (now.whole and NOT_SEEN in said.message):
@@ -105,6 +105,6 @@ def _knew(now: Situation, allocated_s: float) -> bool:
 
 
 def _others_may_do(pod: PodRecord) -> bool:
-    """Return whether another node may do. A refusal that is no fault and names no such node says that none would do,
-    whoever gets which devices."""
+    """Return whether another node may do. A refusal that is not a fault and names no such node says that no node would
+    do, whoever gets which devices."""
     return pod.said is not None and (pod.said.others_would_do or pod.said.reason != UNSCHEDULABLE)

@@ -1,4 +1,4 @@
-"""What is to be done next about a claim, apart from deciding with it: a pure function of its record and its pods."""
+"""The next step for a claim, apart from decisions: a pure function of its record and its pods."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from dracaena.controller.lifecycle.proof import (
 )
 
 UNUSED_S: Final = BEHIND_S
-"""How long a claim must be unused. Pods and claims come by watches of their own, and a pod may come soon: then it
-finds its devices on the node that they were chosen on."""
+"""How long a claim must be unused before it is cleared. Pods and claims come by separate watches, and a pod may still
+come: then it finds its devices on the node on which they were chosen."""
 
 
 NOT_ASKED_S: Final = 60.0
-"""How long a claim must be reserved for nobody while pods name it. Twice the patience with pods that are judged
-(prospects.UNRESERVED_S): their allocation is taken back with the node left out for them."""
+"""How long a claim that pods name must be without a reservation. Twice the patience with pods that are judged
+(prospects.UNRESERVED_S), so that those are judged first and their node is left out for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class Naming:
 
     unbound: Sequence[PodRecord] = ()
     bound: Sequence[PodIdentity] = ()
-    """Pods on a node that have not ended, sorted: also one being deleted, whose containers may run until it is gone."""
+    """Pods on a node that have not ended, sorted. A pod being deleted is one, as its containers may still run."""
     last_s: float = 0.0
-    """When the last one of all went, if none is left."""
+    """When the last of them went, if none is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read the claim: the write without an answer can no longer land."""
+    """Read the claim: the write that got no answer can no longer land."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Drop the reservation: whoever is bound later has to write one."""
+    """Drop the reservation: a bind that starts later has to write one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Ask the server for a pod, and mark its condition so that kube-scheduler's next failing try shows."""
+    """Ask the server for a pod, and mark its condition so that we can see kube-scheduler's next failing attempt."""
 
     pod: PodIdentity
 
@@ -79,17 +79,17 @@ class Find:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """Clear the allocation: nobody can be bound with it."""
+    """Clear the allocation: no pod can be bound with it any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Let go of what rests: nobody can be bound with it."""
+    """Release what rests: no pod can be bound with it any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Nothing to do before then."""
+    """Look again after this time; nothing is to be done before."""
 
     in_s: float
 
@@ -98,7 +98,7 @@ Step = Read | Keep | Drop | Reserve | Probe | Find | Clear | Release | Look
 
 
 def next_step(record: ClaimRecord, naming: Naming, now_s: float, bounds: Bounds, *, ours: bool) -> Step | None:
-    """Return what to do about a claim now; None: nothing before something changes.
+    """Return the next step for a claim, None when there is nothing to do until something changes.
 
     `ours`: whether the allocation is a decision of ours.
     """
@@ -108,7 +108,7 @@ def next_step(record: ClaimRecord, naming: Naming, now_s: float, bounds: Bounds,
     if record.phase is Phase.RESTING:
         step = _settle(record.doubts, naming, now_s, bounds)
         if step is None and naming.bound:
-            return None  # what rests is let go of when that pod is decided for, so that nobody else gets it before
+            return None  # the decision for that pod releases what rests, so that nobody else gets it first
         return step or Release()
     if record.phase is Phase.FREE and _keeps_somebody_waiting(record, naming):
         return _settle(record.astray, naming, now_s, bounds)
@@ -129,10 +129,10 @@ def _about_what_is_shown(
             return Keep()
         if record.at_once and not record.rest:
             return Clear()
-        # Its reservation is what keeps an older bind of the pod from taking this allocation for that one.
+        # The reservation keeps an older bind of the same pod from mistaking this allocation for the old one.
         return _settle(record.astray, naming, now_s, bounds) or Drop()
     if record.phase is Phase.ALLOCATED:
-        # Asked for in good time, whatever kube-scheduler says from now on counts if this is to be taken back.
+        # We ask early, so that whatever kube-scheduler says from now on counts if this must be taken back.
         return _settle(record.astray, naming, now_s, bounds)
     if record.phase is Phase.UNRESERVED and ours:
         return _unreserved(record, naming, now_s, bounds)
@@ -140,7 +140,7 @@ def _about_what_is_shown(
 
 
 def _is_alone(record: ClaimRecord, naming: Naming) -> bool:
-    """Whether the one pod that it is taken back from has the reservation alone, and is not bound."""
+    """Whether the pod that it is taken back from is the only one with a reservation, and is not bound."""
     users = record.shown.status.reserved_for
     if len(users) != 1 or users[0].uid not in record.taken_from:
         return False
@@ -151,8 +151,8 @@ def _unreserved(record: ClaimRecord, naming: Naming, now_s: float, bounds: Bound
     if naming.bound:
         return Reserve(naming.bound[0])
     if not record.ending:
-        # kube-scheduler may reserve it any moment. A pod that waits too long is judged (prospects), unless it cannot be
-        # because another of its claims is missing or being deleted.
+        # kube-scheduler may reserve it any moment. A pod that waits too long is judged (prospects), unless another of
+        # its claims is missing or being deleted.
         wait_s = NOT_ASKED_S if naming.unbound else UNUSED_S
         assert record.unreserved_s is not None
         left_s = max(record.unreserved_s, naming.last_s, *(pod.first_seen_s for pod in naming.unbound)) + wait_s - now_s
@@ -168,7 +168,7 @@ def _keeps_somebody_waiting(record: ClaimRecord, naming: Naming) -> bool:
 
 
 def _settle(about: Iterable[Doubt], naming: Naming, now_s: float, bounds: Bounds) -> Step | None:
-    """Return what brings a proof nearer; None when there is no doubt left."""
+    """Return the step that brings a proof nearer, None when no doubt is left."""
     doubts = standing(about, naming.unbound, now_s, bounds)
     if not doubts:
         return None

@@ -97,7 +97,7 @@ def test_devices_of_a_decision_are_held_from_the_decision_until_its_write_ended_
 
 
 def test_what_may_not_happen_is_said_with_phase_and_event() -> None:
-    with pytest.raises(NotAllowedError, match="a claim that is 'free' cannot meet 'no answer'") as raised:
+    with pytest.raises(NotAllowedError, match="event 'no answer' is not allowed while the claim is 'free'") as raised:
         after(Phase.FREE, Event.NO_ANSWER)
     assert (raised.value.phase, raised.value.event) == (Phase.FREE, Event.NO_ANSWER)
     assert after(Phase.FREE, Event.DECIDE) is Phase.DECIDED
