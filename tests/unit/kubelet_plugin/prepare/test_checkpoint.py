@@ -24,7 +24,7 @@ from support.plugin import device_name, gpu_uuid, prepared_claim
 
 UID = ClaimUid("claim-uid")
 
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "checkpoints"
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "checkpoints"
 """One file for each form that a plugin has ever written, made by that plugin."""
 
 

@@ -1,4 +1,4 @@
-"""`make demo` as far as it decides something itself."""
+"""`make` as far as it decides something itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
