@@ -96,10 +96,8 @@ class Scheduler:
 
     def _write(self, item: Pod) -> None:
         """Store a pod; our watch shows it later, in order."""
-        version = str(int(item.metadata.resource_version or "0") + 1_000)
-        item = msgspec.structs.replace(item, metadata=msgspec.structs.replace(item.metadata, resource_version=version))
-        self.world.api.pods[KEY] = item
-        self._late.append((self.world.clock.monotonic() + self._rng.uniform(0, LATE_S), item))
+        stored = self.world.api.put_pod(item)
+        self._late.append((self.world.clock.monotonic() + self._rng.uniform(0, LATE_S), stored))
 
     def _show_what_is_due(self) -> None:
         while self._late and self._late[0][0] <= self.world.clock.monotonic():
