@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from dracaena.demo.apiserver import ApiServer, Faults
+from dracaena.demo.apiserver import ApiServer, Faults, watches
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -131,7 +131,8 @@ def faults() -> Faults:
 
 
 @pytest.fixture
-def server(clock: ManualClock, faults: Faults) -> Iterator[ApiServer]:
+def server(clock: ManualClock, faults: Faults, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    monkeypatch.setattr(watches, "_TICK_S", 0.01)  # the clock stands until a test moves it: watches shall see it soon
     before = set(threading.enumerate())
     with ApiServer(clock=clock, event_window=200, faults=faults) as running:
         yield running
