@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.objects import ResourceClaim
-from dracaena.controller.lifecycle.proof import BEHIND_S
 from dracaena.kube.client import KubeClient
 from support.allocation import DRIVER, blocks, device_name, machine
 from support.api_ground import ApiGround
+from support.clock import FastClock
 from support.controller import (
     NAMESPACE,
     allocated_all,
@@ -30,8 +30,9 @@ CLAIMS = {"x": 2, "y": 1, "z": 1}
 WRITES = 2 * len(CLAIMS)
 """Of one pod: a finalizer and an allocation for each claim."""
 
-UNTIL_PROVEN_S = BEHIND_S + 15.0
-"""A new leader waits until it must have seen all pods that may be on their way with an unreserved claim."""
+RATE = 20.0
+"""How fast time goes by for a new leader that waits until it must have seen all pods that may be on their way with an
+unreserved claim (lifecycle.proof.BEHIND_S and more)."""
 
 
 @pytest.mark.parametrize("writes", range(WRITES + 1))
@@ -108,12 +109,9 @@ def test_a_controller_killed_in_a_take_back_is_followed_by_one_that_ends_it(serv
     client.merge_patch(
         ResourceClaim, "y", {"status": {"allocation": foreign}}, namespace=NAMESPACE, subresource="status"
     )
-    with running_controller(transport(server, tmp_path), longest_bind_s=1.0):  # no kube-scheduler says anything here
-        wait_for(
-            lambda: devices_of(claims_by_name(client)["x"])[:1] == (("a", device_name(SEVEN, 1)),),
-            "x on a",
-            UNTIL_PROVEN_S,
-        )
+    # No kube-scheduler says anything here.
+    with running_controller(transport(server, tmp_path), longest_bind_s=1.0, clock=FastClock(RATE)):
+        wait_for(lambda: devices_of(claims_by_name(client)["x"])[:1] == (("a", device_name(SEVEN, 1)),), "x on a")
     check_invariants(client)
 
 

@@ -12,6 +12,7 @@ from dracaena.api.errors import BadInputError, PermanentError
 from dracaena.api.names import gpu_device_name
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.demo.apiserver import Fault, Faults
+from dracaena.kubelet_plugin.driver import ANSWER_RESERVE_S
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
 from support.clock import FakeClock
@@ -134,7 +135,7 @@ def test_a_claim_of_the_same_name_with_another_uid_is_refused(world: World, plug
 
 def test_two_claims_for_one_device_and_the_holder_is_named(world: World, plugin: Program) -> None:
     first, second = world.allocated_claim("first", [0, 1]), world.allocated_claim("second", [1, 2])
-    answers = world.prepare(first, second)
+    answers = world.prepare(first, second, timeout_s=ANSWER_RESERVE_S)
     assert answers[first.metadata.uid].error == ""
     assert f"is still held by claim default/first (UID {first.metadata.uid})" in answers[second.metadata.uid].error
 
@@ -172,7 +173,8 @@ def test_two_instances_of_an_upgrade_share_the_nodes_state(world: World) -> None
         answer = world.prepare(claim, pod_uid="uid-old")[claim.metadata.uid]
         assert answer.error == ""
         assert world.prepare(claim, pod_uid="uid-new")[claim.metadata.uid] == answer
-        assert "still held" in world.prepare(other, pod_uid="uid-new")[other.metadata.uid].error
+        refused = world.prepare(other, pod_uid="uid-new", timeout_s=ANSWER_RESERVE_S)[other.metadata.uid]
+        assert "still held" in refused.error
         old.terminate()
         assert old.wait(CALL_S) == 0
         assert world.unprepare(claim, pod_uid="uid-new") == {claim.metadata.uid: ""}

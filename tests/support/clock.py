@@ -1,8 +1,9 @@
-"""A clock that moves only when a test says so."""
+"""A clock that moves only when a test says so, and one that hurries."""
 
 from __future__ import annotations
 
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 
 
@@ -48,3 +49,25 @@ class FakeClock:
             if self.monotonic() >= deadline:
                 return False
         return True
+
+
+class FastClock:
+    """Implements dracaena.process.clock.Clock: time goes by so many times as fast as it does. For programs over real
+    sockets, whose other side knows no clock of ours."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._began = datetime.now(UTC)
+        self._began_s = time.monotonic()
+
+    def now(self) -> datetime:
+        return self._began + timedelta(seconds=self.monotonic())
+
+    def monotonic(self) -> float:
+        return (time.monotonic() - self._began_s) * self._rate
+
+    def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
+        return condition.wait(None if timeout_s is None else timeout_s / self._rate)
+
+    def sleep_until_set(self, event: threading.Event, timeout_s: float) -> bool:
+        return event.wait(timeout_s / self._rate)

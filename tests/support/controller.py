@@ -20,7 +20,7 @@ from dracaena.controller.settings import ControllerSettings
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import ApiUnavailableError
 from dracaena.kube.transport import Stream, Transport
-from dracaena.process.clock import SystemClock
+from dracaena.process.clock import Clock, SystemClock
 from support.allocation import DRIVER, pool_slice, request
 from support.api_ground import ApiGround
 
@@ -83,6 +83,7 @@ def running_controller(
     longest_bind_s: float = 1560.0,
     nominate_above_nodes: int = 500,
     starvation_wait_s: float = 300.0,
+    clock: Clock | None = None,
 ) -> Iterator[Controller]:
     settings = ControllerSettings(
         unbound_wait_s=unbound_wait_s,
@@ -92,7 +93,7 @@ def running_controller(
         starvation_wait_s=starvation_wait_s,
     )
     controller = Controller(
-        settings, KubeClient(connection), clock=SystemClock(), registry=registry or CollectorRegistry()
+        settings, KubeClient(connection), clock=clock or SystemClock(), registry=registry or CollectorRegistry()
     )
     controller.start()
     try:

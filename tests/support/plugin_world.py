@@ -159,11 +159,14 @@ class World:
         tail = f"-{pod_uid}" if pod_uid else ""
         return self.kubelet / "plugins_registry" / f"{DRIVER}{tail}-reg.sock"
 
-    def prepare(self, *claims: ResourceClaim, pod_uid: str = "") -> dict[str, v1.NodePrepareResourceResponse]:
+    def prepare(
+        self, *claims: ResourceClaim, pod_uid: str = "", timeout_s: float = CALL_S
+    ) -> dict[str, v1.NodePrepareResourceResponse]:
+        """Prepare as kubelet does. With a timeout of ANSWER_RESERVE_S the plugin has no time to wait for devices."""
         request = v1.NodePrepareResourcesRequest(claims=[_claim(c) for c in claims])
         with grpc.insecure_channel(f"unix:{self.socket(pod_uid)}") as channel:
             stub = v1_grpc.DRAPluginStub(channel)  # type: ignore[no-untyped-call]  # generated
-            return dict(stub.NodePrepareResources(request, timeout=CALL_S, wait_for_ready=True).claims)
+            return dict(stub.NodePrepareResources(request, timeout=timeout_s, wait_for_ready=True).claims)
 
     def unprepare(self, *claims: ResourceClaim, pod_uid: str = "") -> dict[str, str]:
         request = v1.NodeUnprepareResourcesRequest(claims=[_claim(c) for c in claims])
