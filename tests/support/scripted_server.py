@@ -76,6 +76,7 @@ class ScriptedServer:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # or each answer waits 40 ms for the client's acknowledgement of its head
 
             def handle_one(self) -> None:
                 request = Request(self)
