@@ -63,16 +63,22 @@ class Timeline:
 
     def run(self, until_s: float, *, look: Callable[[], None] = lambda: None) -> None:
         """Let time pass until nobody has anything to do before `until_s`; `look` is called between any two turns."""
-        while self._waiting and self._waiting[0][0] <= until_s and not self.failures:
-            self._turn()
-            look()
+        try:
+            while self._waiting and self._waiting[0][0] <= until_s and not self.failures:
+                self._turn()
+                look()
+        finally:
+            self._end()
+        if self.failures:
+            raise self.failures[0]
+
+    def _end(self) -> None:
+        """Have all machines end, so that none is left to the next test."""
         self._ended = True
         while self._waiting:
             self._turn()
         for thread in self._threads:
             thread.join()
-        if self.failures:
-            raise self.failures[0]
 
     def _turn(self) -> None:
         due_s, _, turn = heapq.heappop(self._waiting)

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 
 import pytest
 import structlog
+from structlog.typing import EventDict
 
 
 @pytest.fixture(autouse=True)
 def own_logging() -> Iterator[None]:
-    """Commands under test configure logging as their programs do; the next test shall see all lines again."""
+    """Commands under test configure logging as their programs do; the next test shall see all lines again, but for
+    those of threads that an earlier test left: they would stand in what this one reads of its own output."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
+    others = set(threading.enumerate()) - {threading.current_thread()}
+
+    def without_others(_logger: object, _name: str, line: EventDict) -> EventDict:
+        if threading.current_thread() in others:
+            raise structlog.DropEvent
+        return line
+
+    structlog.configure(processors=[without_others, *structlog.get_config()["processors"]])
     yield
     structlog.reset_defaults()
     root.handlers[:] = handlers

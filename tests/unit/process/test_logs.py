@@ -6,8 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import structlog
 
 PROGRAM = """
 import logging, sys
@@ -78,3 +82,21 @@ def test_unknown_level_or_form_is_refused(level: str, form: str) -> None:
     )
     assert done.returncode == 1
     assert "is unknown, expected one of" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def in_thread_of_before() -> Iterator[Callable[[Callable[[], object]], object]]:
+    """Run something in a thread that is there before a test begins, as one that an earlier test left."""
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(threading.current_thread).result() is not threading.current_thread()
+        yield lambda work: pool.submit(work).result()
+
+
+def test_a_line_of_a_thread_that_an_earlier_test_left_is_not_in_the_output_of_this_one(
+    in_thread_of_before: Callable[[Callable[[], object]], object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """tests/unit/conftest.py sees to it: tests of commands read their own output."""
+    in_thread_of_before(lambda: structlog.get_logger().info("of before"))
+    structlog.get_logger().info("of this test")
+    out = capsys.readouterr().out
+    assert ("of before" in out, "of this test" in out) == (False, True)
