@@ -36,8 +36,12 @@ def client_from(
     return KubeClient(Transport.from_kubeconfig(str(path), user_agent=user_agent, read_timeout_s=read_timeout_s))
 
 
-def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 10.0) -> Any:
-    """Poll a condition of another thread or process; fail with what was seen last. The only waiting that tests do."""
+def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:
+    """Poll a condition of another thread or process; fail with what was seen last. The only waiting that tests do.
+
+    A process that starts beside others on a loaded machine has taken more than 10 s; waiting longer costs nothing where
+    the condition comes true.
+    """
     deadline = time.monotonic() + timeout_s
     while not (seen := condition()):
         if time.monotonic() > deadline:
