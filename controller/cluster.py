@@ -16,7 +16,8 @@ from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.earmarks import Earmark
 from dracaena.controller.allocation.holdings import claim_holder
 from dracaena.controller.allocation.inventory import Inventory
-from dracaena.controller.allocation.pool import held_devices, other_holdings
+from dracaena.controller.allocation.pool import DeviceId, held_devices, other_holdings
+from dracaena.controller.allocation.structured.books import Holding
 from dracaena.controller.allocation.structured.search import MAX_STEPS
 from dracaena.controller.collisions import Collision, find_collisions
 from dracaena.controller.deadline import Deadline
@@ -31,6 +32,7 @@ from dracaena.controller.pod_places import PodPlaces
 from dracaena.controller.records import Records
 from dracaena.controller.scheduler_turns import SchedulerTurns
 from dracaena.controller.upkeep import Rules, TakenBack, Upkeep
+from dracaena.controller.waiting_line import Scope
 from dracaena.process.clock import Clock
 
 TENDED: Final = frozenset({Phase.IN_DOUBT, Phase.UNRESERVED, Phase.RESTING})
@@ -44,8 +46,8 @@ class Cluster:
 
     A decision (decisions.py) is made while nothing changes, and what it takes is taken before the lock is let go. So
     decisions have to be short: they look at buckets of nodes (allocation.inventory), not at nodes.
-    A freed device and a change of nodes and slices wakes the first of each line of waiting pods, a change of a class
-    all of them, for a person made it and wants to see what it did.
+    A freed device and a change of nodes and slices wakes the first of each line of waiting pods that it may help, a
+    change of a class all of them, for a person made it and wants to see what it did.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Cluster:
         driver: str,
         *,
         wake: Callable[[str], None],
+        ask_again: Callable[[str], None] | None = None,
         tend: Callable[[str], None],
         rules: Rules,
         clock: Clock,
@@ -64,7 +67,8 @@ class Cluster:
         first_fit: bool = False,
         max_steps: int = MAX_STEPS,
     ) -> None:
-        """`wake` is called with the key of each pod that a change may help, in the order of their turns; `tend` with
+        """`wake` is called with the key of each pod that is to be decided for; `ask_again` (if there is none, `wake`)
+        with that of each pod that fitted nowhere and that a change may help, in the order of their turns; `tend` with
         that of each claim about which there may be something to do (next_step); `fault` where an event may not happen.
         All are called with the lock held and must not call back. `keep` makes what is kept of a claim that the server
         answered with; those of the watch are so already. `problems_changed` is called with the number of
@@ -74,6 +78,7 @@ class Cluster:
         """
         self._driver = driver
         self._wake = wake
+        self._ask_again = ask_again or wake
         self._tend = tend
         self._clock = clock
         self._keep = keep
@@ -88,7 +93,9 @@ class Cluster:
         self._places = PodPlaces(self._inventory.resources)
         share_ids = (str(uuid4()) for _ in repeat(None))
         allocator = Allocator(first_fit=first_fit, max_steps=max_steps, share_ids=share_ids)
-        self._decisions = Decisions(allocator, self._inventory, self._records, self._upkeep, self._wake_all)
+        self._decisions = Decisions(
+            allocator, self._inventory, self._records, self._upkeep, self._wake_all, self._ask_all_again
+        )
 
     # Deciding
 
@@ -350,7 +357,7 @@ class Cluster:
             change = self._inventory.change_slice(old, new)
             lasting, passing = self._inventory.problem_counts()
             if change.offer_changed:
-                self._decisions.may_help()
+                self._decisions.may_help(change.nodes, devices_differ=True)
         for problem in change.new_problems:
             say = log.info if problem.passing else log.warning
             say("left out of the choice", pool=problem.pool, device=problem.device, problem=problem.text)
@@ -370,7 +377,7 @@ class Cluster:
             elif self._inventory.set_node(new):
                 self._decisions.has_room([subject.key])
             if not is_heartbeat:
-                self._decisions.may_help()
+                self._decisions.may_help(frozenset((subject.key,)), devices_differ=old is None or new is None)
 
     def class_changed(self, old: DeviceClass | None, new: DeviceClass | None) -> None:
         """Take in a device class."""
@@ -384,7 +391,7 @@ class Cluster:
                 self._inventory.set_class(new)
             # Also who waits in no line: what is left for kube-scheduler to allocate depends on classes, too.
             unbound = (pod.key for pod in self._records.pods() if not pod.spec.node_name)
-            self._wake_all(dict.fromkeys((*self._decisions.waiting(), *unbound)))
+            self._wake_all(dict.fromkeys((*self._decisions.may_help_all(), *unbound)))
 
     def taint_rule_changed(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
         """Take in a DeviceTaintRule."""
@@ -396,7 +403,7 @@ class Cluster:
                 self._inventory.remove_taint_rule(subject.key)
             else:
                 self._inventory.set_taint_rule(new)
-            self._decisions.may_help()
+            self._decisions.may_help(None, devices_differ=True)
 
     def check(self) -> None:
         """State what must always hold. For tests: slow."""
@@ -436,9 +443,24 @@ class Cluster:
         elif _may_be_decided_now(before, after):
             self._wake_all(sorted(before.came))
         if freed:
-            self._decisions.may_help()
+            self._decisions.may_help(self._nodes_of(freed))
         if after is not None and _is_tended(after) and _is_new_for_tending(before, after):
             self._tend(after.key)
+
+    def _nodes_of(self, freed: Iterable[DeviceId | Holding]) -> Scope:
+        """Return the nodes that freed devices are on; None: devices of other drivers may be of use to any node."""
+        nodes = set()
+        for one in freed:
+            if isinstance(one, Holding) and one.device.driver != self._driver:
+                return None
+            pool = self._inventory.pool_named(one.device.pool if isinstance(one, Holding) else one.pool)
+            if pool is not None:
+                nodes.add(pool.node)
+        return frozenset(nodes)
+
+    def _ask_all_again(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._ask_again(key)
 
     def _wake_all(self, keys: Iterable[str]) -> None:
         for key in keys:

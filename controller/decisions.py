@@ -15,19 +15,23 @@ from dracaena.controller.allocation.earmarks import Earmark
 from dracaena.controller.allocation.effort import OverdueError, never
 from dracaena.controller.allocation.inventory import Inventory
 from dracaena.controller.allocation.node_resources import pod_name
+from dracaena.controller.allocation.reach import Prospect, Reach
 from dracaena.controller.allocation.result import Allocation, ClaimAllocation
-from dracaena.controller.allocation.shape import shape
-from dracaena.controller.allocation.turn import turn
+from dracaena.controller.allocation.shape import APART, shape
+from dracaena.controller.allocation.turn import Turn, turn
 from dracaena.controller.deadline import Deadline
 from dracaena.controller.earmark_keeper import QUESTIONS, EarmarkKeeper
 from dracaena.controller.explanations import Explanations
 from dracaena.controller.lifecycle.claim_record import PodIdentity, Share
 from dracaena.controller.records import Records
 from dracaena.controller.upkeep import Upkeep
-from dracaena.controller.waiting_line import WaitingLines
+from dracaena.controller.waiting_line import NOWHERE, Scope, WaitingLines
 
 ELSEWHERE: Final = "where another pod with one of its claims is not"
 """Why a node is left out for a pod, in words that follow a count."""
+
+OFFERED_FIRST: Final = "that just changed, and are first offered to pods before this one"
+"""The same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +47,22 @@ class Behind:
     """An equal pod with an earlier turn waits because it fits on no node now, and so this one needs no look."""
 
 
-Decision = Allocation | NoFit | Behind | Refused | Settled | InProgress
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """The pod may fit on nodes that just changed, and pods before it are to be asked about these first. It is asked
+    again after them."""
+
+
+Decision = Allocation | NoFit | Behind | Refused | Settled | InProgress | Deferred
 
 
 class Decisions:
-    """A part of its owner, under the owner's lock. `wake` is called with the keys of pods, in the order of their turns.
+    """A part of its owner, under the owner's lock. `wake` is called with the keys of pods that are to be decided for,
+    `ask_again` with those of pods that fitted nowhere and may fit now, in the order of their turns.
 
-    Pods that fitted nowhere stand in lines (waiting_line): a freed device and a change of nodes and slices wakes the
-    first of each.
+    Pods that fitted nowhere stand in lines (waiting_line): a freed device and a change of nodes and slices asks the
+    first of each line that it may help, and only about the nodes that changed. A pod that is decided for before them
+    gets nothing there.
     """
 
     def __init__(
@@ -60,14 +72,16 @@ class Decisions:
         records: Records,
         upkeep: Upkeep,
         wake: Callable[[Iterable[str]], None],
+        ask_again: Callable[[Iterable[str]], None],
     ) -> None:
         self._allocator = allocator
         self._inventory = inventory
         self._records = records
         self._upkeep = upkeep
         self._wake = wake
+        self._ask_again = ask_again
         self._lines = WaitingLines()
-        self._short: set[str] = set()  # waiting pods that more cpu and the like on some node may help
+        self._deferred: set[str] = set()
         self._keeper = EarmarkKeeper(allocator, inventory, self._pods_holding)
         self._explanations = Explanations()
 
@@ -98,23 +112,22 @@ class Decisions:
                 return InProgress(busy[0])
             barred = self._barred(pod, claims, now_s)
             asked, place = self._shape(pod, claims, barred, is_over), turn(pod)
-            kept = self._keeper.bars(place, claims)
             if self._lines.is_behind(asked, place):
-                self._wake(self._lines.put(pod.key, asked, place, ""))
+                self._ask_again(self._lines.put(pod.key, asked, place, ""))
                 return Behind()
-            decision = self._allocator.allocate(
-                self._inventory, pod, claims, barred={**kept, **barred}, is_over=is_over
-            )
+            question = _Question(pod, claims, asked, place, {**self._keeper.bars(place, claims), **barred}, is_over)
+            changed = self._lines.changed_for(pod.key, asked, place)
+            decision = self._answer(question, changed)
             if isinstance(decision, NoFit):
                 with suppress(OverdueError):  # the next keep_for_starving() has a deadline of its own
                     self._consider(pod, claims, asked, barred, now_s)
             if isinstance(decision, NoFit | Refused):
-                answer = decision.kind.value if isinstance(decision, Refused) else ""
-                self._wake(self._lines.put(pod.key, asked, place, answer))
-                may_be_short = isinstance(decision, Refused) or decision.short
-                (self._short.add if may_be_short else self._short.discard)(pod.key)
+                self._let_wait(question, decision, only_changed=changed is not None)
             else:
                 self.leave(pod.key)
+            if isinstance(decision, Deferred):
+                self._deferred.add(pod.key)
+                self._ask_again((pod.key,))
             if isinstance(decision, Allocation):
                 for entry in decision.claims:
                     self._records.decide(entry.claim.key, _share(decision_id, pod, decision, entry))
@@ -155,7 +168,7 @@ class Decisions:
             mark = self._keeper.earmark
             if mark is not None and not (created_before and self._still_waits(mark)):
                 self._keeper.clear("the pod waits no more")
-                self.may_help()
+                self.may_help(frozenset((mark.node,)))
             questions = 0
             self._allocator.effort.begin(is_over)
             for key in self._lines.first_before(created_before):
@@ -171,28 +184,90 @@ class Decisions:
 
     def leave(self, key: str) -> None:
         """A pod does not wait for devices now, or something else comes first: no change of the cluster wakes it."""
-        self._short.discard(key)
-        self._wake(self._lines.leave(key))
+        self._deferred.discard(key)
+        self._ask_again(self._lines.leave(key))
 
-    def waiting(self) -> Iterator[str]:
-        """Yield the keys of all pods that stand in lines."""
-        yield from self._lines.all()
+    def may_help_all(self) -> Sequence[str]:
+        """Something changed that may help anybody, and all are to be asked: return the keys of all pods that stand in
+        lines, by turn."""
+        self._lines.change(None, {})
+        return self._lines.all()
 
     @property
     def anybody_waits(self) -> bool:
         """Whether some pod fits nowhere now."""
         return len(self._lines) > 0
 
-    def may_help(self) -> None:
-        """Wake whom a change may help. Under the lock of the change, so that nobody is decided for in between."""
-        self._wake(self._lines.firsts())
+    def may_help(self, nodes: Scope, *, devices_differ: bool = False) -> None:
+        """Ask those again whom a change on these nodes may help; None: on any. `devices_differ`: other devices are
+        published than before. Under the lock of the change, so that nobody is decided for in between."""
+        if nodes is None or nodes:
+            self._ask_again(self._lines.change(nodes, {}, devices_differ=devices_differ))
 
     def has_room(self, nodes: Iterable[str]) -> None:
-        """Wake whom it may help that nodes have more left of cpu and the like: a cluster has many pods that end."""
-        if self._short and any(map(self._inventory.offers, nodes)):
-            self._wake(key for key in self._lines.firsts() if key in self._short)
+        """Ask those again whom it may help that nodes have more left of cpu and the like: a cluster has many pods that
+        end."""
+        offering = frozenset(filter(self._inventory.offers, nodes))
+        if offering:
+            self._ask_again(self._lines.change(offering, {}, only_short=True))
 
     # Inside
+
+    def _answer(self, question: _Question, changed: Scope) -> Allocation | NoFit | Refused | Settled | Deferred:
+        """Ask for a pod. One that waits is first asked about the nodes that `changed` alone: mostly it goes on to wait,
+        and what it gets is then chosen among all nodes."""
+        if changed is not None:
+            found = self._allocate(question, question.barred, changed) if changed else NoFit()
+            return self._allocate(question, question.barred) if not isinstance(found, NoFit) else found
+        offered = self._offered_first(question)
+        if offered is None:
+            return Deferred()
+        decision = self._allocate(question, {**offered, **question.barred})
+        is_served = isinstance(decision, Allocation | Settled)
+        return decision if is_served or not offered else Deferred()
+
+    def _allocate(
+        self, question: _Question, barred: Mapping[str, str], within: Scope = None
+    ) -> Allocation | NoFit | Refused | Settled:
+        pod, claims, is_over = question.pod, question.claims, question.is_over
+        return self._allocator.allocate(self._inventory, pod, claims, barred=barred, within=within, is_over=is_over)
+
+    def _offered_first(self, question: _Question) -> Mapping[str, str] | None:
+        """Return the nodes that pods before a pod are to be asked about first, and that may serve it, with the reason;
+        None: any may be.
+
+        A pod that was deferred once waits no longer for those who were asked and failed since; one that has a node, or
+        an allocated claim, waits for nobody.
+        """
+        pod, claims = question.pod, question.claims
+        was_deferred = pod.key in self._deferred
+        self._deferred.discard(pod.key)
+        has_place = pod.spec.node_name or any(claim.status.allocation is not None for claim in claims)
+        changed = NOWHERE if was_deferred or has_place else self._lines.changed_for_earlier(question.turn)
+        if not changed:
+            return None if changed is None else {}
+        reach = Reach(self._inventory, pod, claims)
+        known: dict[tuple[bytes, str], bool] = {}
+        possible = (node for node in changed if reach.prospect(node, known) is Prospect.POSSIBLE)
+        return dict.fromkeys(sorted(possible), OFFERED_FIRST)
+
+    def _let_wait(self, question: _Question, decision: NoFit | Refused, *, only_changed: bool) -> None:
+        pod, claims = question.pod, question.claims
+        answer = decision.kind.value if isinstance(decision, Refused) else ""
+        is_like_no_other = question.shape.startswith(APART)
+
+        def reach() -> Reach | None:
+            return None if is_like_no_other else Reach(self._inventory, pod, claims)
+
+        woken = self._lines.put(
+            pod.key,
+            question.shape,
+            question.turn,
+            answer,
+            reach=None if only_changed and not answer else reach,
+            is_short=isinstance(decision, Refused) or decision.short,
+        )
+        self._ask_again(woken)
 
     def _is_open(self, claim: ResourceClaim, pod: Pod) -> bool:
         """Whether a pod may be decided for with this state of a claim. One on a node gets the claim there and nowhere
@@ -267,8 +342,20 @@ class Decisions:
         before = self._keeper.earmark
         found = self._keeper.consider(pod, claims, turn(pod), asked, barred, now_s)
         if before is not None and self._keeper.earmark != before:
-            self.may_help()
+            self.may_help(frozenset((before.node,)))
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What is asked for a pod."""
+
+    pod: Pod
+    claims: Sequence[ResourceClaim]
+    shape: bytes
+    turn: Turn
+    barred: Mapping[str, str]
+    is_over: Callable[[int], bool]
 
 
 @contextmanager

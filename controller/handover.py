@@ -78,6 +78,11 @@ class Work:
         if self.is_open:
             self._queue.add(key)
 
+    def ask_pod_again(self, key: str) -> None:
+        """Have a pod decided for that fitted nowhere, and may fit now."""
+        if self.is_open:
+            self._queue.add_again(key)
+
     def add_claim(self, key: str) -> None:
         """Queue a claim for tending."""
         if self.is_open:

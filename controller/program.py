@@ -144,6 +144,7 @@ class Controller:
         self._cluster = Cluster(
             driver,
             wake=self._work.add_pod,
+            ask_again=self._work.ask_pod_again,
             tend=self._work.add_claim,
             rules=_rules(settings),
             clock=clock,

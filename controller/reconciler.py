@@ -19,7 +19,7 @@ from dracaena.controller.allocation.result import Allocation, decision_of
 from dracaena.controller.claim_writer import ClaimWriter, Lost, Written
 from dracaena.controller.cluster import Cluster
 from dracaena.controller.deadline import Deadline
-from dracaena.controller.decisions import Behind, Decision, InProgress
+from dracaena.controller.decisions import Behind, Decision, Deferred, InProgress
 from dracaena.controller.lifecycle.phases import Event
 from dracaena.controller.lifecycle.pod_record import Wait
 from dracaena.controller.metrics import ControllerMetrics
@@ -164,6 +164,9 @@ class Reconciler:
         if isinstance(decision, NoFit | Behind | Refused):
             self._wait(step.pod, step.claims, decision)
             return True
+        if isinstance(decision, Deferred):
+            log.debug("decided for after pods before it")
+            return True
         self._waiting.forget(step.pod.key)
         if isinstance(decision, InProgress):
             log.debug("nothing to decide yet", why=f"claim {decision.claim_key} is just being allocated or taken back")
@@ -226,7 +229,7 @@ class Reconciler:
             self._queue.rest(pod.key, rest_s)
         if is_behind_others:
             self._queue.rest_behind_others(IDLE * deadline.used_s)
-        if not isinstance(decision, Behind | InProgress):
+        if not isinstance(decision, Behind | InProgress | Deferred):
             self._metrics.decision_seconds.observe(took_s)
         self._metrics.decisions.labels(result).inc()
         log.debug("decided", result=result, took_ms=round(took_s * 1e3, 3))
@@ -321,6 +324,7 @@ _RESULTS: Final = {
     Settled: "settled",
     Behind: "behind",
     InProgress: "in-progress",
+    Deferred: "behind",
 }
 
 

@@ -1,18 +1,22 @@
 """Pods that fitted nowhere, in lines: those that ask for the same stand behind each other.
 
 Whatever helps one pod of a line helps the first of it before the others. So a change that may help wakes the first of
-each line, and only when that one got its devices the next: 10,000 equal pods cost two decisions for a device that is
+a line, and only when that one got its devices the next: 10,000 equal pods cost two decisions for a device that is
 freed, not 10,000.
+
+A change names its nodes. It wakes the lines that one of these may serve, and each line keeps the nodes that changed
+since its first was asked: what did not fit on the others does not fit there now.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from dracaena.controller.allocation.demands import RefusalKind
+from dracaena.controller.allocation.reach import Prospect, Reach
 from dracaena.controller.allocation.turn import Turn
 
 TOO_LONG: Final = RefusalKind.TOO_LONG.value
@@ -24,6 +28,11 @@ find out. Each may follow the other without anything having changed for those be
 SLACK: Final = 16
 """Entries of pods that left which a short line may keep."""
 
+Scope = frozenset[str] | None
+"""The nodes that a change is about; None: any node."""
+
+NOWHERE: Final[frozenset[str]] = frozenset()
+
 
 @dataclass(slots=True)
 class _Line:
@@ -32,6 +41,12 @@ class _Line:
     members: list[tuple[Turn, str]] = field(default_factory=list)
     """A heap of turns and keys. An entry whose pod does not stand here any more is passed over."""
     count: int = 0
+    reach: Reach | None = None
+    """What tells cheaply who may serve it; None: nothing does, and every change may help."""
+    is_short: bool = False
+    """Whether more cpu and the like on some node may help."""
+    changed: Scope = NOWHERE
+    """Nodes that may serve it and changed since its first was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +61,15 @@ class WaitingLines:
     """All lines. A part of its owner, under the owner's lock. Cost: O(log pods) for each call but wake-ups of many.
 
     A shape (allocation.shape) holds all that a pod's decision depends on beside the cluster, so pods of one shape get
-    one answer. What must hold for it: the first of a line was asked since the last change that may help it, or is
-    about to be.
+    one answer. What must hold for it: since the first of a line was asked nothing changed that may help it but on the
+    nodes of changed_for(); and where there are some, the first is about to be asked.
     """
 
     def __init__(self) -> None:
         self._lines: dict[bytes, _Line] = {}
         self._standing: dict[str, Standing] = {}
+        self._changed: dict[bytes, _Line] = {}
+        """The lines that something changed for."""
 
     def __len__(self) -> int:
         return len(self._standing)
@@ -66,11 +83,22 @@ class WaitingLines:
         first = self._first(line)
         return first is not None and first[0] < turn
 
-    def put(self, key: str, shape: bytes, turn: Turn, answer: str) -> Sequence[str]:
+    def put(
+        self,
+        key: str,
+        shape: bytes,
+        turn: Turn,
+        answer: str,
+        *,
+        reach: Callable[[], Reach | None] | None = None,
+        is_short: bool = False,
+    ) -> Sequence[str]:
         """Let a pod wait that was answered so; return the pods to ask now.
 
         These are the first of the line that it leaves, when it asks for something else by now; and all behind it, when
-        it is the first and the answer is another than before: then theirs is too.
+        it is the first and the answer is another than before: then theirs is too. `reach` is called when all nodes were
+        asked, and is None when only those were that had changed; `is_short`: whether more cpu and the like may help on
+        one that was asked.
         """
         known = self._standing.get(key)
         woken = self.leave(key) if known is not None and (known.shape, known.turn) != (shape, turn) else ()
@@ -82,7 +110,10 @@ class WaitingLines:
             if len(line.members) > 2 * line.count + SLACK:
                 line.members = [(self._standing[other].turn, other) for other in self._of(line)]
         first = self._first(line)
-        if first is None or first[1] != key or line.answer == answer:
+        if first is None or first[1] != key:
+            return woken
+        self._was_asked(shape, line, reach, is_short=is_short)
+        if line.answer == answer:
             return woken
         same_for_others = line.answer in HOLD_BACK and answer in HOLD_BACK
         line.answer = answer
@@ -101,14 +132,63 @@ class WaitingLines:
         line.count -= 1
         if not line.count:
             del self._lines[standing.shape]
+            self._changed.pop(standing.shape, None)
             return ()
         following = self._first(line)
         return (following[1],) if was_first and following is not None else ()
 
-    def firsts(self) -> Sequence[str]:
-        """Return the first pod of each line, by turn. Cost: O(lines × log lines)."""
-        found = (self._first(line) for line in self._lines.values())
-        return [key for _, key in sorted(first for first in found if first is not None)]
+    def change(
+        self,
+        scope: Scope,
+        known: dict[tuple[bytes, str], bool],
+        *,
+        devices_differ: bool = False,
+        only_short: bool = False,
+    ) -> Sequence[str]:
+        """Something changed on the nodes of `scope` that may help; return the first pod of each line that it may help,
+        by turn.
+
+        `known`: see Reach.prospect(). `devices_differ`: other devices are published than before. `only_short`: there
+        is more cpu and the like, and nothing else. Cost: O(lines × nodes) of Reach.prospect(), and their order.
+        """
+        found: list[tuple[Turn, str]] = []
+        for shape, line in self._lines.items():
+            if only_short and not line.is_short:
+                continue
+            helping = self._helping(line, scope, known, devices_differ=devices_differ)
+            if helping is not None and not helping:
+                continue
+            line.changed = None if helping is None or line.changed is None else line.changed | helping
+            self._changed[shape] = line
+            first = self._first(line)
+            if first is not None:
+                found.append(first)
+        return [key for _, key in sorted(found)]
+
+    def changed_for(self, key: str, shape: bytes, turn: Turn) -> Scope:
+        """Return the only nodes that can serve a pod because it waits and they changed since; None: any node can."""
+        line = self._lines.get(shape)
+        if line is None or line.answer or line.reach is None or self._standing.get(key) != Standing(shape, turn):
+            return None
+        return line.changed
+
+    def changed_for_earlier(self, turn: Turn) -> Scope:
+        """Return the nodes that changed for lines whose first comes before `turn` and is about to be asked.
+
+        Those whose decision takes too long do not count: they come behind all others. Cost: O(lines that something
+        changed for).
+        """
+        if not self._changed:
+            return NOWHERE
+        found: set[str] = set()
+        for line in self._changed.values():
+            first = self._first(line)
+            if first is None or first[0] >= turn or line.answer == TOO_LONG:
+                continue
+            if line.changed is None:
+                return None
+            found |= line.changed
+        return frozenset(found)
 
     def first_before(self, created_before: str) -> Sequence[str]:
         """Return of each line whose first fits on no node the first pod that was created before a time, by turn; of an
@@ -142,6 +222,30 @@ class WaitingLines:
         """Return whether a pod waits because it fits on no node now, and for nothing else."""
         standing = self._standing.get(key)
         return standing is not None and not self._lines[standing.shape].answer
+
+    def _helping(
+        self, line: _Line, scope: Scope, known: dict[tuple[bytes, str], bool], *, devices_differ: bool
+    ) -> Scope:
+        """Return the nodes of a scope that may serve a line, None where that cannot be told; note of what it is short.
+
+        What is refused is refused for what classes, claims or devices anywhere are.
+        """
+        if scope is None or line.answer or line.reach is None:
+            return scope
+        if devices_differ and not line.reach.is_of_one_claim:
+            return None
+        prospects = {node: line.reach.prospect(node, known) for node in scope}
+        line.is_short = line.is_short or Prospect.SHORT in prospects.values()
+        return frozenset(node for node, prospect in prospects.items() if prospect is Prospect.POSSIBLE)
+
+    def _was_asked(
+        self, shape: bytes, line: _Line, reach: Callable[[], Reach | None] | None, *, is_short: bool
+    ) -> None:
+        line.changed = NOWHERE
+        self._changed.pop(shape, None)
+        line.is_short = is_short or (reach is None and line.is_short)
+        if reach is not None:
+            line.reach = reach()
 
     def _first(self, line: _Line) -> tuple[Turn, str] | None:
         while line.members:

@@ -23,9 +23,16 @@ SLACK: Final = 16
 Turn = tuple[Any, ...]
 """Sorts keys, the smallest first."""
 
+_FIRST_LANE: Final = 0
+"""Stands where keys that are asked again have the number of their wave."""
+
 
 class WorkQueue:
     """Hands out keys by their turn, equal ones in the order of their arrival. Safe from many threads.
+
+    Keys that are asked again (add_again) have a lane of their own, so that neither they nor the others starve. While
+    its next key is behind the other lane's next, that goes first; else the two lanes alternate. In the lane a key that
+    was handed out comes again only when all others that waited there have had their turn: they go in waves.
 
     A key that is added while a worker has it is handed out again after done(), so no change is lost. A key that waits
     for its time after a failure keeps nobody else back. One lock guards everything; it is never held while work is
@@ -47,12 +54,21 @@ class WorkQueue:
         self._rng = rng
         self._turn_of = turn_of
         self._condition = threading.Condition()
-        self._ready: dict[str, Turn] = {}
+        self._ready: dict[str, tuple[int, Turn]] = {}
+        """Of each key its wave (_FIRST_LANE when it is not asked again) and its turn."""
         self._by_turn: list[tuple[Turn, int, str]] = []
         """A heap. An entry that is not what _ready says of its key is passed over."""
+        self._by_wave: list[tuple[int, Turn, int, str]] = []
+        """The same of those that are asked again."""
+        self._wave = _FIRST_LANE + 1
+        self._of_this_wave: set[str] = set()
+        """The keys that were handed out in it."""
+        self._may_overtake = False
+        """Whether the last key that was asked again kept one of the other lane waiting."""
         self._arrivals = count()
         self._working: set[str] = set()
-        self._again: dict[str, Turn] = {}
+        self._again: dict[str, tuple[Turn, bool]] = {}
+        """Keys that were added while a worker has them: the turn, and whether they are only asked again."""
         self._later: list[tuple[float, str]] = []
         self._due: dict[str, tuple[float, Turn]] = {}
         self._failures: dict[str, int] = {}
@@ -71,6 +87,13 @@ class WorkQueue:
         turn = self._turn_of(key)
         with self._condition:
             self._add(key, turn)
+
+    def add_again(self, key: str) -> None:
+        """Have a key worked on soon that failed for want of something, and may have it now. One that already waits
+        stays where it is. A key whose turn is () is added as any other."""
+        turn = self._turn_of(key)
+        with self._condition:
+            self._add(key, turn, again=turn != ())
 
     def add_after(self, key: str, delay_s: float) -> None:
         """Have a key worked on after a time; of several times the earliest holds."""
@@ -131,9 +154,9 @@ class WorkQueue:
         """Give a key back."""
         with self._condition:
             self._working.discard(key)
-            turn = self._again.pop(key, None)
-            if turn is not None:
-                self._add(key, turn)
+            added = self._again.pop(key, None)
+            if added is not None:
+                self._add(key, added[0], again=added[1])
 
     def close(self) -> None:
         """Wake all workers; get() returns None from now on."""
@@ -146,18 +169,34 @@ class WorkQueue:
         with self._condition:
             return len(self._ready) + len(self._again) + len(self._due)
 
-    def _add(self, key: str, turn: Turn) -> None:
+    def _add(self, key: str, turn: Turn, *, again: bool = False) -> None:
         if key in self._working:
-            self._again[key] = turn
+            self._again[key] = turn, again and self._again.get(key, (turn, True))[1]
         elif self._rests(key, turn):
             due_s = self._not_before[key]
             if key not in self._due or self._due[key][0] != due_s:  # changes may wake it many times while it rests
                 heapq.heappush(self._later, (due_s, key))
             self._due[key] = due_s, turn
-        elif self._ready.get(key) != turn:
-            self._ready[key] = turn
+        elif again:
+            self._add_to_wave(key, turn)
+        elif self._ready.get(key) != (_FIRST_LANE, turn):
+            self._ready[key] = _FIRST_LANE, turn
             heapq.heappush(self._by_turn, (turn, next(self._arrivals), key))
             self._condition.notify()
+
+    def _add_to_wave(self, key: str, turn: Turn) -> None:
+        if key in self._ready and self._ready[key][1] == turn:
+            return
+        if self._first_again() is None:
+            self._begin_wave(self._wave + 1)
+        wave = self._wave + (key in self._of_this_wave)
+        self._ready[key] = wave, turn
+        heapq.heappush(self._by_wave, (wave, turn, next(self._arrivals), key))
+        self._condition.notify()
+
+    def _begin_wave(self, wave: int) -> None:
+        self._wave = wave
+        self._of_this_wave.clear()
 
     def _take_ready(self) -> str | None:
         self._promote()
@@ -167,15 +206,38 @@ class WorkQueue:
         return key
 
     def _take_first(self) -> str | None:
-        while self._by_turn:
-            turn, arrival, key = heapq.heappop(self._by_turn)
-            if self._ready.get(key) != turn:
-                continue
+        while (entry := self._take_from_lane()) is not None:
+            turn, arrival, key = entry
             group = None if turn == () else self._behind_others(key)
             if group is None:
                 return self._taken(key)
             self._put_behind(group, (turn, arrival, key))
         return None if self._groups_from_s > self._clock.monotonic() else self._take_behind_others()
+
+    def _take_from_lane(self) -> tuple[Turn, int, str] | None:
+        """Take the first entry of the lane whose turn it is out of its heap."""
+        new, again = self._first_new(), self._first_again()
+        if again is None:
+            return None if new is None else heapq.heappop(self._by_turn)
+        if new is not None and (new[0] < again[1] or self._may_overtake):
+            self._may_overtake = self._may_overtake and new[0] < again[1]
+            return heapq.heappop(self._by_turn)
+        self._may_overtake = new is not None
+        wave, turn, arrival, key = heapq.heappop(self._by_wave)
+        if wave != self._wave:
+            self._begin_wave(wave)
+        self._of_this_wave.add(key)
+        return turn, arrival, key
+
+    def _first_new(self) -> tuple[Turn, int, str] | None:
+        while self._by_turn and self._ready.get(self._by_turn[0][2]) != (_FIRST_LANE, self._by_turn[0][0]):
+            heapq.heappop(self._by_turn)
+        return self._by_turn[0] if self._by_turn else None
+
+    def _first_again(self) -> tuple[int, Turn, int, str] | None:
+        while self._by_wave and self._ready.get(self._by_wave[0][3]) != self._by_wave[0][:2]:
+            heapq.heappop(self._by_wave)
+        return self._by_wave[0] if self._by_wave else None
 
     def _put_behind(self, group: str, entry: tuple[Turn, int, str]) -> None:
         """Keys that went first after all leave their entries. Those in front go as they come up; those behind a key
@@ -183,7 +245,7 @@ class WorkQueue:
         members = self._groups.setdefault(group, [])
         heapq.heappush(members, entry)
         if len(members) > 2 * self._tidied.get(group, 0) + SLACK:
-            holding = sorted((one for one in members if self._ready.get(one[2]) == one[0]), reverse=True)
+            holding = sorted((one for one in members if self._turn_now(one[2]) == one[0]), reverse=True)
             members[:] = sorted({one[2]: one for one in holding}.values())  # of each key the first of equal entries
             self._tidied[group] = len(members)
 
@@ -193,7 +255,7 @@ class WorkQueue:
             group, members = next(iter(self._groups.items()))
             del self._groups[group]
             turn, _, key = heapq.heappop(members)
-            is_valid = self._ready.get(key) == turn
+            is_valid = self._turn_now(key) == turn
             if members and is_valid:
                 self._groups[group] = members
             elif members:
@@ -203,6 +265,10 @@ class WorkQueue:
             if is_valid:
                 return self._taken(key)
         return None
+
+    def _turn_now(self, key: str) -> Turn | None:
+        """Return the turn of a key that is ready, None when it is not."""
+        return self._ready[key][1] if key in self._ready else None
 
     def _taken(self, key: str) -> str:
         del self._ready[key]

@@ -24,6 +24,7 @@ from dracaena.controller.allocation.inventory import Inventory
 from dracaena.controller.allocation.joint_search import Found, JointSearch, Rules
 from dracaena.controller.allocation.late_ways import late_ways
 from dracaena.controller.allocation.node_filter import PINNED_ELSEWHERE
+from dracaena.controller.allocation.node_index import Names
 from dracaena.controller.allocation.node_selector import read_node_selector
 from dracaena.controller.allocation.overdue import too_long
 from dracaena.controller.allocation.pod_demand import PodDemand, read_pod_demand
@@ -109,6 +110,7 @@ class Allocator:
         claims: Sequence[ResourceClaim],
         *,
         barred: Mapping[str, str] = MappingProxyType({}),
+        within: Names | None = None,
         is_over: Callable[[int], bool] = never,
     ) -> Allocation | NoFit | Refused | Settled:
         """Decide for all `claims` of a pod, in the order in which the pod names them. Changes nothing.
@@ -118,7 +120,7 @@ class Allocator:
         preference, and the first way that any node can serve wins. Cost: one step a bucket, one for each node that is
         refused before one fits, and the comparison of candidates for each kind and mask of free GPUs that was never
         asked before; more where only a look at each node can tell (joint_search). On `barred` nodes nothing is given,
-        for the reasons that stand there.
+        for the reasons that stand there, and nodes that are not `within` are not asked at all; None: all are.
 
         `is_over` is asked from time to time whether to stop (effort.Effort.begin). Then the answer is the best that was
         found until then, else a refusal of the kind TOO_LONG that names what cost most. What was worked out is
@@ -128,7 +130,7 @@ class Allocator:
         self.effort.begin(is_over)
         name = pod.metadata.uid or pod.key
         try:
-            decision = self._allocate(inventory, pod, claims, barred, self._rounds.of(name))
+            decision = self._allocate(inventory, pod, claims, barred, self._rounds.of(name), within)
         except OverdueError:
             work, what = self.effort.heaviest()
             # A large cluster is nobody's fault; a selector that takes this long is its author's.
@@ -144,9 +146,10 @@ class Allocator:
         claims: Sequence[ResourceClaim],
         barred: Mapping[str, str],
         asked: Callable[[int], set[str]],
+        within: Names | None = None,
     ) -> Allocation | NoFit | Refused | Settled:
         """`asked` returns the nodes that earlier tries asked in vain for a way, by its number."""
-        demand = read_pod_demand(inventory, pod, claims, self.selectors, barred, self.effort)
+        demand = read_pod_demand(inventory, pod, claims, self.selectors, barred, self.effort, within)
         if isinstance(demand, Refused):
             return demand
         if not demand.claims:

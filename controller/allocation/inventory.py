@@ -58,6 +58,8 @@ class PoolChange:
     """Whether other devices are offered than before, or otherwise linked or tainted; where there are more than whole
     GPUs, whether they may be."""
     new_problems: tuple[Problem, ...]
+    nodes: frozenset[str] | None
+    """The nodes that it may matter to; None: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +231,8 @@ class Inventory:
             self._slices.setdefault(new.spec.pool.name, {})[new.key] = new
         changes = [self._read_again(name) for name in sorted({item.spec.pool.name for item in ours})]
         problems = (problem for change in changes for problem in change.new_problems)
-        return PoolChange(foreign or any(change.offer_changed for change in changes), tuple(problems))
+        nodes = None if foreign else frozenset().union(*(change.nodes or () for change in changes))
+        return PoolChange(foreign or any(change.offer_changed for change in changes), tuple(problems), nodes)
 
     def set_taint_rule(self, rule: DeviceTaintRule) -> None:
         """Take in a DeviceTaintRule, new or changed. Cost: every pool is read again; people write rules, rarely."""
@@ -358,13 +361,14 @@ class Inventory:
             siblings.add(name)
             if len(siblings) > 1:
                 new_problems += (several_pools(after.pool.node, name, len(siblings)),)
-        for node in sorted({pool.node for pool in (before.pool, after.pool) if pool is not None}):
+        nodes = frozenset(pool.node for pool in (before.pool, after.pool) if pool is not None)
+        for node in sorted(nodes):
             usable = self.pool(node)
             (self._mixed.add if usable is not None and usable.others else self._mixed.discard)(node)
             self._put(node)
         # Of devices that are no whole GPUs a pool holds the names only.
         changed = before.pool != after.pool or (after.pool is not None and bool(after.pool.others))
-        return PoolChange(changed, new_problems)
+        return PoolChange(changed, new_problems, nodes)
 
     def _shared(self, reading: PoolReading) -> PoolReading:
         """Let equal nodes share one kind: it is compared by identity then, and its links are kept once."""

@@ -14,14 +14,15 @@ from dracaena.controller.allocation.node_resources import ResourceDemand
 from dracaena.controller.allocation.node_selector import read_node_selector
 
 PINNED_ELSEWHERE: Final = "other than the node of a claim that is already allocated"
+NOT_ASKED: Final = "that were not asked again"
 
 
 class NodeFilter:
     """Answers for one pod. Of equal labels (those that the pod asks for), taints and cordon the answer is the same.
 
     `pins` are the raw node selectors of claims that the pod has and that are allocated; `barred` are the nodes that it
-    must not use for other reasons, with these; `resources` is what it needs of a node besides devices. Looks at nodes
-    are charged to `effort`.
+    must not use for other reasons, with these; `resources` is what it needs of a node besides devices. No node is asked
+    but those `within`; None: all are. Looks at nodes are charged to `effort`.
     """
 
     def __init__(
@@ -31,9 +32,11 @@ class NodeFilter:
         barred: Mapping[str, str] = MappingProxyType({}),
         resources: ResourceDemand | None = None,
         effort: Effort | None = None,
+        within: Names | None = None,
     ) -> None:
         self._effort = effort or Effort()
         self._pod = pod
+        self._within = within
         self._pins = tuple(map(read_node_selector, pins))
         self._affinity = required_affinity(pod, self._effort)
         self._tolerations = tolerations_of(pod)
@@ -67,6 +70,8 @@ class NodeFilter:
     def unfit(self, indexed: IndexedNode) -> str | None:
         """Return why the node is none for the pod, whatever is left of it: it is not the node of a claim that the pod
         has, it is barred, or else node_fit's first reason."""
+        if self._within is not None and indexed.node.metadata.name not in self._within:
+            return NOT_ASKED
         reason = self._unfit_as_others(indexed)
         if self._barred and reason != PINNED_ELSEWHERE:
             return self._barred.get(indexed.node.metadata.name, reason)
@@ -104,6 +109,7 @@ class NodeFilter:
             [
                 nodes.selected(self._pins if named else self._selectors, self._effort),
                 nodes.named(named) if named else None,
+                self._within,
                 *(nodes.with_label(key, (value,)) for key, value in labels),
             ]
         )

@@ -20,6 +20,7 @@ from dracaena.controller.allocation.demands import (
 from dracaena.controller.allocation.effort import Effort, Work
 from dracaena.controller.allocation.inventory import Inventory
 from dracaena.controller.allocation.node_filter import NodeFilter
+from dracaena.controller.allocation.node_index import Names
 from dracaena.controller.allocation.pod_resources import UnreadableQuantityError
 from dracaena.controller.allocation.pool import held_devices
 from dracaena.controller.allocation.structured.cel_selectors import CelSelectors
@@ -54,12 +55,13 @@ def read_pod_demand(
     selectors: CelSelectors,
     barred: Mapping[str, str] = MappingProxyType({}),
     effort: Effort | None = None,
+    within: Names | None = None,
 ) -> PodDemand | Refused:
     """Read all claims of a pod, in the order in which the pod names them.
 
     A claim is ours when the class of some request matches a device of ours, or when it visibly means our driver. Others
     are left to kube-scheduler, which serves them after ours, on the same node. `barred`: nodes that the pod must not
-    use, with the reasons. What is read is charged to `effort`.
+    use, with the reasons; `within`: the only ones to ask, None: all. What is read is charged to `effort`.
     """
     effort = effort or Effort()
     waiting = tuple(claim for claim in claims if claim.status.allocation is None)
@@ -87,7 +89,7 @@ def read_pod_demand(
         resources = inventory.resource_demand(pod)
     except UnreadableQuantityError as error:
         return Refused(RefusalKind.MISTAKE, f"pod {pod.key}: {error}", meant)
-    nodes = NodeFilter(pod, pins, barred, resources, effort)
+    nodes = NodeFilter(pod, pins, barred, resources, effort, within)
     return PodDemand(pod, mine, meant, pins, _held_by_node(inventory, claims), nodes)
 
 

@@ -15,6 +15,9 @@ DIGEST_BYTES: Final = 32
 """Shapes are keys of what waits and of what is remembered, and a pod may have 1.5 MB. No tenant finds a second spec of
 the same 256 bits."""
 
+APART: Final = b"pod "
+"""Begins the shape of a pod that is like no other."""
+
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
@@ -32,7 +35,7 @@ def shape(pod: Pod, claims: Iterable[ResourceClaim], *, apart: bool = False, eff
     effort = effort or Effort()
     waiting = list(claims)
     if apart or any(claim.status.allocation is not None for claim in waiting):
-        return f"pod {pod.metadata.uid or pod.key}".encode()
+        return APART + (pod.metadata.uid or pod.key).encode()
     replace = msgspec.structs.replace
     spec = pod.spec
     containers, init_containers = (

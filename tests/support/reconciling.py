@@ -82,6 +82,7 @@ class Bench:
         self.cluster = cluster_type(
             DRIVER,
             wake=self.queue.add,
+            ask_again=self.queue.add_again,
             tend=lambda key: self.queue.add(claim_work(key)),
             rules=self.rules,
             clock=self.clock,

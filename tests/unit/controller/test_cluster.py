@@ -115,13 +115,15 @@ def ready() -> Bench:
     return bench
 
 
-def test_a_claim_that_lets_go_of_devices_wakes_all_that_wait() -> None:
+def test_a_claim_that_lets_go_of_devices_wakes_whom_its_node_may_serve_now() -> None:
     bench = ready()
     held = holding(claim("c"), "node-a", device_name(FOUR, 0))
     show(bench.cluster, claim("c"))
     show(bench.cluster, held)
     bench.let_wait("w")
-    bench.let_wait("v", count=3, nodeSelector={"a": "b"})
+    bench.let_wait("v", tolerations=[{"key": "x", "operator": "Exists"}])
+    bench.let_wait("elsewhere", count=3, nodeSelector={"a": "b"})
+    bench.let_wait("large", count=5)
     bench.clock.advance(BEHIND_S)
     show(bench.cluster, claim("c"))
     assert bench.take_woken() == ["default/v", "default/w"]
@@ -131,19 +133,33 @@ def test_a_claim_that_lets_go_of_devices_wakes_all_that_wait() -> None:
     assert bench.take_woken() == ["default/v", "default/w"]
 
 
-def test_nodes_classes_and_pools_that_change_wake_all_that_wait_and_heartbeats_do_not() -> None:
+def test_a_pod_with_several_claims_is_asked_about_all_nodes_when_devices_come_or_go_anywhere() -> None:
+    """Which of its claims are ours depends on what devices there are."""
+    bench = ready()
+    waiting, asked = pod("p", "x", "y"), [show(bench.cluster, claim(name, request(count=4))) for name in "xy"]
+    bench.cluster.pod_changed(None, waiting)
+    assert not isinstance(decide(bench.cluster, waiting, *asked), Allocation)
+    bench.take_woken()
+    bench.cluster.node_changed(None, node("node-b"))
+    assert bench.take_woken() == ["default/p"]
+
+
+def test_nodes_classes_and_pools_that_may_help_wake_who_waits_and_heartbeats_do_not() -> None:
     bench = Bench()
+    bench.cluster.class_changed(None, device_class())
     bench.let_wait("w")
-    plain = node("node-a")
-    bench.cluster.node_changed(None, plain)
+    plain, closed = node("node-a"), node("node-a", unschedulable=True)
+    bench.cluster.slice_changed(None, SLICE)
+    assert bench.take_woken() == [], "there is no node yet"
+    bench.cluster.node_changed(None, closed)
+    assert bench.take_woken() == [], "nor one that takes pods"
+    bench.cluster.node_changed(closed, plain)
     assert bench.take_woken() == ["default/w"]
     bench.cluster.node_changed(plain, msgspec.structs.replace(plain))
     assert bench.take_woken() == []
-    bench.cluster.node_changed(plain, node("node-a", unschedulable=True))
-    assert bench.take_woken() == ["default/w"]
+    bench.cluster.node_changed(plain, closed)
+    assert bench.take_woken() == [], "that helps nobody"
     bench.cluster.class_changed(None, device_class())
-    assert bench.take_woken() == ["default/w"]
-    bench.cluster.slice_changed(None, SLICE)
     assert bench.take_woken() == ["default/w"]
     bench.cluster.slice_changed(SLICE, SLICE)
     assert bench.take_woken() == []
@@ -321,6 +337,7 @@ def test_pods_of_higher_priority_and_older_pods_come_first_whatever_their_shape(
     bench.let_wait("late", "later", count=8)
     bench.let_wait("important", count=7, priority=1)
     bench.cluster.node_changed(None, node("node-b"))
+    bench.cluster.slice_changed(None, pool_slice("node-b", machine("eight", blocks(8, inside="PIX", outside="PIX"))))
     assert bench.take_woken() == ["default/important", "default/late"]
 
 
