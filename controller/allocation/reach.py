@@ -55,8 +55,9 @@ class Reach:
         self._claims = len(claims)
         self._least = _least_devices(claims)
         self._filter_id = _filter_id(pod)
-        self._affinity = required_affinity(pod)
-        self._tolerations = tolerations_of(pod)
+        is_short = self._filter_id is not None
+        self._affinity = required_affinity(pod) if is_short else None
+        self._tolerations = tolerations_of(pod) if is_short else ()
         self._resources = _resources(inventory, pod)
 
     @property

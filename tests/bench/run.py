@@ -22,6 +22,7 @@ SECTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "queue": "bench.queueing",
         "mixed": "bench.mixed",
         "decision": "bench.decision",
+        "starving": "bench.starving",
         "cel": "bench.cel_selectors",
         "semantics": "bench.semantics",
         "hostile": "bench.hostile",
