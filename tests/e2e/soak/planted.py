@@ -104,7 +104,7 @@ FAULTS: Final = (
     PlantedFault(
         "a freed device wakes nobody",
         "controller/cluster.py",
-        "        if freed:\n            self._decisions.may_help()\n",
+        "        if freed:\n            self._decisions.may_help(self._nodes_of(freed))\n",
         "",
     ),
     PlantedFault(
