@@ -23,6 +23,7 @@ SECTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "mixed": "bench.mixed",
         "decision": "bench.decision",
         "starving": "bench.starving",
+        "partitioned": "bench.partitioned",
         "cel": "bench.cel_selectors",
         "semantics": "bench.semantics",
         "hostile": "bench.hostile",
