@@ -419,6 +419,8 @@ class Cluster:
         now_s = self._clock.monotonic()
         before = self._records.claim(claim.key)
         is_news = self._records.show(claim, now_s, watched=watched)
+        if before is None and claim.status.allocation is None:
+            self._inventory.requests.see(claim)
         was_cleared = is_news and before is not None and before.uid == claim.metadata.uid
         if was_cleared and before is not None and claim.status.allocation is None:
             for pod, node, for_s in self._upkeep.cleared(before, now_s, self._clock.now()):

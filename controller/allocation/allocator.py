@@ -6,7 +6,7 @@ ordinals, so that the same input gives the same answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -23,6 +23,7 @@ from dracaena.controller.allocation.identities import IdentityMasks
 from dracaena.controller.allocation.inventory import Inventory
 from dracaena.controller.allocation.joint_search import Found, JointSearch, Rules
 from dracaena.controller.allocation.late_ways import late_ways
+from dracaena.controller.allocation.memo import Memo
 from dracaena.controller.allocation.node_filter import PINNED_ELSEWHERE
 from dracaena.controller.allocation.node_index import Names
 from dracaena.controller.allocation.node_selector import read_node_selector
@@ -43,11 +44,14 @@ from dracaena.controller.allocation.structured.features import Features
 from dracaena.controller.allocation.structured.outcome import Mistake, NeedsPerson
 from dracaena.controller.allocation.structured.results import allocation_results
 from dracaena.controller.allocation.structured.search import MAX_STEPS
-from dracaena.controller.allocation.ways import MAX_WAYS, Reading, read_way, way_count, ways
+from dracaena.controller.allocation.ways import MAX_WAYS, Reading, Way, WayFacts, read_way, way_count, ways
 
 RELATIVE_UP_TO_GPUS: Final = 2
 """Pods of at most so many GPUs compare nodes by bandwidth ÷ the ideal of their kind instead of bandwidth (docs/design,
 page 0006)."""
+
+MOST_FACTS: Final = 4_096
+"""Ways whose facts are kept, about 1 KiB each: one for each different spec of claims without alternatives."""
 
 _KIND_OF: Final = {
     Mistake.SELECTOR: RefusalKind.SELECTOR,
@@ -100,6 +104,7 @@ class Allocator:
         self._answers = Answers(self.engine, self.selectors)
         identities = IdentityMasks(self.selectors)
         self._rules = Rules(self.engine, self.selectors, identities, max_steps, first_fit, self.effort)
+        self._facts: Memo[Hashable, WayFacts] = Memo(MOST_FACTS)
         self._rounds = Rounds()
         self._share_ids = share_ids or numbered_share_ids()
 
@@ -239,10 +244,13 @@ class Allocator:
 
     def _readings(self, inventory: Inventory, demand: PodDemand) -> Iterator[Reading]:
         for way in islice(ways(demand.claims), MAX_WAYS):
-            yield read_way(inventory.driver, way, self.selectors)
+            yield self._read(inventory.driver, way)
         if way_count(demand.claims) > MAX_WAYS:
             for way in late_ways(inventory, demand, self._rules):
-                yield read_way(inventory.driver, way, self.selectors)
+                yield self._read(inventory.driver, way)
+
+    def _read(self, driver: str, way: Way) -> Reading:
+        return Reading(way, self._facts.get((driver, way.key), lambda: read_way(driver, way, self.selectors)))
 
     def _is_exact(self, inventory: Inventory, reading: Reading) -> bool:
         return reading.exact and not self._rules.first_fit and not inventory.allowed_drivers

@@ -27,6 +27,9 @@ TERM_READING_STEPS: Final = 12
 CLAIM_STEPS: Final = 200
 """A claim of ordinary size that is read."""
 
+KNOWN_CLAIM_STEPS: Final = 20
+"""A claim whose spec was read before: a digest of its text, and a place in the question."""
+
 DEVICE_STEPS: Final = 40
 """A device of a node that is read for the rules: attributes, capacities, counters and taints."""
 

@@ -35,6 +35,7 @@ from dracaena.controller.allocation.pool import (
     several_pools,
 )
 from dracaena.controller.allocation.read_pools import ReadPools
+from dracaena.controller.allocation.request_reader import RequestReader
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.structured.books import Books, Holding
 from dracaena.controller.allocation.structured.pools import JointSlices, SliceIndex, SliceSource
@@ -83,7 +84,7 @@ class Inventory:
         self.allowed_drivers = frozenset(allowed_drivers) - {driver}
         self.nodes = NodeIndex()
         self.resources = NodeResources()
-        self._classes: dict[str, DeviceClass] = {}
+        self.requests = RequestReader(driver)  # to be asked; set_class() and remove_class() change it
         self._slices: dict[str, dict[str, ResourceSlice]] = {}
         self._readings: dict[str, PoolReading] = {}
         self._pools_of_node: dict[str, set[str]] = {}
@@ -104,7 +105,7 @@ class Inventory:
     @property
     def classes(self) -> Mapping[str, DeviceClass]:
         """All device classes by name."""
-        return MappingProxyType(self._classes)
+        return self.requests.classes
 
     @property
     def buckets(self) -> Buckets:
@@ -183,8 +184,8 @@ class Inventory:
         wanted = pod_resources(pod)
         extended = {name for name, _ in wanted.amounts if "/" in name}
         if extended:
-            mapped = {str(item.spec.get("extendedResourceName")) for item in self._classes.values()}
-            extended &= mapped | {f"{CLASS_RESOURCE}{name}" for name in self._classes}
+            mapped = {str(item.spec.get("extendedResourceName")) for item in self.classes.values()}
+            extended &= mapped | {f"{CLASS_RESOURCE}{name}" for name in self.classes}
         return ResourceDemand(self.resources, wanted, pod=pod_name(pod), by_class=extended)
 
     def problems(self) -> tuple[Problem, ...]:
@@ -203,11 +204,11 @@ class Inventory:
 
     def set_class(self, item: DeviceClass) -> None:
         """Take in a device class, new or changed."""
-        self._classes[item.metadata.name] = item
+        self.requests.set_class(item)
 
     def remove_class(self, name: str) -> None:
         """Forget a device class, if it is there."""
-        self._classes.pop(name, None)
+        self.requests.remove_class(name)
 
     def set_node(self, node: Node) -> bool:
         """Take in a node, new or changed; return whether it has more of some resource than before."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.controller.allocation.demands import RefusalKind, Refused, concerns_us, names_selector
+from dracaena.controller.allocation.demands import RefusalKind, Refused, names_selector
 from dracaena.controller.allocation.effort import Work
 from dracaena.controller.allocation.inventory import Inventory
 
@@ -21,7 +21,7 @@ def too_long(
     waiting = [claim for claim in claims if claim.status.allocation is None]
     what = _what(inventory, pod, waiting, work, name)
     text = f"no decision within the time that one pod may take; it is tried again behind others. Most went into {what}"
-    return Refused(RefusalKind.TOO_LONG, text, concerns_us(inventory.driver, inventory.classes, waiting), goes_on)
+    return Refused(RefusalKind.TOO_LONG, text, inventory.requests.concerns_us(waiting), goes_on)
 
 
 def _what(inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], work: Work, name: str) -> str:

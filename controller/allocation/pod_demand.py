@@ -13,9 +13,6 @@ from dracaena.controller.allocation.demands import (
     RefusalKind,
     Refused,
     RequestDemand,
-    class_concerns_us,
-    concerns_us,
-    read_demands,
 )
 from dracaena.controller.allocation.effort import Effort, Work
 from dracaena.controller.allocation.inventory import Inventory
@@ -66,10 +63,10 @@ def read_pod_demand(
     effort = effort or Effort()
     waiting = tuple(claim for claim in claims if claim.status.allocation is None)
     driver = inventory.driver
-    demands = read_demands(driver, inventory.classes, waiting, effort)
+    demands = inventory.requests.read(waiting, effort)
     if isinstance(demands, Refused):
         return demands
-    meant = concerns_us(driver, inventory.classes, waiting)
+    meant = inventory.requests.concerns_us(waiting)
     broken = next(_broken_selectors(demands, selectors), None)
     if broken is not None:
         return Refused(RefusalKind.SELECTOR, broken, meant)
@@ -104,10 +101,8 @@ class _OursOrNot:
 
     def is_claim_of_ours(self, demand: ClaimDemand) -> bool:
         """Return whether we allocate the claim."""
-        inventory = self._inventory
-        return any(self._is_of_ours(one) for entry in demand.requests for one in entry) or concerns_us(
-            inventory.driver, inventory.classes, (demand.claim,)
-        )
+        requests = (one for entry in demand.requests for one in entry)
+        return any(map(self._is_of_ours, requests)) or self._inventory.requests.concerns_us((demand.claim,))
 
     def stranger(self, demand: ClaimDemand) -> str | None:
         """Say why a claim of ours cannot be served because of a request for devices of a driver that is not allowed."""
@@ -116,9 +111,7 @@ class _OursOrNot:
             return None
         for entry in demand.requests:
             names = [one.device_class.name for one in entry]
-            if any(self._is_of_ours(one) for one in entry) or any(
-                class_concerns_us(inventory.driver, inventory.classes, name) for name in names
-            ):
+            if any(self._is_of_ours(one) for one in entry) or any(map(inventory.requests.class_concerns_us, names)):
                 continue
             return (
                 f"claim {demand.claim.key}: request {entry[0].request.main}: DeviceClass {', '.join(names)} matches no "

@@ -5,7 +5,7 @@ Preference counts before score: the first way that any node can serve wins, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -57,6 +57,11 @@ class Way:
         """The alternatives by their places."""
         return {chosen.key: chosen.alternative for chosen in self.requests}
 
+    @property
+    def key(self) -> Hashable:
+        """What is asked for, whatever the claims are called: equal for ways to serve claims with equal specs."""
+        return tuple(claim.read for claim in self.claims), tuple(chosen.alternative for chosen in self.requests)
+
     def of_claim(self, claim: int) -> tuple[ChosenRequest, ...]:
         """Return the requests of one claim, in order."""
         return tuple(chosen for chosen in self.requests if chosen.key[0] == claim)
@@ -68,10 +73,9 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """A way as far as it can be answered for all nodes of a kind."""
+class WayFacts:
+    """What can be said of a way without a look at any node; the same for all ways of one key."""
 
-    way: Way
     question: Question
     """About the scored requests. Where not `exact`, its answer is at least as good as what a node really gives."""
     exact: bool
@@ -81,12 +85,41 @@ class Reading:
     apart: tuple[tuple[str, ...], ...] = ()
     """Of each scored request the selectors that read an identity: they can be asked of a node's devices only."""
 
+    has_all: bool = False
+    """Whether some request takes all devices that it matches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A way, and what can be said of it."""
+
+    way: Way
+    facts: WayFacts
+
+    @property
+    def question(self) -> Question:
+        """About the scored requests (WayFacts)."""
+        return self.facts.question
+
+    @property
+    def exact(self) -> bool:
+        """Whether the answer to the question is all there is to know about a node of whole GPUs (WayFacts)."""
+        return self.facts.exact
+
+    @property
+    def identity(self) -> bool:
+        """Whether equal nodes may give different answers."""
+        return self.facts.identity
+
+    @property
+    def apart(self) -> tuple[tuple[str, ...], ...]:
+        """Of each scored request the selectors that read identities (WayFacts)."""
+        return self.facts.apart
+
     @property
     def has_all(self) -> bool:
         """Whether some request takes all devices that it matches."""
-        return any(
-            chosen.demand.request.all_devices and not chosen.demand.request.admin_access for chosen in self.way.requests
-        )
+        return self.facts.has_all
 
 
 def ways(claims: Sequence[ClaimDemand]) -> Iterator[Way]:
@@ -105,7 +138,7 @@ def way_count(claims: Sequence[ClaimDemand]) -> int:
     return prod(len(alternatives) for entry in claims for alternatives in entry.requests)
 
 
-def read_way(driver: str, way: Way, selectors: CelSelectors) -> Reading:
+def read_way(driver: str, way: Way, selectors: CelSelectors) -> WayFacts:
     """Work out what can be asked once for all nodes of a kind."""
     scored = way.scored
     places = {chosen: place for place, chosen in enumerate(scored)}
@@ -144,7 +177,9 @@ def read_way(driver: str, way: Way, selectors: CelSelectors) -> Reading:
         ),
         matches=tuple(matches[:MAX_MATCHES]),
     )
-    return Reading(way, question, exact, identity, tuple(apart))
+    requests = (chosen.demand.request for chosen in way.requests)
+    has_all = any(request.all_devices and not request.admin_access for request in requests)
+    return WayFacts(question, exact, identity, tuple(apart), has_all)
 
 
 def reads_identities(driver: str, claims: Sequence[ClaimDemand], selectors: CelSelectors) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -27,6 +27,7 @@ from dracaena.api.objects import (
 )
 from dracaena.api.resourceslice import encode_devices
 from dracaena.api.topology import Topology, topology_from_matrix
+from dracaena.controller.allocation.request_reader import RequestReader
 
 DRIVER = DEFAULT_DRIVER_NAME
 OUR_TAINT = Taint(key=taint_key(DRIVER), value=TAINT_VALUE, effect=TAINT_EFFECT)
@@ -90,6 +91,14 @@ def node(name: str, *, labels: dict[str, str] | None = None, **spec: Any) -> Nod
 def device_class(name: str = DRIVER, *configs: dict[str, Any], **spec: Any) -> DeviceClass:
     entries = [{"opaque": {"driver": DRIVER, "parameters": parameters}} for parameters in configs]
     return DeviceClass(metadata=ObjectMeta(name=name), spec={**({"config": entries} if entries else {}), **spec})
+
+
+def requests_of(classes: Iterable[DeviceClass] = ()) -> RequestReader:
+    """What reads claims, with these classes."""
+    reader = RequestReader(DRIVER)
+    for item in classes:
+        reader.set_class(item)
+    return reader
 
 
 def policy(requirement: str) -> dict[str, Any]:

@@ -8,8 +8,8 @@ import pytest
 
 from dracaena.api.config.v1alpha1 import Requirement
 from dracaena.api.objects import DeviceClass, ResourceClaim
-from dracaena.controller.allocation.demands import ClaimDemand, RefusalKind, Refused, concerns_us, read_demands
-from support.allocation import DRIVER, claim, device_class, own_config, policy, request
+from dracaena.controller.allocation.demands import ClaimDemand, RefusalKind, Refused
+from support.allocation import DRIVER, claim, device_class, own_config, policy, request, requests_of
 
 CLASSES = {DRIVER: device_class(), "linked": device_class("linked", policy("NVLink"))}
 
@@ -17,7 +17,7 @@ CLASSES = {DRIVER: device_class(), "linked": device_class("linked", policy("NVLi
 def requirements(
     *claims: ResourceClaim, classes: dict[str, DeviceClass] = CLASSES
 ) -> list[tuple[str, int, Requirement | None]]:
-    demands = read_demands(DRIVER, classes, claims)
+    demands = requests_of(classes.values()).read(claims)
     assert not isinstance(demands, Refused), demands
     return [(r.name, r.count, r.policy.requirement) for demand in demands for (r,) in demand.requests]
 
@@ -27,7 +27,7 @@ def configs_of(demand: ClaimDemand) -> tuple[Mapping[str, Any], ...]:
 
 
 def refusal(*claims: ResourceClaim, classes: dict[str, DeviceClass] = CLASSES) -> Refused:
-    refused = read_demands(DRIVER, classes, claims)
+    refused = requests_of(classes.values()).read(claims)
     assert isinstance(refused, Refused)
     return refused
 
@@ -51,7 +51,7 @@ def test_the_config_of_a_claim_comes_after_that_of_the_class() -> None:
 
 def test_configs_of_other_drivers_are_carried_and_not_read() -> None:
     foreign = {"opaque": {"driver": "other.example.com", "parameters": {"any": "thing"}}}
-    demands = read_demands(DRIVER, CLASSES, [claim("c", request("a"), configs=[foreign])])
+    demands = requests_of(CLASSES.values()).read([claim("c", request("a"), configs=[foreign])])
     assert not isinstance(demands, Refused)
     assert msgspec.json.decode(msgspec.json.encode(configs_of(demands[0]))) == [{"source": "FromClaim", **foreign}]
 
@@ -59,7 +59,7 @@ def test_configs_of_other_drivers_are_carried_and_not_read() -> None:
 def test_configs_of_classes_come_first_once_a_class_with_the_requests_that_use_it() -> None:
     configs = [own_config(policy("PIX"), "b"), own_config(policy("PHB"))]
     asked = claim("c", request("a", 1, "linked"), request("b"), request("d", 1, "linked"), configs=configs)
-    demands = read_demands(DRIVER, CLASSES, [asked])
+    demands = requests_of(CLASSES.values()).read([asked])
     assert not isinstance(demands, Refused)
     assert [(entry["source"], entry.get("requests")) for entry in configs_of(demands[0])] == [
         ("FromClass", ["a", "d"]),
@@ -70,7 +70,7 @@ def test_configs_of_classes_come_first_once_a_class_with_the_requests_that_use_i
 
 def test_a_claim_without_requests_is_left_to_kube_scheduler() -> None:
     empty = ResourceClaim(metadata=claim("e").metadata, spec={"devices": {}})
-    assert read_demands(DRIVER, CLASSES, [empty]) == ()
+    assert requests_of(CLASSES.values()).read([empty]) == ()
 
 
 def test_a_missing_class_is_named() -> None:
@@ -132,11 +132,11 @@ def test_users_are_told_only_when_class_or_config_means_our_driver(
     class_name: str, classes: dict[str, DeviceClass], configs: list[dict[str, Any]], concerned: bool
 ) -> None:
     asked = claim("c", request("a", 1, class_name), configs=configs)
-    assert concerns_us(DRIVER, classes, [asked]) is concerned
+    assert requests_of(classes.values()).concerns_us([asked]) is concerned
     assert refusal(asked, classes=classes).concerns_us is concerned
 
 
 def test_a_class_named_in_an_alternative_concerns_us_too() -> None:
     asked = claim("c", {"name": "a", "firstAvailable": [{"name": "x", "deviceClassName": DRIVER}]})
-    assert concerns_us(DRIVER, {}, [asked])
+    assert requests_of().concerns_us([asked])
     assert refusal(asked, classes={}).concerns_us

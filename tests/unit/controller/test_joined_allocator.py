@@ -14,7 +14,7 @@ import pytest
 from dracaena.api.names import taint_key
 from dracaena.api.objects import DeviceClass, Pod, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.allocator import Allocator, NoFit
-from dracaena.controller.allocation.demands import ClaimDemand, Refused, read_demands
+from dracaena.controller.allocation.demands import ClaimDemand, Refused
 from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.inventory import Inventory, make_inventory
 from dracaena.controller.allocation.joint import Asked, Chosen, NodeGpus, choose
@@ -26,7 +26,7 @@ from dracaena.controller.allocation.structured.pools import SliceIndex
 from dracaena.controller.allocation.structured.problem import Cluster, Problem, pose
 from dracaena.controller.allocation.structured.search import Restriction
 from dracaena.controller.allocation.structured.slices import DeviceId, PoolId, read_slice
-from support.allocation import DRIVER, claim, device_class
+from support.allocation import DRIVER, claim, device_class, requests_of
 from support.clusters import RandomCluster, random_cluster, random_pod
 
 CLUSTERS = 300
@@ -162,7 +162,7 @@ def check(seed: int) -> str:
     decision = allocator.allocate(inventory, pod, claims)
     if isinstance(decision, Refused):
         return "refused"
-    demands = read_demands(DRIVER, CLASSES, claims)
+    demands = requests_of(CLASSES.values()).read(claims)
     assert not isinstance(demands, Refused)
     expected = NodeByNode(cluster, allocator).best(pod, demands)
     if isinstance(decision, NoFit):

@@ -10,12 +10,12 @@ import pytest
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER, EXTENDED_RESOURCE_ANNOTATION, decision_annotation
 from dracaena.api.objects import ObjectMeta, ResourceClaim
 from dracaena.controller.adapters.kube import KubeClaims
-from dracaena.controller.allocation.demands import ClaimDemand, Refused, class_names, names_selector, read_demands
+from dracaena.controller.allocation.demands import ClaimDemand, Refused, class_names, names_selector
 from dracaena.controller.allocation.pool import held_devices
 from dracaena.controller.allocation.result import allocation_document
 from dracaena.controller.allocation.structured.claims import Claim, read_claim
 from dracaena.controller.kept_claims import claim_stand_in, kept_claim
-from support.allocation import DRIVER, device_class, own_config, policy, request
+from support.allocation import DRIVER, device_class, own_config, policy, request, requests_of
 from support.hostile_objects import short_claim
 
 DEEP = "[" * 1_500 + "]" * 1_500
@@ -41,12 +41,12 @@ def test_parameters_of_ours_stay_and_those_of_others_are_only_counted() -> None:
     assert isinstance(read, Claim)
     assert [config.requests for config in read.configs] == [("a",), ("b",), ()]
     assert [bytes(config.parameters)[:4] for config in read.configs] == [b"[0]", b'{"ap', b"[2]"]
-    demands = read_demands(DRIVER, {DRIVER: device_class()}, [claim])
+    demands = requests_of([device_class()]).read([claim])
     assert not isinstance(demands, Refused)
 
 
 def test_ours_that_are_too_deep_are_a_reason() -> None:
-    refused = read_demands(DRIVER, {DRIVER: device_class()}, [kept(own_config({"any": "@"}))])
+    refused = requests_of([device_class()]).read([kept(own_config({"any": "@"}))])
     assert isinstance(refused, Refused)
     assert "spec.devices.config[0].opaque.parameters: $: nested deeper than 32 levels" in refused.text
 
@@ -71,7 +71,7 @@ def test_annotations_labels_owners_and_device_status_that_nobody_reads_go() -> N
 
 
 def demand_of(claim: ResourceClaim) -> ClaimDemand:
-    demands = read_demands(DRIVER, {DRIVER: device_class()}, [claim])
+    demands = requests_of([device_class()]).read([claim])
     assert not isinstance(demands, Refused)
     return demands[0]
 
