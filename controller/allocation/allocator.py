@@ -22,6 +22,7 @@ from dracaena.controller.allocation.explanation import Unsatisfied, unsatisfied
 from dracaena.controller.allocation.identities import IdentityMasks
 from dracaena.controller.allocation.inventory import Inventory
 from dracaena.controller.allocation.joint_search import Found, JointSearch, Rules
+from dracaena.controller.allocation.judgements import Judgements
 from dracaena.controller.allocation.late_ways import late_ways
 from dracaena.controller.allocation.memo import Memo
 from dracaena.controller.allocation.node_filter import PINNED_ELSEWHERE
@@ -103,7 +104,7 @@ class Allocator:
         self.selectors = CelSelectors(Features(), self.effort)
         self._answers = Answers(self.engine, self.selectors)
         identities = IdentityMasks(self.selectors)
-        self._rules = Rules(self.engine, self.selectors, identities, max_steps, first_fit, self.effort)
+        self._rules = Rules(self.engine, self.selectors, identities, max_steps, first_fit, self.effort, Judgements())
         self._facts: Memo[Hashable, WayFacts] = Memo(MOST_FACTS)
         self._rounds = Rounds()
         self._share_ids = share_ids or numbered_share_ids()
@@ -181,7 +182,8 @@ class Allocator:
                 census = joint.census(best)
                 if search is not None:
                     census = census.and_rest(search.census(but=inventory.mixed))
-                second = None if self._rules.first_fit else _if_in_time(joint.second)
+                is_scored = best.chosen.choice is not None and not self._rules.first_fit
+                second = _if_in_time(joint.second) if is_scored else None
                 return replace(made, runner_up=_next_best(best, second), census=census)
             if refused is None and joint.mistake is not None:
                 refused = _refused(joint.mistake, demand)

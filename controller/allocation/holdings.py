@@ -19,7 +19,7 @@ class HoldingChange:
 
     let_go: frozenset[DeviceId | Holding]
     pools: Sequence[str]
-    """Our pools of which it holds more or less whole devices now, sorted."""
+    """Our pools of which it holds something else now, sorted."""
 
 
 class Holdings:
@@ -87,7 +87,7 @@ class Holdings:
 
     def hold(self, holder: str, devices: frozenset[DeviceId], others: frozenset[Holding]) -> HoldingChange:
         """Let `holder` hold just these devices from now on. Cost: O(devices)."""
-        let_go = self._hold_others(holder, others)
+        let_go, changed = self._hold_others(holder, others)
         before = self._held_by.pop(holder, frozenset())
         if devices:
             self._held_by[holder] = devices
@@ -95,7 +95,9 @@ class Holdings:
             self._count(device, -1)
         for device in devices - before:
             self._count(device, 1)
-        return HoldingChange((before - devices) | let_go, sorted({device.pool for device in before ^ devices}))
+        pools = {device.pool for device in before ^ devices}
+        pools |= {one.device.pool for one in changed if one.device.driver == self._driver}
+        return HoldingChange((before - devices) | let_go, sorted(pools))
 
     def check(self) -> None:
         """State what must always hold. For tests: slow."""
@@ -103,7 +105,8 @@ class Holdings:
         known = {DeviceId(p, d): count for p, devices in self._holders.items() for d, count in devices.items()}
         assert known == dict(counts), "holders are counted"
 
-    def _hold_others(self, holder: str, others: frozenset[Holding]) -> frozenset[Holding]:
+    def _hold_others(self, holder: str, others: frozenset[Holding]) -> tuple[frozenset[Holding], frozenset[Holding]]:
+        """Return what was let go, and all that changed."""
         others = frozenset(holding for holding in others if holding.device.driver in self._drivers)
         before = self._others_by.pop(holder, frozenset())
         if others:
@@ -115,7 +118,7 @@ class Holdings:
                 del counts[holding]
                 if not counts:
                     del self._others_of[holding.device.pool_id]
-        return before - others
+        return before - others, before ^ others
 
     def _count(self, device: DeviceId, change: int) -> None:
         counts = self._holders.setdefault(device.pool, {})

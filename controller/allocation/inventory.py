@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 from weakref import WeakValueDictionary
@@ -39,7 +39,7 @@ from dracaena.controller.allocation.request_reader import RequestReader
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.structured.books import Books, Holding
 from dracaena.controller.allocation.structured.pools import JointSlices, SliceIndex, SliceSource
-from dracaena.controller.allocation.structured.slices import Device, read_slice
+from dracaena.controller.allocation.structured.slices import Device, PoolId, read_slice
 from dracaena.controller.allocation.structured.taints import with_taint_rules
 
 _NO_POOL: Final = PoolReading(None)
@@ -69,6 +69,17 @@ class Place:
 
     kind: NodeKind
     free: int
+    rest: Hashable = None
+    """Of a kind with a `rest` who holds what of all its devices, by their places in the order in which they are tried:
+    a mask of those that are held whole, and what the shares of each take together. Of nodes of one kind it and `free`
+    say all that can be told apart."""
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.kind, self.free, self.rest)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 class Inventory:
@@ -88,7 +99,7 @@ class Inventory:
         self._slices: dict[str, dict[str, ResourceSlice]] = {}
         self._readings: dict[str, PoolReading] = {}
         self._pools_of_node: dict[str, set[str]] = {}
-        self._kinds: WeakValueDictionary[tuple[Box, object, object], NodeKind] = WeakValueDictionary()
+        self._kinds: WeakValueDictionary[tuple[Box, object, object, bytes], NodeKind] = WeakValueDictionary()
         self.holdings = Holdings(driver, self.allowed_drivers)  # to be asked; hold() changes it
         self._places: dict[str, Place | str] = {}
         self._outside: Counter[str] = Counter()
@@ -149,9 +160,10 @@ class Inventory:
         """Yield a device of each kind that is published by our driver, without identity; equal ones may come again."""
         for kind in self._buckets:
             yield from (traits.device for traits in kind.traits if traits is not None)
-        for node in sorted(self._mixed):
-            pool = self.pool(node)
+        for kind, by_free in self._buckets.items():
+            pool = self.pool(next(iter(by_free.values()))[0]) if kind.rest else None
             if pool is not None:
+                node = pool.node
                 others = frozenset(pool.others)
                 for item in self._own(pool.pool).on_node(node):
                     yield from (device for device in item.devices if device.id.device in others)
@@ -394,7 +406,22 @@ class Inventory:
             return f"without usable GPUs of {self.driver}"
         if not pool.offered and not pool.others:
             return "whose GPUs kube-scheduler allocates (no taint of ours)"
-        return Place(pool.kind, self._free(pool))
+        return Place(pool.kind, self._free(pool), self._rest(pool) if pool.order else None)
+
+    def _rest(self, pool: NodePool) -> Hashable:
+        places = {name: place for place, name in enumerate(pool.order)}
+        whole = 0
+        shares: dict[int, Counter[str]] = {}
+        for holding in self.holdings.in_pool(PoolId(self.driver, pool.pool)):
+            place = places.get(holding.device.device)
+            if place is None:
+                continue
+            if holding.share_id is None:
+                whole |= 1 << place
+            else:
+                shares.setdefault(place, Counter()).update(dict(holding.consumed))
+        taken = ((place, tuple(sorted(amounts.items()))) for place, amounts in shares.items())
+        return whole, tuple(sorted(taken))
 
     def _put(self, name: str) -> None:
         """Put a node where it belongs now."""
@@ -428,9 +455,9 @@ class Inventory:
                 del self._buckets[place.kind]
 
 
-def _key(kind: NodeKind) -> tuple[Box, object, object]:
+def _key(kind: NodeKind) -> tuple[Box, object, object, bytes]:
     """Return what tells kinds apart. Not the kind itself: a table of weak values must not keep its values alive."""
-    return kind.box, kind.foreign_taints, kind.traits
+    return kind.box, kind.foreign_taints, kind.traits, kind.rest
 
 
 def make_inventory(

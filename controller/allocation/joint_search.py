@@ -20,8 +20,10 @@ from dracaena.controller.allocation.effort import DEVICE_STEPS, Effort, OverdueE
 from dracaena.controller.allocation.identities import IdentityMasks
 from dracaena.controller.allocation.inventory import Inventory, Place
 from dracaena.controller.allocation.joint import Asked, Chosen, NodeGpus, choose
+from dracaena.controller.allocation.judgements import Judgement, Judgements, refusal_text
+from dracaena.controller.allocation.order import Score
 from dracaena.controller.allocation.pod_demand import PodDemand
-from dracaena.controller.allocation.pool import NodePool
+from dracaena.controller.allocation.pool import NodeKind, NodePool
 from dracaena.controller.allocation.result import LATER_BY_NAME, Census
 from dracaena.controller.allocation.search import NO_ROOM, NOT_SELECTED
 from dracaena.controller.allocation.structured import claims as structured
@@ -69,6 +71,7 @@ class Rules:
     """Of the search, for a pod and node."""
     first_fit: bool
     effort: Effort
+    judgements: Judgements
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,11 @@ class Found:
     pool: NodePool
     problem: Problem
     chosen: Chosen
+
+
+_Entry = tuple[int, str, Found | Judgement | None]
+"""A node to come to: its bound, its name, and what it gives once that is known. What it gives has a rank of its own,
+and that is its bound then."""
 
 
 class JointSearch:
@@ -98,11 +106,13 @@ class JointSearch:
         self._asked = set() if asked is None else asked
         self._inventory, self._demand, self._reading = inventory, demand, reading
         self._answers, self._rules = answers, rules
-        self._known: dict[tuple[object, int], Chosen | DoesNotFit] = {}
+        self._judgements = rules.judgements.about(reading.way.key)
+        self._claims = [claim.claim.key for claim in reading.way.claims]
+        self._texts: dict[int, str] = {}  # of refusals, by identity of the judgement
         self._reasons: Counter[str] = Counter()
-        self._short: list[tuple[int, str, Found | None]] = []
+        self._short: list[tuple[int, str]] = []
         """Nodes that are left out for want of room, with their bounds."""
-        self._heap: list[tuple[int, str, Found | None]] = []
+        self._heap: list[_Entry] = []
         self._at: tuple[int, str] | None = None  # where the walk is
         self._end: tuple[int, str] | None = None  # where best() ended it
         self._is_part = False
@@ -119,9 +129,11 @@ class JointSearch:
         node that is come to; nodes of one kind and with equal free devices are asked once where nothing else matters.
         """
         self._is_part = only is not None
-        bounds = [] if only is not None and not only else self._bounds(only)
         later = frozenset(self._asked)
-        self._heap = [(rank + LATER if name in later else rank, name, None) for rank, name in bounds]
+        entries = [] if only is not None and not only else self._entries(only)
+        self._heap = [
+            (rank + LATER, name, found) if name in later else (rank, name, found) for rank, name, found in entries
+        ]
         if later and self._heap and all(name in later for _, name, _ in self._heap):
             self._asked.clear()
             self.is_round_over = True
@@ -132,15 +144,16 @@ class JointSearch:
             self._end = self._at
             return best
         except OverdueError:
-            found = min((entry for entry in self._heap if entry[2] is not None), default=None)
-            if found is None or found[2] is None:
+            entries = (entry for entry in self._heap if isinstance(entry[2], Found))
+            best_yet = min(entries, default=None)
+            if best_yet is None or not isinstance(best_yet[2], Found):
                 raise
-            self._end = found[:2]
-            self._heap.remove(found)
+            self._end = best_yet[:2]
+            self._heap.remove(best_yet)
             if self._at is not None:
                 self._heap.append((*self._at, None))  # it was being asked
             heapq.heapify(self._heap)
-            return replace(found[2], chosen=replace(found[2].chosen, cut_off=True))
+            return replace(best_yet[2], chosen=replace(best_yet[2].chosen, cut_off=True))
 
     def second(self) -> Found | None:
         """Return what the next best node gives after best(); None also where a few nodes more do not tell."""
@@ -152,15 +165,24 @@ class JointSearch:
         while heap:
             rank, name, found = heapq.heappop(heap)
             self._at = rank, name
-            if found is not None:
+            if isinstance(found, Found):
                 return found
-            unfit = self._demand.filter.reason(self._inventory.nodes.get(name))
-            if unfit is not None:
-                self._reasons[unfit] += 1
-                continue
-            if looks == 0:
-                return None
-            looks = None if looks is None else looks - 1
+            if found is None:
+                unfit = self._demand.filter.reason(self._inventory.nodes.get(name))
+                if unfit is not None:
+                    self._reasons[unfit] += 1
+                    continue
+                if looks == 0:
+                    return None
+                # What is remembered counts as a look too: the answer must not depend on what was asked before.
+                looks = None if looks is None else looks - 1
+                known = self._known(name)
+                if known is not None and known.refusal is not None:
+                    self._reasons[self._refusal_text(known)] += 1
+                    continue
+                if known is not None and known.rank > rank:
+                    heapq.heappush(heap, (known.rank, name, known))
+                    continue
             answer = self.on_node(name)
             if isinstance(answer, str):
                 self._asked.add(name)
@@ -183,17 +205,17 @@ class JointSearch:
         reasons = Counter(self._reasons)
         for entry in self._heap:
             reasons[self._after(winner, *entry)] += 1
-        for rank, name, _ in self._short:
+        for rank, name in self._short:
             is_after = self._end is not None and (rank, name) > self._end
             reasons[self._after(winner, rank, name, None) if is_after else NO_ROOM] += 1
         outside = {} if self._is_part else dict(self._inventory.outside)
         return Census(dict(reasons), outside)
 
-    def _after(self, winner: Found, rank: int, name: str, found: Found | None) -> str:
+    def _after(self, winner: Found, rank: int, name: str, found: Found | Judgement | None) -> str:
         """Say of a node that was not come to, or that gives less than it seemed to, why the winner came first."""
         if found is not None:
-            best, other = winner.chosen.choice, found.chosen.choice
-            part = None if best is None or other is None else best.score.first_difference(other.score)
+            best, other = _score_of(winner), _score_of(found)
+            part = None if best is None or other is None else best.first_difference(other)
             return LATER_BY_NAME if part is None else f"worse in {part_in_words(part)}"
         if rank >= LATER:
             return ASKED_BEFORE
@@ -209,23 +231,38 @@ class JointSearch:
         lack = self._lack(name, place)
         if lack is not None:
             return lack
-        key = (place.kind, place.free)
-        known = self._known.get(key) if self._is_alike(name) else None
-        if isinstance(known, DoesNotFit):
-            return _where(known)
+        known = self._known(name)
+        if known is not None and known.refusal is not None:
+            return self._refusal_text(known)
         found = self._ask(name, place)
         if isinstance(found, NeedsPerson):
             self.mistake = self.mistake or found
             return f"where {found}"
         if isinstance(found, DoesNotFit):
             if self._is_alike(name):
-                self._known[key] = found
-            return _where(found)
+                self._judgements.refuse(place, found, self._claims)
+            return f"where {found}"
+        if known is None and self._is_alike(name):
+            choice = found.chosen.choice
+            self._judgements.accept(place, None if choice is None else choice.score, self._rank(choice))
         return found
+
+    def _known(self, name: str) -> Judgement | None:
+        """Return what nodes like this one were found to give."""
+        place = self._inventory.place(name)
+        return self._judgements.known.get(place) if isinstance(place, Place) and self._is_alike(name) else None
+
+    def _refusal_text(self, known: Judgement) -> str:
+        assert known.refusal is not None
+        text = self._texts.get(id(known))
+        if text is None:
+            text = self._texts[id(known)] = f"where {refusal_text(known.refusal, self._claims)}"
+        return text
 
     def _is_alike(self, name: str) -> bool:
         """Whether every node of the same kind with the same free devices gives the same."""
-        return not self._reading.identity and name not in self._inventory.mixed and name not in self._demand.beside
+        is_alone = self._reading.identity or bool(self._inventory.allowed_drivers)
+        return not is_alone and name not in self._demand.beside
 
     def _lack(self, name: str, place: Place) -> str | None:
         """Say that a node lacks the very devices that some request names; None when it may have them."""
@@ -246,42 +283,60 @@ class JointSearch:
             return 0
         return UNSCORED if choice is None else one_number(choice.score.rank())
 
-    def _bounds(self, only: Collection[str] | None) -> Iterator[tuple[int, str]]:
-        nodes, mixed = self._inventory.nodes, self._inventory.mixed
+    def _entries(self, only: Collection[str] | None) -> Iterator[_Entry]:
+        """Yield the nodes to come to with their bounds, and count those that cannot give anything.
+
+        Nodes with the bound FIRST are come to in any case: what is known of them is taken into account at once.
+        Cost: a step a node; for those a look at the filter too.
+        """
+        nodes, mixed, beside = self._inventory.nodes, self._inventory.mixed, self._demand.beside
         narrowed, with_room = self._demand.filter.narrowed(nodes), self._demand.filter.with_room()
         for kind, by_free in self._inventory.buckets.items():
             for free, names in by_free.items():
                 self._rules.effort.charge(len(names), Work.NODES)
+                of_all: int | str | None = None
                 for name in names:
                     if only is not None and name not in only:
                         continue
                     if narrowed is not None and name not in narrowed:
                         self._reasons[NOT_SELECTED] += 1
                         continue
-                    rank = self._bound(name, Place(kind, free), mixed)
-                    if rank is None:
-                        continue
-                    if with_room is None or name in with_room:
-                        yield rank, name
+                    if name in beside:
+                        rank = self._bound(kind, free, beside[name])
                     else:
-                        self._short.append((rank, name, None))
+                        rank = of_all = self._bound(kind, free, 0) if of_all is None else of_all
+                    if isinstance(rank, str):
+                        if name not in mixed:
+                            self._reasons[rank] += 1
+                            continue
+                        rank = FIRST
+                    if with_room is not None and name not in with_room:
+                        self._short.append((rank, name))
+                        continue
+                    known = self._known(name) if rank == FIRST else None
+                    if known is None:
+                        yield rank, name, None
+                        continue
+                    unfit = self._demand.filter.reason(nodes.get(name))
+                    if unfit is not None:
+                        self._reasons[unfit] += 1
+                    elif known.refusal is not None:
+                        self._reasons[self._refusal_text(known)] += 1
+                    else:
+                        yield known.rank, name, known
 
-    def _bound(self, name: str, place: Place, mixed: Collection[str]) -> int | None:
+    def _bound(self, kind: NodeKind, free: int, held: int) -> int | str:
+        """Return the best rank that nodes of a bucket may have, or why they give nothing unless they are mixed. `held`
+        are the GPUs there that the pod has already."""
         if self._rules.first_fit:
             return 0
         if self._reading.has_all:
             return FIRST  # what mode All takes is part of the pod's set, and no bound knows it
         if not self._reading.question.counts:
             return UNSCORED
-        answers = self._answers.of_kind(place.kind)
-        held = self._demand.beside.get(name, 0)
-        answer = answers.beside(place.free, held) if held else answers.of(place.free)
-        if answer.best is not None:
-            return answer.rank
-        if name in mixed:
-            return FIRST
-        self._reasons[answer.reason] += 1
-        return None
+        answers = self._answers.of_kind(kind)
+        answer = answers.beside(free, held) if held else answers.of(free)
+        return answer.reason if answer.best is None else answer.rank
 
     def _ask(self, name: str, place: Place) -> Found | DoesNotFit | NeedsPerson:
         inventory, way = self._inventory, self._reading.way
@@ -321,8 +376,10 @@ def pose_on(
     return pose(cluster, inventory.nodes.get(node).node, [claim.spec for claim in claims])
 
 
-def _where(found: DoesNotFit) -> str:
-    return f"where {found}"
+def _score_of(found: Found | Judgement) -> Score | None:
+    if isinstance(found, Judgement):
+        return found.score
+    return None if found.chosen.choice is None else found.chosen.choice.score
 
 
 def _ids(driver: str, pool: NodePool) -> tuple[DeviceId | None, ...]:

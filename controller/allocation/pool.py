@@ -6,7 +6,7 @@ counts; it must be complete; two devices of one name make it invalid. Our pools 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -17,7 +17,7 @@ from dracaena.api.resourceslice import decode_pool
 from dracaena.controller.allocation.box import Box, make_box, mask_of
 from dracaena.controller.allocation.structured import slices as structured
 from dracaena.controller.allocation.structured.books import Holding, holdings_of
-from dracaena.controller.allocation.traits import Traits, make_traits
+from dracaena.controller.allocation.traits import Traits, digest_of, make_traits
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,10 +53,13 @@ class NodeKind:
     """Ordinals that have taints besides ours, with these, ascending. Without the times at which they were added."""
     traits: tuple[Traits | None, ...] = ()
     """Of each ordinal what selectors and constraints can read of it; None for a GPU that is not published."""
+    rest: bytes = b""
+    """Digest of all that is published, but for identities (traits.digest_of); empty for a node that has nothing but
+    whole GPUs of ours to give, of which all is said above."""
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.box, self.foreign_taints, self.traits)))
+        object.__setattr__(self, "_hash", hash((self.box, self.foreign_taints, self.traits, self.rest)))
 
     def __hash__(self) -> int:
         return self._hash
@@ -78,6 +81,8 @@ class NodePool:
     others: tuple[str, ...] = ()
     """Names of the other devices with our taint: MIG devices, and all that is shared or draws on counters. Only the
     rules of structured know what may be done with them."""
+    order: tuple[str, ...] = ()
+    """Names of all devices, in the order in which they are tried; empty where the kind has no `rest`."""
 
     @property
     def box(self) -> Box:
@@ -148,7 +153,7 @@ def read_pool(driver: str, slices: Iterable[ResourceSlice]) -> PoolReading:
     problem = _unusable(pages)
     if problem is not None:
         return PoolReading(None, (Problem(pool.name, "", problem),))
-    return _decode(driver, pool.name, pages[0].spec.node_name, [d for page in pages for d in page.spec.devices])
+    return _decode(driver, pool.name, pages)
 
 
 def _unusable(pages: list[ResourceSlice]) -> str | None:
@@ -163,7 +168,8 @@ def _unusable(pages: list[ResourceSlice]) -> str | None:
     return f"device {twice[0]} is published twice" if twice else None
 
 
-def _decode(driver: str, pool: str, node: str, devices: list[Device]) -> PoolReading:
+def _decode(driver: str, pool: str, pages: Sequence[ResourceSlice]) -> PoolReading:
+    every = devices = [device for page in pages for device in page.spec.devices]
     newer = [device for device in devices if device.unknown]
     devices = [device for device in devices if not device.unknown]
     decoded = decode_pool(devices)
@@ -183,14 +189,22 @@ def _decode(driver: str, pool: str, node: str, devices: list[Device]) -> PoolRea
     published = tuple(None if name is None else by_name[name] for name in names)
     traits = make_traits(driver, published)
     whole = {gpu.name: gpu.ordinal for gpu in decoded.gpus if gpu.name in ours and _is_plain(by_name[gpu.name])}
+    is_plain = len(whole) == len(every) and not any(page.spec.shared_counters for page in pages)
+    kind = NodeKind(
+        box,
+        tuple((ordinal, found) for ordinal, found in foreign if found),
+        traits,
+        b"" if is_plain else digest_of(pages),
+    )
     node_pool = NodePool(
-        node=node,
+        node=pages[0].spec.node_name,
         pool=pool,
-        kind=NodeKind(box, tuple((ordinal, found) for ordinal, found in foreign if found), traits),
+        kind=kind,
         devices=tuple(names),
         published=published,
         offered=mask_of(whole.values()),
         others=tuple(sorted(ours - whole.keys() - {problem.device for problem in decoded.problems})),
+        order=() if is_plain else tuple(device.name for device in every),
     )
     return PoolReading(node_pool, problems)
 

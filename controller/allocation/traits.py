@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
@@ -20,11 +21,19 @@ from dracaena.api.objects import DeviceAttribute
 from dracaena.controller.allocation.structured.constraints import find_attribute, scalar
 from dracaena.controller.allocation.structured.slices import Device, DeviceId, read_device
 
-IDENTITY: Final = frozenset({table.UUID.name, table.PARENT_UUID.name, table.PCI_BUS_ID.name})
+IDENTITY: Final = frozenset({table.UUID.name, table.PCI_BUS_ID.name})
 """Attributes that no two devices share; names as they are published."""
 
-GROUPING: Final = frozenset({table.PCIE_ROOT.name, table.FABRIC_CLIQUE.name})
+GROUPING: Final = frozenset({table.PARENT_UUID.name, table.PCIE_ROOT.name, table.FABRIC_CLIQUE.name})
 """Attributes that say which devices belong together, under names that differ from node to node."""
+
+_COUNTER_SET: Final = "a counter set"
+"""In place of an attribute's name; no attribute has a space in its name."""
+
+DIGEST_BYTES: Final = 32
+"""Nobody finds two nodes of one digest of 256 bits."""
+
+_ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 
 _NOBODY: Final = DeviceId("", "", "")
 
@@ -69,13 +78,58 @@ def groups(traits: Sequence[Traits | None], attribute: str) -> tuple[int, ...]:
     return tuple(masks.values())
 
 
-def _traits(driver: str, device: objects.Device, numbers: dict[tuple[str, str], int]) -> Traits | None:
+def digest_of(pages: Sequence[objects.ResourceSlice]) -> bytes:
+    """Return a digest of all that is published for a node, but for what tells equal nodes apart.
+
+    `pages` are the slices of the node's pool in the order of their names, all of one generation. Names of devices and
+    of counter sets do not count, only which of them are the same. Where slices or devices choose their nodes by more
+    than the node's name, no two nodes are equal. Cost: O(devices), some 20 µs for each.
+    """
+    numbers: dict[tuple[str, str], int] = {}
+    parts: list[object] = []
+    for page in pages:
+        spec = page.spec
+        is_for_one_node = not (spec.node_selector or spec.all_nodes or spec.per_device_node_selection)
+        if not is_for_one_node or any(one.node_name or one.node_selector or one.all_nodes for one in spec.devices):
+            parts.append(spec.node_name)
+        parts.append([_unnamed_set(one, numbers) for one in spec.shared_counters])
+        parts.append([(_unnamed(one, numbers), one.unknown) for one in spec.devices])
+    return blake2b(_ENCODER.encode(parts), digest_size=DIGEST_BYTES).digest()
+
+
+def _unnamed(device: objects.Device, numbers: dict[tuple[str, str], int]) -> objects.Device:
+    replace = msgspec.structs.replace
+    return replace(
+        device,
+        name="",
+        attributes=_without_identity(device, numbers),
+        taints=[replace(taint, time_added=None) for taint in device.taints],
+        consumes_counters=[
+            replace(one, counter_set=_number(numbers, _COUNTER_SET, one.counter_set))
+            for one in device.consumes_counters
+        ],
+    )
+
+
+def _unnamed_set(one: objects.CounterSet, numbers: dict[tuple[str, str], int]) -> objects.CounterSet:
+    return msgspec.structs.replace(one, name=_number(numbers, _COUNTER_SET, one.name))
+
+
+def _without_identity(device: objects.Device, numbers: dict[tuple[str, str], int]) -> dict[str, DeviceAttribute]:
     kept = {name: value for name, value in device.attributes.items() if name not in IDENTITY}
-    for name in GROUPING & kept.keys():
+    for name in sorted(GROUPING & kept.keys()):
         text = kept[name].string
         if text is not None:
-            number = numbers.setdefault((name, text), len(numbers))
-            kept[name] = DeviceAttribute(string=str(number))
+            kept[name] = DeviceAttribute(string=_number(numbers, name, text))
+    return kept
+
+
+def _number(numbers: dict[tuple[str, str], int], name: str, text: str) -> str:
+    return str(numbers.setdefault((name, text), len(numbers)))
+
+
+def _traits(driver: str, device: objects.Device, numbers: dict[tuple[str, str], int]) -> Traits | None:
+    kept = _without_identity(device, numbers)
     read = read_device(driver, device)
     if read is None:
         return None

@@ -287,6 +287,7 @@ def test_nodes_that_were_not_asked_in_time_are_not_said_to_be_worse(monkeypatch:
             raise OverdueError
         return ask(joint, name, place)
 
+    monkeypatch.setattr(JointSearch, "_is_alike", lambda *_: False)
     monkeypatch.setattr(JointSearch, "_ask", worse_and_then_too_late)
     monkeypatch.setattr(JointSearch, "_rank", lambda joint, choice: UNSCORED)
     given = Allocator().allocate(inventory, plain_pod("p"), [claim("c", request(count=2))])

@@ -9,6 +9,7 @@ from dracaena.controller.allocation import request_reader
 from dracaena.controller.allocation.demands import ClaimDemand, Refused
 from dracaena.controller.allocation.effort import CLAIM_STEPS, Effort
 from dracaena.controller.allocation.request_reader import READ_AHEAD_CHARACTERS, RequestReader
+from dracaena.controller.allocation.structured.claims import read_claim
 from support.allocation import DRIVER, claim, device_class, own_config, policy, request, requests_of
 
 
@@ -16,7 +17,7 @@ from support.allocation import DRIVER, claim, device_class, own_config, policy, 
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the claims that were read, one after the other."""
     names: list[str] = []
-    genuine = request_reader.read_claim
+    genuine = read_claim
 
     def counted(item: ResourceClaim) -> object:
         names.append(item.metadata.name)
