@@ -190,6 +190,15 @@ def one_number(rank: Iterable[int]) -> int:
     return number
 
 
+def first_difference(one: int, other: int) -> int | None:
+    """Return the first part in which two ranks differ as a place from the end, 0 being the last; None: in none.
+
+    Cost: a step, where comparing the parts takes twenty.
+    """
+    different = one ^ other
+    return (different.bit_length() - 1) // _PART_BITS if different else None
+
+
 class Answers:
     """All that is remembered, by question. One thread at a time."""
 

@@ -14,7 +14,7 @@ from dracaena.api.decision import RunnerUp as RunnerUpDocument
 from dracaena.api.go_json import as_go_writes
 from dracaena.api.objects import AllocationConfig, AllocationResult, DeviceResult, ResourceClaim
 from dracaena.api.opaque import index_left_out
-from dracaena.controller.allocation.answers import Answer
+from dracaena.controller.allocation.answers import Answer, first_difference, one_number
 from dracaena.controller.allocation.box import ordinals_of
 from dracaena.controller.allocation.choices import Choice
 from dracaena.controller.allocation.demands import ClaimDemand
@@ -73,12 +73,15 @@ class Census:
         """Return why the nodes other than the winner's were not taken, in words that follow a count; the most first."""
         counts: Counter[str] = Counter({**self.filtered})
         counts.update(self.outside)
+        rank, parts = one_number(winner.score.rank()), winner.score.parts()[::-1]
+        worse: Counter[int | None] = Counter()
         for answer, count in self.buckets:
             if answer.best is None:
                 counts[answer.reason] += count
-                continue
-            part = winner.score.first_difference(answer.best.score)
-            counts[f"worse in {part_in_words(part)}" if part is not None else LATER_BY_NAME] += count
+            else:
+                worse[first_difference(rank, answer.rank)] += count
+        for place, count in worse.items():
+            counts[LATER_BY_NAME if place is None else f"worse in {part_in_words(parts[place][0])}"] += count
         counts[LATER_BY_NAME] -= self.has_winner
         return tuple(sorted((+counts).items(), key=lambda reason: (-reason[1], reason[0])))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import Final
 
 from dracaena.controller.allocation.answers import Answer, QuestionAnswers, one_number
@@ -26,6 +27,8 @@ FEW: Final = 8
 """Where selectors leave less than one node in this many, these are put into buckets of their own; else all buckets are
 looked at, and the nodes of those that are come to are skipped. Both give the same answer."""
 
+
+_SIZE: Final = itemgetter(1)
 
 _Candidates = tuple[int, int, Sequence[str], Answer]
 """Nodes that have the same to give: rank; a number that tells equal ranks apart in the heap and decides nothing; names,
@@ -95,16 +98,18 @@ class Search:
             if self._is_meant(name, but) and (end is None or (self._ranked[number][0], name) < end):
                 filtered[reason] += 1
                 refused[number] += 1
-        buckets = []
-        for number, (_, _, names, answer) in enumerate(self._ranked):
-            count = self._count(names, but) - refused[number]
-            if self._nobody_has_room:
-                filtered[NO_ROOM] += count
-            else:
-                buckets.append((answer, count))
+        if self._narrowed is None and not but:
+            buckets = [(answer, len(names)) for _, _, names, answer in self._ranked]
+        else:
+            buckets = [(answer, self._count(names, but)) for _, _, names, answer in self._ranked]
+        for number, count in refused.items():
+            buckets[number] = (buckets[number][0], buckets[number][1] - count)
+        if self._nobody_has_room:
+            filtered[NO_ROOM] += sum(size for _, size in buckets)
+            buckets = []
         buckets += [(answer, self._count(names, but)) for answer, names in self._without]
         outside = dict(self._inventory.outside)
-        counted = sum(size for _, size in buckets) + sum(outside.values()) + filtered.total()
+        counted = sum(map(_SIZE, buckets)) + sum(outside.values()) + filtered.total()
         filtered[NOT_SELECTED] += len(nodes) - sum(name in nodes for name in but) - counted
         return Census(dict(+filtered), outside, tuple(buckets), has_winner=winner is not None)
 

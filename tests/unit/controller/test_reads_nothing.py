@@ -1,0 +1,128 @@
+"""A warm decision reads, decodes and compiles nothing: that was done when the watches brought the objects."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from dracaena.api.mig import MigDevice
+from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.cluster import Cluster
+from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from support.allocation import DRIVER, claim, device_class, node, own_config, pod, policy, pool_slice, request
+from support.bare_cluster import bare_cluster, decide, land, written
+
+ALLOCATION: Final = "dracaena.controller.allocation"
+READING: Final = (
+    (f"{ALLOCATION}.request_reader", "read_claim"),
+    (f"{ALLOCATION}.request_reader", "read_class"),
+    (f"{ALLOCATION}.request_reader", "decode_config"),
+    (f"{ALLOCATION}.request_reader", "merged"),
+    (f"{ALLOCATION}.demands", "unpacked"),
+    (f"{ALLOCATION}.structured.claims", "unpacked"),
+    (f"{ALLOCATION}.inventory", "read_slice"),
+    (f"{ALLOCATION}.inventory", "read_pool"),
+    (f"{ALLOCATION}.pool", "decode_pool"),
+    (f"{ALLOCATION}.pool", "make_box"),
+    (f"{ALLOCATION}.traits", "read_device"),
+    (f"{ALLOCATION}.allocator", "read_way"),
+    (f"{ALLOCATION}.structured.cel_selectors", "cel_device"),
+    ("dracaena.cel.memo", "compile_selector"),
+)
+"""What reads an object or compiles an expression: the module that uses it, and its name there."""
+
+MACHINE = read_machine("dgx-1v")
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each was called."""
+    calls: Counter[str] = Counter()
+
+    def counted(module: str, name: str) -> None:
+        genuine = getattr(importlib.import_module(module), name)
+
+        def count(*args: Any, **options: Any) -> Any:
+            calls[name] += 1
+            return genuine(*args, **options)
+
+        monkeypatch.setattr(f"{module}.{name}", count)
+
+    for module, name in READING:
+        counted(module, name)
+    return calls
+
+
+def selected(name: str, kind: str) -> Any:
+    expression = f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].type == "{kind}"'
+    return device_class(name, policy("BestEffort"), selectors=[{"cel": {"expression": expression}}])
+
+
+def cluster_of_both() -> Cluster:
+    """Nodes of whole GPUs, and nodes of which half the GPUs are divided."""
+    cluster = bare_cluster()
+    for item in (device_class(), selected("gpu", "gpu"), selected("mig", "mig")):
+        cluster.class_changed(None, item)
+    gpus = tuple(replace(gpu, mig_enabled=gpu.index >= 4) for gpu in MACHINE.gpus)
+    parts = tuple(
+        MigDevice(gpu.uuid, f"MIG-{gpu.uuid[4:-1]}{number}", number + 1, 0, "1g.10gb", number, 1)
+        for gpu in gpus[4:]
+        for number in range(7)
+    )
+    divided = replace(MACHINE, gpus=gpus, mig_devices=parts)
+    for name in "abcdef":
+        cluster.node_changed(None, node(name))
+        cluster.slice_changed(None, pool_slice(name, MACHINE if name < "d" else divided))
+    return cluster
+
+
+FORMS: Final = {
+    "whole GPUs": {"count": 2},
+    "whole GPUs by a selector": {"count": 2, "device_class": "gpu"},
+    "MIG devices": {"count": 2, "device_class": "mig"},
+    "more than there are": {"count": 30, "device_class": "gpu"},
+}
+
+
+@pytest.mark.parametrize("fields", FORMS.values(), ids=FORMS.keys())
+def test_a_warm_decision_reads_and_compiles_nothing(fields: dict[str, Any], reads: Counter[str]) -> None:
+    cluster = cluster_of_both()
+    assert reads["read_pool"] == 6
+    assert reads["read_class"] == 3
+    for number in range(6):
+        asked = claim(f"c{number}", request(**fields), configs=[own_config(policy("BestEffort"))])
+        waiting = pod(f"p{number}", asked.metadata.name)
+        cluster.claim_changed(None, asked)
+        cluster.pod_changed(None, waiting)
+        if number >= 2:
+            reads.clear()
+        decision = decide(cluster, waiting, asked)
+        if number >= 2:
+            assert reads.total() == 0, reads
+        if isinstance(decision, Allocation):
+            (stored,) = written(decision, waiting)
+            land(cluster, stored)
+            cluster.claim_changed(asked, stored)
+
+
+def test_what_is_counted_is_called_by_what_is_new(reads: Counter[str]) -> None:
+    """Or the test above would hold for a reader that was renamed."""
+    cluster = cluster_of_both()
+    asked = claim("c", request(device_class="mig"), configs=[own_config(policy("BestEffort"))])
+    cluster.claim_changed(None, asked)
+    assert isinstance(decide(cluster, pod("p", "c"), asked), Allocation)
+    assert {name for _, name in READING} == set(reads)
+
+
+def test_a_claim_is_read_when_the_watch_brings_it(reads: Counter[str]) -> None:
+    cluster = cluster_of_both()
+    asked = claim("c", request(count=3))
+    cluster.claim_changed(None, asked)
+    assert reads["read_claim"] == 1
+    reads.clear()
+    decide(cluster, pod("p", "c"), asked)
+    assert reads["read_claim"] == 0
