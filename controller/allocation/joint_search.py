@@ -107,6 +107,7 @@ class JointSearch:
         self._inventory, self._demand, self._reading = inventory, demand, reading
         self._answers, self._rules = answers, rules
         self._judgements = rules.judgements.about(reading.way.key)
+        self._may_be_alike = not reading.identity and not inventory.allowed_drivers
         self._claims = [claim.claim.key for claim in reading.way.claims]
         self._texts: dict[int, str] = {}  # of refusals, by identity of the judgement
         self._reasons: Counter[str] = Counter()
@@ -124,9 +125,9 @@ class JointSearch:
     def best(self, only: Collection[str] | None = None) -> Found | None:
         """Return what the best node gives, of equal ones the first by name; None when none does.
 
-        `only` narrows the nodes. When the decision is overdue it is the best of the nodes asked until then; where none
-        of them gives anything, OverdueError goes on to the caller. Cost: a bound a bucket, and the rules asked for each
-        node that is come to; nodes of one kind and with equal free devices are asked once where nothing else matters.
+        `only` narrows the nodes to these, which are mixed. When the decision is overdue it is the best of the nodes
+        asked until then; where none gives anything, OverdueError goes on to the caller. Cost: a step a node, and
+        the rules asked for each that is come to; of one kind and state one node is asked, where nothing else matters.
         """
         self._is_part = only is not None
         later = frozenset(self._asked)
@@ -261,8 +262,7 @@ class JointSearch:
 
     def _is_alike(self, name: str) -> bool:
         """Whether every node of the same kind with the same free devices gives the same."""
-        is_alone = self._reading.identity or bool(self._inventory.allowed_drivers)
-        return not is_alone and name not in self._demand.beside
+        return self._may_be_alike and name not in self._demand.beside
 
     def _lack(self, name: str, place: Place) -> str | None:
         """Say that a node lacks the very devices that some request names; None when it may have them."""
@@ -284,7 +284,7 @@ class JointSearch:
         return UNSCORED if choice is None else one_number(choice.score.rank())
 
     def _entries(self, only: Collection[str] | None) -> Iterator[_Entry]:
-        """Yield the nodes to come to with their bounds, and count those that cannot give anything.
+        """Yield the nodes to come to with their bounds, and count those that cannot give anything. `only` as in best().
 
         Nodes with the bound FIRST are come to in any case: what is known of them is taken into account at once.
         Cost: a step a node; for those a look at the filter too.
@@ -292,6 +292,8 @@ class JointSearch:
         nodes, mixed, beside = self._inventory.nodes, self._inventory.mixed, self._demand.beside
         narrowed, with_room = self._demand.filter.narrowed(nodes), self._demand.filter.with_room()
         for kind, by_free in self._inventory.buckets.items():
+            if only is not None and not kind.rest:
+                continue  # none of them is mixed
             for free, names in by_free.items():
                 self._rules.effort.charge(len(names), Work.NODES)
                 of_all: int | str | None = None
