@@ -277,14 +277,9 @@ class Inventory:
         return self.hold(holder, frozenset())
 
     def commit(self, allocation: Allocation) -> None:
-        """Take the devices of a decision; undo() is the exact inverse."""
+        """Take the devices of a decision."""
         for entry in allocation.claims:
             self.hold(claim_holder(entry.claim), allocation.devices(entry), allocation.others(entry))
-
-    def undo(self, allocation: Allocation) -> None:
-        """Give the devices of a decision back that was committed."""
-        for entry in allocation.claims:
-            self.release(claim_holder(entry.claim))
 
     def check(self) -> None:
         """State what must always hold, by working everything out again from what was told. For tests: slow."""

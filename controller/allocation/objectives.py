@@ -117,11 +117,6 @@ def pair_level(fabric: Fabric, a: int, b: int) -> LinkLevel:
     return LinkLevel.PSB if fabric.box.topology.link(a, b).nvlinks else fabric.levels[a][b]
 
 
-def numa_nodes(box: Box, mask: int) -> int:
-    """Return how many NUMA nodes a set spans; the unknown ones count as one."""
-    return len({box.topology.numa_nodes[ordinal] for ordinal in ordinals_of(mask)})
-
-
 def nic_steps(box: Box, ordinal: int) -> int:
     """Return the distance of a GPU to its nearest NIC: PSB 0, PIX 1, PXB 2, PHB 3, NODE 4, SYS or unknown 5."""
     level = box.nic_levels[ordinal]

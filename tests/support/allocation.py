@@ -27,7 +27,10 @@ from dracaena.api.objects import (
 )
 from dracaena.api.resourceslice import encode_devices
 from dracaena.api.topology import Topology, topology_from_matrix
+from dracaena.controller.allocation.holdings import claim_holder
+from dracaena.controller.allocation.inventory import Inventory
 from dracaena.controller.allocation.request_reader import RequestReader
+from dracaena.controller.allocation.result import Allocation
 
 DRIVER = DEFAULT_DRIVER_NAME
 OUR_TAINT = Taint(key=taint_key(DRIVER), value=TAINT_VALUE, effect=TAINT_EFFECT)
@@ -99,6 +102,12 @@ def requests_of(classes: Iterable[DeviceClass] = ()) -> RequestReader:
     for item in classes:
         reader.set_class(item)
     return reader
+
+
+def give_back(inventory: Inventory, allocation: Allocation) -> None:
+    """Give the devices of a decision back that was committed."""
+    for entry in allocation.claims:
+        inventory.release(claim_holder(entry.claim))
 
 
 def policy(requirement: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from dracaena.controller.allocation.structured.results import allocation_results
 from dracaena.controller.allocation.structured.search import solve
 from dracaena.controller.allocation.structured.selectors import Selectors
 from dracaena.controller.allocation.structured.slices import DeviceId, read_slice
-from dracaena.controller.allocation.structured.taints import with_rules
+from dracaena.controller.allocation.structured.taints import with_taint_rules
 
 SHARE_ID = "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"
 STEPS = 5_000_000
@@ -47,7 +47,7 @@ def cluster_of(
     classes = [msgspec.convert(entry, objects.DeviceClass) for entry in case.get("classes") or ()]
     slices = [msgspec.convert(entry, objects.ResourceSlice) for entry in case.get("slices") or ()]
     return Cluster(
-        slices=SliceIndex(with_rules((read_slice(entry) for entry in slices), taint_rules)),
+        slices=SliceIndex(read_slice(with_taint_rules(entry, taint_rules)) for entry in slices),
         classes={entry.metadata.name: read_class(entry) for entry in classes},
         books=books if books is not None else Books(holdings_of_case(case)),
         selectors=selectors,

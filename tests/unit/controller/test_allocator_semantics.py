@@ -29,6 +29,7 @@ from support.allocation import (
     claim,
     device_class,
     device_name,
+    give_back,
     holding,
     machine,
     node,
@@ -202,7 +203,7 @@ def test_gpus_and_a_nic_that_must_agree_are_chosen_together() -> None:
     inventory.commit(decision)
     inventory.check()
     assert isinstance(decide(inventory, asked), NoFit)
-    inventory.undo(decision)
+    give_back(inventory, decision)
     assert given(decide(inventory, asked)) == given(decision)
 
 
@@ -292,7 +293,7 @@ def test_a_gpu_that_is_named_by_its_uuid_is_given_from_the_node_that_has_it() ->
     assert isinstance(allocator.allocate(inventory, again, [asked]), NoFit)
     why = str(allocator.explain(inventory, again, [asked]))
     assert "3 without enough free devices that the selectors name by their identity" in why
-    inventory.undo(found)
+    give_back(inventory, found)
     assert decide(inventory, asked, allocator=allocator).node == "b"
 
 
@@ -376,7 +377,7 @@ def test_shares_of_a_device_come_with_an_id_and_what_they_take_until_nothing_is_
         inventory.check()
     asked = claim("c2", request(selectors=selectors, capacity={"requests": {"memory": "4"}}))
     assert isinstance(decide(inventory, asked, allocator=allocator), NoFit)
-    inventory.undo(decision)
+    give_back(inventory, decision)
     assert isinstance(decide(inventory, asked, allocator=allocator), Allocation)
 
 
@@ -416,7 +417,7 @@ def test_mig_devices_are_given_by_their_class_and_never_as_gpus() -> None:
     inventory.commit(decision)
     inventory.check()
     assert isinstance(decide(inventory, claim("d", request("part", 1, "mig"))), NoFit)
-    inventory.undo(decision)
+    give_back(inventory, decision)
     assert isinstance(decide(inventory, claim("d", request("part", 1, "mig"))), Allocation)
     assert isinstance(decide(inventory, claim("e", request(count=3))), NoFit)
 

@@ -19,6 +19,7 @@ from support.allocation import (
     claim,
     device_class,
     device_name,
+    give_back,
     holding,
     machine,
     node,
@@ -260,7 +261,7 @@ def test_asking_changes_nothing_and_a_decision_that_is_undone_leaves_no_trace(se
     )
     for decision in reversed(decisions):
         assert state(inventory) == states.pop()
-        inventory.undo(decision)
+        give_back(inventory, decision)
     assert state(inventory) == states.pop()
 
 

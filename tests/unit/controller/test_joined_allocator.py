@@ -26,7 +26,7 @@ from dracaena.controller.allocation.structured.pools import SliceIndex
 from dracaena.controller.allocation.structured.problem import Cluster, Problem, pose
 from dracaena.controller.allocation.structured.search import Restriction
 from dracaena.controller.allocation.structured.slices import DeviceId, PoolId, read_slice
-from support.allocation import DRIVER, claim, device_class, requests_of
+from support.allocation import DRIVER, claim, device_class, give_back, requests_of
 from support.clusters import RandomCluster, random_cluster, random_pod
 
 CLUSTERS = 300
@@ -180,7 +180,7 @@ def check(seed: int) -> str:
     inventory.commit(decision)
     inventory.check()
     assert inventory.free(decision.node) == before & ~decision.pool.mask(held), seed
-    inventory.undo(decision)
+    give_back(inventory, decision)
     inventory.check()
     assert inventory.free(decision.node) == before, seed
     return "allocated"

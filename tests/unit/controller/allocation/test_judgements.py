@@ -35,6 +35,7 @@ from support.allocation import (
     blocks,
     claim,
     device_class,
+    give_back,
     machine,
     node,
     pod,
@@ -152,7 +153,7 @@ def test_who_remembers_answers_as_who_never_saw_anything(seed: int) -> None:
             inventory.commit(decision)
             held.append(decision)
         if held and rng.random() < 0.4:
-            inventory.undo(held.pop(rng.randrange(len(held))))
+            give_back(inventory, held.pop(rng.randrange(len(held))))
         inventory.check()
 
 

@@ -18,7 +18,6 @@ from dracaena.controller.allocation.objectives import (
     make_fabric,
     minimum_cut,
     nic_steps,
-    numa_nodes,
     pair_gb_s,
     pair_level,
 )
@@ -154,7 +153,8 @@ def test_unknown_numa_nodes_count_as_one() -> None:
     made = box(
         matrix("\n".join(" ".join("X" if a == b else "SYS" for b in range(4)) for a in range(4)), [5, None, None, 7])
     )
-    assert [numa_nodes(made, mask) for mask in (0b0001, 0b0110, 0b0111, 0b1111)] == [1, 1, 2, 3]
+    table = ClassTable(made)
+    assert [table.numa_nodes(mask) for mask in (0b0001, 0b0110, 0b0111, 0b1111)] == [1, 1, 2, 3]
 
 
 def test_the_nearest_nic_counts_and_a_nic_of_the_same_numa_node_is_not_across_nodes() -> None:
