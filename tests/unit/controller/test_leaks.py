@@ -19,6 +19,8 @@ FOUR = machine("four", blocks(4, inside="PIX", outside="PIX"))
 
 BOUNDED = {
     "_explanations": "Explanations: MAX_EXPLANATIONS",
+    "_specs": "RequestReader: MOST_SPECS and MOST_CHARACTERS",
+    "_requests": "RequestReader: MOST_REQUESTS",
     "_quick": "SchedulerTurns: one for each scheduler and priority",
     "_at_work_s": "SchedulerTurns: one for each scheduler",
     "_counts": "WaitingPods: one for each reason",

@@ -101,3 +101,16 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch, read: list[str
     for count in (1, 2, 1, 3, 1, 2):
         demand(reader, claim(f"c{count}", request(count=count)))
     assert read == ["c1", "c2", "c3", "c2"]
+
+
+def test_long_specs_are_kept_by_their_text(monkeypatch: pytest.MonkeyPatch, read: list[str]) -> None:
+    """One that is longer than all that may be kept stays until the next one comes."""
+    monkeypatch.setattr(request_reader, "MOST_CHARACTERS", 400)
+    reader = requests_of([device_class()])
+
+    def ask(name: str, length: int) -> None:
+        demand(reader, claim(name, request(selectors=[{"cel": {"expression": "1" * length}}])))
+
+    for name, length in (("small", 10), ("long", 1_000), ("long", 1_000), ("small", 10), ("long", 1_000)):
+        ask(name, length)
+    assert read == ["small", "long", "small", "long"]
