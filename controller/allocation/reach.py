@@ -13,11 +13,11 @@ from typing import Final
 import msgspec
 
 from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.controller.allocation.demands import ClaimDemand, Refused
 from dracaena.controller.allocation.inventory import Inventory, Place
 from dracaena.controller.allocation.node_fit import required_affinity, tolerations_of, unfit_for
 from dracaena.controller.allocation.node_resources import ResourceDemand
 from dracaena.controller.allocation.pod_resources import UnreadableQuantityError
-from dracaena.controller.allocation.structured.claims import Claim, read_claim
 
 MOST_FILTER_BYTES: Final = 4 << 10
 """Of node selector, affinity and tolerations together; sensible pods have some hundred. What is longer is not evaluated
@@ -53,7 +53,7 @@ class Reach:
         self._inventory = inventory
         self._pod = pod
         self._claims = len(claims)
-        self._least = _least_devices(claims)
+        self._least = _least_devices(inventory, claims)
         self._filter_id = _filter_id(pod)
         is_short = self._filter_id is not None
         self._affinity = required_affinity(pod) if is_short else None
@@ -103,16 +103,17 @@ def _filter_id(pod: Pod) -> bytes | None:
     return blake2b(text, digest_size=DIGEST_BYTES).digest() if len(text) <= MOST_FILTER_BYTES else None
 
 
-def _least_devices(claims: Sequence[ResourceClaim]) -> int:
+def _least_devices(inventory: Inventory, claims: Sequence[ResourceClaim]) -> int:
     """Return how many free GPUs a node without anything else needs at least: one of the claims is ours, or the pod
     would not wait for devices."""
-    return min((_least_of(read) for read in map(read_claim, claims) if isinstance(read, Claim)), default=0)
+    demands = inventory.requests.read(claims)
+    return 0 if isinstance(demands, Refused) else min(map(_least_of, demands), default=0)
 
 
-def _least_of(claim: Claim) -> int:
+def _least_of(claim: ClaimDemand) -> int:
     return sum(
-        min(0 if one.all_devices or one.admin_access else one.count for one in entry.alternatives)
-        for entry in claim.requests
+        min(0 if one.request.all_devices or one.request.admin_access else one.count for one in alternatives)
+        for alternatives in claim.requests
     )
 
 
