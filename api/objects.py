@@ -161,6 +161,24 @@ class ResourceRequests(Wire, frozen=True):
     requests: Quantities = {}
 
 
+class VolumeClaimName(Wire, frozen=True):
+    """volumes[].persistentVolumeClaim."""
+
+    claim_name: str = ""
+
+
+class EphemeralVolume(Wire, frozen=True):
+    """volumes[].ephemeral: a volume claim is made for the pod, named after pod and volume."""
+
+
+class PodVolume(Wire, frozen=True):
+    """spec.volumes[]; others than these two kinds are at hand on every node."""
+
+    name: str = ""
+    persistent_volume_claim: VolumeClaimName | None = None
+    ephemeral: EphemeralVolume | None = None
+
+
 class SchedulingGate(Wire, frozen=True):
     """pod.spec.schedulingGates[]."""
 
@@ -168,8 +186,8 @@ class SchedulingGate(Wire, frozen=True):
 
 
 class PodSpec(Wire, frozen=True):
-    """pod.spec. `affinity` stays a raw document: dracaena.controller.allocation reads what it models. The controller
-    packs a long affinity and long `tolerations` (api.packed).
+    """pod.spec. `affinity` and `topology_spread_constraints` stay raw documents: dracaena.controller.allocation reads
+    what it models. The controller packs long ones, and long `tolerations` (api.packed).
     """
 
     node_name: str = ""
@@ -184,6 +202,8 @@ class PodSpec(Wire, frozen=True):
     overhead: Quantities = {}
     scheduler_name: str = "default-scheduler"
     priority: int = 0
+    topology_spread_constraints: list[dict[str, Any]] = []
+    volumes: list[PodVolume] = []
 
 
 class PodCondition(Wire, frozen=True):
@@ -264,6 +284,15 @@ class Pod(KubeObject, frozen=True):
     status: PodStatus = PodStatus()
 
 
+class Namespace(KubeObject, frozen=True):
+    """A namespace: its labels are all that is read."""
+
+    API_VERSION: ClassVar[str] = "v1"
+    RESOURCE: ClassVar[str] = "namespaces"
+    KIND: ClassVar[str] = "Namespace"
+    NAMESPACED: ClassVar[bool] = False
+
+
 class NodeSpec(Wire, frozen=True):
     """node.spec."""
 
@@ -287,6 +316,79 @@ class Node(KubeObject, frozen=True):
 
     spec: NodeSpec = NodeSpec()
     status: NodeStatus | None = None
+
+
+class VolumeClaimSpec(Wire, frozen=True):
+    """spec of a PersistentVolumeClaim. `selector` stays a raw document."""
+
+    access_modes: list[str] = []
+    selector: dict[str, Any] | None = None
+    resources: ResourceRequests = ResourceRequests()
+    volume_name: str = ""
+    storage_class_name: str | None = None
+    volume_mode: str | None = None
+    volume_attributes_class_name: str | None = None
+
+
+class PersistentVolumeClaim(KubeObject, frozen=True):
+    """A claim for storage."""
+
+    API_VERSION: ClassVar[str] = "v1"
+    RESOURCE: ClassVar[str] = "persistentvolumeclaims"
+    KIND: ClassVar[str] = "PersistentVolumeClaim"
+
+    spec: VolumeClaimSpec = VolumeClaimSpec()
+
+
+class VolumeClaimReference(Wire, frozen=True):
+    """claimRef of a PersistentVolume: the claim that it is kept for."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+
+
+class VolumeSpec(Wire, frozen=True):
+    """spec of a PersistentVolume. `node_affinity` stays a raw document."""
+
+    capacity: Quantities = {}
+    access_modes: list[str] = []
+    claim_ref: VolumeClaimReference | None = None
+    node_affinity: dict[str, Any] | None = None
+    storage_class_name: str | None = None
+    volume_mode: str | None = None
+    volume_attributes_class_name: str | None = None
+
+
+class VolumeStatus(Wire, frozen=True):
+    """status of a PersistentVolume."""
+
+    phase: str = ""
+
+
+class PersistentVolume(KubeObject, frozen=True):
+    """A piece of storage."""
+
+    API_VERSION: ClassVar[str] = "v1"
+    RESOURCE: ClassVar[str] = "persistentvolumes"
+    KIND: ClassVar[str] = "PersistentVolume"
+    NAMESPACED: ClassVar[bool] = False
+
+    spec: VolumeSpec = VolumeSpec()
+    status: VolumeStatus = VolumeStatus()
+
+
+class StorageClass(KubeObject, frozen=True):
+    """A way to make volumes. `allowed_topologies` stay raw documents."""
+
+    API_VERSION: ClassVar[str] = "storage.k8s.io/v1"
+    RESOURCE: ClassVar[str] = "storageclasses"
+    KIND: ClassVar[str] = "StorageClass"
+    NAMESPACED: ClassVar[bool] = False
+
+    provisioner: str = ""
+    volume_binding_mode: str = "Immediate"
+    allowed_topologies: list[dict[str, Any]] = []
 
 
 # resource.k8s.io/v1

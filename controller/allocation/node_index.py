@@ -45,6 +45,8 @@ class NodeIndex:
     """All nodes. Values of a label are indexed when a pod first asks for its key, and kept up to date from then on."""
 
     def __init__(self) -> None:
+        self.version = 0
+        """Another number whenever a node came or went, or has other labels, taints or another cordon."""
         self._names: list[str] = []
         self._nodes: dict[str, IndexedNode] = {}
         self._barriers: WeakValueDictionary[tuple[bool, tuple[Taint, ...]], Barriers] = WeakValueDictionary()
@@ -71,13 +73,17 @@ class NodeIndex:
         before = self._nodes.get(name)
         if before is None:
             insort(self._names, name)
-        self._nodes[name] = IndexedNode(node, node.metadata.labels, self._shared_barriers(node))
+        barriers = self._shared_barriers(node)
+        if before is None or before.labels != node.metadata.labels or before.barriers is not barriers:
+            self.version += 1
+        self._nodes[name] = IndexedNode(node, node.metadata.labels, barriers)
         self._relabel(name, {} if before is None else before.labels, node.metadata.labels)
 
     def remove(self, name: str) -> None:
         """Forget a node, if it is there."""
         before = self._nodes.pop(name, None)
         if before is not None:
+            self.version += 1
             del self._names[bisect_left(self._names, name)]
             self._relabel(name, before.labels, {})
 
