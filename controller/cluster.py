@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Final
 from uuid import uuid4
 
 import structlog
 
-from dracaena.api.objects import DeviceClass, DeviceTaintRule, Node, Pod, ResourceClaim, ResourceSlice
+from dracaena.api.objects import (
+    DeviceClass,
+    DeviceTaintRule,
+    Namespace,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    ResourceClaim,
+    ResourceSlice,
+    StorageClass,
+)
 from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.earmarks import Earmark
 from dracaena.controller.allocation.holdings import claim_holder
 from dracaena.controller.allocation.inventory import Inventory
+from dracaena.controller.allocation.placement.placed_pods import Change, ClaimUse, OfClass
+from dracaena.controller.allocation.placement.storage import class_of
 from dracaena.controller.allocation.pool import DeviceId, held_devices, other_holdings
 from dracaena.controller.allocation.structured.books import Holding
 from dracaena.controller.allocation.structured.search import MAX_STEPS
@@ -90,7 +103,7 @@ class Cluster:
         self._records = Records(driver, rules.bounds, self._record_changed, fault)
         self._turns = SchedulerTurns(clock.monotonic())
         self._upkeep = Upkeep(driver, self._records, self._turns, rules, self._rivals_of)
-        self._places = PodPlaces(self._inventory.resources)
+        self._places = PodPlaces(self._inventory.resources, self._inventory.placed)
         share_ids = (str(uuid4()) for _ in repeat(None))
         allocator = Allocator(first_fit=first_fit, max_steps=max_steps, share_ids=share_ids)
         self._decisions = Decisions(
@@ -316,6 +329,7 @@ class Cluster:
         key, now_s = subject.key, self._clock.monotonic()
         with self._lock:
             self._decisions.has_room(self._places.pod_changed(old, new))
+            self._decisions.pods_moved(self._inventory.placed.changes())
             before = self._records.unbound(key)
             known = self._records.pod(key)
             self._records.see(old, new, now_s)
@@ -405,6 +419,43 @@ class Cluster:
                 self._inventory.set_taint_rule(new)
             self._decisions.may_help(None, devices_differ=True)
 
+    def namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
+        """Take in a namespace: rules about pods may name it by its labels."""
+        subject = new or old
+        if subject is None:
+            return
+        with self._lock:
+            self._inventory.placed.set_namespace(subject.key, None if new is None else new.metadata.labels)
+            self._decisions.pods_moved(self._inventory.placed.changes())
+
+    def volume_claim_changed(self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
+        """Take in a claim for storage."""
+        subject = new or old
+        if subject is None:
+            return
+        use = ClaimUse(subject.metadata.namespace, subject.metadata.name)
+        with self._lock:
+            self._inventory.storage.set_claim(subject.key, new)
+            self._decisions.pods_moved([Change(use, is_more=False)])
+
+    def volume_changed(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
+        """Take in a volume."""
+        changes = [change for item in (old, new) if item is not None for change in _changes_with(item)]
+        with self._lock:
+            for item in (old, new):
+                if item is not None:
+                    self._inventory.storage.set_volume(item.key, new)
+            self._decisions.pods_moved(changes)
+
+    def storage_class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:
+        """Take in a storage class."""
+        subject = new or old
+        if subject is None:
+            return
+        with self._lock:
+            self._inventory.storage.set_class(subject.key, new)
+            self._decisions.pods_moved([Change(OfClass(subject.key), is_more=False)])
+
     def check(self) -> None:
         """State what must always hold. For tests: slow."""
         with self._lock:
@@ -440,6 +491,7 @@ class Cluster:
         freed = self._inventory.hold(claim_holder(subject.shown), *holds)
         with_room = self._places.claim_changed(subject.key, expected_places(before), expected_places(after))
         self._decisions.has_room(with_room)
+        self._decisions.pods_moved(self._inventory.placed.changes())
         if before is None or after is None or before.shown is not after.shown:
             self._wake_all(self._records.naming(subject.key))
         elif _may_be_decided_now(before, after):
@@ -475,6 +527,14 @@ class Cluster:
             record = self._records.claim(key or "")
             if record is not None and _is_tended(record):
                 self._tend(record.key)
+
+
+def _changes_with(volume: PersistentVolume) -> Iterator[Change]:
+    """Yield what those wait for whom a change of a volume may help."""
+    yield Change(OfClass(class_of(volume)), is_more=False)
+    claim = volume.spec.claim_ref
+    if claim is not None:
+        yield Change(ClaimUse(claim.namespace, claim.name), is_more=False)
 
 
 def _without_status(node: Node) -> tuple[object, ...]:

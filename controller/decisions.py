@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
@@ -12,9 +12,12 @@ from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.demands import RefusalKind, Refused
 from dracaena.controller.allocation.earmarks import Earmark
-from dracaena.controller.allocation.effort import OverdueError, never
+from dracaena.controller.allocation.effort import Effort, OverdueError, never
 from dracaena.controller.allocation.inventory import Inventory
 from dracaena.controller.allocation.node_resources import pod_name
+from dracaena.controller.allocation.placement.demand import PlacementDemand
+from dracaena.controller.allocation.placement.label_selector import UnreadableSelectorError
+from dracaena.controller.allocation.placement.placed_pods import Change
 from dracaena.controller.allocation.reach import Prospect, Reach
 from dracaena.controller.allocation.result import Allocation, ClaimAllocation
 from dracaena.controller.allocation.shape import APART, shape
@@ -25,6 +28,7 @@ from dracaena.controller.explanations import Explanations
 from dracaena.controller.lifecycle.claim_record import PodIdentity, Share
 from dracaena.controller.records import Records
 from dracaena.controller.upkeep import Upkeep
+from dracaena.controller.waiting_for_moves import WaitingForMoves
 from dracaena.controller.waiting_line import NOWHERE, Scope, WaitingLines
 
 ELSEWHERE: Final = "where another pod with one of its claims is not"
@@ -82,6 +86,7 @@ class Decisions:
         self._ask_again = ask_again
         self._lines = WaitingLines()
         self._deferred: set[str] = set()
+        self._moves = WaitingForMoves()
         self._keeper = EarmarkKeeper(allocator, inventory, self._pods_holding)
         self._explanations = Explanations()
 
@@ -185,6 +190,7 @@ class Decisions:
     def leave(self, key: str) -> None:
         """A pod does not wait for devices now, or something else comes first: no change of the cluster wakes it."""
         self._deferred.discard(key)
+        self._moves.leave(key)
         self._ask_again(self._lines.leave(key))
 
     def may_help_all(self) -> Sequence[str]:
@@ -210,6 +216,11 @@ class Decisions:
         offering = frozenset(filter(self._inventory.offers, nodes))
         if offering:
             self._ask_again(self._lines.change(offering, {}, only_short=True))
+
+    def pods_moved(self, changes: Collection[Change]) -> None:
+        """Ask those again who wait for pods to come to nodes or to leave them, or for storage: about any node."""
+        if changes:
+            self._ask_again(self._lines.change_for(self._moves.waiting_for(changes)))
 
     # Inside
 
@@ -268,6 +279,13 @@ class Decisions:
             is_short=isinstance(decision, Refused) or decision.short,
         )
         self._ask_again(woken)
+        rules = self._rules(pod, Effort())  # what it counts is known by now
+        self._moves.wait(pod.key, {} if rules is None else rules.waits_for)
+
+    def _rules(self, pod: Pod, effort: Effort) -> PlacementDemand | None:
+        with suppress(UnreadableSelectorError):
+            return self._inventory.placement_demand(pod, effort)
+        return None
 
     def _is_open(self, claim: ResourceClaim, pod: Pod) -> bool:
         """Whether a pod may be decided for with this state of a claim. One on a node gets the claim there and nowhere
@@ -282,7 +300,9 @@ class Decisions:
     ) -> bytes:
         self._allocator.effort.begin(is_over)
         try:
-            return shape(pod, claims, apart=bool(barred), effort=self._allocator.effort)
+            rules = self._rules(pod, self._allocator.effort)
+            labels = {} if rules is None else rules.labels
+            return shape(pod, claims, labels=labels, apart=bool(barred), effort=self._allocator.effort)
         except OverdueError:
             return shape(pod, (), apart=True)  # then allocate() is overdue too, and says why
 

@@ -18,6 +18,7 @@ from dracaena.api.objects import (
     ContainerPort,
     ContainerResources,
     ContainerStatus,
+    Namespace,
     ObjectMeta,
     OwnerReference,
     Pod,
@@ -26,16 +27,23 @@ from dracaena.api.objects import (
     PodResourceClaimStatus,
     PodSpec,
     PodStatus,
+    PodVolume,
     SchedulingGate,
     Toleration,
 )
-from dracaena.api.packed import packed
+from dracaena.api.packed import packed, unpacked
 from dracaena.controller.allocation.node_fit import tolerations_of
+from dracaena.controller.allocation.placement.placed_pods import shared_labels
+from dracaena.controller.allocation.placement.pod_terms import ANTI_AFFINITY
+from dracaena.controller.allocation.placement.spread import must_hold
 from dracaena.controller.allocation.pod_resources import CPU, PODS, PodResources, UnreadableQuantityError, pod_resources
 
 # Empty lists and objects that pods share: a default of its own for each field would double what a pod takes.
 _NO_TEXTS: Final[list[str]] = []
 _NO_MAP: Final[dict[str, Any]] = {}
+_NO_TEXT_MAP: Final[dict[str, str]] = {}
+_NO_CONSTRAINTS: Final[list[dict[str, Any]]] = []
+_NO_VOLUMES: Final[list[PodVolume]] = []
 _NO_OWNERS: Final[list[OwnerReference]] = []
 _NO_TOLERATIONS: Final[list[Toleration]] = []
 _NO_GATES: Final[list[SchedulingGate]] = []
@@ -48,16 +56,23 @@ _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def kept_pod(pod: Pod) -> Pod:
-    """Return what is kept of a pod: one container that takes what all of the pod takes, and no labels or annotations.
+    """Return what is kept of a pod: one container that takes what all of the pod takes, and no annotations.
 
-    Of a pod without claims nothing else is left but name, UID, version, node, phase, and what tells how kube-scheduler
-    works (bind_watch): priority, the scheduler's name, and what it said while the pod has no node. pod_resources() of
-    it is that of the pod. Cost: some 20 µs.
+    Of a pod without claims nothing else is left but name, UID, version, node, phase, what rules about other pods read
+    (labels, anti-affinity, claims for storage, whether it is being deleted), and what tells how kube-scheduler works
+    (bind_watch): priority, the scheduler's name, and what it said while the pod has no node. pod_resources() of it is
+    that of the pod. Cost: some 20 µs.
     """
     try:
         containers = _one_container(pod_resources(pod))
     except UnreadableQuantityError:
-        bare = ObjectMeta(pod.metadata.name, pod.metadata.namespace, pod.metadata.uid, pod.metadata.resource_version)
+        bare = ObjectMeta(
+            pod.metadata.name,
+            pod.metadata.namespace,
+            pod.metadata.uid,
+            pod.metadata.resource_version,
+            labels=_shared(pod.metadata.labels),
+        )
         # Whoever decides about it says what is wrong.
         return msgspec.structs.replace(pod, metadata=bare, spec=_lean(pod))
     meta = ObjectMeta(
@@ -67,7 +82,7 @@ def kept_pod(pod: Pod) -> Pod:
         resource_version=pod.metadata.resource_version,
         creation_timestamp=pod.metadata.creation_timestamp if pod.spec.resource_claims else None,
         deletion_timestamp=pod.metadata.deletion_timestamp,
-        labels=_NO_MAP,
+        labels=_shared(pod.metadata.labels),
         annotations=_NO_MAP,
         finalizers=_NO_TEXTS,
         owner_references=_NO_OWNERS,
@@ -93,6 +108,12 @@ def kept_pod(pod: Pod) -> Pod:
     return Pod(metadata=meta, spec=spec, status=status)
 
 
+def kept_namespace(namespace: Namespace) -> Namespace:
+    """Return what is kept of a namespace: its labels."""
+    meta = namespace.metadata
+    return Namespace(ObjectMeta(meta.name, "", meta.uid, meta.resource_version, labels=_shared(meta.labels)))
+
+
 @lru_cache(8_192)
 def _one_container(taken: PodResources) -> list[Container]:
     """Return one container for all: the same one for equal pods, of which a cluster has many."""
@@ -108,6 +129,8 @@ def _lean(pod: Pod) -> PodSpec:
     return msgspec.structs.replace(
         pod.spec,
         affinity=_required(pod.spec.affinity),
+        topology_spread_constraints=_constraints(pod.spec.topology_spread_constraints),
+        volumes=_with_claims(pod.spec.volumes),
         tolerations=_distinct(tolerations_of(pod)),
         scheduling_gates=pod.spec.scheduling_gates[:1] or _NO_GATES,
     )
@@ -121,11 +144,56 @@ def _distinct(tolerations: Sequence[Toleration]) -> list[Toleration]:
 
 
 def _required(affinity: dict[str, Any]) -> dict[str, Any]:
-    """Keep what node_fit reads of an affinity: the rules for nodes that must hold, packed."""
-    of_nodes = affinity.get("nodeAffinity")
-    if not isinstance(of_nodes, dict) or _REQUIRED not in of_nodes:
-        return _NO_MAP if isinstance(of_nodes, dict) or of_nodes is None else affinity
-    return {"nodeAffinity": {_REQUIRED: packed(of_nodes[_REQUIRED])}}
+    """Keep of an affinity what must hold, of nodes and of pods, packed."""
+    if not affinity:
+        return _NO_MAP
+    kept = {}
+    for kind, rules in affinity.items():
+        if not isinstance(rules, dict):
+            if rules is not None:
+                kept[kind] = rules  # who reads it says what is wrong
+        elif rules.get(_REQUIRED) is not None:
+            kept[kind] = {_REQUIRED: packed(rules[_REQUIRED])}
+    return kept or _NO_MAP
+
+
+def _constraints(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Keep the spread constraints that must hold, packed."""
+    if not entries:
+        return _NO_CONSTRAINTS
+    kept: list[dict[str, Any]] = packed([entry for entry in unpacked(entries) if must_hold(entry)])
+    return kept or _NO_CONSTRAINTS
+
+
+def _with_claims(volumes: list[PodVolume]) -> list[PodVolume]:
+    """Keep the volumes that have claims."""
+    return [
+        one for one in volumes if one.persistent_volume_claim is not None or one.ephemeral is not None
+    ] or _NO_VOLUMES
+
+
+def _claimed(volumes: list[PodVolume]) -> list[PodVolume]:
+    """Keep of the volumes of a pod on a node the claims that it uses."""
+    return [
+        PodVolume("", one.persistent_volume_claim) for one in volumes if one.persistent_volume_claim is not None
+    ] or _NO_VOLUMES
+
+
+def _keeping_off(affinity: dict[str, Any]) -> dict[str, Any]:
+    """Keep by which rules a pod on a node keeps others away; one object for equal ones."""
+    rules = affinity.get(ANTI_AFFINITY)
+    if not isinstance(rules, dict) or not rules.get(_REQUIRED):
+        return _NO_MAP
+    return _shared_rules(msgspec.json.encode(rules[_REQUIRED]))
+
+
+@lru_cache(1_024)
+def _shared_rules(text: bytes) -> dict[str, Any]:
+    return {ANTI_AFFINITY: {_REQUIRED: packed(msgspec.json.decode(text))}}
+
+
+def _shared(labels: dict[str, str]) -> dict[str, str]:
+    return shared_labels(tuple(labels.items())) if labels else _NO_TEXT_MAP
 
 
 def _about_scheduling(conditions: list[PodCondition]) -> list[PodCondition]:
@@ -140,7 +208,7 @@ def _plain_spec(spec: PodSpec, containers: list[Container]) -> PodSpec:
     return PodSpec(
         node_name=sys.intern(spec.node_name),
         node_selector=_NO_MAP,
-        affinity=_NO_MAP,
+        affinity=_keeping_off(spec.affinity),
         tolerations=_NO_TOLERATIONS,
         scheduling_gates=_NO_GATES,
         resource_claims=_NO_CLAIMS,
@@ -149,6 +217,8 @@ def _plain_spec(spec: PodSpec, containers: list[Container]) -> PodSpec:
         overhead=_NO_MAP,
         scheduler_name=sys.intern(spec.scheduler_name),
         priority=spec.priority,
+        topology_spread_constraints=_NO_CONSTRAINTS,
+        volumes=_claimed(spec.volumes),
     )
 
 

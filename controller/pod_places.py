@@ -7,6 +7,7 @@ from typing import Final
 
 from dracaena.api.objects import Pod
 from dracaena.controller.allocation.node_resources import NodeResources, pod_name
+from dracaena.controller.allocation.placement.placed_pods import PlacedPods, pod_traits
 from dracaena.controller.allocation.pod_resources import ENDED, readable_resources, shared_resources
 from dracaena.controller.lifecycle.claim_record import PodIdentity
 
@@ -17,15 +18,16 @@ _NOTHING: Final = shared_resources((), ())
 
 
 class PodPlaces:
-    """Keeps the books of NodeResources in step with pods and the records of claims.
+    """Keeps the books of NodeResources and PlacedPods in step with pods and the records of claims.
 
     A pod counts on its node (spec.nodeName); before it has one, on the node that a claim of it tells (expected_places).
     So what was decided counts from the decision until the pod is bound, gone, or has lost its claim, also for a new
     leader. All calls return the nodes that have more left than before. A part of its owner, under the owner's lock.
     """
 
-    def __init__(self, resources: NodeResources) -> None:
+    def __init__(self, resources: NodeResources, placed: PlacedPods) -> None:
         self._resources = resources
+        self._placed = placed
         self._waiting: dict[str, Pod] = {}  # pods with claims and without a node, by key
         self._expected: dict[str, dict[tuple[str, str], str]] = {}  # pod → its UID, claim → node
 
@@ -34,6 +36,7 @@ class PodPlaces:
         gaining: set[str | None] = set()
         if old is not None and (new is None or pod_name(new) != pod_name(old)):
             gaining.add(self._resources.place_pod(pod_name(old), None, _NOTHING))
+            self._placed.place(pod_name(old), old.metadata.namespace, None, None)
             self._waiting.pop(old.key, None)
         if new is not None:
             if new.spec.resource_claims and not new.spec.node_name:
@@ -67,6 +70,8 @@ class PodPlaces:
             node = next((node for (uid, _), node in places if uid == pod.metadata.uid), None)
         if pod.status.phase in ENDED:
             node = None
+        traits = None if node is None else pod_traits(pod)
+        self._placed.place(pod_name(pod), pod.metadata.namespace, node, traits)
         return self._resources.place_pod(pod_name(pod), node, _NOTHING if node is None else readable_resources(pod))
 
 

@@ -22,10 +22,14 @@ from dracaena.api.objects import (
     DeviceClass,
     DeviceTaintRule,
     DeviceTaintRuleV1Beta2,
+    Namespace,
     Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
     Pod,
     ResourceClaim,
     ResourceSlice,
+    StorageClass,
 )
 from dracaena.controller.adapters.kube import KubeClaims
 from dracaena.controller.allocation.turn import turn
@@ -36,7 +40,8 @@ from dracaena.controller.collisions import Collision, Collisions
 from dracaena.controller.deadline import Deadline
 from dracaena.controller.handover import CLAIMS_TURN, Work, begin, claim_of_work, wait_to_lead
 from dracaena.controller.kept_claims import claim_stand_in, class_stand_in, kept_claim
-from dracaena.controller.kept_pods import kept_pod
+from dracaena.controller.kept_pods import kept_namespace, kept_pod
+from dracaena.controller.kept_storage import kept_volume, kept_volume_claim
 from dracaena.controller.leadership import LEASE_TIMEOUT_S, Election, Leadership, NoElection, NotLeadingError
 from dracaena.controller.lifecycle.claim_record import ClaimRecord
 from dracaena.controller.lifecycle.phases import NotAllowedError
@@ -206,6 +211,26 @@ class Controller:
         ]
         self._reflectors: tuple[Reflector[Any], ...] = (
             Reflector(client, Node, clock=clock, on_change=self._cluster.node_changed, unread_is_gone=True),
+            Reflector(
+                client, Namespace, clock=clock, on_change=self._cluster.namespace_changed, transform=kept_namespace
+            ),
+            Reflector(
+                client,
+                PersistentVolumeClaim,
+                clock=clock,
+                optional=True,
+                on_change=self._cluster.volume_claim_changed,
+                transform=kept_volume_claim,
+            ),
+            Reflector(
+                client,
+                PersistentVolume,
+                clock=clock,
+                optional=True,
+                on_change=self._cluster.volume_changed,
+                transform=kept_volume,
+            ),
+            Reflector(client, StorageClass, clock=clock, optional=True, on_change=self._cluster.storage_class_changed),
             Reflector(client, DeviceClass, clock=clock, on_change=self._cluster.class_changed, stand_in=class_stand_in),
             Reflector(
                 client,

@@ -11,7 +11,7 @@ since its first was asked: what did not fit on the others does not fit there now
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -163,6 +163,23 @@ class WaitingLines:
             first = self._first(line)
             if first is not None:
                 found.append(first)
+        return [key for _, key in sorted(found)]
+
+    def change_for(self, keys: Iterable[str]) -> Sequence[str]:
+        """Something changed that may help these pods on any node; return the first pod of each of their lines, by turn.
+
+        Cost: O(keys), and their order.
+        """
+        found: set[tuple[Turn, str]] = set()
+        for key in keys:
+            standing = self._standing.get(key)
+            if standing is None:
+                continue
+            line = self._changed[standing.shape] = self._lines[standing.shape]
+            line.changed = None
+            first = self._first(line)
+            if first is not None:
+                found.add(first)
         return [key for _, key in sorted(found)]
 
     def changed_for(self, key: str, shape: bytes, turn: Turn) -> Scope:

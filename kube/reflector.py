@@ -37,6 +37,9 @@ FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 300.0
 """A change that cannot be told now is told again after waits that double, from the first to the longest."""
 
+UNSERVED = frozenset({404, 501})
+"""Answers that say that a server does not have a kind: 404 from kube-apiserver, 501 by HTTP itself (RFC 9110)."""
+
 UNSERVED_S = 300.0
 """How often a kind is looked for that the server does not serve; to turn it on an admin restarts the server."""
 
@@ -74,8 +77,9 @@ class Reflector(Generic[T]):
     Of a list all deletions are told first, then the objects of which `first` says so by their old and new state, then
     the others, by key.
     `transform` makes what is kept of each object as it is read, under the same key and version.
-    A kind with `older` versions, which decode to the same, is read by the first that the server serves; where it serves
-    none there are no objects, and it is asked again every UNSERVED_S. Of any other kind that is an error.
+    A kind with `older` versions, which decode to the same, is read by the first that the server serves. Where it serves
+    none of them, or does not serve an `optional` kind, there are no objects, and it is asked again every UNSERVED_S. Of
+    any other kind that is an error.
     Reads are safe from any thread and cost a lock and a lookup.
     """
 
@@ -86,6 +90,7 @@ class Reflector(Generic[T]):
         *,
         clock: Clock,
         older: Sequence[type[T]] = (),
+        optional: bool = False,
         field_selector: str = "",
         on_change: Callable[[T | None, T | None], None] | None = None,
         transform: Callable[[T], T] = lambda item: item,
@@ -98,6 +103,7 @@ class Reflector(Generic[T]):
         self._client = client
         self._kind = kind  # the version that is served; only the reflector's thread changes it
         self._versions = (kind, *older)
+        self._may_be_unserved = optional or bool(older)
         self._clock = clock
         self._field_selector = field_selector
         self._on_change = on_change
@@ -262,8 +268,8 @@ class Reflector(Generic[T]):
         for kind in self._versions:
             try:
                 listing = self._client.list(kind, field_selector=self._field_selector, reader=self._reader)
-            except NotFoundError:
-                if len(self._versions) == 1:
+            except KubeError as error:
+                if not self._may_be_unserved or error.status not in UNSERVED:
                     raise
                 continue
             self._kind = kind
@@ -282,7 +288,7 @@ class Reflector(Generic[T]):
             except GoneError:
                 raise
             except KubeError as error:
-                if isinstance(error, NotFoundError) and len(self._versions) > 1:
+                if isinstance(error, NotFoundError) and self._may_be_unserved:
                     raise  # another version may be served, or none any more
                 version = self._version or version
                 if self._heard_s == heard_s and self._clock.monotonic() - began_s >= SILENCE_S:

@@ -19,9 +19,14 @@ import msgspec
 from dracaena.api.names import taint_key
 from dracaena.api.objects import DeviceClass, DeviceTaintRule, Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.box import Box
+from dracaena.controller.allocation.effort import Effort
 from dracaena.controller.allocation.holdings import Holdings, claim_holder
 from dracaena.controller.allocation.node_index import NodeIndex
 from dracaena.controller.allocation.node_resources import NodeResources, ResourceDemand, pod_name
+from dracaena.controller.allocation.placement.demand import PlacementDemand, placement_demand
+from dracaena.controller.allocation.placement.placed_pods import PlacedPods
+from dracaena.controller.allocation.placement.spread import Reaches
+from dracaena.controller.allocation.placement.volumes import Storage
 from dracaena.controller.allocation.pod_resources import node_allocatable, pod_resources
 from dracaena.controller.allocation.pool import (
     DeviceId,
@@ -96,6 +101,9 @@ class Inventory:
         self.nodes = NodeIndex()
         self.resources = NodeResources()
         self.requests = RequestReader(driver)  # to be asked; set_class() and remove_class() change it
+        self.placed = PlacedPods()
+        self.storage = Storage()
+        self._reaches = Reaches(self.nodes)
         self._slices: dict[str, dict[str, ResourceSlice]] = {}
         self._readings: dict[str, PoolReading] = {}
         self._pools_of_node: dict[str, set[str]] = {}
@@ -200,6 +208,13 @@ class Inventory:
             extended &= mapped | {f"{CLASS_RESOURCE}{name}" for name in self.classes}
         return ResourceDemand(self.resources, wanted, pod=pod_name(pod), by_class=extended)
 
+    def placement_demand(self, pod: Pod, effort: Effort) -> PlacementDemand | None:
+        """Return what a pod needs of nodes because of other pods and of its storage; None: nothing.
+
+        Raises UnreadableSelectorError.
+        """
+        return placement_demand(self.placed, self._reaches, self.storage, pod, pod_name(pod), effort)
+
     def problems(self) -> tuple[Problem, ...]:
         """Return all that is published and cannot be used, sorted."""
         found = [problem for reading in self._readings.values() for problem in reading.problems]
@@ -225,6 +240,7 @@ class Inventory:
     def set_node(self, node: Node) -> bool:
         """Take in a node, new or changed; return whether it has more of some resource than before."""
         self.nodes.put(node)
+        self.placed.set_node(node.metadata.name, node.metadata.labels)
         self._put(node.metadata.name)
         return self.resources.set_node(node.metadata.name, node_allocatable(node))
 
@@ -232,6 +248,7 @@ class Inventory:
         """Forget a node, if it is there; its pool may stay and is then of no use."""
         self.nodes.remove(name)
         self.resources.remove_node(name)
+        self.placed.remove_node(name)
         self._put(name)
 
     def change_slice(self, old: ResourceSlice | None, new: ResourceSlice | None) -> PoolChange:
@@ -285,6 +302,7 @@ class Inventory:
         """State what must always hold, by working everything out again from what was told. For tests: slow."""
         self.nodes.check()
         self.resources.check({name: node_allocatable(self.nodes.get(name).node) for name in self.nodes.names})
+        self.placed.check({name: self.nodes.get(name).labels for name in self.nodes.names})
         self.holdings.check()
         assert set(self._slices) == set(self._readings), "each pool was read"
         pools: dict[str, set[str]] = {}

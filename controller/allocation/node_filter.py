@@ -12,6 +12,7 @@ from dracaena.controller.allocation.node_fit import required_affinity, toleratio
 from dracaena.controller.allocation.node_index import IndexedNode, Names, NodeIndex, in_all
 from dracaena.controller.allocation.node_resources import ResourceDemand
 from dracaena.controller.allocation.node_selector import read_node_selector
+from dracaena.controller.allocation.placement.demand import PlacementDemand
 
 PINNED_ELSEWHERE: Final = "other than the node of a claim that is already allocated"
 NOT_ASKED: Final = "that were not asked again"
@@ -21,8 +22,9 @@ class NodeFilter:
     """Answers for one pod. Of equal labels (those that the pod asks for), taints and cordon the answer is the same.
 
     `pins` are the raw node selectors of claims that the pod has and that are allocated; `barred` are the nodes that it
-    must not use for other reasons, with these; `resources` is what it needs of a node besides devices. No node is asked
-    but those `within`; None: all are. Looks at nodes are charged to `effort`.
+    must not use for other reasons, with these; `resources` is what it needs of a node besides devices, `placement` what
+    it needs because of other pods. No node is asked but those `within`; None: all are. Looks at nodes are charged to
+    `effort`.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class NodeFilter:
         pins: Sequence[Mapping[str, Any]],
         barred: Mapping[str, str] = MappingProxyType({}),
         resources: ResourceDemand | None = None,
+        placement: PlacementDemand | None = None,
         effort: Effort | None = None,
         within: Names | None = None,
     ) -> None:
@@ -44,6 +47,7 @@ class NodeFilter:
         self._barred = barred
         # Who names its node has passed the scheduler by: kubelet alone looks at what is left there.
         self._resources = None if pod.spec.node_name else resources
+        self._placement = placement
         terms = [term for selector in self._selectors for term in selector.terms]
         self._keys = tuple(sorted({*pod.spec.node_selector, *(rule.key for term in terms for rule in term.labels)}))
         self._by_name = bool(pod.spec.node_name) or any(term.fields for term in terms)  # then a node is like no other
@@ -69,12 +73,15 @@ class NodeFilter:
 
     def unfit(self, indexed: IndexedNode) -> str | None:
         """Return why the node is none for the pod, whatever is left of it: it is not the node of a claim that the pod
-        has, it is barred, or else node_fit's first reason."""
+        has, it is barred, or else node_fit's first reason, or what the placement of pods speaks against."""
         if self._within is not None and indexed.node.metadata.name not in self._within:
             return NOT_ASKED
         reason = self._unfit_as_others(indexed)
         if self._barred and reason != PINNED_ELSEWHERE:
-            return self._barred.get(indexed.node.metadata.name, reason)
+            reason = self._barred.get(indexed.node.metadata.name, reason)
+        if reason is None and self._placement is not None:
+            self._effort.charge(NODE_STEPS, Work.NODES)
+            return self._placement.reason(indexed)
         return reason
 
     def _unfit_as_others(self, indexed: IndexedNode) -> str | None:
@@ -110,6 +117,7 @@ class NodeFilter:
                 nodes.selected(self._pins if named else self._selectors, self._effort),
                 nodes.named(named) if named else None,
                 self._within,
+                None if self._placement is None else self._placement.narrowed(nodes),
                 *(nodes.with_label(key, (value,)) for key, value in labels),
             ]
         )

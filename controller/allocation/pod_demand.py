@@ -18,6 +18,7 @@ from dracaena.controller.allocation.effort import Effort, Work
 from dracaena.controller.allocation.inventory import Inventory
 from dracaena.controller.allocation.node_filter import NodeFilter
 from dracaena.controller.allocation.node_index import Names
+from dracaena.controller.allocation.placement.label_selector import UnreadableSelectorError
 from dracaena.controller.allocation.pod_resources import UnreadableQuantityError
 from dracaena.controller.allocation.pool import held_devices
 from dracaena.controller.allocation.structured.cel_selectors import CelSelectors
@@ -84,9 +85,10 @@ def read_pod_demand(
     pins = tuple(allocation.node_selector for allocation in allocations if allocation.node_selector is not None)
     try:
         resources = inventory.resource_demand(pod)
-    except UnreadableQuantityError as error:
+        placement = inventory.placement_demand(pod, effort)
+    except (UnreadableQuantityError, UnreadableSelectorError) as error:
         return Refused(RefusalKind.MISTAKE, f"pod {pod.key}: {error}", meant)
-    nodes = NodeFilter(pod, pins, barred, resources, effort, within)
+    nodes = NodeFilter(pod, pins, barred, resources, placement, effort, within)
     return PodDemand(pod, mine, meant, pins, _held_by_node(inventory, claims), nodes)
 
 

@@ -16,7 +16,7 @@ from dracaena.controller.allocation.pod_demand import PodDemand
 from dracaena.controller.allocation.pool import NodeKind
 from dracaena.controller.allocation.result import Census, Placement
 
-NOT_SELECTED: Final = "left out by the pod's node selectors"
+NOT_SELECTED: Final = "left out by the pod's selectors, affinity or volumes"
 NO_ROOM: Final = "with too little of what the pod needs besides devices"
 
 PATIENCE: Final = 64

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -21,14 +22,22 @@ APART: Final = b"pod "
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
-def shape(pod: Pod, claims: Iterable[ResourceClaim], *, apart: bool = False, effort: Effort | None = None) -> bytes:
+def shape(
+    pod: Pod,
+    claims: Iterable[ResourceClaim],
+    *,
+    labels: Mapping[str, str | None] = MappingProxyType({}),
+    apart: bool = False,
+    effort: Effort | None = None,
+) -> bytes:
     """Return what a decision reads of a pod and its claims: pods of one shape get one answer at any moment.
 
     Pods of two namespaces never have one shape: a pod stands behind an equal one that is older, and nobody shall stand
     behind a pod of a namespace whose pods are decided for behind all others.
 
     All of the spec that we decode counts, so a field that is decoded tomorrow counts too; but names of containers and
-    claims, priority, gates and the scheduler's name do not, and of each claim that waits only what it asks for does.
+    claims, priority, gates and the scheduler's name do not, and of each claim that waits only what it asks for does. Of
+    the pod's labels only those count that are given: rules about other pods are the only ones that read any.
     Where a claim is allocated, or with `apart`, the pod is like no other. Cost: some 10 µs for an ordinary pod, in
     proportion to the size of pod and claims, and charged to `effort`.
     """
@@ -52,6 +61,8 @@ def shape(pod: Pod, claims: Iterable[ResourceClaim], *, apart: bool = False, eff
         priority=0,
     )
     parts = [_ENCODER.encode(pod.metadata.namespace)]
+    if labels:
+        parts.append(_ENCODER.encode(labels))
     for part in (asked, *(claim.spec for claim in waiting)):
         parts.append(_ENCODER.encode(part))
         effort.charge(1 + len(parts[-1]) // BYTES_A_STEP, Work.CLAIMS)

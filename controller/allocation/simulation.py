@@ -28,6 +28,7 @@ from dracaena.controller.allocation.effort import never
 from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.inventory import Inventory, make_inventory
 from dracaena.controller.allocation.node_resources import pod_name
+from dracaena.controller.allocation.placement.placed_pods import pod_traits
 from dracaena.controller.allocation.pod_resources import ENDED, readable_resources
 from dracaena.controller.allocation.result import Allocation, allocated_claim, decision_of
 from dracaena.controller.allocation.turn import turn
@@ -106,6 +107,7 @@ class Simulation:
 
     def _place(self, pod: Pod, node: str) -> None:
         self.inventory.resources.place_pod(pod_name(pod), node, readable_resources(pod))
+        self.inventory.placed.place(pod_name(pod), pod.metadata.namespace, node, pod_traits(pod))
 
     def _of_nobody(self, claim: ResourceClaim) -> Iterator[Outcome]:
         if claim.status.allocation is not None:

@@ -14,6 +14,7 @@ from dracaena.controller.allocation.shape import shape
 from dracaena.controller.kept_pods import kept_pod
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def watched(name: str, *, claims: bool = False, **metadata: Any) -> Pod:
@@ -55,8 +56,10 @@ def test_of_a_pod_without_claims_only_what_it_takes_is_kept() -> None:
     assert (first.spec.node_name, first.status.phase) == ("n", "Running")
     assert pod_resources(first) == pod_resources(watched("p"))
     assert dict(pod_resources(first).amounts) == {"cpu": 2001, "memory": 3 << 30, "pods": 1}
-    assert (first.metadata.labels, first.metadata.annotations, first.spec.node_selector) == ({}, {}, {})
+    assert (first.metadata.annotations, first.spec.node_selector) == ({}, {})
     assert first.spec.containers is second.spec.containers
+    assert first.metadata.labels == {"app": "x"}
+    assert first.metadata.labels is second.metadata.labels
     assert first.status is second.status
     assert len(msgspec.json.encode(first)) < len(msgspec.json.encode(watched("p"))) / 2
 
@@ -85,14 +88,29 @@ def test_of_an_affinity_only_what_must_hold_of_nodes_is_kept() -> None:
     document = msgspec.to_builtins(watched("p", claims=True))
     wide = [{"weight": 1, "preference": {}}] * 100
     document["spec"]["affinity"] = {
-        "nodeAffinity": {REQUIRED: required, "preferredDuringSchedulingIgnoredDuringExecution": wide},
-        "podAffinity": {REQUIRED: wide},
+        "nodeAffinity": {REQUIRED: required, PREFERRED: wide},
+        "podAffinity": {REQUIRED: wide[:1], PREFERRED: wide},
+        "podAntiAffinity": {REQUIRED: wide[:2]},
     }
     kept = kept_pod(msgspec.convert(document, Pod))
-    assert kept.spec.affinity == {"nodeAffinity": {REQUIRED: required}}
+    assert kept.spec.affinity == {
+        "nodeAffinity": {REQUIRED: required},
+        "podAffinity": {REQUIRED: wide[:1]},
+        "podAntiAffinity": {REQUIRED: wide[:2]},
+    }
     assert kept_pod(kept) == kept
-    del document["spec"]["affinity"]["nodeAffinity"]
+    document["spec"]["affinity"] = {"podAffinity": {PREFERRED: wide}}
     assert kept_pod(msgspec.convert(document, Pod)).spec.affinity == {}
+
+
+def test_of_the_affinity_of_a_pod_without_claims_what_keeps_others_off_is_kept() -> None:
+    apart = {"podAntiAffinity": {REQUIRED: [{"topologyKey": "zone", "labelSelector": {}}]}}
+    document = msgspec.to_builtins(watched("p"))
+    document["spec"]["affinity"] = {**apart, "podAffinity": {REQUIRED: [{"topologyKey": "zone"}]}}
+    kept = kept_pod(msgspec.convert(document, Pod))
+    assert kept.spec.affinity == apart
+    assert kept_pod(msgspec.convert(document, Pod)).spec.affinity is kept.spec.affinity
+    assert kept_pod(kept) == kept
 
 
 TERMS = [{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}]
@@ -145,3 +163,27 @@ def test_what_tells_of_the_schedulers_work_is_kept_of_all_pods() -> None:
     assert kept_pod(waiting).spec.priority == 7
     assert kept_pod(waiting).status.conditions == []
     assert kept_pod(kept) == kept
+
+
+def test_of_spread_constraints_those_are_kept_that_must_hold() -> None:
+    must = {"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+    document = msgspec.to_builtins(watched("p", claims=True))
+    document["spec"]["topologySpreadConstraints"] = [{**must, "whenUnsatisfiable": "ScheduleAnyway"}, must]
+    kept = kept_pod(msgspec.convert(document, Pod))
+    assert kept.spec.topology_spread_constraints == [must]
+    assert kept_pod(kept) == kept
+    del document["spec"]["resourceClaims"]
+    assert kept_pod(msgspec.convert(document, Pod)).spec.topology_spread_constraints == []
+
+
+def test_of_volumes_those_with_claims_are_kept_and_of_pods_without_claims_for_devices_the_claims_alone() -> None:
+    document = msgspec.to_builtins(watched("p", claims=True))
+    own = {"name": "data", "persistentVolumeClaim": {"claimName": "x"}}
+    document["spec"]["volumes"] = [{"name": "config"}, own, {"name": "scratch", "ephemeral": {}}]
+    kept = kept_pod(msgspec.convert(document, Pod))
+    assert [volume.name for volume in kept.spec.volumes] == ["data", "scratch"]
+    assert kept_pod(kept) == kept
+    del document["spec"]["resourceClaims"]
+    (left,) = kept_pod(msgspec.convert(document, Pod)).spec.volumes
+    assert left.persistent_volume_claim is not None
+    assert left.persistent_volume_claim.claim_name == "x"

@@ -8,6 +8,7 @@ import pytest
 
 from dracaena.api.objects import Pod
 from dracaena.controller.allocation.node_resources import NodeResources, pod_name
+from dracaena.controller.allocation.placement.placed_pods import PlacedPods
 from dracaena.controller.allocation.pod_resources import pod_resources
 from dracaena.controller.lifecycle.claim_record import PodIdentity
 from dracaena.controller.pod_places import PodPlaces
@@ -25,7 +26,7 @@ def asking(name: str, *claims: str, cpu: str = "2", phase: str = "Pending", uid:
 class Places:
     def __init__(self) -> None:
         self.books = NodeResources()
-        self.places = PodPlaces(self.books)
+        self.places = PodPlaces(self.books, PlacedPods())
         self.told: dict[str, dict[PodIdentity, str]] = {}
 
     def claim(self, name: str, *pods: Pod, node: str = "a") -> frozenset[str]:

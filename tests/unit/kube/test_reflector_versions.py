@@ -56,6 +56,24 @@ def test_a_kind_is_read_by_the_first_version_that_is_served(clock: FakeClock, tm
     assert paths == ["v1", "v1beta2", "v1beta2"]
 
 
+@pytest.mark.parametrize(("status", "reason"), [(404, "NotFound"), (501, "NotImplemented")])
+def test_an_optional_kind_that_is_not_served_has_no_objects(
+    clock: FakeClock, tmp_path: Path, status: int, reason: str
+) -> None:
+    def answer(request: Request) -> None:
+        request.answer(status, {"reason": reason, "message": "no such kind"})
+
+    with ScriptedServer(answer) as server:
+        client = client_for(server.url, tmp_path)
+        cache = Reflector(client, DeviceTaintRule, optional=True, clock=clock, rng=random.Random(1))
+        cache.start()
+        try:
+            wait_for(lambda: cache.synced, "the empty list")
+            assert cache.values() == ()
+        finally:
+            cache.stop()
+
+
 def test_a_kind_that_no_version_is_served_of_has_no_objects_and_is_asked_for_rarely(
     clock: FakeClock, tmp_path: Path
 ) -> None:

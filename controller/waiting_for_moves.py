@@ -1,0 +1,35 @@
+"""Which waiting pods a change of where other pods run, or of their storage, may help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from dracaena.controller.allocation.placement.placed_pods import Change, PodCount
+
+
+class WaitingForMoves:
+    """A part of its owner, under the owner's lock. Cost of each call: one step for each change that it names."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, Mapping[Change, PodCount | None]] = {}  # what is held on to is kept up to date
+        self._by_change: dict[Change, set[str]] = {}
+
+    def wait(self, key: str, waits_for: Mapping[Change, PodCount | None]) -> None:
+        """Let a pod wait for any of these changes, and for no others."""
+        self.leave(key)
+        if waits_for:
+            self._waiting[key] = waits_for
+            for change in waits_for:
+                self._by_change.setdefault(change, set()).add(key)
+
+    def leave(self, key: str) -> None:
+        """Let a pod wait no more."""
+        for change in self._waiting.pop(key, {}):
+            keys = self._by_change[change]
+            keys.discard(key)
+            if not keys:
+                del self._by_change[change]
+
+    def waiting_for(self, changes: Iterable[Change]) -> frozenset[str]:
+        """Return the pods that wait for one of these changes."""
+        return frozenset(key for change in changes for key in self._by_change.get(change, ()))
