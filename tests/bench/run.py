@@ -24,6 +24,7 @@ SECTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "decision": "bench.decision",
         "starving": "bench.starving",
         "partitioned": "bench.partitioned",
+        "placement": "bench.placement",
         "cel": "bench.cel_selectors",
         "semantics": "bench.semantics",
         "hostile": "bench.hostile",
