@@ -49,18 +49,18 @@ from dracaena.controller.waiting_line import Scope
 from dracaena.process.clock import Clock
 
 TENDED: Final = frozenset({Phase.IN_DOUBT, Phase.UNRESERVED, Phase.RESTING})
-"""Phases of a claim in which something is to be done about it, now or later."""
+"""Phases in which a claim needs tending, now or later."""
 
 log = structlog.get_logger()
 
 
 class Cluster:
-    """Takes in changes from the reflectors' threads, and decides. One lock of its own for all of it.
+    """Takes in changes from the reflectors' threads, and decides. One lock guards all of it.
 
-    A decision (decisions.py) is made while nothing changes, and what it takes is taken before the lock is let go. So
-    decisions have to be short: they look at buckets of nodes (allocation.inventory), not at nodes.
-    A freed device and a change of nodes and slices wakes the first of each line of waiting pods that it may help, a
-    change of a class all of them, for a person made it and wants to see what it did.
+    While a decision (decisions.py) is made, nothing changes, and its devices are taken before the lock is released. So
+    decisions must be short: they look at buckets of nodes (allocation.inventory), not at single nodes. A freed device,
+    or a change of a node or slice, wakes the first pod of each waiting line that it may help. A change of a class wakes
+    all waiting pods, because the person who made it wants to see what it did.
     """
 
     def __init__(
@@ -80,14 +80,13 @@ class Cluster:
         first_fit: bool = False,
         max_steps: int = MAX_STEPS,
     ) -> None:
-        """`wake` is called with the key of each pod that is to be decided for; `ask_again` (if there is none, `wake`)
-        with that of each pod that fitted nowhere and that a change may help, in the order of their turns; `tend` with
-        that of each claim about which there may be something to do (next_step); `fault` where an event may not happen.
-        All are called with the lock held and must not call back. `keep` makes what is kept of a claim that the server
-        answered with; those of the watch are so already. `problems_changed` is called with the number of
-        problems that last, and of pools that are just being written; `collided` with a claim that was shown to have
-        what others have too. `allowed_drivers`, `first_fit` and `max_steps` are what Inventory and Allocator say of
-        them.
+        """`wake` is called with the key of each pod that needs a decision; `ask_again` (by default `wake`) with that of
+        each pod that fits nowhere and that a change may help, in the order of turns; `tend` with that of each claim
+        that may need its next step; `fault` when an event is not allowed. All of these are called with the lock held
+        and must not call back. `keep` cuts down a claim from an answer of the server; claims from the watch are cut
+        down already. `problems_changed` is called with the number of lasting problems and of pools that are just being
+        written, `collided` with a claim that was shown to hold what other claims hold too. For `allowed_drivers`,
+        `first_fit` and `max_steps` see Inventory and Allocator.
         """
         self._driver = driver
         self._wake = wake
@@ -113,12 +112,12 @@ class Cluster:
     # Deciding
 
     def pod(self, key: str) -> Pod | None:
-        """Return a pod that has claims."""
+        """Return a pod that names claims."""
         with self._lock:
             return self._records.pod(key)
 
     def claim(self, key: str) -> ResourceClaim | None:
-        """Return a claim, as the server showed it last."""
+        """Return a claim as the server last showed it."""
         with self._lock:
             record = self._records.claim(key)
             return None if record is None else record.shown
@@ -142,7 +141,7 @@ class Cluster:
             return self._decisions.decide(pod, claims, decision_id=decision_id, now_s=now_s, deadline=deadline)
 
     def leave(self, key: str) -> None:
-        """A pod does not wait for devices now (Decisions.leave)."""
+        """Note that a pod does not wait for devices now (Decisions.leave)."""
         with self._lock:
             self._decisions.leave(key)
 
@@ -154,7 +153,7 @@ class Cluster:
             return self._decisions.explain(pod, claims, now_s=now_s, deadline=deadline)
 
     def keep_for_starving(self, created_before: str, *, now_s: float, deadline: Deadline | None = None) -> None:
-        """Keep a node for the first pod that waits for too long (Decisions.keep_for_starving)."""
+        """Keep a node for the first pod that has waited too long (Decisions.keep_for_starving)."""
         with self._lock:
             self._decisions.keep_for_starving(created_before, now_s=now_s, deadline=deadline)
 
@@ -167,15 +166,15 @@ class Cluster:
     # What becomes of decisions and of what was allocated
 
     def shown(self, claim: ResourceClaim) -> None:
-        """The server showed a claim in a read or in the answer to a write: the watch may be behind."""
+        """Take in a claim from a read or the answer to a write, which the watch may not show yet."""
         kept = self._keep(claim)
         with self._lock:
             collisions = self._show(kept, watched=False)
         self._tell_collisions(kept, collisions)
 
     def send_allocation(self, claim: ResourceClaim, decision_id: str) -> bool:
-        """The allocation of a claim is about to be written to this state of it; return whether it may be: the claim is
-        still the decision's."""
+        """Note that an allocation is about to be written to this state of a claim; return whether it may be, because
+        the claim still belongs to the decision."""
         kept = self._keep(claim)
         with self._lock:
             self._show(kept, watched=False)
@@ -183,8 +182,8 @@ class Cluster:
             return sent is not None and sent.shown.metadata.resource_version == claim.metadata.resource_version
 
     def ended(self, claims: Iterable[ResourceClaim], decision_id: str, event: Event) -> None:
-        """Nothing more is written for a decision; its last write ended so: REFUSED, NO_ANSWER or ANSWERED. Claims that
-        nothing was sent for are free again."""
+        """Note that nothing more is written for a decision, and how its last write ended: REFUSED, NO_ANSWER or
+        ANSWERED. Claims for which nothing was sent are free again."""
         with self._lock:
             for claim in claims:
                 record = self._records.claim(claim.key)
@@ -193,23 +192,24 @@ class Cluster:
                 self._records.end_write(claim.key, end, self._clock.monotonic(), decision_id=decision_id)
 
     def next_step(self, claim_key: str) -> tuple[Step, ClaimRecord] | None:
-        """Return what to do about a claim now (Upkeep.next_step)."""
+        """Return the next step for a claim (Upkeep.next_step)."""
         with self._lock:
             return self._upkeep.next_step(claim_key, self._clock.monotonic())
 
     def write_ended(self, record: ClaimRecord, event: Event) -> None:
-        """What next_step() had written ended so: REFUSED or NO_ANSWER. `record` is what it returned."""
+        """Note how a write that next_step() asked for ended: REFUSED or NO_ANSWER. `record` is what it returned."""
         with self._lock:
             self._records.end_write(record.key, event, self._clock.monotonic(), guard=record.guard)
 
     def gives_back(self, record: ClaimRecord) -> None:
-        """What next_step() had cleared is cleared; to be told before the answer is shown (Upkeep.gives_back)."""
+        """Note that a clearing which next_step() asked for succeeded, before its answer is shown
+        (Upkeep.gives_back)."""
         with self._lock:
             self._upkeep.gives_back(record, self._clock.monotonic(), self._clock.now())
 
     def was_read(self, claim: ResourceClaim | None, record: ClaimRecord, *, after_doubt: bool = False) -> None:
-        """The server was asked for the claim of a record; None: it has none. `after_doubt`: at a time when a write
-        without an answer could land no more."""
+        """Take in the server's answer about the claim of a record; None: there is no such claim. `after_doubt`: it was
+        asked when a write that got no answer could no longer land."""
         kept = None if claim is None else self._keep(claim)
         with self._lock:
             if kept is None or kept.metadata.uid != record.uid:
@@ -222,54 +222,54 @@ class Cluster:
         self._tell_collisions(kept, collisions)
 
     def went(self, claim_key: str, doubt: Doubt) -> None:
-        """The server has no unbound pod any more that a doubt is about."""
+        """Note that the server no longer has the pod of a doubt unbound."""
         with self._lock:
             self._records.settle(claim_key, (doubt,))
 
     def was_found(self, claim_key: str, doubt: Doubt, asked_s: float) -> None:
-        """The server was asked at a time for the pod of a doubt, which the watch does not show, and had it without a
-        node."""
+        """Note that the server, asked at this time, had the pod of a doubt without a node, which the watch does not
+        show."""
         with self._lock:
             if asked_s >= last_bind_s(doubt, self._rules.bounds):
                 self._records.settle(claim_key, (doubt,))
 
     def pod_was_asked(self, pod: Pod, asked_s: float) -> None:
-        """The server answered with a pod without a node to a request that was sent at `asked_s`."""
+        """Take in the answer to a request sent at `asked_s`: the pod has no node."""
         with self._lock:
             self._records.was_asked(pod, asked_s, self._clock.monotonic())
 
     def attend(self, pod: Pod) -> TakenBack | float | None:
-        """See whether a pod gets bound that needs nothing more from us (Upkeep.attend)."""
+        """See whether a pod whose claims are all allocated gets bound (Upkeep.attend)."""
         with self._lock:
             now_s, now = self._clock.monotonic(), self._clock.now()
             return self._upkeep.attend(pod, now_s, now, others_wait=self._decisions.anybody_waits)
 
     def begin_anew(self, claims: Iterable[ResourceClaim], *, at_once: bool) -> tuple[str, ...]:
-        """Have allocations taken back that are in the way of their own pod (Upkeep.begin_anew)."""
+        """Take back allocations that are in the way of their own pod (Upkeep.begin_anew)."""
         with self._lock:
             return self._upkeep.begin_anew(claims, at_once=at_once)
 
     def held(self, pod: Pod) -> Wait | None:
-        """Return until when no node at all is to be tried for a pod, None when some may."""
+        """Return the back-off during which no node is tried for a pod, None when some may be."""
         with self._lock:
             known = self._records.unbound(pod.key)
             return None if known is None else known.held(self._clock.monotonic())
 
     def first_left_out(self, pod: Pod) -> Wait | None:
-        """Return until when the first of the nodes that are left out for a pod is; None when none is."""
+        """Return the back-off that ends first among the nodes left out for a pod, None when none is left out."""
         with self._lock:
             known = self._records.unbound(pod.key)
             waits = [] if known is None else known.nodes_left_out(self._clock.monotonic()).values()
             return min(waits, key=lambda wait: wait.again_s, default=None)
 
     def said(self, pod: Pod) -> str:
-        """Return what kube-scheduler last said about a pod; nothing when it said nothing."""
+        """Return what kube-scheduler last said about a pod; empty when it said nothing."""
         with self._lock:
             known = self._records.unbound(pod.key)
             return "" if known is None or known.said is None else known.said.message
 
     def to_be_tended(self) -> tuple[str, ...]:
-        """Return the keys of the claims about which there may be something to do."""
+        """Return the keys of the claims that may need tending."""
         with self._lock:
             return tuple(record.key for record in self._records.claims() if _is_tended(record))
 
@@ -279,7 +279,7 @@ class Cluster:
             return tuple(pod.key for pod in self._records.pods())
 
     def begin(self) -> None:
-        """This process leads from now on (Upkeep.begin)."""
+        """Start to lead (Upkeep.begin)."""
         with self._lock:
             self._upkeep.begin(self._pool_of, self._clock.monotonic())
 
@@ -296,7 +296,7 @@ class Cluster:
     # What is wrong
 
     def collisions_of(self, claim: ResourceClaim) -> tuple[Collision, ...]:
-        """Return which devices of a claim another claim has too, as the watch shows it (collisions)."""
+        """Return which devices of a claim the server shows in another claim too (collisions)."""
         with self._lock:
             return self._collisions_of(claim)
 
@@ -322,7 +322,7 @@ class Cluster:
     # What the watches tell
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        """Take in a pod: it counts on its node. Pods without claims are not kept."""
+        """Take in a change of a pod: it counts on its node. Pods without claims are not kept."""
         subject = new or old
         if subject is None:
             return
@@ -345,7 +345,8 @@ class Cluster:
         self._wake(key)
 
     def claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
-        """Take in a claim: its pods are woken, and when it let go of devices those whom they may help."""
+        """Take in a change of a claim: it wakes its pods and, when it releases devices, the pods that these may
+        help."""
         if new is None:
             if old is not None:
                 with self._lock:
@@ -356,9 +357,9 @@ class Cluster:
         self._tell_collisions(new, collisions)
 
     def claim_set_aside(self, claim: ResourceClaim) -> None:
-        """A change of a claim could not be taken in, and will come again: what it has now is nobody else's till then.
+        """Reserve what a claim holds now, because its change could not be taken in and will come again.
 
-        Beside that it goes on to hold what was taken in of it before.
+        It also keeps holding what was taken in before.
         """
         held, others = held_devices(claim, self._driver), other_holdings(claim, self._driver)
         with self._lock:
@@ -366,7 +367,7 @@ class Cluster:
             self._inventory.hold(claim_holder(claim), held | before[0], others | before[1])
 
     def slice_changed(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
-        """Take in a slice of our driver; only its pool is read again."""
+        """Take in a change of a slice; only its pool is read again."""
         with self._lock:
             change = self._inventory.change_slice(old, new)
             lasting, passing = self._inventory.problem_counts()
@@ -378,7 +379,7 @@ class Cluster:
         self._problems_changed(lasting, passing)
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
-        """Take in a node. Kubelets write its status all the time; what is allocatable is the one part that counts."""
+        """Take in a change of a node. Kubelets write its status all the time; only what is allocatable counts."""
         subject = new or old
         if subject is None:
             return
@@ -394,7 +395,7 @@ class Cluster:
                 self._decisions.may_help(frozenset((subject.key,)), devices_differ=old is None or new is None)
 
     def class_changed(self, old: DeviceClass | None, new: DeviceClass | None) -> None:
-        """Take in a device class."""
+        """Take in a change of a device class."""
         subject = new or old
         if subject is None:
             return
@@ -408,7 +409,7 @@ class Cluster:
             self._wake_all(dict.fromkeys((*self._decisions.may_help_all(), *unbound)))
 
     def taint_rule_changed(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
-        """Take in a DeviceTaintRule."""
+        """Take in a change of a DeviceTaintRule."""
         subject = new or old
         if subject is None:
             return
@@ -420,7 +421,7 @@ class Cluster:
             self._decisions.may_help(None, devices_differ=True)
 
     def namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
-        """Take in a namespace: rules about pods may name it by its labels."""
+        """Take in a change of a namespace: affinity terms may select it by its labels."""
         subject = new or old
         if subject is None:
             return
@@ -429,7 +430,7 @@ class Cluster:
             self._decisions.pods_moved(self._inventory.placed.changes())
 
     def volume_claim_changed(self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
-        """Take in a claim for storage."""
+        """Take in a change of a PersistentVolumeClaim."""
         subject = new or old
         if subject is None:
             return
@@ -439,7 +440,7 @@ class Cluster:
             self._decisions.pods_moved([Change(use, is_more=False)])
 
     def volume_changed(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
-        """Take in a volume."""
+        """Take in a change of a PersistentVolume."""
         changes = [change for item in (old, new) if item is not None for change in _changes_with(item)]
         with self._lock:
             for item in (old, new):
@@ -448,7 +449,7 @@ class Cluster:
             self._decisions.pods_moved(changes)
 
     def storage_class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:
-        """Take in a storage class."""
+        """Take in a change of a StorageClass."""
         subject = new or old
         if subject is None:
             return
@@ -466,7 +467,7 @@ class Cluster:
             self._collided(claim, collisions)
 
     def _show(self, claim: ResourceClaim, *, watched: bool = True) -> Sequence[Collision]:
-        """Take in a state of a claim; return its collisions if this is what shows the allocation first."""
+        """Take in a state of a claim; return its collisions if it is the first to show the allocation."""
         now_s = self._clock.monotonic()
         before = self._records.claim(claim.key)
         is_news = self._records.show(claim, now_s, watched=watched)
@@ -484,7 +485,7 @@ class Cluster:
         return collisions
 
     def _record_changed(self, before: ClaimRecord | None, after: ClaimRecord | None) -> None:
-        """Keep the books in step with the records, and wake whom a change may help."""
+        """Keep the books in step with the records, and wake the pods that a change may help."""
         subject = after or before
         assert subject is not None
         holds = after.held(self._driver) if after is not None else (frozenset(), frozenset())
@@ -521,7 +522,7 @@ class Cluster:
             self._wake(key)
 
     def _tend_those_of(self, pods: Iterable[Pod | None]) -> None:
-        """What is doubted about a pod, or is to be taken back from it, depends on what became of it."""
+        """Tend the claims of pods: doubts and take-backs depend on what became of the pods."""
         keys = dict.fromkeys(claim.key for pod in pods if pod is not None for claim in pod_claims(pod))
         for key in keys:
             record = self._records.claim(key or "")
@@ -552,7 +553,7 @@ def _is_newly_allocated(old: ResourceClaim | None, new: ResourceClaim) -> bool:
 
 
 def _may_be_decided_now(before: ClaimRecord, after: ClaimRecord) -> bool:
-    """Whether a change may be what pods waited for that came while nothing could be decided with the claim."""
+    """Whether a change may be what the pods waited for that came while no decision could use the claim."""
     if after.phase is Phase.RESTING:
         return not after.doubts and bool(before.doubts)  # for a pod on a node
     return after.is_open and (after.is_open_to_all or (before.is_open, before.astray) != (True, after.astray))
@@ -563,8 +564,8 @@ def _is_tended(record: ClaimRecord) -> bool:
 
 
 def _is_new_for_tending(before: ClaimRecord | None, after: ClaimRecord) -> bool:
-    """Whether a change may be followed by something to do. Who writes for the claim, or settles its doubts, knows by
-    itself when to go on: it would never wait after a write that failed."""
+    """Whether a change may call for another step. Whoever writes for the claim, or settles its doubts, knows when to go
+    on: if that counted, there would be no pause after a failed write."""
     if before is None or before.shown is not after.shown:
         return True
     if TENDING & {before.phase, after.phase}:

@@ -1,4 +1,4 @@
-"""How long one piece of work may keep the cluster's lock, by the clock."""
+"""How long one piece of work may hold the cluster's lock, by the clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dracaena.process.clock import Clock
 
 
 class Deadline:
-    """Begins when the work does, so that waiting for a lock does not count. For one piece of work, in one thread."""
+    """Starts when the work does, so that waiting for a lock does not count. For one piece of work in one thread."""
 
     def __init__(self, clock: Clock, limit_s: float) -> None:
         self._clock = clock
@@ -17,12 +17,12 @@ class Deadline:
         self._ended_s: float | None = None
 
     def begin(self) -> Callable[[int], bool]:
-        """Begin; return what says, whatever the steps, whether the time is over."""
+        """Start; return a function that tells whether the time is over, whatever the steps."""
         began_s = self._began_s = self._clock.monotonic()
         return lambda _steps: self._clock.monotonic() - began_s >= self._limit_s
 
     def end(self) -> None:
-        """The work is done."""
+        """Note that the work is done."""
         self._ended_s = self._clock.monotonic()
 
     @property

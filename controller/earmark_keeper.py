@@ -14,20 +14,20 @@ from dracaena.controller.allocation.inventory import Inventory
 from dracaena.controller.allocation.turn import Turn
 
 ASK_AGAIN_S: Final = 60.0
-"""A pod that no node could serve even when empty is looked at again after this, for nodes and slices change."""
+"""A pod that no node could serve even when empty is looked at again after this time: nodes and slices change."""
 
 QUESTIONS: Final = 2
-"""Pods that one review looks for a node for: with thousands of nodes each takes some 10 ms, in which nothing is
+"""Pods for which one review looks for a node: with thousands of nodes each takes some 10 ms, in which nothing is
 decided."""
 
 log = structlog.get_logger()
 
 
 class EarmarkKeeper:
-    """At most one earmark. A part of its owner, under the owner's lock.
+    """At most one earmark. Part of its owner, and used under the owner's lock.
 
-    Nothing of it is stored: who has waited too long follows from the times of creation, and a new leader comes to it
-    in its first decisions, before any pod that comes later gets something.
+    Nothing of it is stored: creation times tell who has waited too long, and a new leader finds the earmark again in
+    its first decisions, before any later pod gets something.
     """
 
     def __init__(
@@ -38,10 +38,10 @@ class EarmarkKeeper:
         self._inventory = inventory
         self._pods_of = pods_of
         self._hopeless: dict[bytes, float] = {}
-        """Shape → when it was found that no node could serve it."""
+        """Shape → when we found that no node could serve it."""
         self.earmark: Earmark | None = None
         self.created_before = ""
-        """Pods that were created before have waited too long; RFC 3339, in UTC. Empty: none has."""
+        """Pods created before this time (RFC 3339, UTC) have waited too long. Empty: none has."""
 
     def is_starving(self, turn: Turn) -> bool:
         """Return whether a pod has waited too long."""
@@ -51,7 +51,7 @@ class EarmarkKeeper:
     def bars(self, turn: Turn, claims: Sequence[ResourceClaim]) -> Mapping[str, str]:
         """Return the kept node, with the reason, if a pod must not use it.
 
-        A pod of which a claim is allocated already may: it has its node.
+        A pod with an allocated claim may use it: that claim decides its node.
         """
         mark = self.earmark
         if mark is None or not mark.bars(turn) or any(claim.status.allocation is not None for claim in claims):
@@ -67,11 +67,11 @@ class EarmarkKeeper:
         barred: Mapping[str, str],
         now_s: float,
     ) -> bool | None:
-        """Keep a node for a pod that fits nowhere, if it has waited too long and nobody before it has one.
+        """Keep a node for a pod that fits nowhere, if it has waited too long and no node is kept for an earlier pod.
 
-        Return whether a node is kept for it now; None when it was not asked, because it has not waited that long,
+        Return whether a node is kept for it now; None when we did not look, because it has not waited that long,
         another pod comes first, or it was hopeless a moment ago. `barred`: nodes that it must not use. Charged to the
-        allocator's effort, which the caller begins; its OverdueError is raised and nothing is changed then.
+        allocator's effort, which the caller begins; on its OverdueError nothing is changed.
         """
         mark = self.earmark
         if not self.is_starving(turn) or (mark is not None and mark.turn < turn):
@@ -95,12 +95,12 @@ class EarmarkKeeper:
         return True
 
     def give_up(self, shape: bytes, now_s: float) -> None:
-        """Pods that ask so are hopeless for a while."""
+        """Treat pods of this shape as hopeless for a while."""
         self._hopeless = {known: at_s for known, at_s in self._hopeless.items() if now_s - at_s < ASK_AGAIN_S}
         self._hopeless[shape] = now_s
 
     def clear(self, why: str) -> None:
-        """Keep nothing any more."""
+        """Stop keeping the node."""
         if self.earmark is not None:
             log.info("node is kept no more", pod=self.earmark.pod_key, node=self.earmark.node, why=why)
             self.earmark = None

@@ -1,4 +1,4 @@
-"""Reasons why pods fit nowhere, worked out once for all who ask the same at about the same time."""
+"""Reasons why pods fit nowhere, worked out once for all pods that ask the same at about the same time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 EXPLANATION_S: Final = 1.0
-"""For so long a reason is told to all pods that ask for the same: each is told once in ten seconds at most."""
+"""How long a reason is reused for pods that ask the same; each pod is told at most once in ten seconds."""
 
 MAX_EXPLANATIONS: Final = 1_000
 """Remembered reasons, at most about 1 MB."""
@@ -24,7 +24,8 @@ class _Explanation:
 
 
 class Explanations:
-    """A part of its owner, under the owner's lock. Who asks the same is told the same, but for its own names."""
+    """Part of its owner, and used under the owner's lock. Pods that ask the same are told the same, with their own
+    names."""
 
     def __init__(self) -> None:
         self._known: dict[Question, _Explanation] = {}
@@ -32,10 +33,10 @@ class Explanations:
     def get(
         self, question: Question, names: Sequence[str], work_out: Callable[[], str | None], *, now_s: float
     ) -> str | None:
-        """Return the answer to a question: that of at most EXPLANATION_S ago, else what `work_out` says now.
+        """Return the answer to a question: one that is at most EXPLANATION_S old, else what `work_out` returns now.
 
-        `names` are what the answer may call pod and claims, in the same order whoever asks: those of who asked first
-        are replaced by those of who asks now, which may be of another namespace.
+        `names` are the names of the pod and its claims that the answer may contain, always in the same order. Those of
+        the pod that asked first are replaced by those of the pod that asks now, which may be in another namespace.
         """
         known = self._known.get(question)
         if known is None or now_s - known.at_s >= EXPLANATION_S:
@@ -47,7 +48,7 @@ class Explanations:
 
 
 def _without(text: str, names: Sequence[str]) -> str:
-    """Put marks in the place of names, where they stand alone: `dev/uuid` is no pod in `gpu.dracaena.dev/uuid`."""
+    """Replace names by marks where they stand alone: in `gpu.dracaena.dev/uuid` the pod `dev/uuid` is not meant."""
     for place, name in enumerate(names):
         text = re.sub(rf"(?<![\w./-]){re.escape(name)}(?![\w/-]|\.\w)", f"\0{place}\0", text)
     return text

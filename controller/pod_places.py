@@ -12,7 +12,7 @@ from dracaena.controller.allocation.pod_resources import ENDED, readable_resourc
 from dracaena.controller.lifecycle.claim_record import PodIdentity
 
 Places = Mapping[PodIdentity, str]
-"""The nodes that pods without one will go to, as one claim tells."""
+"""The nodes that unbound pods will go to, according to one claim."""
 
 _NOTHING: Final = shared_resources((), ())
 
@@ -20,9 +20,10 @@ _NOTHING: Final = shared_resources((), ())
 class PodPlaces:
     """Keeps the books of NodeResources and PlacedPods in step with pods and the records of claims.
 
-    A pod counts on its node (spec.nodeName); before it has one, on the node that a claim of it tells (expected_places).
-    So what was decided counts from the decision until the pod is bound, gone, or has lost its claim, also for a new
-    leader. All calls return the nodes that have more left than before. A part of its owner, under the owner's lock.
+    A pod counts on its node (spec.nodeName) or, before it has one, on the node that one of its claims implies
+    (expected_places). So a decision counts from the start until the pod is bound, gone, or has lost its claim, and for
+    a new leader too. All calls return the nodes that have more left than before. Part of its owner, and used under the
+    owner's lock.
     """
 
     def __init__(self, resources: NodeResources, placed: PlacedPods) -> None:
@@ -32,7 +33,7 @@ class PodPlaces:
         self._expected: dict[str, dict[tuple[str, str], str]] = {}  # pod → its UID, claim → node
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> frozenset[str]:
-        """Take in a pod."""
+        """Take in a change of a pod."""
         gaining: set[str | None] = set()
         if old is not None and (new is None or pod_name(new) != pod_name(old)):
             gaining.add(self._resources.place_pod(pod_name(old), None, _NOTHING))
@@ -47,7 +48,7 @@ class PodPlaces:
         return _named(gaining)
 
     def claim_changed(self, claim_key: str, before: Places, after: Places) -> frozenset[str]:
-        """Take in where a claim tells that its pods will go."""
+        """Take in a change of the nodes that a claim's pods will go to."""
         if before == after:
             return frozenset()
         for pod in before:

@@ -1,4 +1,4 @@
-"""Pods whose decisions take long: how long each may take, and who works on them when. docs/design/0018-deadline.md"""
+"""Pods whose decisions take long: how long each may take, and when they get their turn. docs/design/0018-deadline.md"""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from dracaena.controller.deadline import Deadline
 from dracaena.process.clock import Clock
 
 DECISION_S: Final = 0.05
-"""What a decision may take, fifty times an ordinary one: so long another pod waits for it."""
+"""What a decision may take, fifty times an ordinary one. Other pods wait that long for it."""
 
 LONGEST_DECISION_S: Final = 0.15
-"""What it may take at last, when the pod was not decided for in several tries. Then it comes behind all others. With
-what cannot be stopped halfway, the compiling of one selector of 10 KiB (0.1 s), it is a quarter of a second."""
+"""What it may take in the end, after several tries without a decision; by then the pod comes behind all others. With
+what cannot be stopped halfway, compiling one selector of 10 KiB (0.1 s), it is a quarter of a second."""
 
 SLOW_S: Final = 0.01
 """A decision that takes longer counts as slow: five times the slowest ordinary one."""
 
 ALLOWANCE_S: Final = 0.1
-"""Time of slow decisions that a namespace has before its pods come behind those of others. With the last one, that goes
-beyond it, so long it can hold up others at once."""
+"""Time that a namespace may spend on slow decisions before its pods come behind those of others. This, and the decision
+that exceeds it, is how long it can hold up others at a stretch."""
 
 REFILL: Final = ALLOWANCE_S / 60
-"""Seconds of the allowance that come back in a second."""
+"""Seconds of the allowance that come back per second."""
 
 FIRST_REST_S: Final = 0.2
 LONGEST_REST_S: Final = 30.0
-"""How long a pod rests after its decision was overdue; doubled each time that all nodes were asked in vain."""
+"""How long a pod rests after an overdue decision; doubled each time that all nodes were asked in vain."""
 
 IDLE: Final = 3
-"""After a decision for a pod that comes behind others, nobody is decided for behind others for so many times as long:
-what the watches tell has to be taken in, which needs the same lock."""
+"""After a decision for a pod that comes behind others, the next such decision waits this many times as long as that one
+took: changes from the watches have to be taken in, which needs the same lock."""
 
 
 @dataclass(slots=True)
@@ -42,13 +42,13 @@ class _Account:
 
 
 class SlowPods:
-    """What is known of slow decisions. One lock of its own. Keys are `namespace/name`."""
+    """What is known about slow decisions, under a lock of its own. Keys are `namespace/name`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._overruns: dict[str, int] = {}  # decisions that were overdue
-        self._rounds: dict[str, int] = {}  # those of them after which the next one begins anew
+        self._rounds: dict[str, int] = {}  # those after which the next one starts from scratch
         self._accounts: dict[str, _Account] = {}
 
     def deadline(self, key: str) -> Deadline:
@@ -60,8 +60,8 @@ class SlowPods:
     def decided(self, key: str, used_s: float, *, overdue: bool, goes_on: bool = False) -> float:
         """Note how long a decision took; return how long the pod has to rest.
 
-        A pod whose next try `goes_on` where this one stopped rests shortly: on a large cluster it takes several to come
-        to an end, and each is behind all others anyway.
+        A pod whose next try `goes_on` where this one stopped rests only briefly: in a large cluster it takes several
+        tries, and each comes behind all others anyway.
         """
         with self._lock:
             if used_s > SLOW_S:
@@ -76,7 +76,7 @@ class SlowPods:
             return min(FIRST_REST_S * 2.0 ** min(rounds - 1, 20), LONGEST_REST_S)
 
     def forget(self, key: str) -> None:
-        """The pod is gone, or wants no devices."""
+        """Forget a pod that is gone or wants no devices."""
         with self._lock:
             self._forget(key)
 
@@ -85,9 +85,9 @@ class SlowPods:
         self._rounds.pop(key, None)
 
     def behind_others(self, key: str) -> str | None:
-        """Return the namespace of a pod that comes behind all others, where namespaces take turns; None for the rest.
+        """Return the namespace of a pod that comes behind all others, where namespaces take turns; None for other pods.
 
-        It comes there when its last decision was overdue, or when its namespace has used up its allowance.
+        A pod comes there when its last decision was overdue, or when its namespace has used up its allowance.
         """
         namespace = _namespace(key)
         with self._lock:
@@ -104,7 +104,7 @@ class SlowPods:
     def _charge(self, namespace: str, used_s: float) -> None:
         account = self._accounts.setdefault(namespace, _Account())
         self._refill(account)
-        # Never in debt for more than twice of it: a minute after its last slow decision a namespace is like any other.
+        # The debt is at most twice the allowance: a minute after its last slow decision a namespace is like any other.
         account.used_s = min(account.used_s + used_s, 2 * ALLOWANCE_S)
 
     def _refill(self, account: _Account) -> None:

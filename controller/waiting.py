@@ -1,4 +1,4 @@
-"""Pods whose claims cannot be allocated now: which they are, and that their users hear why, but not too often."""
+"""Pods whose claims cannot be allocated now: which they are, and telling their users why, but not too often."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from dracaena.controller.ports import EventSink
 from dracaena.process.clock import Clock
 
 SHORTEST_GAP_S: Final = 10.0
-"""Between two Events about one pod, and between two times that its reason is worked out, however fast things change:
-Events are for people."""
+"""Shortest time between two Events about one pod, and between two times that its reason is worked out, however fast
+things change: Events are for people."""
 
 REPEAT_S: Final = 300.0
-"""An unchanged reason is told again after this: `kubectl describe` shows that it still holds."""
+"""An unchanged reason is told again after this time, so that `kubectl describe` shows that it still holds."""
 
 MAX_TOLD: Final = 10
-"""Pods whose reason is worked out and told between two tell_due(), so in a second: half of the Events that are written
-(kube.events), and where each reason has to be worked out (at 5,000 nodes some milliseconds, in which no decision is
-made; equal pods share one) most of the time is left for decisions. Those that were told longest ago come first: of
-1,000 waiting pods the last is told after 100 s."""
+"""Pods whose reason is worked out and told between two calls of tell_due(), that is, per second: half of the Events
+that kube.events writes. Working out a reason takes some milliseconds at 5,000 nodes, in which no decision is made
+(equal pods share one), so most of the time is left for decisions. Pods that were told longest ago come first: of 1,000
+waiting pods the last is told after 100 s."""
 
 TELL_S: Final = 0.1
-"""What working out reasons may take between two tell_due(), so in a second: it needs the lock that decisions need."""
+"""What working out reasons may take per second: it needs the same lock as decisions."""
 
 EVENT_REASON: Final = "WaitingForGPUs"
 
 Why = str | Callable[[], str | None]
-"""A reason for people, or what works it out; None when the pod does not seem to wait for that any more."""
+"""A reason for people, or a function that works it out; it returns None when the pod no longer seems to wait for
+that."""
 
 log = structlog.get_logger()
 
@@ -49,15 +50,16 @@ class _Waiting:
     tell_from_s: float
     """Steady time before which nothing is told."""
     stale: bool = True
-    """Whether it was reported again since the reason was last worked out."""
+    """Whether it has been reported again since the reason was last worked out."""
     asked_s: float | None = None
-    """When that was."""
+    """When the reason was last worked out."""
     told_text: str | None = None
     told_s: float = 0.0
 
 
 class WaitingPods:
-    """One entry a waiting pod. One lock of its own; Events are only queued under it, and no reason is worked out."""
+    """One entry per waiting pod, under a lock of its own. Under it Events are only queued, and no reason is worked
+    out."""
 
     def __init__(self, events: EventSink, clock: Clock, metrics: ControllerMetrics) -> None:
         self._events = events
@@ -70,11 +72,11 @@ class WaitingPods:
         self._telling_s = 0.0
 
     def report(self, pod: Pod, reason: str, why: Why, *, tell: bool, patience_s: float = 0.0) -> None:
-        """A pod waits. `reason` is short, for metrics; `why` is for people, and only told when `tell` is set.
+        """Note that a pod waits. `reason` is short, for metrics; `why` is for people, and only told when `tell` is set.
 
-        `patience_s`: told only when this reason still holds after that time; tell_due() does it, as it does what more
-        than MAX_TOLD pods have to be told in a second. A `why` that has to be worked out is called here or in
-        tell_due(), without any lock held.
+        `patience_s`: the reason is told only if it still holds after this time. That is left to tell_due(), as is
+        whatever exceeds MAX_TOLD pods in a second. A `why` that has to be worked out is called here or in tell_due(),
+        with no lock held.
         """
         with self._lock:
             known = self._by_key.get(pod.key)
@@ -95,14 +97,14 @@ class WaitingPods:
             self._tell(known)
 
     def forget(self, key: str) -> None:
-        """A pod waits no more."""
+        """Note that a pod no longer waits."""
         with self._lock:
             known = self._by_key.pop(key, None)
             if known is not None:
                 self._count(known.reason, -1)
 
     def oldest_age_s(self) -> float:
-        """Return the seconds since the creation of the oldest pod that waits, 0 when none does."""
+        """Return the seconds since the creation of the oldest waiting pod, 0 when none waits."""
         with self._lock:
             created = (waiting.pod.metadata.creation_timestamp for waiting in self._by_key.values())
             oldest = min((text for text in created if text is not None), default=None)
@@ -111,7 +113,7 @@ class WaitingPods:
         return max((self._clock.now() - datetime.fromisoformat(oldest)).total_seconds(), 0.0)
 
     def tell_due(self) -> None:
-        """Tell what had to be held back; call it about once a second."""
+        """Tell what was held back; call it about once a second."""
         with self._lock:
             due = [waiting for waiting in self._by_key.values() if self._is_due(waiting)]
             due.sort(key=lambda waiting: (-1.0 if waiting.asked_s is None else waiting.asked_s, waiting.pod.key))
@@ -119,7 +121,7 @@ class WaitingPods:
             self._telling_s = 0.0
         for waiting in due[:MAX_TOLD]:
             if self._telling_s >= TELL_S:
-                break  # they come first the next time: they were told longest ago
+                break  # the rest come first the next time, having been told longest ago
             self._tell(waiting)
 
     def _is_due(self, waiting: _Waiting) -> bool:
@@ -159,7 +161,7 @@ class WaitingPods:
 
 
 def _differ(old: tuple[str, Why], new: tuple[str, Why]) -> bool:
-    """Whether these may be two things to tell. What has to be worked out is one thing as long as the reason is one."""
+    """Whether these may be two things to tell. Functions tell the same as long as the reason is the same."""
     if isinstance(old[1], str) or isinstance(new[1], str):
         return old != new
     return old[0] != new[0]

@@ -1,11 +1,11 @@
-"""Pods that fitted nowhere, in lines: those that ask for the same stand behind each other.
+"""Pods that fit nowhere, in lines: pods that ask for the same stand behind each other.
 
-Whatever helps one pod of a line helps the first of it before the others. So a change that may help wakes the first of
-a line, and only when that one got its devices the next: 10,000 equal pods cost two decisions for a device that is
-freed, not 10,000.
+Whatever helps one pod of a line helps the first one before the others. So a change that may help wakes the first pod of
+a line, and the next one only when that one has got its devices: a freed device costs two decisions for 10,000 equal
+pods, not 10,000.
 
-A change names its nodes. It wakes the lines that one of these may serve, and each line keeps the nodes that changed
-since its first was asked: what did not fit on the others does not fit there now.
+A change names its nodes. It wakes the lines that one of these nodes may serve, and each line keeps the nodes that have
+changed since its first pod was asked: what did not fit on the other nodes still does not fit there.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from dracaena.controller.allocation.turn import Turn
 TOO_LONG: Final = RefusalKind.TOO_LONG.value
 
 HOLD_BACK: Final = ("", TOO_LONG)
-"""Answers to the first of a line that spare those behind it a decision: it fits on no node, or it takes too long to
-find out. Each may follow the other without anything having changed for those behind."""
+"""Answers to the first pod of a line that spare those behind it a decision: it fits on no node, or finding out takes
+too long. Either may follow the other without anything having changed for the pods behind."""
 
 SLACK: Final = 16
-"""Entries of pods that left which a short line may keep."""
+"""Stale entries that a short line may keep."""
 
 Scope = frozenset[str] | None
 """The nodes that a change is about; None: any node."""
@@ -37,16 +37,16 @@ NOWHERE: Final[frozenset[str]] = frozenset()
 @dataclass(slots=True)
 class _Line:
     answer: str
-    """What the first pod was answered last; empty: that it fits on no node now."""
+    """The last answer to the first pod; empty when it fits on no node now."""
     members: list[tuple[Turn, str]] = field(default_factory=list)
-    """A heap of turns and keys. An entry whose pod does not stand here any more is passed over."""
+    """A heap of turns and keys. The entry of a pod that no longer stands here is stale."""
     count: int = 0
     reach: Reach | None = None
-    """What tells cheaply who may serve it; None: nothing does, and every change may help."""
+    """Tells cheaply which nodes may serve it. None: nothing can tell, so every change may help."""
     is_short: bool = False
-    """Whether more cpu and the like on some node may help."""
+    """Whether more cpu, memory and the like on some node may help."""
     changed: Scope = NOWHERE
-    """Nodes that may serve it and changed since its first was asked."""
+    """Nodes that may serve it and that have changed since its first pod was asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Keys that wait to be worked on: each at most once, never two workers on one key, growing waits after failures."""
+"""Keys that wait to be worked on: each at most once, never two workers on one key, back-off after failures."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ FIRST_RETRY_S: Final = 0.05
 """A conflict or a lost connection is often over at once."""
 
 LONGEST_RETRY_S: Final = 30.0
-"""An API server that is away is asked twice a minute for each key, not more."""
+"""While the API server is down, it is asked at most twice a minute for each key."""
 
 SLACK: Final = 16
-"""Entries of keys that wait there no more which the heap of a small group may keep."""
+"""Stale entries that the heap of a small group may keep."""
 
 Turn = tuple[Any, ...]
 """Sorts keys, the smallest first."""
 
 _FIRST_LANE: Final = 0
-"""Stands where keys that are asked again have the number of their wave."""
+"""Takes the place of a wave's number for keys that are not asked again."""
 
 
 class WorkQueue:
-    """Hands out keys by their turn, equal ones in the order of their arrival. Safe from many threads.
+    """Hands out keys by turn, and keys of the same turn in order of arrival. Safe to use from many threads.
 
-    Keys that are asked again (add_again) have a lane of their own, so that neither they nor the others starve. While
-    its next key is behind the other lane's next, that goes first; else the two lanes alternate. In the lane a key that
-    was handed out comes again only when all others that waited there have had their turn: they go in waves.
+    Keys that are asked again (add_again) have a lane of their own, so that neither they nor the others starve. If the
+    other lane's next key has an earlier turn, it goes first; otherwise the two lanes alternate. In that lane keys go in
+    waves: a key that was handed out comes again only after all others that waited there have had their turn.
 
-    A key that is added while a worker has it is handed out again after done(), so no change is lost. A key that waits
-    for its time after a failure keeps nobody else back. One lock guards everything; it is never held while work is
-    done. Cost: O(log keys) for each call.
+    A key that is added while a worker has it is handed out again after done(), so no change is lost. A key in back-off
+    holds up no other key. One lock guards everything, and it is never held while work is done. Cost: O(log keys) per
+    call.
     """
 
     def __init__(
@@ -47,56 +47,56 @@ class WorkQueue:
         behind_others: Callable[[str], str | None] = lambda key: None,
     ) -> None:
         """`turn_of` is called when a key is added, without the queue's lock. `behind_others` is called with the lock
-        held, when it is a key's turn: the name of the group in which it waits behind all other keys, None for those. It
-        is not asked about keys with the turn (), the first of all.
+        held, when it is a key's turn; it returns the group in which the key waits behind all other keys, or None if it
+        does not. It is not called for keys with the turn (), the first of all.
         """
         self._clock = clock
         self._rng = rng
         self._turn_of = turn_of
         self._condition = threading.Condition()
         self._ready: dict[str, tuple[int, Turn]] = {}
-        """Of each key its wave (_FIRST_LANE when it is not asked again) and its turn."""
+        """Key → its wave (_FIRST_LANE when it is not asked again) and its turn."""
         self._by_turn: list[tuple[Turn, int, str]] = []
-        """A heap. An entry that is not what _ready says of its key is passed over."""
+        """A heap. An entry that differs from what _ready says about its key is stale."""
         self._by_wave: list[tuple[int, Turn, int, str]] = []
-        """The same of those that are asked again."""
+        """The same for keys that are asked again."""
         self._wave = _FIRST_LANE + 1
         self._of_this_wave: set[str] = set()
-        """The keys that were handed out in it."""
+        """The keys that were handed out in this wave."""
         self._may_overtake = False
         """Whether the last key that was asked again kept one of the other lane waiting."""
         self._arrivals = count()
         self._working: set[str] = set()
         self._again: dict[str, tuple[Turn, bool]] = {}
-        """Keys that were added while a worker has them: the turn, and whether they are only asked again."""
+        """Keys that were added while a worker had them: the turn, and whether they were only asked again."""
         self._later: list[tuple[float, str]] = []
         self._due: dict[str, tuple[float, Turn]] = {}
         self._failures: dict[str, int] = {}
         self._behind_others = behind_others
         self._groups: dict[str, list[tuple[Turn, int, str]]] = {}
-        """Of each group its heap; the group whose turn it is comes first."""
+        """Group → its heap; the group whose turn it is comes first."""
         self._tidied: dict[str, int] = {}
-        """Of each group with such a heap how many entries were left when it was last rid of those that do not hold."""
+        """Group → how many entries were left when its heap was last rid of stale ones."""
         self._groups_from_s = float("-inf")
         self._not_before: dict[str, float] = {}
         self._rests_even_first: set[str] = set()
         self._closed = False
 
     def add(self, key: str) -> None:
-        """Have a key worked on soon. A key that already waits stays where it is, unless its turn has changed."""
+        """Queue a key. A key that already waits stays where it is, unless its turn has changed."""
         turn = self._turn_of(key)
         with self._condition:
             self._add(key, turn)
 
     def add_again(self, key: str) -> None:
-        """Have a key worked on soon that failed for want of something, and may have it now. One that already waits
-        stays where it is. A key whose turn is () is added as any other."""
+        """Queue a key that failed because something was missing which may be there now. A key that already waits stays
+        where it is. A key whose turn is () is added like any other."""
         turn = self._turn_of(key)
         with self._condition:
             self._add(key, turn, again=turn != ())
 
     def add_after(self, key: str, delay_s: float) -> None:
-        """Have a key worked on after a time; of several times the earliest holds."""
+        """Queue a key after a time; of several times the earliest counts."""
         turn = self._turn_of(key)
         with self._condition:
             due_s = self._clock.monotonic() + delay_s
@@ -104,10 +104,10 @@ class WorkQueue:
                 return
             self._due[key] = due_s, turn
             heapq.heappush(self._later, (due_s, key))
-            self._condition.notify_all()  # who sleeps may have to wake earlier now
+            self._condition.notify_all()  # a sleeping worker may have to wake earlier now
 
     def retry(self, key: str) -> float:
-        """Have a failed key worked on again, each time later than before; return the wait in seconds."""
+        """Queue a failed key again after a growing back-off; return the wait in seconds."""
         with self._condition:
             failures = self._failures.get(key, 0)
             self._failures[key] = failures + 1
@@ -118,20 +118,20 @@ class WorkQueue:
         return delay_s
 
     def rest(self, key: str, delay_s: float, *, even_first: bool = False) -> None:
-        """Have a key worked on after a time and not before, whoever adds it meanwhile: but at once when it has the turn
-        (), the first of all, unless `even_first`."""
+        """Queue a key after a time and not earlier, whoever adds it meanwhile. With the turn (), the first of all, it
+        does come earlier, unless `even_first`."""
         with self._condition:
             self._not_before[key] = self._clock.monotonic() + delay_s
             (self._rests_even_first.add if even_first else self._rests_even_first.discard)(key)
         self.add_after(key, delay_s)
 
     def rest_behind_others(self, delay_s: float) -> None:
-        """Hand out no key that waits behind others before a time."""
+        """Hand out no key that waits behind others until a time has passed."""
         with self._condition:
             self._groups_from_s = self._clock.monotonic() + delay_s
 
     def forget(self, key: str) -> None:
-        """Start again with short waits: the key went well."""
+        """Reset the back-off of a key that succeeded."""
         with self._condition:
             self._failures.pop(key, None)
 
@@ -215,7 +215,7 @@ class WorkQueue:
         return None if self._groups_from_s > self._clock.monotonic() else self._take_behind_others()
 
     def _take_from_lane(self) -> tuple[Turn, int, str] | None:
-        """Take the first entry of the lane whose turn it is out of its heap."""
+        """Pop the first entry of the lane whose turn it is."""
         new, again = self._first_new(), self._first_again()
         if again is None:
             return None if new is None else heapq.heappop(self._by_turn)
@@ -240,8 +240,9 @@ class WorkQueue:
         return self._by_wave[0] if self._by_wave else None
 
     def _put_behind(self, group: str, entry: tuple[Turn, int, str]) -> None:
-        """Keys that went first after all leave their entries. Those in front go as they come up; those behind a key
-        that keeps coming back would stay, so the heap is rid of them whenever it has doubled."""
+        """Let an entry wait in its group. Keys that were handed out after all leave stale entries: those in front go as
+        they come up, those behind a key that keeps coming back would stay, so the heap is tidied whenever it has
+        doubled."""
         members = self._groups.setdefault(group, [])
         heapq.heappush(members, entry)
         if len(members) > 2 * self._tidied.get(group, 0) + SLACK:
@@ -250,7 +251,7 @@ class WorkQueue:
             self._tidied[group] = len(members)
 
     def _take_behind_others(self) -> str | None:
-        """Take the first key of the group whose turn it is; the group comes last then."""
+        """Take the first key of the group whose turn it is; then that group goes last."""
         while self._groups:
             group, members = next(iter(self._groups.items()))
             del self._groups[group]
@@ -281,14 +282,14 @@ class WorkQueue:
         return is_early and (turn != () or key in self._rests_even_first)
 
     def _next_due_s(self) -> float | None:
-        """Return the seconds until a key may be ready, None when only another thread can make one so."""
+        """Return the seconds until a key may be ready, None when only another thread can make one ready."""
         due = [self._later[0][0]] if self._later else []
         if self._groups:
             due.append(self._groups_from_s)
         return min(due) - self._clock.monotonic() if due else None
 
     def _promote(self) -> None:
-        """Make ready what is due. An entry that add_after replaced by an earlier one is passed over."""
+        """Make due keys ready. Entries that add_after replaced by earlier ones are skipped."""
         now_s = self._clock.monotonic()
         while self._later and self._later[0][0] <= now_s:
             due_s, key = heapq.heappop(self._later)
