@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 import structlog
+from structlog.testing import LogCapture
 from structlog.typing import EventDict
 
 
 @pytest.fixture(autouse=True)
-def own_logging() -> Iterator[None]:
+def own_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Commands under test configure logging as their programs do; the next test shall see all lines again, but for
     those of threads that an earlier test left: they would stand in what this one reads of its own output."""
     root = logging.getLogger()
@@ -24,7 +26,13 @@ def own_logging() -> Iterator[None]:
             raise structlog.DropEvent
         return line
 
+    capture = LogCapture.__call__
+
+    def capture_own(self: LogCapture, logger: object, name: str, line: EventDict) -> NoReturn:
+        capture(self, logger, name, without_others(logger, name, line))
+
     structlog.configure(processors=[without_others, *structlog.get_config()["processors"]])
+    monkeypatch.setattr(LogCapture, "__call__", capture_own)  # it takes the place of all processors
     yield
     structlog.reset_defaults()
     root.handlers[:] = handlers

@@ -100,3 +100,12 @@ def test_a_line_of_a_thread_that_an_earlier_test_left_is_not_in_the_output_of_th
     structlog.get_logger().info("of this test")
     out = capsys.readouterr().out
     assert ("of before" in out, "of this test" in out) == (False, True)
+
+
+def test_a_line_of_a_thread_that_an_earlier_test_left_is_not_captured_either(
+    in_thread_of_before: Callable[[Callable[[], object]], object],
+) -> None:
+    with structlog.testing.capture_logs() as lines:
+        in_thread_of_before(lambda: structlog.get_logger().info("of before"))
+        structlog.get_logger().info("of this test")
+    assert [line["event"] for line in lines] == ["of this test"]
