@@ -1,7 +1,8 @@
 """Every command of the pages, typed by a user with kubectl, helm and dracaena in the installed cluster.
 
 What a page speaks of is there: its files, its pods `train`, which has its GPUs, and `huge`, for which no node has
-enough. The names that a page leaves open stand in _OPEN. What is not typed here stands in pages.NOT_RUN_HERE.
+enough, and a claim for storage that waits. The names that a page leaves open stand in _OPEN. What is not typed here
+stands in pages.NOT_RUN_HERE.
 """
 
 from __future__ import annotations
@@ -36,11 +37,22 @@ PRINTS = {
     "dracaena validate claim.yaml": "0 errors",
     "kubectl --namespace dracaena get lease": "controller.gpu.dracaena.dev",
     "kubectl describe pod train": "GPUsAllocated",
+    "kubectl describe pvc": "Pending",
     r"kubectl get pod train -o jsonpath='{.metadata.annotations.gpu\.dracaena\.dev/devices}'": "GPU-",
     "kubectl get resourceclaim -o yaml": "gpu.dracaena.dev/decision",
     "kubectl get resourceslices --field-selector=spec.driver=gpu.dracaena.dev": NODE_NAME,
 }
 """What the page says that a command shows, where it says so."""
+
+STORAGE = """apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec:
+  storageClassName: ""
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: 1Gi}}
+"""
+"""A claim for storage that nothing can serve."""
 
 FREED_S = 60.0
 
@@ -103,12 +115,14 @@ def desk(chart: ChartCluster, tmp_path: Path) -> Iterator[Desk]:
     chart.api.create(PODS, huge.document())
     wait_event(chart.api, huge, "WaitingForGPUs", "0/1 nodes fit")
     wait_event(chart.api, Pod("train"), "GPUsAllocated", "4 of the GPUs")
+    chart.kubectl("apply", "--filename", tmp_path / "storage.yaml")
     (claim,) = pod_claims(chart.api, Pod("train")).values()
     desk = Desk(tmp_path, environment, claim["metadata"]["name"])
     desk.typed("kubectl get nodes,resourceslices,deviceclasses,pods -A -o yaml > cluster.yaml")
     yield desk
     chart.kubectl("delete", "pods", "train", "huge", "--grace-period=1", "--timeout=60s")
     chart.kubectl("delete", "resourceclaimtemplate,resourceclaim", "--all", "--timeout=60s")
+    chart.kubectl("delete", "persistentvolumeclaim", "data", "--wait=false")
     eventually(lambda: not any(map(devices_of, chart.api.items(CLAIMS))), "the GPUs are free", within_s=FREED_S)
     eventually(lambda: not chart.podlist(), "the node forgets them", within_s=FREED_S)
 
@@ -122,6 +136,7 @@ def write_files(folder: Path, train: str) -> None:
     claim = first_manifest(CLASSES_PAGE)
     (folder / "class.yaml").write_text(claim, encoding="utf-8")
     (folder / "claim.yaml").write_text(train.partition("---\n")[0], encoding="utf-8")
+    (folder / "storage.yaml").write_text(STORAGE, encoding="utf-8")
     (folder / "matrix.txt").write_bytes(MATRIX.read_bytes())
     chart = folder / "my-chart"
     (chart / "templates").mkdir(parents=True)
