@@ -14,23 +14,21 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.controller.allocation.answers import Answers, QuestionAnswers
+from dracaena.controller.allocation.answers import Answers
 from dracaena.controller.allocation.choices import Choice, Engine
 from dracaena.controller.allocation.demands import RefusalKind, Refused
 from dracaena.controller.allocation.effort import Effort, OverdueError, Work, never
 from dracaena.controller.allocation.explanation import Unsatisfied, unsatisfied
 from dracaena.controller.allocation.identities import IdentityMasks
 from dracaena.controller.allocation.inventory import Inventory
-from dracaena.controller.allocation.joint_search import Found, JointSearch, Rules
 from dracaena.controller.allocation.judgements import Judgements
-from dracaena.controller.allocation.late_ways import late_ways
 from dracaena.controller.allocation.memo import Memo
-from dracaena.controller.allocation.node_filter import PINNED_ELSEWHERE
+from dracaena.controller.allocation.node_filter import PINNED_ELSEWHERE, NodeFilter
 from dracaena.controller.allocation.node_index import Names
+from dracaena.controller.allocation.node_rules import Evaluators, NodeRules, first_alternatives
 from dracaena.controller.allocation.node_selector import read_node_selector
 from dracaena.controller.allocation.overdue import too_long
 from dracaena.controller.allocation.pod_demand import PodDemand, read_pod_demand
-from dracaena.controller.allocation.probe import Probe, Tried
 from dracaena.controller.allocation.result import (
     Allocation,
     Placement,
@@ -39,13 +37,23 @@ from dracaena.controller.allocation.result import (
     planned_allocation,
 )
 from dracaena.controller.allocation.rounds import Rounds
-from dracaena.controller.allocation.search import Search
 from dracaena.controller.allocation.structured.cel_selectors import CelSelectors
 from dracaena.controller.allocation.structured.features import Features
 from dracaena.controller.allocation.structured.outcome import Mistake, NeedsPerson
 from dracaena.controller.allocation.structured.results import allocation_results
 from dracaena.controller.allocation.structured.search import MAX_STEPS
-from dracaena.controller.allocation.ways import MAX_WAYS, Reading, Way, WayFacts, read_way, way_count, ways
+from dracaena.controller.allocation.walk import Walk, states
+from dracaena.controller.allocation.ways import (
+    MAX_WAYS,
+    Reading,
+    Way,
+    WayFacts,
+    read_way,
+    reads_identities,
+    way_count,
+    way_of,
+    ways,
+)
 
 RELATIVE_UP_TO_GPUS: Final = 2
 """Pods of at most so many GPUs compare nodes by bandwidth ÷ the ideal of their kind instead of bandwidth (docs/design,
@@ -104,7 +112,9 @@ class Allocator:
         self.selectors = CelSelectors(Features(), self.effort)
         self._answers = Answers(self.engine, self.selectors)
         identities = IdentityMasks(self.selectors)
-        self._rules = Rules(self.engine, self.selectors, identities, max_steps, first_fit, self.effort, Judgements())
+        self._evaluators = Evaluators(
+            self.engine, self.selectors, identities, max_steps, first_fit, self.effort, Judgements()
+        )
         self._facts: Memo[Hashable, WayFacts] = Memo(MOST_FACTS)
         self._rounds = Rounds()
         self._share_ids = share_ids or numbered_share_ids()
@@ -162,33 +172,22 @@ class Allocator:
             return Settled() if _is_somewhere(inventory, demand) else NoFit()
         refused: Refused | None = None
         is_round_over = False
-        for number, reading in enumerate(self._readings(inventory, demand)):
-            answers = self._answers.to(reading.question)
-            search = Search(inventory, demand, answers, self.effort) if self._is_exact(inventory, reading) else None
-            if search is not None:
-                found = search.placements()
-                winner = next(found, None)
-                if winner is not None:
-                    census = search.census(winner)
-                    runner_up = _runner_up(winner, _if_in_time(partial(next, found, None)))
-                    return make_allocation(inventory.driver, winner, reading.way, runner_up, census)
-            joint = JointSearch(inventory, demand, reading, answers, self._rules, asked(number))
-            best = joint.best(None if search is None else inventory.mixed)
-            is_round_over = is_round_over or joint.is_round_over
+        for number, rules in enumerate(self._each_rules(inventory, demand)):
+            walk = Walk(inventory, demand, rules, self.effort, asked(number))
+            best = walk.best()
+            is_round_over = is_round_over or walk.is_round_over
             if best is not None:
-                made = self._planned(inventory, demand, best)
+                made = self._allocation(inventory, demand, rules.reading.way, best)
                 if isinstance(made, NeedsPerson):
                     return _refused(made, demand)
-                census = joint.census(best)
-                if search is not None:
-                    census = census.and_rest(search.census(but=inventory.mixed))
-                is_scored = best.chosen.choice is not None and not self._rules.first_fit
-                second = _if_in_time(joint.second) if is_scored else None
-                return replace(made, runner_up=_next_best(best, second), census=census)
-            if refused is None and joint.mistake is not None:
-                refused = _refused(joint.mistake, demand)
+                census = walk.census(best)
+                is_scored = best.best is not None and not self._evaluators.first_fit
+                second = _if_in_time(walk.second) if is_scored else None
+                return replace(made, runner_up=_runner_up(best, second), census=census)
+            if refused is None and rules.mistake is not None:
+                refused = _refused(rules.mistake, demand)
             if refused is None:
-                refused = _failure(inventory, demand, reading, answers)
+                refused = _failure(inventory, demand, rules)
         if is_round_over and refused is None:
             raise OverdueError  # each node was asked, but not all at one moment: begin anew
         return NoFit(demand.filter.is_short) if refused is None else refused
@@ -224,82 +223,82 @@ class Allocator:
         assert isinstance(demand, PodDemand), "it was read a moment ago"
         if not demand.claims:
             return unsatisfied((name, PINNED_ELSEWHERE) for name in inventory.nodes.names)
-        reading = next(self._readings(inventory, demand))
-        return unsatisfied(self._reasons(inventory, demand, reading))
+        return unsatisfied(self._reasons(inventory, demand, next(self._each_rules(inventory, demand))))
 
-    def probe(
+    def questions(
         self, inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], *, barred: Mapping[str, str]
-    ) -> Probe | None:
-        """Return what tells whether the pod fits on a node; None when no node could serve it, or nothing is left.
+    ) -> tuple[NodeFilter, tuple[NodeRules, ...]] | None:
+        """Return what a node is asked in a decision for a pod: the filter, and the rules of each choice of
+        alternatives, of which one has to serve it. None when no node could, or nothing is left to decide.
 
-        Charged to `effort`, which the caller begins; it and the probe may raise OverdueError.
+        Charged to `effort`, which the caller begins; it and the answers may raise OverdueError.
         """
         demand = read_pod_demand(inventory, pod, claims, self.selectors, barred, self.effort)
         if isinstance(demand, Refused) or not demand.claims:
             return None
-        ways = []
-        for reading in self._readings(inventory, demand):
-            answers = self._answers.to(reading.question)
-            joint = JointSearch(inventory, demand, reading, answers, self._rules)
-            ways.append(Tried(reading, answers, joint, self._is_exact(inventory, reading)))
-        return Probe(inventory, demand, ways)
+        return demand.filter, tuple(self._each_rules(inventory, demand))
 
-    def _readings(self, inventory: Inventory, demand: PodDemand) -> Iterator[Reading]:
-        for way in islice(ways(demand.claims), MAX_WAYS):
-            yield self._read(inventory.driver, way)
-        if way_count(demand.claims) > MAX_WAYS:
-            for way in late_ways(inventory, demand, self._rules):
-                yield self._read(inventory.driver, way)
+    def _each_rules(self, inventory: Inventory, demand: PodDemand) -> Iterator[NodeRules]:
+        """Yield the rules for each choice of alternatives, the most preferred first."""
+        for way in self._ways(inventory, demand):
+            facts = self._facts.get(
+                (inventory.driver, way.key), partial(read_way, inventory.driver, way, self.selectors)
+            )
+            reading = Reading(way, facts)
+            yield NodeRules(inventory, demand, reading, self._answers.to(facts.question), self._evaluators)
 
-    def _read(self, driver: str, way: Way) -> Reading:
-        return Reading(way, self._facts.get((driver, way.key), lambda: read_way(driver, way, self.selectors)))
+    def _ways(self, inventory: Inventory, demand: PodDemand) -> Iterator[Way]:
+        """Yield the choices of alternatives: at most MAX_WAYS of them, and behind these the first legal one of each
+        node, each once.
 
-    def _is_exact(self, inventory: Inventory, reading: Reading) -> bool:
-        return reading.exact and not self._rules.first_fit and not inventory.allowed_drivers
+        A hard wish of a policy is no rule: a node whose first legal choice does not meet it gets no second one.
+        """
+        yield from islice(ways(demand.claims), MAX_WAYS)
+        if way_count(demand.claims) <= MAX_WAYS:
+            return
+        alike = not inventory.allowed_drivers and not reads_identities(inventory.driver, demand.claims, self.selectors)
+        first = {
+            first_alternatives(inventory, name, demand.claims, self._evaluators)
+            for name in states(inventory, demand, alike=alike)
+        }
+        for alternatives in sorted(taken for taken in first if taken is not None):
+            yield way_of(demand.claims, alternatives)
 
-    def _planned(self, inventory: Inventory, demand: PodDemand, found: Found) -> Allocation | NeedsPerson:
-        chosen = found.chosen
-        allocations = allocation_results(found.problem, chosen.plan, self._share_ids)
+    def _allocation(
+        self, inventory: Inventory, demand: PodDemand, way: Way, found: Placement
+    ) -> Allocation | NeedsPerson:
+        if found.legal is None:
+            return make_allocation(inventory.driver, found, way)
+        allocations = allocation_results(*found.legal, self._share_ids)
         if isinstance(allocations, NeedsPerson):
             return allocations
-        choice = chosen.choice
+        choice = found.best
         if choice is None:
             # Nothing was chosen by links: the score is that of no GPU at all.
-            place = inventory.place(found.pool.node)
-            assert not isinstance(place, str)
-            choice = Choice(0, (), self.engine.score(place.kind.box, place.free, 0))
+            state = inventory.state(found.pool.node)
+            assert not isinstance(state, str)
+            choice = Choice(0, (), self.engine.score(state.kind.box, state.free, 0))
         made = planned_allocation(inventory.driver, found.pool, choice, demand.claims, allocations)
-        return replace(made, cut_off=chosen.cut_off)
+        return replace(made, cut_off=found.cut_off)
 
-    def _reasons(self, inventory: Inventory, demand: PodDemand, reading: Reading) -> Iterator[tuple[str, str]]:
+    def _reasons(self, inventory: Inventory, demand: PodDemand, rules: NodeRules) -> Iterator[tuple[str, str]]:
         """Yield each node with the first of these that holds. It is not the node of a claim that the pod has; it has no
         GPUs of ours to give; it is barred; the pod cannot run there (node_fit's order); it has not the devices that are
         asked for; it has too little of what is no device.
         """
-        answers = self._answers.to(reading.question)
-        joint = JointSearch(inventory, demand, reading, answers, self._rules)
-        exact = self._is_exact(inventory, reading)
         for name in inventory.nodes.names:
             indexed = inventory.nodes.get(name)
             unfit = demand.filter.unfit(indexed)
-            place = inventory.place(name)
+            state = inventory.state(name)
             if unfit == PINNED_ELSEWHERE:
                 yield name, PINNED_ELSEWHERE
-            elif isinstance(place, str):
-                yield name, place
+            elif isinstance(state, str):
+                yield name, state
             elif unfit is not None:
                 yield name, unfit
             else:
-                text = ""
-                if reading.question.counts and name not in inventory.mixed and not self._rules.first_fit:
-                    kind = answers.of_kind(place.kind)
-                    held = demand.beside.get(name, 0)
-                    text = (kind.beside(place.free, held) if held else kind.of(place.free)).reason
-                if not text and (not exact or name in inventory.mixed):
-                    given = joint.on_node(name)
-                    text = given if isinstance(given, str) else ""
                 # Too little cpu beside too few GPUs helps nobody: the last reason is the one that can be acted on.
-                yield name, text or demand.filter.shortage(indexed) or "that were not looked at"
+                yield name, rules.shortfall(name) or demand.filter.shortage(indexed) or "that were not looked at"
 
 
 T = TypeVar("T")
@@ -313,13 +312,14 @@ def _if_in_time(work: Callable[[], T | None]) -> T | None:
         return None
 
 
-def _failure(inventory: Inventory, demand: PodDemand, reading: Reading, answers: QuestionAnswers) -> Refused | None:
+def _failure(inventory: Inventory, demand: PodDemand, rules: NodeRules) -> Refused | None:
     """Say which selector has no answer for some device, None when all have one."""
+    way = rules.reading.way
     for kind in inventory.buckets:
-        for failure in answers.of_kind(kind).failures:
-            chosen = reading.way.scored[failure.request]
+        for failure in rules.answers.of_kind(kind).failures:
+            chosen = way.scored[failure.request]
             name = chosen.demand.device_class.name
-            subject = f"claim {reading.way.claims[chosen.key[0]].claim.key}, request {chosen.demand.name}"
+            subject = f"claim {way.claims[chosen.key[0]].claim.key}, request {chosen.demand.name}"
             if failure.expression in chosen.demand.device_class.selectors:
                 subject = f"DeviceClass {name}"
             text = f"{subject}: selector {failure.expression!r} has no answer for a device: {failure.reason}"
@@ -339,18 +339,12 @@ def _is_somewhere(inventory: Inventory, demand: PodDemand) -> bool:
     return any(all(selector.matches(node) for selector in selectors) for node in nodes)
 
 
-def _next_best(winner: Found, other: Found | None) -> RunnerUp | None:
-    """Return what another node would have given, where both were chosen by their links."""
-    if other is None or winner.chosen.choice is None or other.chosen.choice is None:
-        return None
-    part = winner.chosen.choice.score.first_difference(other.chosen.choice.score)
-    return RunnerUp(other.pool, other.chosen.choice, part or "node_name")
-
-
 def _runner_up(winner: Placement, other: Placement | None) -> RunnerUp | None:
     """Return the best choice that was not taken: on another node, or on the same one if that is better."""
+    if winner.best is None:
+        return None
     others = []
-    if other is not None:
+    if other is not None and other.best is not None:
         part = winner.best.score.first_difference(other.best.score)
         others.append(RunnerUp(other.pool, other.best, part or "node_name"))
     if winner.second is not None:

@@ -60,24 +60,25 @@ def node_to_keep(
     Cost: O(nodes × log nodes) and one question for each kind of node; where equal nodes may answer differently, one for
     each of at most MAX_ASKED nodes. With thousands of nodes some 10 ms.
     """
-    probe = allocator.probe(inventory, pod, claims, barred=barred)
-    if probe is None:
+    questions = allocator.questions(inventory, pod, claims, barred=barred)
+    if questions is None:
         return None
+    nodes, rules = questions
     own = {claim_holder(claim) for claim in claims}
     holders: Mapping[str, Sequence[str]] | None = None
     known: dict[tuple[NodeKind, int], bool] = {}
     asked = 0
     for name in _emptiest_first(inventory) if only is None else (only,):
         pool = inventory.pool(name)
-        if pool is None or name not in inventory.nodes or not probe.may_run_on(name):
+        if pool is None or not inventory.offers(name) or nodes.unfit(inventory.nodes.get(name)) is not None:
             continue
-        if probe.is_alike(name):
+        if all(one.is_answered(name) for one in rules):
             key = pool.kind, pool.offered
             if key not in known:
-                known[key] = probe.fits_when_empty(pool)
+                known[key] = any(one.answers.of_kind(pool.kind).of(pool.offered).best is not None for one in rules)
             if not known[key]:
                 continue
-            if probe.has_room(name):
+            if nodes.shortage(inventory.nodes.get(name)) is None:
                 return name
         if asked == MAX_ASKED:
             return None
@@ -86,7 +87,7 @@ def node_to_keep(
         leaving = [holder for holder in holders.get(pool.pool, ()) if holder not in own]
         pods = {key for holder in leaving for key in pods_of(holder)} - {pod_name(pod)}
         with emptied(inventory, pool.pool, leaving, sorted(pods)):
-            if probe.has_room(name) and probe.fits_on(name):
+            if nodes.shortage(inventory.nodes.get(name)) is None and any(one.shortfall(name) is None for one in rules):
                 return name
     return None
 

@@ -59,6 +59,9 @@ class Work(Enum):
     SEARCH = "the search for devices that hold to all requests, alternatives and constraints"
     SETS = "comparing the sets of GPUs that the requests accept"
 
+    # Members are singletons; Enum's own hash runs Python code, and charges come by the thousand.
+    __hash__ = object.__hash__
+
 
 class OverdueError(Exception):
     """The decision has used up what it may. Caught where it began; what was remembered until then stays."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
@@ -52,8 +52,8 @@ _NO_POOL: Final = PoolReading(None)
 CLASS_RESOURCE: Final = "deviceclass.resource.kubernetes.io/"
 """Before the name of a DeviceClass: the extended resource that each class stands for (KEP-5004)."""
 
-Buckets = Mapping[NodeKind, Mapping[int, Sequence[str]]]
-"""Kind → mask of the free devices → names of the nodes, ascending."""
+Buckets = Mapping[NodeKind, Mapping[tuple[int, Hashable], Sequence[str]]]
+"""Kind → what is free (NodeState.free and .rest) → names of the nodes, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +69,15 @@ class PoolChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The bucket that a node stands in."""
+class NodeState:
+    """What a node is and what is free there: nodes of one state stand in one bucket."""
 
     kind: NodeKind
     free: int
+    """Mask of the whole GPUs that can be given."""
     rest: Hashable = None
-    """Of a kind with a `rest` who holds what of all its devices, by their places in the order in which they are tried:
-    a mask of those that are held whole, and what the shares of each take together. Of nodes of one kind it and `free`
-    say all that can be told apart."""
+    """For a kind with a `rest`: who holds how much of each of its devices, by their places in the order in which
+    they are tried. A mask of those that are held whole, and what the shares of each take together."""
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -107,13 +107,12 @@ class Inventory:
         self._slices: dict[str, dict[str, ResourceSlice]] = {}
         self._readings: dict[str, PoolReading] = {}
         self._pools_of_node: dict[str, set[str]] = {}
-        self._kinds: WeakValueDictionary[tuple[Box, object, object, bytes], NodeKind] = WeakValueDictionary()
+        self._kinds: WeakValueDictionary[tuple[Box, object, object, bytes, bool], NodeKind] = WeakValueDictionary()
         self.holdings = Holdings(driver, self.allowed_drivers)  # to be asked; hold() changes it
-        self._places: dict[str, Place | str] = {}
+        self._states: dict[str, NodeState | str] = {}
         self._outside: Counter[str] = Counter()
-        self._buckets: dict[NodeKind, dict[int, list[str]]] = {}
+        self._buckets: dict[NodeKind, dict[tuple[int, Hashable], list[str]]] = {}
         self._problems: Counter[bool] = Counter()  # by Problem.passing
-        self._mixed: set[str] = set()
         self._rules: dict[str, DeviceTaintRule] = {}
         self._foreign: dict[str, ResourceSlice] = {}
         self._foreign_index: SliceIndex | None = None
@@ -136,13 +135,13 @@ class Inventory:
         """Why nodes are in no bucket, in words that follow a count of nodes → how many."""
         return MappingProxyType(self._outside)
 
-    def place(self, node: str) -> Place | str:
-        """Return the bucket of a node that is there, or why it is in none, in words that follow a count of nodes."""
-        return self._places[node]
+    def state(self, node: str) -> NodeState | str:
+        """Return the state of a node that is there, or why it has none, in words that follow a count of nodes."""
+        return self._states[node]
 
     def offers(self, node: str) -> bool:
         """Return whether a node is there and offers devices of ours."""
-        return isinstance(self._places.get(node), Place)
+        return isinstance(self._states.get(node), NodeState)
 
     def pool(self, node: str) -> NodePool | None:
         """Return the usable pool of a node."""
@@ -159,17 +158,16 @@ class Inventory:
         pool = self.pool(node)
         return 0 if pool is None else self._free(pool)
 
-    @property
-    def mixed(self) -> Collection[str]:
-        """Nodes where there is more to give than whole GPUs of ours. Do not change it."""
-        return self.nodes.names if self.allowed_drivers else self._mixed
+    def is_mixed(self, kind: NodeKind) -> bool:
+        """Return whether nodes of this kind have more to give than whole GPUs of ours."""
+        return kind.is_mixed or bool(self.allowed_drivers)
 
     def kinds_of_devices(self) -> Iterator[Device]:
         """Yield a device of each kind that is published by our driver, without identity; equal ones may come again."""
         for kind in self._buckets:
             yield from (traits.device for traits in kind.traits if traits is not None)
-        for kind, by_free in self._buckets.items():
-            pool = self.pool(next(iter(by_free.values()))[0]) if kind.rest else None
+        for kind, by_state in self._buckets.items():
+            pool = self.pool(next(iter(by_state.values()))[0]) if kind.rest else None
             if pool is not None:
                 node = pool.node
                 others = frozenset(pool.others)
@@ -313,17 +311,17 @@ class Inventory:
                 pools.setdefault(reading.pool.node, set()).add(name)
                 assert self._kinds.get(_key(reading.pool.kind)) is reading.pool.kind, "equal kinds are one object"
         assert pools == {node: names for node, names in self._pools_of_node.items() if names}, "pools are found by node"
-        assert set(self._places) == set(self.nodes.names), "each node has its place, and nobody else"
-        buckets: dict[NodeKind, dict[int, list[str]]] = {}
+        assert set(self._states) == set(self.nodes.names), "each node has its state, and nobody else"
+        buckets: dict[NodeKind, dict[tuple[int, Hashable], list[str]]] = {}
         outside: Counter[str] = Counter()
         for name in self.nodes.names:
-            place = self._where(name)
-            assert place == self._places[name], f"node {name} stands where it belongs"
-            if isinstance(place, str):
-                outside[place] += 1
+            state = self._state_now(name)
+            assert state == self._states[name], f"the state of node {name} is that of its pool"
+            if isinstance(state, str):
+                outside[state] += 1
             else:
-                buckets.setdefault(place.kind, {}).setdefault(place.free, []).append(name)
-        assert buckets == self._buckets, "buckets hold the nodes by their place, in the order of names"
+                buckets.setdefault(state.kind, {}).setdefault((state.free, state.rest), []).append(name)
+        assert buckets == self._buckets, "buckets hold the nodes by their state, in the order of names"
         assert outside == self._outside, "nodes outside are counted"
         problems = Counter(problem.passing for reading in self._readings.values() for problem in reading.problems)
         assert problems == +self._problems, "problems are counted"
@@ -389,8 +387,6 @@ class Inventory:
                 new_problems += (several_pools(after.pool.node, name, len(siblings)),)
         nodes = frozenset(pool.node for pool in (before.pool, after.pool) if pool is not None)
         for node in sorted(nodes):
-            usable = self.pool(node)
-            (self._mixed.add if usable is not None and usable.others else self._mixed.discard)(node)
             self._put(node)
         # Of devices that are no whole GPUs a pool holds the names only.
         changed = before.pool != after.pool or (after.pool is not None and bool(after.pool.others))
@@ -413,13 +409,13 @@ class Inventory:
                 taken |= 1 << ordinal
         return pool.offered & ~taken
 
-    def _where(self, name: str) -> Place | str:
+    def _state_now(self, name: str) -> NodeState | str:
         pool = self.pool(name)
         if pool is None:
             return f"without usable GPUs of {self.driver}"
         if not pool.offered and not pool.others:
             return "whose GPUs kube-scheduler allocates (no taint of ours)"
-        return Place(pool.kind, self._free(pool), self._rest(pool) if pool.order else None)
+        return NodeState(pool.kind, self._free(pool), self._rest(pool) if pool.order else None)
 
     def _rest(self, pool: NodePool) -> Hashable:
         places = {name: place for place, name in enumerate(pool.order)}
@@ -437,40 +433,40 @@ class Inventory:
         return whole, tuple(sorted(taken))
 
     def _put(self, name: str) -> None:
-        """Put a node where it belongs now."""
-        before = self._places.get(name)
-        after = self._where(name) if name in self.nodes else None
+        """Move a node into the bucket of its state."""
+        before = self._states.get(name)
+        after = self._state_now(name) if name in self.nodes else None
         if before == after:
             return
-        if isinstance(before, Place):
+        if isinstance(before, NodeState):
             self._take_out(name, before)
         elif before is not None:
             self._outside[before] -= 1
             if not self._outside[before]:
                 del self._outside[before]
         if after is None:
-            del self._places[name]
+            del self._states[name]
             return
         name = self.nodes.get(name).node.metadata.name  # one object everywhere: names are compared by the thousand
-        self._places[name] = after
-        if isinstance(after, Place):
-            insort(self._buckets.setdefault(after.kind, {}).setdefault(after.free, []), name)
+        self._states[name] = after
+        if isinstance(after, NodeState):
+            insort(self._buckets.setdefault(after.kind, {}).setdefault((after.free, after.rest), []), name)
         else:
             self._outside[after] += 1
 
-    def _take_out(self, name: str, place: Place) -> None:
-        by_free = self._buckets[place.kind]
-        names = by_free[place.free]
+    def _take_out(self, name: str, state: NodeState) -> None:
+        by_state = self._buckets[state.kind]
+        names = by_state[state.free, state.rest]
         del names[bisect_left(names, name)]
         if not names:
-            del by_free[place.free]
-            if not by_free:
-                del self._buckets[place.kind]
+            del by_state[state.free, state.rest]
+            if not by_state:
+                del self._buckets[state.kind]
 
 
-def _key(kind: NodeKind) -> tuple[Box, object, object, bytes]:
+def _key(kind: NodeKind) -> tuple[Box, object, object, bytes, bool]:
     """Return what tells kinds apart. Not the kind itself: a table of weak values must not keep its values alive."""
-    return kind.box, kind.foreign_taints, kind.traits, kind.rest
+    return kind.box, kind.foreign_taints, kind.traits, kind.rest, kind.is_mixed
 
 
 def make_inventory(

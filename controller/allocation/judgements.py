@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dracaena.controller.allocation.inventory import Place
+from dracaena.controller.allocation.inventory import NodeState
 from dracaena.controller.allocation.order import Score
 from dracaena.controller.allocation.structured.outcome import DoesNotFit
 
@@ -38,26 +38,26 @@ class WayJudgements:
 
     def __init__(self, owner: Judgements) -> None:
         self._owner = owner
-        self.known: dict[Place, Judgement] = {}
+        self.known: dict[NodeState, Judgement] = {}
         """By kind and state. Do not change it."""
         self._refusals: dict[DoesNotFit, Judgement] = {}
 
-    def refuse(self, place: Place, found: DoesNotFit, claims: Sequence[str]) -> None:
+    def refuse(self, state: NodeState, found: DoesNotFit, claims: Sequence[str]) -> None:
         """Remember that a node gives nothing, unless the reason names something that other nodes do not have."""
         if found.pools or any(claim in found.note for claim in claims):
             return
         steps = found.steps if found.cut_off else 0
         reasons = tuple(replace(reason, claim=str(claims.index(reason.claim))) for reason in found.reasons)
         refusal = replace(found, reasons=reasons, steps=steps)
-        self._put(place, self._refusals.setdefault(refusal, Judgement(refusal)))
+        self._put(state, self._refusals.setdefault(refusal, Judgement(refusal)))
 
-    def accept(self, place: Place, score: Score | None, rank: int) -> None:
+    def accept(self, state: NodeState, score: Score | None, rank: int) -> None:
         """Remember what a node gives."""
-        self._put(place, Judgement(None, score, rank))
+        self._put(state, Judgement(None, score, rank))
 
-    def _put(self, place: Place, judgement: Judgement) -> None:
+    def _put(self, state: NodeState, judgement: Judgement) -> None:
         self._owner.count_one()
-        self.known[place] = judgement
+        self.known[state] = judgement
 
     def clear(self) -> int:
         """Forget all; return how many there were."""

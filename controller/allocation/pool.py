@@ -56,10 +56,12 @@ class NodeKind:
     rest: bytes = b""
     """Digest of all that is published, but for identities (traits.digest_of); empty for a node that has nothing but
     whole GPUs of ours to give, of which all is said above."""
+    is_mixed: bool = False
+    """Whether there is more to give than whole GPUs of ours. Such a kind has a `rest`."""
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.box, self.foreign_taints, self.traits, self.rest)))
+        object.__setattr__(self, "_hash", hash((self.box, self.foreign_taints, self.traits, self.rest, self.is_mixed)))
 
     def __hash__(self) -> int:
         return self._hash
@@ -190,11 +192,13 @@ def _decode(driver: str, pool: str, pages: Sequence[ResourceSlice]) -> PoolReadi
     traits = make_traits(driver, published)
     whole = {gpu.name: gpu.ordinal for gpu in decoded.gpus if gpu.name in ours and _is_plain(by_name[gpu.name])}
     is_plain = len(whole) == len(every) and not any(page.spec.shared_counters for page in pages)
+    others = tuple(sorted(ours - whole.keys() - {problem.device for problem in decoded.problems}))
     kind = NodeKind(
         box,
         tuple((ordinal, found) for ordinal, found in foreign if found),
         traits,
         b"" if is_plain else digest_of(pages),
+        bool(others),
     )
     node_pool = NodePool(
         node=pages[0].spec.node_name,
@@ -203,7 +207,7 @@ def _decode(driver: str, pool: str, pages: Sequence[ResourceSlice]) -> PoolReadi
         devices=tuple(names),
         published=published,
         offered=mask_of(whole.values()),
-        others=tuple(sorted(ours - whole.keys() - {problem.device for problem in decoded.problems})),
+        others=others,
         order=() if is_plain else tuple(device.name for device in every),
     )
     return PoolReading(node_pool, problems)

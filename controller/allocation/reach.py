@@ -14,7 +14,7 @@ import msgspec
 
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.allocation.demands import ClaimDemand, Refused
-from dracaena.controller.allocation.inventory import Inventory, Place
+from dracaena.controller.allocation.inventory import Inventory, NodeState
 from dracaena.controller.allocation.node_fit import required_affinity, tolerations_of, unfit_for
 from dracaena.controller.allocation.node_resources import ResourceDemand
 from dracaena.controller.allocation.pod_resources import UnreadableQuantityError
@@ -81,10 +81,10 @@ class Reach:
         return Prospect.POSSIBLE
 
     def _has_devices(self, node: str) -> bool:
-        place = self._inventory.place(node)
-        if not isinstance(place, Place):
+        state = self._inventory.state(node)
+        if not isinstance(state, NodeState):
             return False
-        return node in self._inventory.mixed or place.free.bit_count() >= self._least
+        return self._inventory.is_mixed(state.kind) or state.free.bit_count() >= self._least
 
     def _admits(self, node: str, known: dict[tuple[bytes, str], bool]) -> bool:
         if self._filter_id is None:

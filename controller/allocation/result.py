@@ -22,6 +22,8 @@ from dracaena.controller.allocation.explanation import links_in_words
 from dracaena.controller.allocation.pool import DeviceId, NodePool, holdings_beside
 from dracaena.controller.allocation.structured.books import Holding
 from dracaena.controller.allocation.structured.nodes import this_node
+from dracaena.controller.allocation.structured.outcome import Plan
+from dracaena.controller.allocation.structured.problem import Problem
 from dracaena.controller.allocation.ways import Way
 
 LATER_BY_NAME: Final = "equal, and later by name"
@@ -29,11 +31,17 @@ LATER_BY_NAME: Final = "equal, and later by name"
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The best choices on one node."""
+    """What one node gives to a pod."""
 
     pool: NodePool
-    best: Choice
-    second: Choice | None
+    best: Choice | None
+    """None where nothing is chosen by links."""
+    second: Choice | None = None
+    """The next best choice there, as far as it is known."""
+    legal: tuple[Problem, Plan] | None = None
+    """What the rules allocated; None where the parts of the best choice are all that is given."""
+    cut_off: bool = False
+    """Whether the search ended at its limit: a better set may exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +56,15 @@ class RunnerUp:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """What became of the nodes of a decision, as it was found on the way: nothing is worked out for it. Each node is
-    counted once; Search.census() and JointSearch.census() state for which reason."""
+    """What became of the nodes of a decision, as it was found on the way: nothing is worked out for it. Each node but
+    the winner's is counted once; Walk.census() states for which reason."""
 
     filtered: Mapping[str, int] = field(default_factory=dict)
-    """Reason → nodes that were refused one by one."""
+    """Reason → nodes that offer devices of ours."""
     outside: Mapping[str, int] = field(default_factory=dict)
-    """Reason → nodes that have nothing to give."""
-    buckets: tuple[tuple[Answer, int], ...] = ()
-    """What each bucket had to give → its nodes that were not filtered out. Of buckets that come after the winner it is
-    not known which nodes would have been."""
-    has_winner: bool = False
-    """Whether the winner is counted in its bucket."""
-
-    def and_rest(self, rest: Census) -> Census:
-        """Return the census of these nodes and others, of which none is the winner."""
-        filtered, outside = (
-            dict(Counter(mine) + Counter(theirs))
-            for mine, theirs in ((self.filtered, rest.filtered), (self.outside, rest.outside))
-        )
-        return Census(filtered, outside, (*self.buckets, *rest.buckets), has_winner=self.has_winner)
+    """Reason → nodes that offer none."""
+    behind: tuple[tuple[Answer, int], ...] = ()
+    """What nodes that come after the winner have to give → how many give that."""
 
     def reasons(self, winner: Choice) -> tuple[tuple[str, int], ...]:
         """Return why the nodes other than the winner's were not taken, in words that follow a count; the most first."""
@@ -75,14 +72,10 @@ class Census:
         counts.update(self.outside)
         rank, parts = one_number(winner.score.rank()), winner.score.parts()[::-1]
         worse: Counter[int | None] = Counter()
-        for answer, count in self.buckets:
-            if answer.best is None:
-                counts[answer.reason] += count
-            else:
-                worse[first_difference(rank, answer.rank)] += count
+        for answer, count in self.behind:
+            worse[first_difference(rank, answer.rank)] += count
         for place, count in worse.items():
             counts[LATER_BY_NAME if place is None else f"worse in {part_in_words(parts[place][0])}"] += count
-        counts[LATER_BY_NAME] -= self.has_winner
         return tuple(sorted((+counts).items(), key=lambda reason: (-reason[1], reason[0])))
 
 
@@ -106,7 +99,7 @@ class Allocation:
     pool: NodePool
     choice: Choice
     claims: tuple[ClaimAllocation, ...]
-    runner_up: RunnerUp | None
+    runner_up: RunnerUp | None = None
     census: Census = field(default=Census(), compare=False, repr=False)
     cut_off: bool = False
     """Whether the search ended at its limit: a better set may exist."""
@@ -140,14 +133,9 @@ class Allocation:
         return holdings_beside(claim.claim.metadata.uid, claim.results, self.driver)
 
 
-def make_allocation(
-    driver: str,
-    winner: Placement,
-    way: Way,
-    runner_up: RunnerUp | None,
-    census: Census,
-) -> Allocation:
+def make_allocation(driver: str, winner: Placement, way: Way) -> Allocation:
     """Give each request the devices of its part."""
+    assert winner.best is not None
     parts = dict(zip(way.requests, winner.best.parts, strict=True))
     claims = tuple(
         ClaimAllocation(
@@ -169,7 +157,7 @@ def make_allocation(
         )
         for index, demand in enumerate(way.claims)
     )
-    return Allocation(driver, winner.pool, winner.best, claims, runner_up, census)
+    return Allocation(driver, winner.pool, winner.best, claims)
 
 
 def planned_allocation(
@@ -189,7 +177,6 @@ def planned_allocation(
             )
             for demand, allocated in zip(claims, allocations, strict=True)
         ),
-        None,
     )
 
 

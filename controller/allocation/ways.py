@@ -21,7 +21,7 @@ from dracaena.controller.allocation.traits import is_identity, reads_identity
 
 MAX_WAYS: Final = 64
 """Ways that are gone through: those of two requests with all eight alternatives that the API allows. Behind them only
-those are tried that some node comes to by itself (late_ways)."""
+those that come first on some node are tried."""
 
 MAX_MATCHES: Final = 2
 """Constraints whose values are gone through together for a kind of node: 8 × 8 look-ups for the usual 8 GPUs."""
@@ -131,6 +131,18 @@ def ways(claims: Sequence[ClaimDemand]) -> Iterator[Way]:
     ]
     for requests in product(*every):
         yield Way(tuple(claims), requests)
+
+
+def way_of(claims: Sequence[ClaimDemand], alternatives: Sequence[int]) -> Way:
+    """Return the way that takes these alternatives, by their places, in the order of claims and requests."""
+    keys = [(claim, index) for claim, entry in enumerate(claims) for index in range(len(entry.requests))]
+    return Way(
+        tuple(claims),
+        tuple(
+            ChosenRequest(key, place, claims[key[0]].requests[key[1]][place])
+            for key, place in zip(keys, alternatives, strict=True)
+        ),
+    )
 
 
 def way_count(claims: Sequence[ClaimDemand]) -> int:

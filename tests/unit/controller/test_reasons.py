@@ -19,18 +19,19 @@ from dracaena.api.decision import part_in_words
 from dracaena.api.machine import Machine
 from dracaena.api.mig import MigDevice
 from dracaena.api.objects import Node, Pod, ResourceClaim
-from dracaena.controller.allocation import search
+from dracaena.controller.allocation import walk
 from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.choices import Choice, Engine
 from dracaena.controller.allocation.effort import OverdueError
 from dracaena.controller.allocation.explanation import Unsatisfied
-from dracaena.controller.allocation.inventory import Inventory, Place, make_inventory
-from dracaena.controller.allocation.joint_search import NOT_BETTER, NOT_IN_TIME, UNSCORED, JointSearch
+from dracaena.controller.allocation.inventory import Inventory, make_inventory
 from dracaena.controller.allocation.node_filter import NodeFilter
 from dracaena.controller.allocation.node_fit import unfit_reason
+from dracaena.controller.allocation.node_rules import UNSCORED, NodeRules
 from dracaena.controller.allocation.pod_resources import pod_resources
 from dracaena.controller.allocation.result import LATER_BY_NAME, Allocation
-from dracaena.controller.allocation.search import NO_ROOM, NOT_SELECTED
+from dracaena.controller.allocation.walk import NO_ROOM, NOT_BETTER, NOT_IN_TIME, NOT_SELECTED
+from dracaena.controller.allocation.ways import read_way
 from support.allocation import DRIVER, blocks, claim, machine, node, pool_slice, request
 from support.allocation import pod as plain_pod
 from support.clusters import CLASSES, SICK, SMALL, SWITCHED, random_claims, random_cluster, random_pod
@@ -122,7 +123,7 @@ class World:
             elif isinstance(given := self.slow.devices(item, claims), str):
                 # What is said of all nodes of a kind comes first, and what only the node itself can tell last.
                 why = self.room(item, asking) or self.unfit(item, asking, claims, barred)
-                counts[given if name not in inventory.mixed or why == FITS else why] += 1
+                counts[given if not is_mixed(inventory, name) or why == FITS else why] += 1
             elif (given.score.rank(), name) > (best.score.rank(), node_name):
                 part = best.score.first_difference(given.score)
                 counts[LATER_BY_NAME if part is None else f"worse in {part_in_words(part)}"] += 1
@@ -134,6 +135,17 @@ class World:
         if self.slow.is_pinned_elsewhere(item, claims):
             return "other than the node of a claim that is already allocated"
         return barred.get(item.metadata.name) or unfit_reason(asking, item) or FITS
+
+
+def is_mixed(inventory: Inventory, name: str) -> bool:
+    state = inventory.state(name)
+    return not isinstance(state, str) and inventory.is_mixed(state.kind)
+
+
+def ask_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no answer for a kind of node be all there is to know."""
+    place = "dracaena.controller.allocation.allocator.read_way"
+    monkeypatch.setattr(place, lambda *args: dataclasses.replace(read_way(*args), exact=False))
 
 
 def with_cpu(item: Node, cpu: int) -> Node:
@@ -179,9 +191,9 @@ BY_KIND, BY_RULES, MIXED = "by kind", "by the rules", "beside devices of other d
 def test_each_node_is_counted_once_for_its_first_reason(
     first_seed: int, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "PATIENCE", 2)  # so that nodes without room are left out beforehand here too
+    monkeypatch.setattr(walk, "PATIENCE", 2)  # so that nodes without room are left out beforehand here too
     if way == BY_RULES:
-        monkeypatch.setattr(Allocator, "_is_exact", lambda *_: False)
+        ask_the_rules(monkeypatch)
     allocator = Allocator()
     for seed in range(first_seed, first_seed + 40):
         world = World(seed)
@@ -245,8 +257,8 @@ def test_nodes_with_more_than_whole_gpus_are_counted_among_the_others() -> None:
 
 
 def test_nodes_behind_the_winner_come_later_and_lack_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two buckets of one rank are gone through side by side, and one of them is a step ahead of the winner."""
-    monkeypatch.setattr(search, "PATIENCE", 1)
+    """Two buckets of one rank are visited side by side, and nodes without room are left out after the first."""
+    monkeypatch.setattr(walk, "PATIENCE", 1)
     one, other = (
         machine("one", blocks(2, inside="PIX", outside="PIX")),
         machine("other", blocks(2, inside="PIX", outside="PIX")),
@@ -267,29 +279,33 @@ def test_nodes_behind_the_winner_come_later_and_lack_nothing(monkeypatch: pytest
     assert given.node == "d"
     assert len(inventory.buckets) == 2
     told = dict(given.census.reasons(given.choice))
-    assert told == {"that have less cpu than the pod needs, even when nothing else runs there": 2, LATER_BY_NAME: 2}
+    assert told == {
+        "that have less cpu than the pod needs, even when nothing else runs there": 1,
+        NO_ROOM: 1,
+        LATER_BY_NAME: 2,
+    }
 
 
 def test_nodes_that_were_not_asked_in_time_are_not_said_to_be_worse(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first node gives less than it seemed to; the time is over before the second is asked, which may give more."""
-    monkeypatch.setattr(Allocator, "_is_exact", lambda *_: False)
+    ask_the_rules(monkeypatch)
     inventory = make_inventory(
         DRIVER,
         nodes=[node(name) for name in "abc"],
         slices=[pool_slice(name, SWITCHED) for name in "abc"],
         classes=CLASSES,
     )
-    ask, asked = JointSearch._ask, []
+    ask, asked = NodeRules.ask, []
 
-    def worse_and_then_too_late(joint: JointSearch, name: str, place: Place) -> Any:
+    def worse_and_then_too_late(rules: NodeRules, name: str) -> Any:
         asked.append(name)
         if len(asked) == 2:
             raise OverdueError
-        return ask(joint, name, place)
+        return ask(rules, name)
 
-    monkeypatch.setattr(JointSearch, "_is_alike", lambda *_: False)
-    monkeypatch.setattr(JointSearch, "_ask", worse_and_then_too_late)
-    monkeypatch.setattr(JointSearch, "_rank", lambda joint, choice: UNSCORED)
+    monkeypatch.setattr(NodeRules, "are_alike", lambda *_: False)
+    monkeypatch.setattr(NodeRules, "ask", worse_and_then_too_late)
+    monkeypatch.setattr(NodeRules, "rank", lambda rules, choice: UNSCORED)
     given = Allocator().allocate(inventory, plain_pod("p"), [claim("c", request(count=2))])
     assert isinstance(given, Allocation)
     assert (given.node, asked[:2]) == ("a", ["a", "b"])

@@ -17,7 +17,7 @@ from dracaena.controller.allocation.inventory import Inventory, make_inventory
 from dracaena.controller.allocation.node_filter import NodeFilter
 from dracaena.controller.allocation.pool import DeviceId
 from dracaena.controller.allocation.result import Allocation
-from dracaena.controller.allocation.search import NOT_SELECTED
+from dracaena.controller.allocation.walk import NOT_SELECTED
 from support.allocation import DRIVER, claim, node, pod, pool_slice, request
 from support.clusters import CLASSES, SWITCHED, RandomCluster, random_claims, random_cluster, random_pod
 from support.slow_nodes import SlowVersion

@@ -23,9 +23,9 @@ from dracaena.api.objects import (
     ResourceSlice,
     Taint,
 )
-from dracaena.controller.allocation import joint_search
+from dracaena.controller.allocation import node_rules
 from dracaena.controller.allocation.allocator import Allocator
-from dracaena.controller.allocation.inventory import Inventory, make_inventory
+from dracaena.controller.allocation.inventory import Inventory, NodeState, make_inventory
 from dracaena.controller.allocation.judgements import Judgements
 from dracaena.controller.allocation.result import Allocation, decision_of
 from dracaena.controller.allocation.structured.outcome import DoesNotFit
@@ -104,7 +104,8 @@ def some_inventory(names: str) -> Inventory:
         slices=[page for name in names for page in pages(name)],
         classes=CLASSES,
     )
-    assert set(inventory.mixed) == set(names)
+    states = [inventory.state(name) for name in names]
+    assert all(isinstance(state, NodeState) and inventory.is_mixed(state.kind) for state in states)
     return inventory
 
 
@@ -161,13 +162,13 @@ def test_after_one_change_one_node_is_asked_again(monkeypatch: pytest.MonkeyPatc
     names = "abcdefghij"
     inventory, allocator = some_inventory(names), Allocator()
     posed: list[str] = []
-    genuine = joint_search.pose_on
+    genuine = node_rules._pose
 
     def counted(inventory: Inventory, name: str, *rest: Any) -> Any:
         posed.append(name)
         return genuine(inventory, name, *rest)
 
-    monkeypatch.setattr(joint_search, "pose_on", counted)
+    monkeypatch.setattr(node_rules, "_pose", counted)
     for number in range(4):
         asked = claim(f"c{number}", request(device_class="mig"))
         decision = allocator.allocate(inventory, pod(f"p{number}", asked.metadata.name), [asked])
@@ -201,7 +202,7 @@ CHANGES: dict[str, Callable[[Device], Device]] = {
 def test_nodes_that_differ_in_more_than_identities_are_of_two_kinds(change: Callable[[Device], Device]) -> None:
     slices = [*pages("a"), *pages("b"), *pages("c", change)]
     inventory = make_inventory(DRIVER, nodes=map(node, "abc"), slices=slices, classes=CLASSES)
-    places = [inventory.place(name) for name in "abc"]
+    places = [inventory.state(name) for name in "abc"]
     assert places[0] == places[1]
     assert places[0] != places[2]
 
@@ -209,7 +210,7 @@ def test_nodes_that_differ_in_more_than_identities_are_of_two_kinds(change: Call
 def test_what_is_remembered_is_bounded_and_the_oldest_goes_first() -> None:
     judgements = Judgements(most=6)
     inventory = some_inventory("a")
-    place = inventory.place("a")
+    place = inventory.state("a")
     assert not isinstance(place, str)
     for way in "abcabca":
         judgements.about(way).refuse(place, DoesNotFit(), ["default/c"])
@@ -220,7 +221,7 @@ def test_what_is_remembered_is_bounded_and_the_oldest_goes_first() -> None:
 
 def test_a_reason_that_names_a_claim_or_a_pool_is_not_remembered() -> None:
     about = Judgements().about("way")
-    place = some_inventory("a").place("a")
+    place = some_inventory("a").state("a")
     assert not isinstance(place, str)
     about.refuse(place, DoesNotFit(note="claim default/c: 2 devices are to differ"), ["default/c"])
     assert not about.known
