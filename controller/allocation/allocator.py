@@ -25,13 +25,12 @@ from dracaena.controller.allocation.judgements import Judgements
 from dracaena.controller.allocation.memo import Memo
 from dracaena.controller.allocation.node_filter import PINNED_ELSEWHERE, NodeFilter
 from dracaena.controller.allocation.node_index import Names
-from dracaena.controller.allocation.node_rules import Evaluators, NodeRules, first_alternatives
+from dracaena.controller.allocation.node_rules import Evaluators, NodeChoice, NodeRules, first_alternatives
 from dracaena.controller.allocation.node_selector import read_node_selector
 from dracaena.controller.allocation.overdue import too_long
 from dracaena.controller.allocation.pod_demand import PodDemand, read_pod_demand
 from dracaena.controller.allocation.result import (
     Allocation,
-    Placement,
     RunnerUp,
     make_allocation,
     planned_allocation,
@@ -265,7 +264,7 @@ class Allocator:
             yield way_of(demand.claims, alternatives)
 
     def _allocation(
-        self, inventory: Inventory, demand: PodDemand, way: Way, found: Placement
+        self, inventory: Inventory, demand: PodDemand, way: Way, found: NodeChoice
     ) -> Allocation | NeedsPerson:
         if found.legal is None:
             return make_allocation(inventory.driver, found, way)
@@ -339,7 +338,7 @@ def _is_somewhere(inventory: Inventory, demand: PodDemand) -> bool:
     return any(all(selector.matches(node) for selector in selectors) for node in nodes)
 
 
-def _runner_up(winner: Placement, other: Placement | None) -> RunnerUp | None:
+def _runner_up(winner: NodeChoice, other: NodeChoice | None) -> RunnerUp | None:
     """Return the best choice that was not taken: on another node, or on the same one if that is better."""
     if winner.best is None:
         return None

@@ -7,7 +7,7 @@ decision, the kind once for all its buckets, and then the mask of free devices i
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import merge
 from typing import Final
@@ -16,6 +16,7 @@ from dracaena.api.config.v1alpha1 import TopologyPolicy
 from dracaena.controller.allocation.box import ordinals_of
 from dracaena.controller.allocation.choices import Choice, Demand, Engine
 from dracaena.controller.allocation.eligibility import Eligibility, Failure
+from dracaena.controller.allocation.order import one_number
 from dracaena.controller.allocation.pool import NodeKind
 from dracaena.controller.allocation.structured.cel_selectors import CelSelectors
 from dracaena.controller.allocation.structured.features import Features
@@ -28,10 +29,6 @@ questions not asked for longest go first."""
 
 MAX_SETS: Final = 20_000
 """Sets of GPUs that are looked at for one that holds to distinctAttribute: more than any 16 GPUs have of one size."""
-
-_PART_BITS: Final = 48
-"""Bits of a part of a rank: even kB/s would fit."""
-_HALF: Final = 1 << (_PART_BITS - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,24 +176,6 @@ def _agreeing(kind: NodeKind, question: Question, masks: tuple[int, ...]) -> lis
             if all(cut[i].bit_count() >= question.counts[i] for i in match.requests)
         ]
     return options
-
-
-def one_number(rank: Iterable[int]) -> int:
-    """Return a number that sorts as the parts do, in their order; all ranks have to have as many parts."""
-    number = 0
-    for part in rank:
-        assert abs(part) < _HALF, "a part of a rank is below 2^47"
-        number = (number << _PART_BITS) + part + _HALF
-    return number
-
-
-def first_difference(one: int, other: int) -> int | None:
-    """Return the first part in which two ranks differ as a place from the end, 0 being the last; None: in none.
-
-    Cost: a step, where comparing the parts takes twenty.
-    """
-    different = one ^ other
-    return (different.bit_length() - 1) // _PART_BITS if different else None
 
 
 class Answers:

@@ -41,7 +41,6 @@ from dracaena.controller.allocation.pool import (
 )
 from dracaena.controller.allocation.read_pools import ReadPools
 from dracaena.controller.allocation.request_reader import RequestReader
-from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.structured.books import Books, Holding
 from dracaena.controller.allocation.structured.pools import JointSlices, SliceIndex, SliceSource
 from dracaena.controller.allocation.structured.slices import Device, PoolId, read_slice
@@ -290,11 +289,6 @@ class Inventory:
     def release(self, holder: str) -> frozenset[DeviceId | Holding]:
         """Let a holder let go of everything; return what it held."""
         return self.hold(holder, frozenset())
-
-    def commit(self, allocation: Allocation) -> None:
-        """Take the devices of a decision."""
-        for entry in allocation.claims:
-            self.hold(claim_holder(entry.claim), allocation.devices(entry), allocation.others(entry))
 
     def check(self) -> None:
         """State what must always hold, by working everything out again from what was told. For tests: slow."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dracaena.controller.allocation.answers import QuestionAnswers, one_number
+from dracaena.controller.allocation.answers import QuestionAnswers
 from dracaena.controller.allocation.choices import Choice, Engine
 from dracaena.controller.allocation.demands import ClaimDemand
 from dracaena.controller.allocation.effort import DEVICE_STEPS, Effort, Work
@@ -17,9 +17,9 @@ from dracaena.controller.allocation.identities import IdentityMasks
 from dracaena.controller.allocation.inventory import Inventory, NodeState
 from dracaena.controller.allocation.joint import Asked, Chosen, NodeGpus, choose
 from dracaena.controller.allocation.judgements import Judgement, Judgements, refusal_text
+from dracaena.controller.allocation.order import one_number
 from dracaena.controller.allocation.pod_demand import PodDemand
 from dracaena.controller.allocation.pool import NodeKind, NodePool
-from dracaena.controller.allocation.result import Placement
 from dracaena.controller.allocation.structured import claims as structured
 from dracaena.controller.allocation.structured.cel_selectors import CelSelectors
 from dracaena.controller.allocation.structured.documents import Unsupported
@@ -53,6 +53,21 @@ class Evaluators:
     """Take the first legal devices of the first node in Kubernetes' order."""
     effort: Effort
     judgements: Judgements
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChoice:
+    """What one node gives to a pod."""
+
+    pool: NodePool
+    best: Choice | None
+    """None where nothing is chosen by links."""
+    second: Choice | None = None
+    """The next best choice there, as far as it is known."""
+    legal: tuple[Problem, Plan] | None = None
+    """What the rules allocated; None where the parts of the best choice are all that is given."""
+    cut_off: bool = False
+    """Whether the search ended at its limit: a better set may exist."""
 
 
 class NodeRules:
@@ -135,7 +150,7 @@ class NodeRules:
         given = self.ask(name)
         return given if isinstance(given, str) else None
 
-    def ask(self, name: str) -> Placement | str:
+    def ask(self, name: str) -> NodeChoice | str:
         """Return what the node gives, or why nothing, in words that follow a count of nodes.
 
         Cost: the rules' own; a look-up where nodes in this state are known to give nothing.
@@ -175,7 +190,7 @@ class NodeRules:
                 return LACKS
         return None
 
-    def _choose(self, name: str, state: NodeState) -> Placement | DoesNotFit | NeedsPerson:
+    def _choose(self, name: str, state: NodeState) -> NodeChoice | DoesNotFit | NeedsPerson:
         inventory, way = self._inventory, self.reading.way
         pool = inventory.pool(name)
         assert pool is not None
@@ -198,7 +213,7 @@ class NodeRules:
         chosen = choose(problem, gpus, self._evaluators.engine, asked)
         if not isinstance(chosen, Chosen):
             return chosen
-        return Placement(pool, chosen.choice, legal=(problem, chosen.plan), cut_off=chosen.cut_off)
+        return NodeChoice(pool, chosen.choice, legal=(problem, chosen.plan), cut_off=chosen.cut_off)
 
 
 def first_alternatives(

@@ -16,6 +16,10 @@ whole box is the hardest to get back."""
 SHARE_PARTS: Final = 1_000_000
 """Resolution of bandwidth ÷ ideal: finer than any two bandwidths differ, so inside one node both orders are one."""
 
+_PART_BITS: Final = 48
+"""Bits of a part of a rank: even kB/s would fit."""
+_HALF: Final = 1 << (_PART_BITS - 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -174,3 +178,21 @@ class Score:
     def _of_ideal(self, whole: int) -> int:
         """Return bandwidth ÷ ideal, `whole` being all of it; 0 where the ideal is not asked for."""
         return self.bandwidth_gb_s * whole // self.ideal_gb_s if self.ideal_gb_s else 0
+
+
+def one_number(rank: Iterable[int]) -> int:
+    """Return a number that sorts as the parts do, in their order; all ranks have to have as many parts."""
+    number = 0
+    for part in rank:
+        assert abs(part) < _HALF, "a part of a rank is below 2^47"
+        number = (number << _PART_BITS) + part + _HALF
+    return number
+
+
+def first_difference(one: int, other: int) -> int | None:
+    """Return the first part in which two ranks differ as a place from the end, 0 being the last; None: in none.
+
+    Cost: a step, where comparing the parts takes twenty.
+    """
+    different = one ^ other
+    return (different.bit_length() - 1) // _PART_BITS if different else None

@@ -2,46 +2,29 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from dracaena.api.decision import Decision, part_in_words
+from dracaena.api.decision import Decision
 from dracaena.api.decision import RunnerUp as RunnerUpDocument
 from dracaena.api.go_json import as_go_writes
 from dracaena.api.objects import AllocationConfig, AllocationResult, DeviceResult, ResourceClaim
 from dracaena.api.opaque import index_left_out
-from dracaena.controller.allocation.answers import Answer, first_difference, one_number
 from dracaena.controller.allocation.box import ordinals_of
+from dracaena.controller.allocation.census import Census
 from dracaena.controller.allocation.choices import Choice
 from dracaena.controller.allocation.demands import ClaimDemand
 from dracaena.controller.allocation.explanation import links_in_words
+from dracaena.controller.allocation.holdings import claim_holder
+from dracaena.controller.allocation.inventory import Inventory
+from dracaena.controller.allocation.node_rules import NodeChoice
 from dracaena.controller.allocation.pool import DeviceId, NodePool, holdings_beside
 from dracaena.controller.allocation.structured.books import Holding
 from dracaena.controller.allocation.structured.nodes import this_node
-from dracaena.controller.allocation.structured.outcome import Plan
-from dracaena.controller.allocation.structured.problem import Problem
 from dracaena.controller.allocation.ways import Way
-
-LATER_BY_NAME: Final = "equal, and later by name"
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """What one node gives to a pod."""
-
-    pool: NodePool
-    best: Choice | None
-    """None where nothing is chosen by links."""
-    second: Choice | None = None
-    """The next best choice there, as far as it is known."""
-    legal: tuple[Problem, Plan] | None = None
-    """What the rules allocated; None where the parts of the best choice are all that is given."""
-    cut_off: bool = False
-    """Whether the search ended at its limit: a better set may exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,31 +35,6 @@ class RunnerUp:
     choice: Choice
     lost_by: str
     """First part of the order in which it was worse; `node_name` or `ordinals` when all parts are equal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Census:
-    """What became of the nodes of a decision, as it was found on the way: nothing is worked out for it. Each node but
-    the winner's is counted once; Walk.census() states for which reason."""
-
-    filtered: Mapping[str, int] = field(default_factory=dict)
-    """Reason → nodes that offer devices of ours."""
-    outside: Mapping[str, int] = field(default_factory=dict)
-    """Reason → nodes that offer none."""
-    behind: tuple[tuple[Answer, int], ...] = ()
-    """What nodes that come after the winner have to give → how many give that."""
-
-    def reasons(self, winner: Choice) -> tuple[tuple[str, int], ...]:
-        """Return why the nodes other than the winner's were not taken, in words that follow a count; the most first."""
-        counts: Counter[str] = Counter({**self.filtered})
-        counts.update(self.outside)
-        rank, parts = one_number(winner.score.rank()), winner.score.parts()[::-1]
-        worse: Counter[int | None] = Counter()
-        for answer, count in self.behind:
-            worse[first_difference(rank, answer.rank)] += count
-        for place, count in worse.items():
-            counts[LATER_BY_NAME if place is None else f"worse in {part_in_words(parts[place][0])}"] += count
-        return tuple(sorted((+counts).items(), key=lambda reason: (-reason[1], reason[0])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +91,7 @@ class Allocation:
         return holdings_beside(claim.claim.metadata.uid, claim.results, self.driver)
 
 
-def make_allocation(driver: str, winner: Placement, way: Way) -> Allocation:
+def make_allocation(driver: str, winner: NodeChoice, way: Way) -> Allocation:
     """Give each request the devices of its part."""
     assert winner.best is not None
     parts = dict(zip(way.requests, winner.best.parts, strict=True))
@@ -158,6 +116,12 @@ def make_allocation(driver: str, winner: Placement, way: Way) -> Allocation:
         for index, demand in enumerate(way.claims)
     )
     return Allocation(driver, winner.pool, winner.best, claims)
+
+
+def commit(inventory: Inventory, allocation: Allocation) -> None:
+    """Let the claims of a decision hold their devices."""
+    for entry in allocation.claims:
+        inventory.hold(claim_holder(entry.claim), allocation.devices(entry), allocation.others(entry))
 
 
 def planned_allocation(

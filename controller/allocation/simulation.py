@@ -30,7 +30,7 @@ from dracaena.controller.allocation.inventory import Inventory, make_inventory
 from dracaena.controller.allocation.node_resources import pod_name
 from dracaena.controller.allocation.placement.placed_pods import pod_traits
 from dracaena.controller.allocation.pod_resources import ENDED, readable_resources
-from dracaena.controller.allocation.result import Allocation, allocated_claim, decision_of
+from dracaena.controller.allocation.result import Allocation, allocated_claim, commit, decision_of
 from dracaena.controller.allocation.turn import turn
 
 _TIMESTAMP: Final = "1970-01-01T00:00:00Z"
@@ -133,7 +133,7 @@ class Simulation:
         claims = tuple(self._claims[key] for key in keys)
         decision = self._allocator.allocate(self.inventory, pod, claims, is_over=self._limit())
         if isinstance(decision, Allocation):
-            self.inventory.commit(decision)
+            commit(self.inventory, decision)
             if pod_key is not None:
                 self._place(pod, decision.node)
             served = {entry.claim.key for entry in decision.claims}

@@ -15,15 +15,15 @@ from typing import Final, NamedTuple
 
 from dracaena.api.decision import part_in_words
 from dracaena.controller.allocation.answers import Answer
+from dracaena.controller.allocation.census import LATER_BY_NAME, Census
 from dracaena.controller.allocation.effort import Effort, OverdueError, Work
 from dracaena.controller.allocation.inventory import Buckets, Inventory, NodeState
 from dracaena.controller.allocation.judgements import Judgement
 from dracaena.controller.allocation.node_index import Names
-from dracaena.controller.allocation.node_rules import FIRST, NodeRules
+from dracaena.controller.allocation.node_rules import FIRST, NodeChoice, NodeRules
 from dracaena.controller.allocation.order import Score
 from dracaena.controller.allocation.pod_demand import PodDemand
 from dracaena.controller.allocation.pool import NodeKind
-from dracaena.controller.allocation.result import LATER_BY_NAME, Census, Placement
 
 NOT_SELECTED: Final = "left out by the pod's selectors, affinity or volumes"
 NO_ROOM: Final = "with too little of what the pod needs besides devices"
@@ -56,9 +56,9 @@ class _Judged(NamedTuple):
     judgement: Judgement
 
 
-_Gives = Answer | NodeState | _Judged | Placement
+_Gives = Answer | NodeState | _Judged | NodeChoice
 """What is known of the nodes of a group: what each gives (Answer); a bound only (NodeState); how good each is, but not
-which devices it gives (_Judged); or what the one node gives (Placement)."""
+which devices it gives (_Judged); or what the one node gives (NodeChoice)."""
 
 _Group = tuple[int, str, int, Sequence[str], _Gives]
 """Bound; the next node by name; its place among the names; names, ascending; what is known. A plain tuple: a decision
@@ -102,7 +102,7 @@ class Walk:
         self.is_round_over = False
         """Whether best() asked nobody, because earlier tries together have asked every node in vain."""
 
-    def best(self) -> Placement | None:
+    def best(self) -> NodeChoice | None:
         """Return what the best node gives, of equal ones the first by name; None when none gives anything.
 
         Where whole GPUs are asked for, nodes are asked for more than their whole GPUs only when no node has enough of
@@ -125,11 +125,11 @@ class Walk:
         self._short = []
         return self._best_by_rules(mixed)
 
-    def second(self) -> Placement | None:
+    def second(self) -> NodeChoice | None:
         """Return what the next best node gives after best(); None also where a few looks do not tell."""
         return self._next(SECOND_LOOKS if self._by_rules else None)
 
-    def census(self, winner: Placement) -> Census:
+    def census(self, winner: NodeChoice) -> Census:
         """Return what became of all nodes but the winner's, right after best(). Each is counted once, for the first of
         these that holds. It has no GPUs of ours to give; the pod's node selectors leave it out; it has not what is
         asked for, as far as all nodes in its state tell; it comes after the winner; it has too little of what is no
@@ -168,7 +168,7 @@ class Walk:
                 self._push(rank, names, place, gives)
         heapq.heapify(self._heap)
 
-    def _best_by_rules(self, buckets: Buckets) -> Placement | None:
+    def _best_by_rules(self, buckets: Buckets) -> NodeChoice | None:
         self._by_rules = True
         # To ask the rules costs so much more than to name the nodes with room that it is done first.
         self._with_room = self._demand.filter.with_room()
@@ -185,12 +185,12 @@ class Walk:
         except OverdueError:
             return self._best_until_now()
 
-    def _next(self, looks: int | None) -> Placement | None:
+    def _next(self, looks: int | None) -> NodeChoice | None:
         """Walk on to the next node in order that gives something; ask the rules about at most so many groups."""
         while self._heap:
             group = self._visited = heapq.heappop(self._heap)
             rank, name, place, names, gives = group
-            if not isinstance(gives, Placement):
+            if not isinstance(gives, NodeChoice):
                 unfit = self._demand.filter.reason(self._inventory.nodes.get(name))
                 if unfit is not None:
                     self._refused.append((name, unfit))
@@ -210,17 +210,17 @@ class Walk:
                 return found
         return None
 
-    def _visit(self, group: _Group) -> Placement | None:
+    def _visit(self, group: _Group) -> NodeChoice | None:
         """Return what the next node of a group gives, if that is as good as the bound. Whatever else is known then goes
         back among the groups."""
         rank, name, place, names, gives = group
-        if isinstance(gives, Placement):
+        if isinstance(gives, NodeChoice):
             return gives
         if isinstance(gives, Answer):
             self._push(rank, names, place + 1, gives)
             pool = self._inventory.pool(name)
             assert pool is not None
-            return Placement(pool, gives.best, gives.second)
+            return NodeChoice(pool, gives.best, gives.second)
         if isinstance(gives, NodeState):
             known = self._rules.judgement(name, gives)
             if known is not None and (known.refusal is not None or known.rank > rank):
@@ -285,12 +285,12 @@ class Walk:
     def _nobody_has_room(self) -> bool:
         return self._with_room is not None and not self._with_room
 
-    def _best_until_now(self) -> Placement:
+    def _best_until_now(self) -> NodeChoice:
         """Return the best of the nodes that were asked before the time was over, else raise OverdueError."""
         best: _Group | None = min(
-            (group for group in self._heap if isinstance(group[4], Placement)), key=lambda one: one[:2], default=None
+            (group for group in self._heap if isinstance(group[4], NodeChoice)), key=lambda one: one[:2], default=None
         )
-        if best is None or not isinstance(best[4], Placement):
+        if best is None or not isinstance(best[4], NodeChoice):
             raise OverdueError
         self._heap = [group for group in self._heap if group is not best]
         if self._visited is not None:
@@ -405,10 +405,10 @@ class Walk:
         narrowed = self._narrowed
         return len(names) - place if narrowed is None else sum(name in narrowed for name in names[place:])
 
-    def _word(self, winner: Placement, group: _Group) -> str:
+    def _word(self, winner: NodeChoice, group: _Group) -> str:
         """Say of nodes that were not visited, or that give less than it seemed, why the winner came first."""
         rank, name, _, _, gives = group
-        if isinstance(gives, (_Judged, Placement)):
+        if isinstance(gives, (_Judged, NodeChoice)):
             best, other = _score_of(winner), _score_of(gives)
             part = None if best is None or other is None else best.first_difference(other)
             return LATER_BY_NAME if part is None else f"worse in {part_in_words(part)}"
@@ -430,7 +430,7 @@ def states(inventory: Inventory, demand: PodDemand, *, alike: bool) -> Iterator[
                         break
 
 
-def _score_of(found: _Judged | Placement) -> Score | None:
+def _score_of(found: _Judged | NodeChoice) -> Score | None:
     if isinstance(found, _Judged):
         return found.judgement.score
     return None if found.best is None else found.best.score

@@ -22,7 +22,7 @@ from dracaena.api.objects import (
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.demands import RefusalKind, Refused
 from dracaena.controller.allocation.inventory import Inventory, make_inventory
-from dracaena.controller.allocation.result import Allocation, allocated_claim, allocation_document
+from dracaena.controller.allocation.result import Allocation, allocated_claim, allocation_document, commit
 from support.allocation import (
     DRIVER,
     blocks,
@@ -163,7 +163,7 @@ def test_beside_a_claim_for_another_drivers_devices_ours_is_served() -> None:
     ours, theirs = claim("ours", request(count=2)), claim("theirs", request(device_class="nic"))
     decision = decide(inventory, theirs, ours)
     assert [entry.claim.key for entry in decision.claims] == ["default/ours"]
-    inventory.commit(decision)
+    commit(inventory, decision)
     written = allocated_claim(decision, decision.claims[0], "2026-01-01T00:00:00Z")
     assert isinstance(decide(inventory, theirs, written), Settled)
 
@@ -200,7 +200,7 @@ def test_gpus_and_a_nic_that_must_agree_are_chosen_together() -> None:
     decision = decide(inventory, asked)
     every = [device_name(SEVEN, ordinal) for ordinal in range(7)]
     assert [every.index(name) for request_name, name in given(decision) if request_name == "gpus"] == [3, 4]
-    inventory.commit(decision)
+    commit(inventory, decision)
     inventory.check()
     assert isinstance(decide(inventory, asked), NoFit)
     give_back(inventory, decision)
@@ -218,7 +218,7 @@ def test_admin_access_takes_nothing_from_others() -> None:
     document = allocation_document(decision.claims[0], "2026-01-01T00:00:00Z", decision.claims[0].claim)
     assert all(result["adminAccess"] is True for result in document["devices"]["results"])
     assert decision.devices(decision.claims[0]) == frozenset()
-    inventory.commit(decision)
+    commit(inventory, decision)
     inventory.check()
 
 
@@ -287,7 +287,7 @@ def test_a_gpu_that_is_named_by_its_uuid_is_given_from_the_node_that_has_it() ->
     allocator = Allocator()
     found = decide(inventory, claim("c", request(selectors=by_uuid)), allocator=allocator)
     assert (found.node, [name for _, name in given(found)]) == ("b", [slices[1].spec.devices[2].name])
-    inventory.commit(found)
+    commit(inventory, found)
     again = pod("q", "d")
     asked = claim("d", request(selectors=by_uuid))
     assert isinstance(allocator.allocate(inventory, again, [asked]), NoFit)
@@ -373,7 +373,7 @@ def test_shares_of_a_device_come_with_an_id_and_what_they_take_until_nothing_is_
         (result,) = document["devices"]["results"]
         assert result["consumedCapacity"] == {"memory": "4"}
         assert result["shareID"] == f"00000000-0000-4000-8000-{number:012x}"
-        inventory.commit(decision)
+        commit(inventory, decision)
         inventory.check()
     asked = claim("c2", request(selectors=selectors, capacity={"requests": {"memory": "4"}}))
     assert isinstance(decide(inventory, asked, allocator=allocator), NoFit)
@@ -414,7 +414,7 @@ def test_mig_devices_are_given_by_their_class_and_never_as_gpus() -> None:
     decision = decide(inventory, claim("c", request("part", 2, "mig")))
     assert [name for _, name in given(decision)] == names
     assert not decision.is_scored
-    inventory.commit(decision)
+    commit(inventory, decision)
     inventory.check()
     assert isinstance(decide(inventory, claim("d", request("part", 1, "mig"))), NoFit)
     give_back(inventory, decision)

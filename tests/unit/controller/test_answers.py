@@ -6,9 +6,10 @@ import pytest
 
 from dracaena.api.config.v1alpha1 import NO_POLICY
 from dracaena.controller.allocation import answers as module
-from dracaena.controller.allocation.answers import Answers, Question, one_number
+from dracaena.controller.allocation.answers import Answers, Question
 from dracaena.controller.allocation.choices import Engine
 from dracaena.controller.allocation.eligibility import Eligibility
+from dracaena.controller.allocation.order import one_number
 from dracaena.controller.allocation.pool import NodeKind, read_pool
 from support.allocation import DRIVER, pool_slice
 from support.clusters import SMALL, SOCKETS

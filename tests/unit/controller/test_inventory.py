@@ -10,7 +10,7 @@ from dracaena.api.objects import DeviceAttribute, ResourceSlice, Taint
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.inventory import Inventory, make_inventory
 from dracaena.controller.allocation.pool import DeviceId, read_pool
-from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.allocation.result import Allocation, commit
 from support.allocation import (
     DRIVER,
     OUR_TAINT,
@@ -252,7 +252,7 @@ def test_asking_changes_nothing_and_a_decision_that_is_undone_leaves_no_trace(se
         decision = allocator.allocate(inventory, pod("p"), asked)
         assert state(inventory) == states[-1]
         if isinstance(decision, Allocation):
-            inventory.commit(decision)
+            commit(inventory, decision)
             inventory.check()
             states.append(state(inventory))
             decisions.append(decision)

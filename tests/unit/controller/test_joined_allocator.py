@@ -19,7 +19,7 @@ from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.inventory import Inventory, make_inventory
 from dracaena.controller.allocation.joint import Asked, Chosen, NodeGpus, choose
 from dracaena.controller.allocation.node_fit import unfit_reason
-from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.allocation.result import Allocation, commit
 from dracaena.controller.allocation.structured.books import Books, Holding
 from dracaena.controller.allocation.structured.features import Features
 from dracaena.controller.allocation.structured.pools import SliceIndex
@@ -177,7 +177,7 @@ def check(seed: int) -> str:
     assert len(held) == len(set(held)), seed
     assert not set(held) & cluster.held, seed
     before = inventory.free(decision.node)
-    inventory.commit(decision)
+    commit(inventory, decision)
     inventory.check()
     assert inventory.free(decision.node) == before & ~decision.pool.mask(held), seed
     give_back(inventory, decision)

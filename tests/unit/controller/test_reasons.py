@@ -21,6 +21,7 @@ from dracaena.api.mig import MigDevice
 from dracaena.api.objects import Node, Pod, ResourceClaim
 from dracaena.controller.allocation import walk
 from dracaena.controller.allocation.allocator import Allocator, NoFit
+from dracaena.controller.allocation.census import LATER_BY_NAME
 from dracaena.controller.allocation.choices import Choice, Engine
 from dracaena.controller.allocation.effort import OverdueError
 from dracaena.controller.allocation.explanation import Unsatisfied
@@ -29,7 +30,7 @@ from dracaena.controller.allocation.node_filter import NodeFilter
 from dracaena.controller.allocation.node_fit import unfit_reason
 from dracaena.controller.allocation.node_rules import UNSCORED, NodeRules
 from dracaena.controller.allocation.pod_resources import pod_resources
-from dracaena.controller.allocation.result import LATER_BY_NAME, Allocation
+from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.walk import NO_ROOM, NOT_BETTER, NOT_IN_TIME, NOT_SELECTED
 from dracaena.controller.allocation.ways import read_way
 from support.allocation import DRIVER, blocks, claim, machine, node, pool_slice, request

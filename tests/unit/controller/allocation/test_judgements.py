@@ -27,7 +27,7 @@ from dracaena.controller.allocation import node_rules
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.inventory import Inventory, NodeState, make_inventory
 from dracaena.controller.allocation.judgements import Judgements
-from dracaena.controller.allocation.result import Allocation, decision_of
+from dracaena.controller.allocation.result import Allocation, commit, decision_of
 from dracaena.controller.allocation.structured.outcome import DoesNotFit
 from support.allocation import (
     DRIVER,
@@ -151,7 +151,7 @@ def test_who_remembers_answers_as_who_never_saw_anything(seed: int) -> None:
         assert told(warm, inventory, waiting, asked) == told(Allocator(), inventory, waiting, asked)
         decision = warm.allocate(inventory, waiting, [asked])
         if isinstance(decision, Allocation):
-            inventory.commit(decision)
+            commit(inventory, decision)
             held.append(decision)
         if held and rng.random() < 0.4:
             give_back(inventory, held.pop(rng.randrange(len(held))))
@@ -174,7 +174,7 @@ def test_after_one_change_one_node_is_asked_again(monkeypatch: pytest.MonkeyPatc
         decision = allocator.allocate(inventory, pod(f"p{number}", asked.metadata.name), [asked])
         assert isinstance(decision, Allocation)
         assert decision.node == "a"
-        inventory.commit(decision)
+        commit(inventory, decision)
     # Equal nodes are one; then the node that changed is asked, and the winner for its devices.
     assert len(posed) <= 2 * 4
     assert set(posed) <= {"a", "b"}

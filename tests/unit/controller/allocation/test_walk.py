@@ -13,10 +13,10 @@ from dracaena.api.mig import MigDevice
 from dracaena.api.objects import Node, Pod, ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.inventory import Inventory, make_inventory
-from dracaena.controller.allocation.node_rules import NodeRules
+from dracaena.controller.allocation.node_rules import NodeChoice, NodeRules
 from dracaena.controller.allocation.pod_demand import PodDemand, read_pod_demand
 from dracaena.controller.allocation.pool import DeviceId
-from dracaena.controller.allocation.result import Allocation, Placement
+from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.walk import Walk
 from support.allocation import DRIVER, blocks, claim, machine, node, pod, pool_slice, request
 from support.clusters import CLASSES, SMALL
@@ -50,7 +50,7 @@ def asked_nodes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     asked: list[str] = []
     ask = NodeRules.ask
 
-    def noted(rules: NodeRules, name: str) -> Placement | str:
+    def noted(rules: NodeRules, name: str) -> NodeChoice | str:
         asked.append(name)
         return ask(rules, name)
 
