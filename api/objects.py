@@ -2,7 +2,7 @@
 
 Decoding drops every other field, so these types must never be written back as a whole: writers send patches.
 Where an unknown field would change the meaning (the spec of a claim) the raw document is kept and read strictly
-elsewhere (allocation.structured.claims). What belongs to some driver alone, opaque parameters first of all, stays JSON
+elsewhere (allocation.legal.read.claims). What belongs to some driver alone, opaque parameters first of all, stays JSON
 text: it may be nested as deep as its author likes. Field names are those of the API in snake case.
 """
 
@@ -613,7 +613,7 @@ class ResourceClaimStatus(Wire, frozen=True):
 
 class ResourceClaim(KubeObject, frozen=True):
     """A claim. `spec` stays the raw document, with opaque parameters as text in it (msgspec.Raw):
-    allocation.structured.claims reads it strictly.
+    allocation.legal.read.claims reads it strictly.
     """
 
     API_VERSION: ClassVar[str] = "resource.k8s.io/v1"

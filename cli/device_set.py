@@ -9,7 +9,7 @@ from dracaena.api.errors import BadInputError
 
 if TYPE_CHECKING:
     from dracaena.api.machine import Machine
-    from dracaena.controller.allocation.order import Score
+    from dracaena.controller.allocation.score.order import Score
 
 MARK: Final = "chosen"
 
@@ -41,9 +41,8 @@ def describe_set(machine: Machine, ordinals: Sequence[int]) -> Iterator[str]:
     """Yield the score of a set with all GPUs free, part by part, beside that of the set that would be chosen."""
     from dracaena.api.decision import part_in_words, value_in_words
     from dracaena.cli.columns import aligned
-    from dracaena.controller.allocation.box import make_box, mask_of, ordinals_of
-    from dracaena.controller.allocation.choices import Demand, Engine
-    from dracaena.controller.allocation.explanation import links_in_words
+    from dracaena.controller.allocation.score.box import links_in_words, make_box, mask_of, ordinals_of
+    from dracaena.controller.allocation.score.choices import Demand, Engine
 
     box = make_box(machine.topology, dict(enumerate(machine.gpus)))
     engine, free, mask = Engine(), mask_of(range(len(machine.gpus))), mask_of(ordinals)

@@ -25,13 +25,13 @@ from dracaena.api.objects import (
 from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.earmarks import Earmark
-from dracaena.controller.allocation.holdings import claim_holder
-from dracaena.controller.allocation.inventory import Inventory
-from dracaena.controller.allocation.placement.placed_pods import Change, ClaimUse, OfClass
-from dracaena.controller.allocation.placement.storage import class_of
-from dracaena.controller.allocation.pool import DeviceId, held_devices, other_holdings
-from dracaena.controller.allocation.structured.books import Holding
-from dracaena.controller.allocation.structured.search import MAX_STEPS
+from dracaena.controller.allocation.legal.books import Holding
+from dracaena.controller.allocation.legal.search import MAX_STEPS
+from dracaena.controller.allocation.nodes.placement.placed_pods import Change, ClaimUse, OfClass
+from dracaena.controller.allocation.nodes.placement.storage import class_of
+from dracaena.controller.allocation.state.holdings import claim_holder
+from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.state.pool import DeviceId, held_devices, other_holdings
 from dracaena.controller.collisions import Collision, find_collisions
 from dracaena.controller.deadline import Deadline
 from dracaena.controller.decisions import Decision, Decisions

@@ -13,9 +13,9 @@ from typing import Final
 import structlog
 
 from dracaena.api.objects import ResourceClaim
-from dracaena.controller.allocation.holdings import claim_holder
-from dracaena.controller.allocation.inventory import Inventory
-from dracaena.controller.allocation.structured.slices import DeviceId
+from dracaena.controller.allocation.legal.read.slices import DeviceId
+from dracaena.controller.allocation.state.holdings import claim_holder
+from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import EventSink
 

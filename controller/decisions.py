@@ -10,17 +10,17 @@ from typing import Final
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
-from dracaena.controller.allocation.demands import RefusalKind, Refused
 from dracaena.controller.allocation.earmarks import Earmark
 from dracaena.controller.allocation.effort import Effort, OverdueError, never
-from dracaena.controller.allocation.inventory import Inventory
-from dracaena.controller.allocation.node_resources import pod_name
-from dracaena.controller.allocation.placement.demand import PlacementDemand
-from dracaena.controller.allocation.placement.label_selector import UnreadableSelectorError
-from dracaena.controller.allocation.placement.placed_pods import Change
+from dracaena.controller.allocation.nodes.node_resources import pod_name
+from dracaena.controller.allocation.nodes.placement.demand import PlacementDemand
+from dracaena.controller.allocation.nodes.placement.label_selector import UnreadableSelectorError
+from dracaena.controller.allocation.nodes.placement.placed_pods import Change
 from dracaena.controller.allocation.reach import Prospect, Reach
+from dracaena.controller.allocation.request.demands import RefusalKind, Refused
+from dracaena.controller.allocation.request.shape import APART, shape
 from dracaena.controller.allocation.result import Allocation, ClaimAllocation
-from dracaena.controller.allocation.shape import APART, shape
+from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.turn import Turn, turn
 from dracaena.controller.deadline import Deadline
 from dracaena.controller.earmark_keeper import QUESTIONS, EarmarkKeeper

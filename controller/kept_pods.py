@@ -32,11 +32,17 @@ from dracaena.api.objects import (
     Toleration,
 )
 from dracaena.api.packed import packed, unpacked
-from dracaena.controller.allocation.node_fit import tolerations_of
-from dracaena.controller.allocation.placement.placed_pods import shared_labels
-from dracaena.controller.allocation.placement.pod_terms import ANTI_AFFINITY
-from dracaena.controller.allocation.placement.spread import must_hold
-from dracaena.controller.allocation.pod_resources import CPU, PODS, PodResources, UnreadableQuantityError, pod_resources
+from dracaena.controller.allocation.nodes.node_fit import tolerations_of
+from dracaena.controller.allocation.nodes.placement.placed_pods import shared_labels
+from dracaena.controller.allocation.nodes.placement.pod_terms import ANTI_AFFINITY
+from dracaena.controller.allocation.nodes.placement.spread import must_hold
+from dracaena.controller.allocation.nodes.pod_resources import (
+    CPU,
+    PODS,
+    PodResources,
+    UnreadableQuantityError,
+    pod_resources,
+)
 
 # Empty lists and objects that pods share: a default of its own for each field would double what a pod takes.
 _NO_TEXTS: Final[list[str]] = []

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from dracaena.api.objects import Pod
-from dracaena.controller.allocation.node_resources import NodeResources, pod_name
-from dracaena.controller.allocation.placement.placed_pods import PlacedPods, pod_traits
-from dracaena.controller.allocation.pod_resources import ENDED, readable_resources, shared_resources
+from dracaena.controller.allocation.nodes.node_resources import NodeResources, pod_name
+from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods, pod_traits
+from dracaena.controller.allocation.nodes.pod_resources import ENDED, readable_resources, shared_resources
 from dracaena.controller.lifecycle.claim_record import PodIdentity
 
 Places = Mapping[PodIdentity, str]

@@ -14,7 +14,7 @@ from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import NoFit, Settled
-from dracaena.controller.allocation.demands import RefusalKind, Refused, tolerates_anything
+from dracaena.controller.allocation.request.demands import RefusalKind, Refused, tolerates_anything
 from dracaena.controller.allocation.result import Allocation, decision_of
 from dracaena.controller.claim_writer import ClaimWriter, Lost, Written
 from dracaena.controller.cluster import Cluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dracaena.controller.allocation.placement.placed_pods import Change, PodCount
+from dracaena.controller.allocation.nodes.placement.placed_pods import Change, PodCount
 
 
 class WaitingForMoves:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from dracaena.controller.allocation.demands import RefusalKind
 from dracaena.controller.allocation.reach import Prospect, Reach
+from dracaena.controller.allocation.request.demands import RefusalKind
 from dracaena.controller.allocation.turn import Turn
 
 TOO_LONG: Final = RefusalKind.TOO_LONG.value

@@ -1,7 +1,10 @@
-"""Which devices a pod gets. Pure: a snapshot of the cluster goes in, a decision comes out.
+"""Which devices a pod gets. Pure: the state of the cluster and a pod go in, a decision comes out.
 
-Order of the files: snapshot (what there is), node_fit (where the pod may run), demands (what its claims ask for), box
-and bandwidth (what links are worth), requirement, scoring, candidates and splitting (which set is best), allocator (all
-of it), explanation and result (the decision in words and as documents). Not here: clocks, locks, logs, the API, and any
-state that is no memo of a pure function.
+Each room may import from those before it: score (what sets of GPUs are worth), nodes (where a pod may run), legal
+(what resource.k8s.io/v1 allows), request (what claims ask for), state (what there is, and who holds it), walk (which
+node, and what it gives). Above them stand allocator (one decision), result and explanation (the decision as documents
+and in words), earmarks (which node to keep for a pod that waits), reach (which waiting pods a change may serve), turn
+and simulation. effort and memo are used everywhere.
+
+Only state.inventory, and what it owns, holds state. Everything else that is kept is a memo of a pure function.
 """

@@ -14,35 +14,28 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.controller.allocation.answers import Answers
-from dracaena.controller.allocation.choices import Choice, Engine
-from dracaena.controller.allocation.demands import RefusalKind, Refused
 from dracaena.controller.allocation.effort import Effort, OverdueError, Work, never
 from dracaena.controller.allocation.explanation import Unsatisfied, unsatisfied
-from dracaena.controller.allocation.identities import IdentityMasks
-from dracaena.controller.allocation.inventory import Inventory
-from dracaena.controller.allocation.judgements import Judgements
+from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
+from dracaena.controller.allocation.legal.outcome import Mistake, NeedsPerson
+from dracaena.controller.allocation.legal.read.features import Features
+from dracaena.controller.allocation.legal.results import allocation_results
+from dracaena.controller.allocation.legal.search import MAX_STEPS
 from dracaena.controller.allocation.memo import Memo
-from dracaena.controller.allocation.node_filter import PINNED_ELSEWHERE, NodeFilter
-from dracaena.controller.allocation.node_index import Names
-from dracaena.controller.allocation.node_rules import Evaluators, NodeChoice, NodeRules, first_alternatives
-from dracaena.controller.allocation.node_selector import read_node_selector
-from dracaena.controller.allocation.overdue import too_long
-from dracaena.controller.allocation.pod_demand import PodDemand, read_pod_demand
+from dracaena.controller.allocation.nodes.node_filter import PINNED_ELSEWHERE, NodeFilter
+from dracaena.controller.allocation.nodes.node_index import Names
+from dracaena.controller.allocation.nodes.node_selector import read_node_selector
+from dracaena.controller.allocation.request.demands import RefusalKind, Refused
 from dracaena.controller.allocation.result import (
     Allocation,
     RunnerUp,
     make_allocation,
     planned_allocation,
 )
-from dracaena.controller.allocation.rounds import Rounds
-from dracaena.controller.allocation.structured.cel_selectors import CelSelectors
-from dracaena.controller.allocation.structured.features import Features
-from dracaena.controller.allocation.structured.outcome import Mistake, NeedsPerson
-from dracaena.controller.allocation.structured.results import allocation_results
-from dracaena.controller.allocation.structured.search import MAX_STEPS
-from dracaena.controller.allocation.walk import Walk, states
-from dracaena.controller.allocation.ways import (
+from dracaena.controller.allocation.score.choices import Choice, Engine
+from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.walk.answers import Answers
+from dracaena.controller.allocation.walk.combinations import (
     MAX_WAYS,
     Reading,
     Way,
@@ -53,6 +46,13 @@ from dracaena.controller.allocation.ways import (
     way_of,
     ways,
 )
+from dracaena.controller.allocation.walk.identities import IdentityMasks
+from dracaena.controller.allocation.walk.judgements import Judgements
+from dracaena.controller.allocation.walk.node_rules import Evaluators, NodeChoice, NodeRules, first_alternatives
+from dracaena.controller.allocation.walk.overdue import too_long
+from dracaena.controller.allocation.walk.pod_demand import PodDemand, read_pod_demand
+from dracaena.controller.allocation.walk.rounds import Rounds
+from dracaena.controller.allocation.walk.walk import Walk, states
 
 RELATIVE_UP_TO_GPUS: Final = 2
 """Pods of at most so many GPUs compare nodes by bandwidth ÷ the ideal of their kind instead of bandwidth (docs/design,

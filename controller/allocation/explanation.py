@@ -1,4 +1,4 @@
-"""Links and reasons in words that a user of GPUs knows."""
+"""Why a pod fits on no node, in words that a user of GPUs knows."""
 
 from __future__ import annotations
 
@@ -7,20 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dracaena.api.links import Link
-from dracaena.controller.allocation.box import Box, links_among
-
 NAMES_SHOWN: Final = 3
 """Nodes named for each reason; the count tells the rest."""
-
-
-def links_in_words(box: Box, mask: int) -> str:
-    """Return how a set is linked, best links first: `6 pairs NV12`, `1 pair PIX, 2 pairs PHB`, `one GPU`."""
-    links = links_among(box, mask)
-    if not links:
-        return "one GPU" if mask else "no GPU"
-    counted = Counter(link.token for link in sorted(links, key=_best_first))
-    return ", ".join(f"{count} pair{'s' if count > 1 else ''} {token}" for token, count in counted.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +57,3 @@ def unsatisfied(reasons_by_node: Iterable[tuple[str, str]]) -> Unsatisfied:
     reasons = (Reason(text, count, tuple(names[text])) for text, count in counts.items())
     ordered = sorted(reasons, key=lambda reason: (-reason.count, reason.text))
     return Unsatisfied(counts.total(), tuple(ordered))
-
-
-def _best_first(link: Link) -> tuple[int, int]:
-    unknown = 1_000  # after every level
-    return (-(link.nvlinks or 0), unknown if link.level is None else link.level)

@@ -13,11 +13,11 @@ from typing import Final
 import msgspec
 
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.controller.allocation.demands import ClaimDemand, Refused
-from dracaena.controller.allocation.inventory import Inventory, NodeState
-from dracaena.controller.allocation.node_fit import required_affinity, tolerations_of, unfit_for
-from dracaena.controller.allocation.node_resources import ResourceDemand
-from dracaena.controller.allocation.pod_resources import UnreadableQuantityError
+from dracaena.controller.allocation.nodes.node_fit import required_affinity, tolerations_of, unfit_for
+from dracaena.controller.allocation.nodes.node_resources import ResourceDemand
+from dracaena.controller.allocation.nodes.pod_resources import UnreadableQuantityError
+from dracaena.controller.allocation.request.demands import ClaimDemand, Refused
+from dracaena.controller.allocation.state.inventory import Inventory, NodeState
 
 MOST_FILTER_BYTES: Final = 4 << 10
 """Of node selector, affinity and tolerations together; sensible pods have some hundred. What is longer is not evaluated

@@ -13,18 +13,17 @@ from dracaena.api.decision import RunnerUp as RunnerUpDocument
 from dracaena.api.go_json import as_go_writes
 from dracaena.api.objects import AllocationConfig, AllocationResult, DeviceResult, ResourceClaim
 from dracaena.api.opaque import index_left_out
-from dracaena.controller.allocation.box import ordinals_of
-from dracaena.controller.allocation.census import Census
-from dracaena.controller.allocation.choices import Choice
-from dracaena.controller.allocation.demands import ClaimDemand
-from dracaena.controller.allocation.explanation import links_in_words
-from dracaena.controller.allocation.holdings import claim_holder
-from dracaena.controller.allocation.inventory import Inventory
-from dracaena.controller.allocation.node_rules import NodeChoice
-from dracaena.controller.allocation.pool import DeviceId, NodePool, holdings_beside
-from dracaena.controller.allocation.structured.books import Holding
-from dracaena.controller.allocation.structured.nodes import this_node
-from dracaena.controller.allocation.ways import Way
+from dracaena.controller.allocation.legal.books import Holding
+from dracaena.controller.allocation.legal.read.nodes import this_node
+from dracaena.controller.allocation.request.demands import ClaimDemand
+from dracaena.controller.allocation.score.box import links_in_words, ordinals_of
+from dracaena.controller.allocation.score.choices import Choice
+from dracaena.controller.allocation.state.holdings import claim_holder
+from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.state.pool import DeviceId, NodePool, holdings_beside
+from dracaena.controller.allocation.walk.census import Census
+from dracaena.controller.allocation.walk.combinations import Way
+from dracaena.controller.allocation.walk.node_rules import NodeChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +126,7 @@ def commit(inventory: Inventory, allocation: Allocation) -> None:
 def planned_allocation(
     driver: str, pool: NodePool, choice: Choice, claims: Sequence[ClaimDemand], allocations: Sequence[AllocationResult]
 ) -> Allocation:
-    """Return the decision for what the rules of structured allocated."""
+    """Return the decision for what the rules allocated."""
     return Allocation(
         driver,
         pool,

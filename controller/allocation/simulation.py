@@ -23,14 +23,14 @@ from dracaena.api.objects import (
 )
 from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import Allocator
-from dracaena.controller.allocation.demands import Refused
 from dracaena.controller.allocation.effort import never
 from dracaena.controller.allocation.explanation import Unsatisfied
-from dracaena.controller.allocation.inventory import Inventory, make_inventory
-from dracaena.controller.allocation.node_resources import pod_name
-from dracaena.controller.allocation.placement.placed_pods import pod_traits
-from dracaena.controller.allocation.pod_resources import ENDED, readable_resources
+from dracaena.controller.allocation.nodes.node_resources import pod_name
+from dracaena.controller.allocation.nodes.placement.placed_pods import pod_traits
+from dracaena.controller.allocation.nodes.pod_resources import ENDED, readable_resources
+from dracaena.controller.allocation.request.demands import Refused
 from dracaena.controller.allocation.result import Allocation, allocated_claim, commit, decision_of
+from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
 from dracaena.controller.allocation.turn import turn
 
 _TIMESTAMP: Final = "1970-01-01T00:00:00Z"

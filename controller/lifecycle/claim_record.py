@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from dracaena.api.objects import ResourceClaim
-from dracaena.controller.allocation.pool import DeviceId, held_devices, other_holdings
-from dracaena.controller.allocation.structured.books import Holding
+from dracaena.controller.allocation.legal.books import Holding
+from dracaena.controller.allocation.state.pool import DeviceId, held_devices, other_holdings
 from dracaena.controller.lifecycle.phases import OURS, SHOWN, UNDER_WAY, Event, Phase, after
 from dracaena.controller.lifecycle.versions import version_of
 

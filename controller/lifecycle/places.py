@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from dracaena.api.objects import ResourceClaim
-from dracaena.controller.allocation.node_selector import NAME_FIELD, read_node_selector
+from dracaena.controller.allocation.nodes.node_selector import NAME_FIELD, read_node_selector
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, PodIdentity, users_of
 from dracaena.controller.lifecycle.phases import OURS
 

@@ -24,12 +24,12 @@ from dracaena.api.decision import Decision, RunnerUp, encode_decision
 from dracaena.api.machine import Machine
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.allocator import RELATIVE_UP_TO_GPUS, NoFit
-from dracaena.controller.allocation.box import mask_of
-from dracaena.controller.allocation.choices import Demand, Engine
-from dracaena.controller.allocation.inventory import Inventory
-from dracaena.controller.allocation.node_fit import unfit_reason
-from dracaena.controller.allocation.pool import DeviceId, held_devices
+from dracaena.controller.allocation.nodes.node_fit import unfit_reason
 from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.allocation.score.box import mask_of
+from dracaena.controller.allocation.score.choices import Demand, Engine
+from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.state.pool import DeviceId, held_devices
 from dracaena.controller.kept_pods import kept_pod
 from dracaena.controller.program import freeze_what_stays
 from dracaena.controller.shared_values import with_shared_values

@@ -15,7 +15,7 @@ from bench.systems import our_system
 from bench.worth import GpuSet, ideal_gb_s
 from dracaena.api.config.v1alpha1 import NO_POLICY, TopologyPolicy
 from dracaena.controller.allocation.allocator import RELATIVE_UP_TO_GPUS
-from dracaena.controller.allocation.choices import Engine
+from dracaena.controller.allocation.score.choices import Engine
 
 LOADS: Final = (0.3, 0.5, 0.7, 0.85, 0.95)
 SEEDS: Final = range(4)

@@ -10,9 +10,9 @@ from bench.machines import BenchMachine
 from bench.worth import GpuSet
 from dracaena.api.config.v1alpha1 import NO_POLICY, TopologyPolicy
 from dracaena.controller.allocation.allocator import RELATIVE_UP_TO_GPUS
-from dracaena.controller.allocation.box import mask_of, ordinals_of
-from dracaena.controller.allocation.choices import Demand, Engine
-from dracaena.controller.allocation.order import Score
+from dracaena.controller.allocation.score.box import mask_of, ordinals_of
+from dracaena.controller.allocation.score.choices import Demand, Engine
+from dracaena.controller.allocation.score.order import Score
 
 ABSOLUTE: Final = Engine()
 RELATIVE: Final = Engine(relative_up_to_gpus=16)

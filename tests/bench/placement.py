@@ -12,9 +12,9 @@ import msgspec
 from bench.report import Row, Section
 from dracaena.api.objects import Pod
 from dracaena.controller.allocation.allocator import Allocator
-from dracaena.controller.allocation.inventory import Inventory, make_inventory
-from dracaena.controller.allocation.placement.placed_pods import pod_traits
+from dracaena.controller.allocation.nodes.placement.placed_pods import pod_traits
 from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
 from dracaena.controller.kept_pods import kept_pod
 from support.allocation import DRIVER, blocks, claim, device_class, machine, node, pool_slice, request
 

@@ -14,10 +14,10 @@ from bench.decision import KINDS, NODES, World, now_ns
 from bench.report import Floor, Progress, Row, Section, Table, as_text, floors_as_text, number
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
+from dracaena.controller.allocation.legal.outcome import DoesNotFit, Plan
+from dracaena.controller.allocation.legal.problem import Problem
+from dracaena.controller.allocation.legal.search import solve
 from dracaena.controller.allocation.result import Allocation
-from dracaena.controller.allocation.structured.outcome import DoesNotFit, Plan
-from dracaena.controller.allocation.structured.problem import Problem
-from dracaena.controller.allocation.structured.search import solve
 from dracaena.controller.program import freeze_what_stays
 from support.allocation import DRIVER, claim, device_class, pod, request
 from support.structured import CLASSES, device, exactly, published

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from conformance.case import Case, UnreadableCasesError
-from dracaena.controller.allocation.choices import Engine
-from dracaena.controller.allocation.joint import Chosen
-from dracaena.controller.allocation.structured.books import holdings_of
-from dracaena.controller.allocation.structured.cel_selectors import CelSelectors
-from dracaena.controller.allocation.structured.features import Features
-from dracaena.controller.allocation.structured.outcome import NeedsPerson, Outcome, Plan
-from dracaena.controller.allocation.structured.problem import Problem
-from dracaena.controller.allocation.structured.results import allocation_results
-from dracaena.controller.allocation.structured.search import RequestKey, Restriction, solve
+from dracaena.controller.allocation.legal.books import holdings_of
+from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
+from dracaena.controller.allocation.legal.outcome import NeedsPerson, Outcome, Plan
+from dracaena.controller.allocation.legal.problem import Problem
+from dracaena.controller.allocation.legal.read.features import Features
+from dracaena.controller.allocation.legal.results import allocation_results
+from dracaena.controller.allocation.legal.search import RequestKey, Restriction, solve
+from dracaena.controller.allocation.score.choices import Engine
+from dracaena.controller.allocation.walk.node_choice import Chosen
 from support.allocator_cases import answer, difference, problem_of
 from support.joint import best_of, drawn_gpus
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from dracaena.api.objects import DeviceClass, Node, ObjectMeta, Pod
-from dracaena.controller.allocation.inventory import CLASS_RESOURCE
+from dracaena.controller.allocation.state.inventory import CLASS_RESOURCE
 
 VECTORS = Path(__file__).parent / "node_fit_vectors.jsonl"
 

@@ -27,10 +27,10 @@ from dracaena.api.objects import (
 )
 from dracaena.api.resourceslice import encode_devices
 from dracaena.api.topology import Topology, topology_from_matrix
-from dracaena.controller.allocation.holdings import claim_holder
-from dracaena.controller.allocation.inventory import Inventory
-from dracaena.controller.allocation.request_reader import RequestReader
+from dracaena.controller.allocation.request.request_reader import RequestReader
 from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.allocation.state.holdings import claim_holder
+from dracaena.controller.allocation.state.inventory import Inventory
 
 DRIVER = DEFAULT_DRIVER_NAME
 OUR_TAINT = Taint(key=taint_key(DRIVER), value=TAINT_VALUE, effect=TAINT_EFFECT)

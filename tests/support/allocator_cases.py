@@ -15,18 +15,18 @@ import msgspec
 
 from dracaena.api import objects
 from dracaena.api.quantity import parse_quantity
-from dracaena.controller.allocation.structured.books import Books, Holding
-from dracaena.controller.allocation.structured.claims import Claim, read_claim, read_class
-from dracaena.controller.allocation.structured.documents import Unsupported
-from dracaena.controller.allocation.structured.features import Features
-from dracaena.controller.allocation.structured.outcome import DoesNotFit, Mistake, NeedsPerson, Outcome
-from dracaena.controller.allocation.structured.pools import SliceIndex
-from dracaena.controller.allocation.structured.problem import Cluster, Problem, pose
-from dracaena.controller.allocation.structured.results import allocation_results
-from dracaena.controller.allocation.structured.search import solve
-from dracaena.controller.allocation.structured.selectors import Selectors
-from dracaena.controller.allocation.structured.slices import DeviceId, read_slice
-from dracaena.controller.allocation.structured.taints import with_taint_rules
+from dracaena.controller.allocation.legal.books import Books, Holding
+from dracaena.controller.allocation.legal.outcome import DoesNotFit, Mistake, NeedsPerson, Outcome
+from dracaena.controller.allocation.legal.problem import Cluster, Problem, pose
+from dracaena.controller.allocation.legal.read.claims import Claim, read_claim, read_class
+from dracaena.controller.allocation.legal.read.documents import Unsupported
+from dracaena.controller.allocation.legal.read.features import Features
+from dracaena.controller.allocation.legal.read.pools import SliceIndex
+from dracaena.controller.allocation.legal.read.slices import DeviceId, read_slice
+from dracaena.controller.allocation.legal.read.taints import with_taint_rules
+from dracaena.controller.allocation.legal.results import allocation_results
+from dracaena.controller.allocation.legal.search import solve
+from dracaena.controller.allocation.legal.selectors import Selectors
 
 SHARE_ID = "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"
 STEPS = 5_000_000

@@ -9,7 +9,7 @@ from typing import Any
 
 from dracaena.api.machine import Machine
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice, Taint
-from dracaena.controller.allocation.pool import DeviceId
+from dracaena.controller.allocation.state.pool import DeviceId
 from support.allocation import (
     blocks,
     claim,

@@ -8,12 +8,12 @@ from random import Random
 from typing import Any
 
 from dracaena.api.config.v1alpha1 import NO_POLICY
-from dracaena.controller.allocation.box import make_box
-from dracaena.controller.allocation.choices import Engine
-from dracaena.controller.allocation.joint import Asked, Chosen, NodeGpus, choose
-from dracaena.controller.allocation.structured.outcome import DoesNotFit, NeedsPerson
-from dracaena.controller.allocation.structured.problem import Problem
-from dracaena.controller.allocation.structured.search import MAX_STEPS, RequestKey
+from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson
+from dracaena.controller.allocation.legal.problem import Problem
+from dracaena.controller.allocation.legal.search import MAX_STEPS, RequestKey
+from dracaena.controller.allocation.score.box import make_box
+from dracaena.controller.allocation.score.choices import Engine
+from dracaena.controller.allocation.walk.node_choice import Asked, Chosen, NodeGpus, choose
 from support.allocation import machine, matrix
 
 LEVELS = ("NV2", "PIX", "PXB", "PHB", "NODE", "SYS")

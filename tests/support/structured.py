@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 from dracaena.api.objects import DeviceTaintRule
-from dracaena.controller.allocation.structured.books import Books, Holding
-from dracaena.controller.allocation.structured.cel_selectors import CelSelectors
-from dracaena.controller.allocation.structured.features import Features
-from dracaena.controller.allocation.structured.outcome import NeedsPerson, Outcome, Plan
-from dracaena.controller.allocation.structured.problem import Problem
-from dracaena.controller.allocation.structured.results import allocation_results
-from dracaena.controller.allocation.structured.search import MAX_STEPS, Restriction, solve
+from dracaena.controller.allocation.legal.books import Books, Holding
+from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
+from dracaena.controller.allocation.legal.outcome import NeedsPerson, Outcome, Plan
+from dracaena.controller.allocation.legal.problem import Problem
+from dracaena.controller.allocation.legal.read.features import Features
+from dracaena.controller.allocation.legal.results import allocation_results
+from dracaena.controller.allocation.legal.search import MAX_STEPS, Restriction, solve
 from support.allocator_cases import problem_of
 
 Document = dict[str, Any]

@@ -6,7 +6,7 @@ from typing import Final
 
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.api.podclaims import pod_claims
-from dracaena.controller.allocation.holdings import claim_holder
+from dracaena.controller.allocation.state.holdings import claim_holder
 from dracaena.controller.lifecycle.phases import Phase
 from dracaena.controller.lifecycle.places import only_node
 from dracaena.controller.lifecycle.pod_record import ENDED

@@ -7,9 +7,9 @@ import structlog
 
 from dracaena.api.objects import DeviceAttribute, Pod, ResourceSlice
 from dracaena.controller.allocation.allocator import NoFit
-from dracaena.controller.allocation.demands import Refused
-from dracaena.controller.allocation.inventory import Inventory
+from dracaena.controller.allocation.request.demands import Refused
 from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.decisions import Behind, InProgress
 from dracaena.controller.explanations import EXPLANATION_S
 from dracaena.controller.lifecycle.proof import BEHIND_S

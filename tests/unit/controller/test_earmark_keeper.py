@@ -9,8 +9,8 @@ import msgspec
 import structlog
 
 from dracaena.api.objects import Node, NodeStatus
-from dracaena.controller.allocation.pool import held_devices
 from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.allocation.state.pool import held_devices
 from dracaena.process.clock import rfc3339
 from support.allocation import (
     DRIVER,

@@ -10,10 +10,10 @@ import pytest
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER, EXTENDED_RESOURCE_ANNOTATION, decision_annotation
 from dracaena.api.objects import ObjectMeta, ResourceClaim
 from dracaena.controller.adapters.kube import KubeClaims
-from dracaena.controller.allocation.demands import ClaimDemand, Refused, class_names, names_selector
-from dracaena.controller.allocation.pool import held_devices
+from dracaena.controller.allocation.legal.read.claims import Claim, read_claim
+from dracaena.controller.allocation.request.demands import ClaimDemand, Refused, class_names, names_selector
 from dracaena.controller.allocation.result import allocation_document
-from dracaena.controller.allocation.structured.claims import Claim, read_claim
+from dracaena.controller.allocation.state.pool import held_devices
 from dracaena.controller.kept_claims import claim_stand_in, kept_claim
 from support.allocation import DRIVER, device_class, own_config, policy, request, requests_of
 from support.hostile_objects import short_claim

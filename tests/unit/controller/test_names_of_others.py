@@ -13,7 +13,8 @@ import pytest
 
 from dracaena.api.objects import Pod, PodCondition, ResourceClaim
 from dracaena.controller import collisions, explanations
-from dracaena.controller.allocation import earmarks, shape
+from dracaena.controller.allocation import earmarks
+from dracaena.controller.allocation.request import shape
 from dracaena.controller.cluster import Cluster
 from dracaena.kube.errors import error_for
 from dracaena.process.clock import rfc3339

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from dracaena.api.objects import Pod
-from dracaena.controller.allocation.node_resources import NodeResources, pod_name
-from dracaena.controller.allocation.placement.placed_pods import PlacedPods
-from dracaena.controller.allocation.pod_resources import pod_resources
+from dracaena.controller.allocation.nodes.node_resources import NodeResources, pod_name
+from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods
+from dracaena.controller.allocation.nodes.pod_resources import pod_resources
 from dracaena.controller.lifecycle.claim_record import PodIdentity
 from dracaena.controller.pod_places import PodPlaces
 from support.allocation import pod

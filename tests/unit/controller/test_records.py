@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
-from dracaena.controller.allocation.pool import DeviceId
+from dracaena.controller.allocation.state.pool import DeviceId
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity, Share
 from dracaena.controller.lifecycle.phases import Event, NotAllowedError, Phase
 from dracaena.controller.lifecycle.proof import Bounds

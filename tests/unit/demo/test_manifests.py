@@ -10,7 +10,7 @@ import yaml
 
 from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.api.objects import ObjectMeta, ResourceClaim
-from dracaena.controller.allocation.structured.claims import Claim, read_claim
+from dracaena.controller.allocation.legal.read.claims import Claim, read_claim
 from dracaena.demo.objects import KINDS
 from dracaena.demo.scenario import WAITING, load_manifests
 

@@ -18,19 +18,19 @@ from support.bare_cluster import bare_cluster, decide, land, written
 
 ALLOCATION: Final = "dracaena.controller.allocation"
 READING: Final = (
-    (f"{ALLOCATION}.request_reader", "read_claim"),
-    (f"{ALLOCATION}.request_reader", "read_class"),
-    (f"{ALLOCATION}.request_reader", "decode_config"),
-    (f"{ALLOCATION}.request_reader", "merged"),
-    (f"{ALLOCATION}.demands", "unpacked"),
-    (f"{ALLOCATION}.structured.claims", "unpacked"),
-    (f"{ALLOCATION}.inventory", "read_slice"),
-    (f"{ALLOCATION}.inventory", "read_pool"),
-    (f"{ALLOCATION}.pool", "decode_pool"),
-    (f"{ALLOCATION}.pool", "make_box"),
-    (f"{ALLOCATION}.traits", "read_device"),
+    (f"{ALLOCATION}.request.request_reader", "read_claim"),
+    (f"{ALLOCATION}.request.request_reader", "read_class"),
+    (f"{ALLOCATION}.request.request_reader", "decode_config"),
+    (f"{ALLOCATION}.request.request_reader", "merged"),
+    (f"{ALLOCATION}.request.demands", "unpacked"),
+    (f"{ALLOCATION}.legal.read.claims", "unpacked"),
+    (f"{ALLOCATION}.state.inventory", "read_slice"),
+    (f"{ALLOCATION}.state.inventory", "read_pool"),
+    (f"{ALLOCATION}.state.pool", "decode_pool"),
+    (f"{ALLOCATION}.state.pool", "make_box"),
+    (f"{ALLOCATION}.state.device_kind", "read_device"),
     (f"{ALLOCATION}.allocator", "read_way"),
-    (f"{ALLOCATION}.structured.cel_selectors", "cel_device"),
+    (f"{ALLOCATION}.legal.cel_selectors", "cel_device"),
     ("dracaena.cel.memo", "compile_selector"),
 )
 """What reads an object or compiles an expression: the module that uses it, and its name there."""

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.api.objects import ConsumerReference, ResourceClaim
-from dracaena.controller.allocation.pool import DeviceId
+from dracaena.controller.allocation.state.pool import DeviceId
 from dracaena.controller.lifecycle.claim_record import (
     ClaimRecord,
     Doubt,

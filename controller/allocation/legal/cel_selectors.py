@@ -1,0 +1,106 @@
+"""Selectors in CEL: the devices here as CEL sees them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dracaena import cel
+from dracaena.api.objects import DeviceAttribute
+from dracaena.controller.allocation.effort import CHARACTER_STEPS, DEVICE_STEPS, UNITS_A_STEP, Effort, Work
+from dracaena.controller.allocation.legal.read.features import Features
+from dracaena.controller.allocation.legal.read.slices import Device
+from dracaena.controller.allocation.legal.selectors import SelectorFailure
+
+MOST_DEVICES: Final = 40_000
+"""Devices kept in CEL's form, about 2 KiB each: as many as are kept read (read_pools.MOST_DEVICES), because one that is
+read anew is another device here, and what stands here keeps the device before alive."""
+
+
+class CelSelectors:
+    """CEL as Kubernetes evaluates it. Compiled expressions and answers are remembered, in bounded memory."""
+
+    __slots__ = ("_devices", "_effort", "_memo")
+
+    def __init__(self, features: Features, effort: Effort | None = None) -> None:
+        """What is compiled and evaluated is charged to `effort`, whose OverdueError every method may raise."""
+        self._effort = effort or Effort()
+        self._memo = cel.SelectorMemo(
+            cel.Features(
+                consumable_capacity=features.consumable_capacity, list_type_attributes=features.list_attributes
+            ),
+            compiled=self._compiled,
+        )
+        # By identity: a device is a value that is made once for each version of its slice.
+        self._devices: dict[int, tuple[Device, cel.Device]] = {}
+
+    def evaluate(self, expression: str, device: Device) -> bool | SelectorFailure:
+        """Return whether the device matches, or why that cannot be told."""
+        try:
+            selector = self._memo.compile(expression)
+        except cel.CompileError as error:
+            return _no_selector(error)
+        self._effort.charge(1, Work.SELECTOR, expression)
+        outcome = self._memo.evaluate(selector, self._device(device), lambda units: self._charge(units, expression))
+        return SelectorFailure(outcome.reason) if isinstance(outcome, cel.Failed) else outcome is cel.MATCH
+
+    def evaluate_once(self, expression: str, device: Device) -> bool | SelectorFailure:
+        """Answer as evaluate() does, and remember nothing: for what will not be asked again."""
+        try:
+            selector = self._memo.compile(expression)
+        except cel.CompileError as error:
+            return _no_selector(error)
+        self._effort.charge(DEVICE_STEPS, Work.SELECTOR, expression)
+        outcome, untold = selector.evaluate_charged(cel_device(device), lambda units: self._charge(units, expression))
+        self._charge(untold, expression)
+        return SelectorFailure(outcome.reason) if isinstance(outcome, cel.Failed) else outcome is cel.MATCH
+
+    def footprint(self, expression: str) -> cel.Footprint | SelectorFailure:
+        """Return what the expression can read of a device, or why it is no expression."""
+        self._effort.charge(1, Work.SELECTOR, expression)
+        try:
+            return self._memo.compile(expression).footprint
+        except cel.CompileError as error:
+            return _no_selector(error)
+
+    def _charge(self, units: int, expression: str) -> None:
+        self._effort.charge(units // UNITS_A_STEP, Work.SELECTOR, expression)
+
+    def _compiled(self, expression: str) -> None:
+        self._effort.charge(CHARACTER_STEPS * len(expression), Work.SELECTOR, expression)
+
+    def _device(self, device: Device) -> cel.Device:
+        known = self._devices.get(id(device))
+        if known is None:
+            if len(self._devices) >= MOST_DEVICES:
+                self._devices.clear()
+            known = self._devices[id(device)] = (device, cel_device(device))
+        return known[1]
+
+
+def _no_selector(error: cel.CompileError) -> SelectorFailure:
+    """Say it in one line: reasons stand in Events, where a caret would point nowhere."""
+    return SelectorFailure(f"{error.message} (line {error.line}, column {error.column})")
+
+
+def cel_device(device: Device) -> cel.Device:
+    """Return the device as CEL sees it."""
+    return cel.Device.of_names(
+        device.id.driver,
+        {name: _value(attribute) for name, attribute in device.attributes.items()},
+        {capacity.name: str(capacity.value) for capacity in device.capacities},
+        allow_multiple_allocations=device.allow_multiple_allocations,
+    )
+
+
+def _value(attribute: DeviceAttribute) -> cel.AttributeValue | None:
+    """Return the attribute's value; None for a type that this version does not know."""
+    scalars = (attribute.int_value, attribute.bool_value, attribute.string)
+    for scalar in scalars:
+        if scalar is not None:
+            return scalar
+    if attribute.version is not None:
+        return cel.Version(attribute.version)
+    for values in (attribute.ints, attribute.bools, attribute.strings):
+        if values:
+            return tuple(values)
+    return tuple(map(cel.Version, attribute.versions)) if attribute.versions else None

@@ -1,0 +1,148 @@
+"""The three answers to "which devices do these claims get here": a plan, it does not fit, or a person must act."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from dracaena.api.quantity import Quantity
+from dracaena.controller.allocation.legal.read.claims import Claim, Request
+from dracaena.controller.allocation.legal.read.pools import PoolState
+from dracaena.controller.allocation.legal.read.slices import Device, PoolId, Slice
+
+
+class Rule(Enum):
+    """Why a device is not given to a request; values follow a count of devices."""
+
+    NOT_PROPOSED = "outside the set that was asked about"
+    IN_USE = "in use"
+    TAKEN = "given to another request of the pod"
+    BINDING_CONDITIONS = "with binding conditions, which the cluster has switched off"
+    CLASS_SELECTOR = "not matching the device class"
+    REQUEST_SELECTOR = "not matching the request's selectors"
+    NODE = "not for this node"
+    NO_CAPACITY = "that have no such capacity, or never as much as is asked for"
+    CAPACITY = "with too little left of the capacity that is asked for"
+    COUNTERS_OFF = "that consume counters, which the cluster has switched off"
+    COUNTERS = "for which the pool's counters do not suffice"
+    TAINT = "with a taint that is not tolerated"
+    CONSTRAINT = "against a constraint of the claim"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """How many devices one rule kept from one request."""
+
+    claim: str
+    """`namespace/name`."""
+    request: str
+    """`request`, or `request/subrequest`."""
+    rule: Rule
+    devices: int
+    """Devices that this rule refused at least once while the others were tried together."""
+
+    def __str__(self) -> str:
+        return f"claim {self.claim}, request {self.request}: {self.devices} {self.rule.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolProblem:
+    """A pool that was left out."""
+
+    pool: PoolId
+    state: PoolState
+    problem: str
+
+    def __str__(self) -> str:
+        return f"pool {self.pool} is {self.state.value}: {self.problem}"
+
+
+@dataclass(frozen=True, slots=True)
+class DoesNotFit:
+    """There is no legal allocation of all claims on this node, or none was found within the steps allowed."""
+
+    reasons: tuple[Reason, ...] = ()
+    """In the order of claims and requests, then of the rules. Requests that were never reached have none."""
+    pools: tuple[PoolProblem, ...] = ()
+    note: str = ""
+    """What the reasons cannot say, in one line."""
+    cut_off: bool = False
+    """True: the search ended at its limit, so this is no proof."""
+    steps: int = 0
+
+    @property
+    def kubernetes_error(self) -> str:
+        """What Kubernetes reports as an error of this node in the same situation, empty when it reports none."""
+        invalid = any(pool.state is PoolState.INVALID for pool in self.pools)
+        return "invalid resource pools were encountered" if invalid else ""
+
+    def __str__(self) -> str:
+        parts = [self.note, *map(str, self.reasons), *map(str, self.pools)]
+        if self.cut_off:
+            parts.append(f"the search was cut off after {self.steps} steps")
+        return "; ".join(part for part in parts if part) or "there are fewer devices than are asked for"
+
+
+class Mistake(Enum):
+    """What a person has to mend; values are metric labels."""
+
+    CLASS_MISSING = "class-missing"
+    UNSUPPORTED = "unsupported"
+    FEATURE_OFF = "feature-off"
+    SELECTOR = "selector"
+    LIMIT = "limit"
+    SLICE = "slice"
+    POOL = "pool"
+    CONTRADICTION = "contradiction"
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsPerson:
+    """No answer is possible on any node until somebody changes an object."""
+
+    mistake: Mistake
+    subject: str
+    """The object to change, for example `claim default/training` or `DeviceClass gpu.example.com`."""
+    problem: str
+    """What was seen there and what was expected."""
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.problem}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """One device for one request."""
+
+    request: Request
+    device: Device
+    slice: Slice
+    """Where the device is published."""
+    shared: bool = False
+    """Whether it is a share of the device, not the whole."""
+    consumed: Mapping[str, Quantity] | None = None
+    """What a share takes of each capacity; None for a whole device."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPlan:
+    """What one claim gets."""
+
+    claim: Claim
+    chosen: tuple[Request, ...]
+    """Of each request of the claim the alternative that was taken, in the order of the spec."""
+    picks: tuple[Pick, ...]
+    """In the order of the spec's requests, within one in the order in which devices are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A legal allocation of all claims on one node. Nothing is taken until it is committed to the books."""
+
+    node: str
+    claims: tuple[ClaimPlan, ...]
+    steps: int = 0
+
+
+Outcome = Plan | DoesNotFit | NeedsPerson

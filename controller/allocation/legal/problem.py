@@ -1,0 +1,436 @@
+"""One question, ready to be answered: all claims of a pod, one node, what it can reach, and who holds what.
+
+Cheap rules about one request and one device are answered here and remembered; rules about sets of devices are the
+search's. Selectors are asked as late as Kubernetes asks them, so that a mistake in one shows in the same situations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dracaena.api.objects import Node
+from dracaena.api.quantity import Quantity
+from dracaena.controller.allocation.legal.books import Books
+from dracaena.controller.allocation.legal.capacity import amounts
+from dracaena.controller.allocation.legal.outcome import DoesNotFit, Mistake, NeedsPerson, PoolProblem, Rule
+from dracaena.controller.allocation.legal.read.claims import (
+    MAX_DEVICES,
+    Claim,
+    ClaimRequest,
+    Config,
+    DeviceClass,
+    Request,
+)
+from dracaena.controller.allocation.legal.read.documents import Unsupported
+from dracaena.controller.allocation.legal.read.features import Features
+from dracaena.controller.allocation.legal.read.nodes import BadNodeSelectorError, selects
+from dracaena.controller.allocation.legal.read.pools import (
+    BadSlice,
+    Pool,
+    PoolState,
+    ReachableDevice,
+    SliceSource,
+    gather_pools,
+)
+from dracaena.controller.allocation.legal.read.slices import CounterId, DeviceId
+from dracaena.controller.allocation.legal.selectors import SelectorFailure, Selectors
+from dracaena.controller.allocation.nodes.node_fit import first_untolerated
+
+
+class MistakeError(Exception):
+    """Carries a NeedsPerson out of the middle of an answer."""
+
+    def __init__(self, found: NeedsPerson) -> None:
+        super().__init__(str(found))
+        self.found = found
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What all questions at one moment have in common."""
+
+    slices: SliceSource
+    """With the taints of DeviceTaintRules on top."""
+    classes: Mapping[str, DeviceClass | Unsupported]
+    """By name; a class that cannot be read only matters where it is used."""
+    books: Books
+    selectors: Selectors
+    features: Features = field(default_factory=Features)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A device that the node can reach, at its place in the order in which devices are tried."""
+
+    place: int
+    reachable: ReachableDevice
+    pool: int
+    """Place of its pool among the pools."""
+
+    @property
+    def id(self) -> DeviceId:
+        """The device's name in the cluster."""
+        return self.reachable.device.id
+
+
+@dataclass(slots=True)
+class Wish:
+    """One alternative of one request of one claim, with what is known about each device."""
+
+    claim: int
+    index: int
+    """Place of the request in the claim."""
+    alternative: int
+    request: Request
+    device_class: DeviceClass
+    everything: tuple[int, ...] | None = None
+    """Mode All: places of the devices that it means, in order."""
+    blocked: str = ""
+    """Why mode All cannot be answered now."""
+    verdicts: dict[int, Rule | None] = field(default_factory=dict)
+    taken: dict[int, Mapping[str, Quantity] | None] = field(default_factory=dict)
+
+    @property
+    def wanted(self) -> int:
+        """Devices wanted."""
+        return self.request.count if self.everything is None else len(self.everything)
+
+
+@dataclass(frozen=True, slots=True)
+class Eligibility:
+    """Which devices a request could get if it were alone."""
+
+    devices: tuple[DeviceId, ...]
+    """In the order in which devices are tried."""
+    refused: Mapping[Rule, int]
+    """Devices by the first rule that refuses them."""
+    failures: Mapping[DeviceId, NeedsPerson]
+    """Devices about which a selector has no answer."""
+
+
+class Problem:
+    """A question that can be answered several times: whole, or for a part of the devices.
+
+    It is about the books as they are when it is posed: after a commit the question has to be posed anew.
+    """
+
+    __slots__ = (
+        "_available",
+        "_held",
+        "candidates",
+        "claims",
+        "cluster",
+        "features",
+        "node",
+        "pools",
+        "strict",
+        "wishes",
+    )
+
+    def __init__(
+        self, cluster: Cluster, node: Node, claims: Sequence[Claim], pools: Sequence[Pool], *, strict: bool
+    ) -> None:
+        self.cluster, self.features = cluster, cluster.features
+        self.node, self.claims, self.pools = node, tuple(claims), tuple(pools)
+        self.strict = strict
+        self.candidates = _candidates(self.pools)
+        self.wishes: tuple[tuple[tuple[Wish, ...], ...], ...] = ()
+        self._held = tuple(self._holding(candidate) for candidate in self.candidates)
+        self._available: dict[int, Mapping[CounterId, int]] = {}
+
+    def held(self, place: int) -> bool:
+        """Return whether somebody holds the device so that nobody else can have it or a share of it."""
+        return self._held[place]
+
+    def is_shareable(self, place: int) -> bool:
+        """Return whether several claims can have a share of the device."""
+        return self.features.consumable_capacity and self.candidates[place].reachable.device.allow_multiple_allocations
+
+    def left_of_counters(self, pool: int) -> Mapping[CounterId, int]:
+        """Return what the holders left of the pool's counters, in billionths; below 0 when they took too much."""
+        found = self._available.get(pool)
+        if found is None:
+            found = self._available[pool] = _left_of_counters(self.pools[pool], self.cluster.books)
+        return found
+
+    def amounts(self, wish: Wish, place: int) -> Mapping[str, Quantity] | None:
+        """Return what the request takes of the device's capacities; None when no amount would do."""
+        if place not in wish.taken:
+            wish.taken[place] = amounts(self.candidates[place].reachable.device, wish.request.capacity)
+        return wish.taken[place]
+
+    def capacity_is_left(
+        self, place: int, wanted: Mapping[str, Quantity], beside: Mapping[str, int] | None = None
+    ) -> bool:
+        """Return whether shares that exist, those of `beside`, and this one together take no more than there is."""
+        device = self.candidates[place].reachable.device
+        consumed = self.cluster.books.consumed(device.id)
+        for capacity in device.capacities:
+            taken = consumed.get(capacity.name, 0) + (beside or {}).get(capacity.name, 0)
+            if taken + wanted[capacity.name].nano > capacity.value.nano:
+                return False
+        return True
+
+    def unselected_by(self, wish: Wish, place: int) -> Rule | None:
+        """Return the rule by which the device is not what the request means; None when it is. Raises MistakeError."""
+        if place not in wish.verdicts:
+            wish.verdicts[place] = self._unselected_by(wish, place)
+        return wish.verdicts[place]
+
+    def blocking_taint(self, wish: Wish, place: int) -> bool:
+        """Return whether a taint keeps the device from the request."""
+        taints = self.candidates[place].reachable.device.taints
+        return (
+            bool(taints)
+            and self.features.device_taints
+            and first_untolerated(taints, wish.request.tolerations) is not None
+        )
+
+    def eligible(self, wish: Wish) -> Eligibility:
+        """Return the devices that no rule about one device alone keeps from the request. Never raises.
+
+        Cost: O(devices), selectors asked once for each device.
+        """
+        devices: list[DeviceId] = []
+        refused: dict[Rule, int] = {}
+        failures: dict[DeviceId, NeedsPerson] = {}
+        for candidate in self.candidates:
+            try:
+                rule = self.refused_alone(wish, candidate.place)
+            except MistakeError as error:
+                failures[candidate.id] = error.found
+                continue
+            if rule is None:
+                devices.append(candidate.id)
+            else:
+                refused[rule] = refused.get(rule, 0) + 1
+        return Eligibility(tuple(devices), refused, failures)
+
+    def refused_alone(self, wish: Wish, place: int) -> Rule | None:
+        """Return the first rule by which the request cannot have the device, whatever else is chosen."""
+        if not wish.request.admin_access and self.held(place):
+            return Rule.IN_USE
+        rule = self.unselected_by(wish, place)
+        if rule is not None:
+            return rule
+        if self.features.consumable_capacity:
+            short = self.refused_by_capacity(place, self.amounts(wish, place))
+            if short is not None:
+                return short
+        rule = self.refused_by_counters(place, {})
+        if rule is not None:
+            return rule
+        return Rule.TAINT if self.blocking_taint(wish, place) else None
+
+    def refused_by_capacity(
+        self, place: int, wanted: Mapping[str, Quantity] | None, beside: Mapping[str, int] | None = None
+    ) -> Rule | None:
+        """Return the rule by which the device cannot give these amounts() beside what is taken of it already."""
+        if wanted is None:
+            return Rule.NO_CAPACITY
+        if self.capacity_is_left(place, wanted, beside):
+            return None
+        device = self.candidates[place].reachable.device
+        is_there = all(wanted[capacity.name].nano <= capacity.value.nano for capacity in device.capacities)
+        return Rule.CAPACITY if is_there else Rule.NO_CAPACITY
+
+    def refused_by_counters(self, place: int, used: Mapping[CounterId, int]) -> Rule | None:
+        """Return the rule by which the pool's counters do not suffice beside what is `used` of them already."""
+        candidate = self.candidates[place]
+        device = candidate.reachable.device
+        if not device.counter_sets:
+            return None
+        if not self.features.partitionable_devices:
+            return Rule.COUNTERS_OFF
+        if self.is_shareable(place) and self.cluster.books.is_shared(candidate.id):
+            return None
+        left = self.left_of_counters(candidate.pool)
+        # A pool that is overdrawn anywhere gives nothing that counts, as in Kubernetes.
+        if any(amount < 0 for amount in left.values()):
+            return Rule.COUNTERS
+        wanted: dict[CounterId, int] = {}
+        for counter, amount in device.consumes:
+            wanted[counter] = wanted.get(counter, 0) + amount
+        short = any(used.get(counter, 0) + amount > left[counter] for counter, amount in wanted.items())
+        return Rule.COUNTERS if short else None
+
+    def configs_of_class(self, name: str) -> tuple[Config, ...]:
+        """Return the configs of a class that a wish names."""
+        known = self.cluster.classes[name]
+        return known.configs if isinstance(known, DeviceClass) else ()
+
+    def pool_problems(self) -> tuple[PoolProblem, ...]:
+        """Return the pools that nothing can be allocated from."""
+        return tuple(
+            PoolProblem(pool.id, pool.state, pool.problem) for pool in self.pools if pool.state is not PoolState.USABLE
+        )
+
+    def _holding(self, candidate: Candidate) -> bool:
+        books = self.cluster.books
+        if books.is_held(candidate.id):
+            return True
+        # A device that was shared and is now to be given whole must first be given back by all.
+        return books.is_shared(candidate.id) and not self.is_shareable(candidate.place)
+
+    def _unselected_by(self, wish: Wish, place: int) -> Rule | None:
+        reachable = self.candidates[place].reachable
+        if not self.features.binding_conditions and reachable.device.binding_conditions:
+            return Rule.BINDING_CONDITIONS
+        subject = f"DeviceClass {wish.device_class.name}"
+        if not self._all_match(wish.device_class.selectors, place, subject):
+            return Rule.CLASS_SELECTOR
+        subject = f"claim {self.claims[wish.claim].key}"
+        if not self._all_match(wish.request.selectors, place, f"{subject}, request {wish.request.name}"):
+            return Rule.REQUEST_SELECTOR
+        if reachable.slice.per_device:
+            try:
+                return None if selects(reachable.device.nodes, self.node) else Rule.NODE
+            except BadNodeSelectorError as error:
+                raise MistakeError(bad_slice(reachable.slice.name, str(error))) from None
+        return None
+
+    def _all_match(self, selectors: Sequence[str], place: int, subject: str) -> bool:
+        device = self.candidates[place].reachable.device
+        for index, expression in enumerate(selectors):
+            answer = self.cluster.selectors.evaluate(expression, device)
+            if isinstance(answer, SelectorFailure):
+                problem = f"selector {index} cannot be evaluated for device {device.id}: {answer.reason}"
+                raise MistakeError(NeedsPerson(Mistake.SELECTOR, subject, problem))
+            if not answer:
+                return False
+        return True
+
+
+def pose(
+    cluster: Cluster, node: Node, claims: Sequence[Claim], *, strict: bool = False
+) -> Problem | DoesNotFit | NeedsPerson:
+    """Return the question whether all these claims can be allocated on the node, or its answer where that is plain.
+
+    With `strict` the answer is an error wherever kube-scheduler has one, also where another node could serve the claim
+    or time will help: mode All over a pool that is just being published, or over devices that a constraint forbids
+    together.
+    """
+    pools = gather_pools(cluster.slices, node, cluster.features)
+    if isinstance(pools, BadSlice):
+        return bad_slice(pools.slice, pools.problem)
+    problem = Problem(cluster, node, claims, pools, strict=strict)
+    try:
+        problem.wishes = tuple(_wishes(problem, index) for index in range(len(problem.claims)))
+        crowded = next((key for key in map(_Crowded.of, problem.claims, problem.wishes) if key is not None), None)
+    except MistakeError as error:
+        return error.found
+    if crowded is None:
+        return problem
+    if crowded.hopeless or strict:
+        return NeedsPerson(Mistake.LIMIT, f"claim {crowded.claim}", crowded.text)
+    return DoesNotFit(pools=problem.pool_problems(), note=f"claim {crowded.claim}: {crowded.text}")
+
+
+def bad_slice(name: str, problem: str) -> NeedsPerson:
+    """Return the answer where a slice's node selector cannot be evaluated."""
+    return NeedsPerson(Mistake.SLICE, f"ResourceSlice {name}", f"node selector: {problem}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Crowded:
+    """A claim that would get more devices than a claim can hold."""
+
+    claim: str
+    devices: int
+    hopeless: bool
+    """Whether that is so on every node."""
+
+    @classmethod
+    def of(cls, claim: Claim, wishes: Sequence[Sequence[Wish]]) -> _Crowded | None:
+        here = sum(min(wish.wanted for wish in alternatives) for alternatives in wishes)
+        if here <= MAX_DEVICES:
+            return None
+        anywhere = sum(
+            min(0 if w.everything is not None else w.wanted for w in alternatives) for alternatives in wishes
+        )
+        return cls(claim.key, here, hopeless=anywhere > MAX_DEVICES)
+
+    @property
+    def text(self) -> str:
+        return f"{self.devices} devices are asked for, a claim can hold {MAX_DEVICES}"
+
+
+def _candidates(pools: Sequence[Pool]) -> tuple[Candidate, ...]:
+    reachable = [(index, device) for index, pool in enumerate(pools) for device in pool.devices]
+    return tuple(Candidate(place, device, pool) for place, (pool, device) in enumerate(reachable))
+
+
+def _left_of_counters(pool: Pool, books: Books) -> Mapping[CounterId, int]:
+    left = dict(pool.counters)
+    for device in (*(reachable.device for reachable in pool.devices), *pool.elsewhere):
+        if device.consumes and (books.is_held(device.id) or books.is_shared(device.id)):
+            for counter, amount in device.consumes:
+                if counter in left:
+                    left[counter] -= amount
+    return left
+
+
+def _wishes(problem: Problem, claim: int) -> tuple[tuple[Wish, ...], ...]:
+    """Check the claim against what the cluster can do, and return its wishes. Raises MistakeError."""
+    checked = tuple(
+        _alternatives(problem, claim, index, request) for index, request in enumerate(problem.claims[claim].requests)
+    )
+    if not problem.features.distinct_attribute and any(entry.distinct for entry in problem.claims[claim].constraints):
+        raise _off(problem, claim, "a constraint on distinctAttribute", "DRAConsumableCapacity")
+    return checked
+
+
+def _alternatives(problem: Problem, claim: int, index: int, request: ClaimRequest) -> tuple[Wish, ...]:
+    if request.prioritized and not problem.features.prioritized_list:
+        raise _off(problem, claim, f"request {request.name} has alternatives", "DRAPrioritizedList")
+    if not problem.features.consumable_capacity:
+        for alternative in request.alternatives:
+            if alternative.capacity is not None:
+                raise _off(problem, claim, f"request {alternative.name} asks for capacity", "DRAConsumableCapacity")
+    return tuple(_wish(problem, claim, index, place, request) for place, request in enumerate(request.alternatives))
+
+
+def _wish(problem: Problem, claim: int, index: int, alternative: int, request: Request) -> Wish:
+    if request.admin_access is not None and not problem.features.admin_access:
+        raise _off(problem, claim, f"request {request.name} sets adminAccess", "DRAAdminAccess")
+    known = problem.cluster.classes.get(request.class_name)
+    subject = f"claim {problem.claims[claim].key}"
+    if known is None:
+        text = f"request {request.name}: DeviceClass {request.class_name} does not exist"
+        raise MistakeError(NeedsPerson(Mistake.CLASS_MISSING, subject, text))
+    if isinstance(known, Unsupported):
+        raise MistakeError(NeedsPerson(Mistake.UNSUPPORTED, f"DeviceClass {request.class_name}", str(known)))
+    wish = Wish(claim, index, alternative, request, known)
+    if request.all_devices:
+        _mean_everything(problem, wish)
+    return wish
+
+
+def _mean_everything(problem: Problem, wish: Wish) -> None:
+    """Find the devices that mode All means: those that match, also when they are in use."""
+    for pool in problem.pools:
+        if pool.state is not PoolState.USABLE:
+            wish.blocked = f"asks for all devices, but pool {pool.id} is {pool.state.value}: {pool.problem}"
+            wish.everything = ()
+            if problem.strict:
+                subject = f"claim {problem.claims[wish.claim].key}, request {wish.request.name}"
+                raise MistakeError(NeedsPerson(Mistake.POOL, subject, wish.blocked))
+            return
+    wish.everything = tuple(
+        candidate.place for candidate in problem.candidates if _is_meant(problem, wish, candidate.place)
+    )
+
+
+def _is_meant(problem: Problem, wish: Wish, place: int) -> bool:
+    if problem.unselected_by(wish, place) is not None:
+        return False
+    if not problem.features.consumable_capacity:
+        return True
+    wanted = problem.amounts(wish, place)
+    return wanted is not None and problem.capacity_is_left(place, wanted)
+
+
+def _off(problem: Problem, claim: int, what: str, gate: str) -> MistakeError:
+    subject = f"claim {problem.claims[claim].key}"
+    return MistakeError(NeedsPerson(Mistake.FEATURE_OFF, subject, f"{what}, but the cluster has {gate} switched off"))

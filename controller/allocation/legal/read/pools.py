@@ -1,0 +1,243 @@
+"""Which pools a node can reach, and which of them are whole and sound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from dracaena.api.objects import Node
+from dracaena.controller.allocation.legal.read.features import Features
+from dracaena.controller.allocation.legal.read.nodes import BadNodeSelectorError, selects
+from dracaena.controller.allocation.legal.read.slices import CounterId, Device, PoolId, Slice
+
+
+class PoolState(Enum):
+    """Whether devices of a pool may be allocated."""
+
+    USABLE = "usable"
+    INCOMPLETE = "incomplete"
+    """Not all slices of the generation are there: the driver is publishing."""
+    INVALID = "invalid"
+    """The slices contradict each other or themselves: the driver's author must act."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReachableDevice:
+    """A device in a slice that targets the node."""
+
+    device: Device
+    slice: Slice
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A pool as one node sees it."""
+
+    id: PoolId
+    state: PoolState
+    problem: str = ""
+    """Why it is not usable."""
+    devices: tuple[ReachableDevice, ...] = ()
+    """Of slices that target the node: slices by name, devices as listed. Empty unless usable."""
+    elsewhere: tuple[Device, ...] = ()
+    """Devices of the other slices, and such with unknown fields: they are never given out here, but what they consume
+    counts."""
+    counters: tuple[tuple[CounterId, int], ...] = ()
+    """Declared counters, in billionths."""
+
+    @property
+    def has_binding_conditions(self) -> bool:
+        """Whether any device that can be given out here needs somebody's confirmation before its pod runs."""
+        return any(reachable.device.binding_conditions for reachable in self.devices)
+
+
+class SliceSource(Protocol):
+    """All slices of a cluster, as far as their own node, their pool, or the lack of a node finds them."""
+
+    def on_node(self, node: str) -> Sequence[Slice]:
+        """Return the slices that name this node, without those that declare counters."""
+
+    def of_no_node(self) -> Sequence[Slice]:
+        """Return the slices that name no node, and those that declare counters."""
+
+    def of_pool(self, pool: PoolId) -> Sequence[Slice]:
+        """Return all slices of a pool."""
+
+
+class SliceIndex:
+    """A SliceSource over a fixed list of slices, whose order it keeps."""
+
+    __slots__ = ("_of_no_node", "_of_pool", "_on_node")
+
+    def __init__(self, slices: Iterable[Slice]) -> None:
+        self._on_node: dict[str, list[Slice]] = {}
+        self._of_no_node: list[Slice] = []
+        self._of_pool: dict[PoolId, list[Slice]] = {}
+        for one in slices:
+            self._of_pool.setdefault(one.pool, []).append(one)
+            if one.nodes.node_name and not one.declares_counters:
+                self._on_node.setdefault(one.nodes.node_name, []).append(one)
+            else:
+                self._of_no_node.append(one)
+
+    def on_node(self, node: str) -> Sequence[Slice]:
+        """Return the slices that name this node, without those that declare counters."""
+        return self._on_node.get(node, ())
+
+    def of_no_node(self) -> Sequence[Slice]:
+        """Return the slices that name no node, and those that declare counters."""
+        return self._of_no_node
+
+    def of_pool(self, pool: PoolId) -> Sequence[Slice]:
+        """Return all slices of a pool."""
+        return self._of_pool.get(pool, ())
+
+
+class JointSlices:
+    """Two SliceSources as one; no pool is in both."""
+
+    __slots__ = ("_first", "_second")
+
+    def __init__(self, first: SliceSource, second: SliceSource) -> None:
+        self._first, self._second = first, second
+
+    def on_node(self, node: str) -> Sequence[Slice]:
+        """Return the slices that name this node, without those that declare counters."""
+        return (*self._first.on_node(node), *self._second.on_node(node))
+
+    def of_no_node(self) -> Sequence[Slice]:
+        """Return the slices that name no node, and those that declare counters."""
+        return (*self._first.of_no_node(), *self._second.of_no_node())
+
+    def of_pool(self, pool: PoolId) -> Sequence[Slice]:
+        """Return all slices of a pool."""
+        return self._first.of_pool(pool) or self._second.of_pool(pool)
+
+
+@dataclass(frozen=True, slots=True)
+class BadSlice:
+    """A slice whose node selector cannot be evaluated: whether the node reaches it is unknown."""
+
+    slice: str
+    problem: str
+
+
+def gather_pools(slices: SliceSource, node: Node, features: Features) -> tuple[Pool, ...] | BadSlice:
+    """Return the pools that the node can reach in the order in which devices are tried.
+
+    Usable pools come by (driver, name), those with binding conditions after all others; a pool that is known to be
+    outdated is left out. The order of slices matters only where those of one generation disagree about their number.
+    Cost: O(slices without a node + devices of the pools that the node reaches).
+    """
+    try:
+        found = _relevant(slices, node, features)
+    except BadNodeSelectorError as error:
+        return BadSlice(*error.args)
+    pools = []
+    for pool_id, relevant in found.items():
+        pool = _pool(pool_id, relevant, slices.of_pool(pool_id), features)
+        if pool is not None:
+            pools.append(pool)
+    return tuple(sorted(pools, key=lambda pool: (pool.has_binding_conditions, pool.id)))
+
+
+def _relevant(slices: SliceSource, node: Node, features: Features) -> Mapping[PoolId, list[Slice]]:
+    """Return, of each pool, the slices of the newest generation that the node can see."""
+    pools: dict[PoolId, list[Slice]] = {}
+    for one in (*slices.on_node(node.metadata.name), *slices.of_no_node()):
+        if not features.partitionable_devices and (one.per_device or one.declares_counters):
+            continue
+        if not _is_relevant(one, node):
+            continue
+        known = pools.get(one.pool)
+        if known is None or one.generation > known[0].generation:
+            pools[one.pool] = [one]
+        elif one.generation == known[0].generation:
+            known.append(one)
+    return pools
+
+
+def _is_relevant(one: Slice, node: Node) -> bool:
+    # Counters are needed wherever a device of the pool is.
+    if one.declares_counters:
+        return True
+    try:
+        by_slice = selects(one.nodes, node)
+        given = one.nodes.node_name or one.nodes.all_nodes or one.nodes.selector is not None
+        if given or not one.per_device:
+            return by_slice
+        return any(selects(device.nodes, node) for device in one.devices)
+    except BadNodeSelectorError as error:
+        raise BadNodeSelectorError(one.name, str(error)) from None
+
+
+def _pool(pool_id: PoolId, relevant: Sequence[Slice], everywhere: Sequence[Slice], features: Features) -> Pool | None:
+    """Return the pool, None when it is outdated."""
+    count, whole = relevant[0].slice_count, relevant
+    if len(relevant) != count:
+        generation = relevant[0].generation
+        if any(one.generation > generation for one in everywhere):
+            return None
+        whole = [one for one in everywhere if one.generation == generation]
+        if len(whole) != count:
+            problem = f"{len(whole)} slices of generation {generation} are there, expected {count}"
+            return Pool(pool_id, PoolState.INCOMPLETE, problem)
+    here = sorted(relevant, key=lambda one: one.name)
+    names = {one.name for one in here}
+    others = [one for one in whole if one.name not in names]
+    problem = _problem(here, others, features)
+    if problem:
+        return Pool(pool_id, PoolState.INVALID, problem)
+    there = [(device, one) for one in _device_slices(here, features) for device in one.devices]
+    return Pool(
+        id=pool_id,
+        state=PoolState.USABLE,
+        devices=tuple(ReachableDevice(device, one) for device, one in there if not device.unknown),
+        elsewhere=(
+            *(device for one in others for device in one.devices),
+            *(device for device, _ in there if device.unknown),
+        ),
+        counters=tuple(counter for one in here for counter in one.counters) if features.partitionable_devices else (),
+    )
+
+
+def _device_slices(slices: Iterable[Slice], features: Features) -> list[Slice]:
+    return [one for one in slices if not (features.partitionable_devices and one.declares_counters)]
+
+
+def _problem(here: Sequence[Slice], others: Sequence[Slice], features: Features) -> str:
+    """Return why nothing may be allocated from the pool, empty when it is sound."""
+    for one in (*here, *others):
+        if one.problem:
+            return f"slice {one.name}: {one.problem}"
+    names = [reachable.id.device for one in _device_slices(here, features) for reachable in one.devices]
+    twice = _first_twice(names)
+    if twice:
+        return f"two devices are called {twice}"
+    if not features.partitionable_devices:
+        return ""
+    sets = [name for one in here for name in one.counter_sets]
+    twice = _first_twice(sets)
+    if twice:
+        return f"two counter sets are called {twice}"
+    declared = {counter for one in here for counter, _ in one.counters}
+    for one in (*here, *others):
+        for device in one.devices:
+            for name in device.counter_sets:
+                if name not in sets:
+                    return f"device {device.id.device} consumes counter set {name}, which the pool does not declare"
+            for counter, _ in device.consumes:
+                if counter not in declared:
+                    return f"device {device.id.device} consumes counter {counter}, which the pool does not declare"
+    return ""
+
+
+def _first_twice(names: Iterable[str]) -> str:
+    seen = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return ""

@@ -1,0 +1,29 @@
+"""Taints of devices: those of slices, and those that DeviceTaintRules add."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from dracaena.api.objects import DeviceTaintRule, ResourceSlice
+from dracaena.controller.allocation.legal.read.slices import DeviceId
+
+
+def with_taint_rules(published: ResourceSlice, rules: Iterable[DeviceTaintRule]) -> ResourceSlice:
+    """Return a slice as it is published with the taints of the rules on top, rules by name."""
+    ordered = sorted(rules, key=lambda rule: rule.metadata.name)
+    pool = (published.spec.driver, published.spec.pool.name)
+    devices = []
+    for device in published.spec.devices:
+        added = [rule.spec.taint for rule in ordered if _selects(rule, DeviceId(*pool, device.name))]
+        devices.append(msgspec.structs.replace(device, taints=[*device.taints, *added]) if added else device)
+    return msgspec.structs.replace(published, spec=msgspec.structs.replace(published.spec, devices=devices))
+
+
+def _selects(rule: DeviceTaintRule, device: DeviceId) -> bool:
+    selector = rule.spec.device_selector
+    if selector is None:
+        return False
+    wanted = (selector.driver, selector.pool, selector.device)
+    return all(want in (None, have) for want, have in zip(wanted, device, strict=True))

@@ -1,0 +1,86 @@
+"""A plan as the documents that the API holds: status.allocation of each claim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dracaena.api.objects import AllocatedDevices, AllocationConfig, AllocationResult, DeviceResult, OpaqueConfig
+from dracaena.controller.allocation.legal.outcome import ClaimPlan, NeedsPerson, Pick, Plan
+from dracaena.controller.allocation.legal.problem import Problem, bad_slice
+from dracaena.controller.allocation.legal.read.claims import Config, Request
+from dracaena.controller.allocation.legal.read.nodes import BadNodeSelectorError, joined, this_node
+
+
+def allocation_results(
+    problem: Problem, plan: Plan, share_ids: Iterator[str]
+) -> tuple[AllocationResult, ...] | NeedsPerson:
+    """Return the allocation of each claim, in the order of the claims, without a timestamp.
+
+    `share_ids` gives a new UUID each time; one is taken for each share, in the order of claims and results. A problem
+    posed as strict repeats a config of the claim for each request that it names, as Kubernetes does. Otherwise it
+    stands once: 32 configs for 32 requests would go beyond the 64 entries that the API allows.
+    """
+    allocations = []
+    for claim in plan.claims:
+        try:
+            node_selector = _node_selector(claim.picks, plan.node)
+        except BadNodeSelectorError as error:
+            return bad_slice(*error.args)
+        devices = AllocatedDevices(
+            results=[_result(pick, share_ids, conditions=problem.features.binding_conditions) for pick in claim.picks],
+            config=[*_class_configs(problem, claim), *_claim_configs(claim, repeated=problem.strict)],
+        )
+        allocations.append(AllocationResult(devices=devices, node_selector=node_selector))
+    return tuple(allocations)
+
+
+def _result(pick: Pick, share_ids: Iterator[str], *, conditions: bool) -> DeviceResult:
+    device = pick.device
+    return DeviceResult(
+        request=pick.request.name,
+        driver=device.id.driver,
+        pool=device.id.pool,
+        device=device.id.device,
+        admin_access=True if pick.request.admin_access else None,
+        share_id=next(share_ids) if pick.shared else None,
+        # The eviction controller reads them when a taint comes later.
+        tolerations=list(pick.request.tolerations),
+        consumed_capacity={name: str(amount) for name, amount in (pick.consumed or {}).items()},
+        binding_conditions=list(device.binding_conditions) if conditions else [],
+        binding_failure_conditions=list(device.binding_failure_conditions) if conditions else [],
+    )
+
+
+def _node_selector(picks: Iterable[Pick], node: str) -> dict[str, object] | None:
+    selectors = []
+    for pick in picks:
+        nodes = pick.device.nodes if pick.slice.per_device else pick.slice.nodes
+        if nodes.node_name or pick.device.binds_to_node:
+            return this_node(node)
+        if nodes.selector is not None and not nodes.all_nodes:
+            if len(nodes.selector.get("nodeSelectorTerms") or ()) > 1:
+                raise BadNodeSelectorError(pick.slice.name, "several terms, expected one")
+            selectors.append(nodes.selector)
+    return joined(selectors)
+
+
+def _class_configs(problem: Problem, claim: ClaimPlan) -> Iterator[AllocationConfig]:
+    """Return the configs of each class once, for all its requests, classes in the order of their first request."""
+    users: dict[str, list[Request]] = {}
+    for request in claim.chosen:
+        users.setdefault(request.class_name, []).append(request)
+    for name, requests in users.items():
+        for config in problem.configs_of_class(name):
+            yield _config("FromClass", config, [request.name for request in requests])
+
+
+def _claim_configs(claim: ClaimPlan, *, repeated: bool) -> Iterator[AllocationConfig]:
+    for config in claim.claim.configs:
+        named = [request for request in claim.chosen if {request.main, request.name} & set(config.requests)]
+        times = 1 if not config.requests else len(named) if repeated else min(1, len(named))
+        for _ in range(times):
+            yield _config("FromClaim", config, list(config.requests))
+
+
+def _config(source: str, config: Config, requests: list[str]) -> AllocationConfig:
+    return AllocationConfig(source, requests, OpaqueConfig(config.driver, config.parameters))

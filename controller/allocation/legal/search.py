@@ -1,0 +1,331 @@
+"""The search: the first legal allocation of all claims in Kubernetes' own order, within a number of steps.
+
+Depth first: claims, requests and devices in order, every choice taken back when nothing fits after it. In one request
+only later devices are tried after a device, so each set is tried once. It keeps its own stack: claims are from users,
+and a pod may have more of them than Python has frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from dracaena.controller.allocation.effort import SEARCH_STEPS, Effort, Work
+from dracaena.controller.allocation.legal.lookahead import Lookahead
+from dracaena.controller.allocation.legal.outcome import (
+    ClaimPlan,
+    DoesNotFit,
+    Mistake,
+    NeedsPerson,
+    Outcome,
+    Plan,
+    Reason,
+    Rule,
+)
+from dracaena.controller.allocation.legal.problem import MistakeError, Problem, Wish
+from dracaena.controller.allocation.legal.read.claims import MAX_DEVICES
+from dracaena.controller.allocation.legal.read.slices import DeviceId, PoolId
+from dracaena.controller.allocation.legal.tentative import Tentative, requests_of
+
+MAX_STEPS: Final = 100_000
+"""Devices looked at for a pod and a node: two seconds at worst, a thousand times what an ordinary pod needs."""
+
+RequestKey = tuple[int, int]
+"""Place of a claim among the claims, and of a request in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """Of these pools only these devices may be given to these requests."""
+
+    pools: frozenset[PoolId]
+    devices: frozenset[DeviceId]
+    requests: frozenset[RequestKey] | None = None
+    """None: all requests."""
+
+    def forbids(self, wish: Wish, device: DeviceId) -> bool:
+        """Return whether the request must not have the device."""
+        concerned = self.requests is None or (wish.claim, wish.index) in self.requests
+        return concerned and device.pool_id in self.pools and device not in self.devices
+
+
+def solve(
+    problem: Problem,
+    *,
+    restrictions: Iterable[Restriction] = (),
+    chosen: Mapping[RequestKey, int] | None = None,
+    max_steps: int = MAX_STEPS,
+    effort: Effort | None = None,
+) -> Outcome:
+    """Return the first legal allocation, or why there is none. The same question has the same answer.
+
+    `restrictions` narrow the devices, `chosen` fixes the alternative of some requests by its place. Whatever the limit,
+    a Plan is legal; a DoesNotFit with `cut_off` says that the limit ended the search. Cost: at most `max_steps` looks
+    at a device, each O(constraints of the claim + capacities and counters of the device); charged to `effort`.
+    """
+    search = _Search(problem, tuple(restrictions), chosen or {}, max_steps, effort or Effort())
+    try:
+        return search.run()
+    except MistakeError as error:
+        return error.found
+
+
+class _Position(NamedTuple):
+    """Where the search goes on: device number `number` of one alternative, from the candidate `start` on."""
+
+    claim: int
+    request: int = 0
+    alternative: int | None = None
+    """None: still to be chosen."""
+    number: int = 0
+    start: int = 0
+
+
+class _Failure(NamedTuple):
+    """Nothing fits from here on."""
+
+    claim: int
+    too_many: bool
+    """The claim would get more devices than it can hold: other devices would not help, a smaller alternative may."""
+
+
+@dataclass(slots=True)
+class _Alternatives:
+    """A request whose alternatives are tried in turn."""
+
+    claim: int
+    request: int
+    left: list[int]
+    all_too_many: bool = True
+
+
+@dataclass(slots=True)
+class _Devices:
+    """One device of a request, for which candidates are tried in turn."""
+
+    position: _Position
+    wish: Wish
+    next: int
+    """The candidate to try next; in mode All the number of the device."""
+    placed: bool = False
+
+    @property
+    def claim(self) -> int:
+        return self.position.claim
+
+
+class _CutOffError(Exception):
+    pass
+
+
+@dataclass(slots=True)
+class _Search:
+    problem: Problem
+    restrictions: tuple[Restriction, ...]
+    fixed: Mapping[RequestKey, int]
+    max_steps: int
+    effort: Effort
+    steps: int = 0
+    stack: list[_Alternatives | _Devices] = field(default_factory=list)
+    taken: dict[RequestKey, int] = field(default_factory=dict)
+    refusals: dict[tuple[int, int, int, Rule], set[int]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    forbidden: dict[tuple[RequestKey, int], bool] = field(default_factory=dict)
+    explained: set[int] = field(default_factory=set)
+    tentative: Tentative = field(init=False)
+    ahead: Lookahead | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tentative = Tentative(self.problem)
+        self.ahead = None if self.problem.strict else Lookahead(self.problem, self._is_forbidden, self.fixed)
+
+    def run(self) -> Outcome:
+        if self._is_hopeless():
+            return self._does_not_fit(cut_off=False)
+        try:
+            return self._plan() if self._find() else self._does_not_fit(cut_off=False)
+        except _CutOffError:
+            return self._does_not_fit(cut_off=True)
+
+    def _is_hopeless(self) -> bool:
+        """Return whether it is plain before the first device that not everything can be served."""
+        few = self.ahead.too_few_values() if self.ahead is not None else ""
+        if few:
+            self.notes.append(few)
+        return bool(few) or self._is_blocked()
+
+    def _is_blocked(self, wish: Wish | None = None, place: int = -1, number: int = -1) -> bool:
+        """Return whether a request that is still to come can no longer be served, and note why the first time."""
+        # With `strict` every mistake that Kubernetes meets on its way must be met, so nothing is left out.
+        if self.ahead is None:
+            return False
+        blocked = self.ahead.blocked_request(self.tentative, wish, place, number)
+        for one in blocked:
+            if id(one) not in self.explained:
+                self.explained.add(id(one))
+                if one.blocked and one.blocked not in self.notes:
+                    self.notes.append(one.blocked)
+                for refused, rule in self.ahead.reasons(self.tentative, one):
+                    self._note(one, refused, rule)
+        return bool(blocked)
+
+    def _note(self, wish: Wish, place: int, rule: Rule) -> None:
+        self.refusals.setdefault((wish.claim, wish.index, wish.alternative, rule), set()).add(place)
+
+    def _find(self) -> bool:
+        """Walk until all is placed (True) or nothing is left to try (False)."""
+        going: _Position | _Failure = _Position(0)
+        while True:
+            if isinstance(going, _Position):
+                opened = self._open(going)
+                if opened is None:
+                    return True
+                if isinstance(opened, _Failure):
+                    going = opened
+                    continue
+                self.stack.append(opened)
+                going = self._advance(opened)
+            elif not self.stack:
+                return False
+            else:
+                going = self._retreat(going)
+
+    def _open(self, position: _Position) -> _Alternatives | _Devices | _Failure | None:
+        """Return the next choice to make, a failure that is plain, or None when all is placed."""
+        wishes = self.problem.wishes
+        while True:
+            self._step()
+            claim = position.claim
+            if claim >= len(wishes):
+                return None
+            if position.request >= len(wishes[claim]):
+                position = _Position(claim + 1)
+                continue
+            alternatives = wishes[claim][position.request]
+            if position.alternative is None:
+                key = (claim, position.request)
+                left = [self.fixed[key]] if key in self.fixed else list(range(len(alternatives)))
+                return _Alternatives(claim, position.request, left)
+            wish = alternatives[position.alternative]
+            if wish.everything is not None and not wish.everything:
+                if wish.blocked and wish.blocked not in self.notes:
+                    self.notes.append(wish.blocked)
+                return _Failure(claim, too_many=False)
+            if position.number >= wish.wanted:
+                position = _Position(claim, position.request + 1)
+                continue
+            if self.tentative.count(claim) + wish.wanted - position.number > MAX_DEVICES:
+                return _Failure(claim, too_many=True)
+            return _Devices(position, wish, position.number if wish.everything is not None else position.start)
+
+    def _retreat(self, failure: _Failure) -> _Position | _Failure:
+        """Take back the last choice and make another one, or fail before it."""
+        frame = self.stack[-1]
+        # Another claim has its own limit: what was too many there is only "no" here.
+        too_many = failure.too_many and failure.claim == frame.claim
+        if isinstance(frame, _Alternatives):
+            frame.all_too_many = frame.all_too_many and too_many
+            return self._advance(frame)
+        if frame.placed:
+            self.tentative.take_back(frame.claim)
+            frame.placed = False
+        if too_many or frame.wish.everything is not None:
+            self.stack.pop()
+            return _Failure(frame.claim, too_many)
+        return self._advance(frame)
+
+    def _advance(self, frame: _Alternatives | _Devices) -> _Position | _Failure:
+        """Make the next choice of the frame on top, or drop the frame."""
+        if isinstance(frame, _Alternatives):
+            if not frame.left:
+                self.stack.pop()
+                return _Failure(frame.claim, frame.all_too_many)
+            alternative = frame.left.pop(0)
+            self.taken[frame.claim, frame.request] = alternative
+            return _Position(frame.claim, frame.request, alternative)
+        found = self._next_device(frame)
+        if found is None:
+            self.stack.pop()
+            return _Failure(frame.claim, too_many=False)
+        frame.placed = True
+        return frame.position._replace(number=frame.position.number + 1, start=found + 1)
+
+    def _next_device(self, frame: _Devices) -> int | None:
+        """Place the next device that will do, and return its place."""
+        if frame.wish.everything is not None:
+            place = frame.wish.everything[frame.next]
+            return place if self._try(frame, place, must=True) else None
+        while frame.next < len(self.problem.candidates):
+            place = frame.next
+            frame.next += 1
+            if self._try(frame, place, must=False):
+                return place
+        return None
+
+    def _try(self, frame: _Devices, place: int, *, must: bool) -> bool:
+        """Place the device, and return whether all that is to come is still possible; otherwise nothing is changed."""
+        self._step()
+        wish = frame.wish
+        rule = self._refused_by(wish, place)
+        if rule is not None:
+            self._note(wish, place, rule)
+            if rule is Rule.CONSTRAINT and must and self.problem.strict:
+                raise MistakeError(self._contradiction(wish, place))
+            return False
+        if self._is_blocked(wish, place, frame.position.number):
+            self.tentative.take_back(wish.claim)
+            return False
+        return True
+
+    def _refused_by(self, wish: Wish, place: int) -> Rule | None:
+        if self._is_forbidden(wish, place):
+            return Rule.NOT_PROPOSED
+        rule = self.tentative.refused_at_once(wish, place)
+        if rule is None and wish.everything is None:
+            rule = self.problem.unselected_by(wish, place)
+        return rule if rule is not None else self.tentative.place(wish, place)
+
+    def _is_forbidden(self, wish: Wish, place: int) -> bool:
+        if not self.restrictions:
+            return False
+        key = ((wish.claim, wish.index), place)
+        found = self.forbidden.get(key)
+        if found is None:
+            device = self.problem.candidates[place].id
+            found = self.forbidden[key] = any(one.forbids(wish, device) for one in self.restrictions)
+        return found
+
+    def _step(self) -> None:
+        self.effort.charge(SEARCH_STEPS, Work.SEARCH)
+        self.steps += 1
+        if self.steps > self.max_steps:
+            raise _CutOffError
+
+    def _plan(self) -> Plan:
+        claims = tuple(
+            ClaimPlan(claim, requests_of(self.problem, self.taken, index), self.tentative.picks(index))
+            for index, claim in enumerate(self.problem.claims)
+        )
+        return Plan(self.problem.node.metadata.name, claims, self.steps)
+
+    def _does_not_fit(self, *, cut_off: bool) -> DoesNotFit:
+        order = {rule: place for place, rule in enumerate(Rule)}
+        keys = sorted(self.refusals, key=lambda key: (*key[:3], order[key[3]]))
+        return DoesNotFit(
+            reasons=tuple(self._reason(key) for key in keys),
+            pools=self.problem.pool_problems(),
+            note="; ".join(self.notes),
+            cut_off=cut_off,
+            steps=min(self.steps, self.max_steps),
+        )
+
+    def _reason(self, key: tuple[int, int, int, Rule]) -> Reason:
+        claim, index, alternative, rule = key
+        wish = self.problem.wishes[claim][index][alternative]
+        return Reason(self.problem.claims[claim].key, wish.request.name, rule, len(self.refusals[key]))
+
+    def _contradiction(self, wish: Wish, place: int) -> NeedsPerson:
+        device = self.problem.candidates[place].id
+        text = f"request {wish.request.name} asks for all devices, but a constraint forbids {device} beside the others"
+        return NeedsPerson(Mistake.CONTRADICTION, f"claim {self.problem.claims[wish.claim].key}", text)

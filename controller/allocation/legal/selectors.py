@@ -1,0 +1,22 @@
+"""The door to the selector language: the rules here ask through it and know nothing of CEL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from dracaena.controller.allocation.legal.read.slices import Device
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorFailure:
+    """A selector has no answer for a device, or is no expression at all. It never means "does not match"."""
+
+    reason: str
+
+
+class Selectors(Protocol):
+    """Answers whether devices match CEL expressions. The same question has the same answer."""
+
+    def evaluate(self, expression: str, device: Device) -> bool | SelectorFailure:
+        """Return whether the device matches, or why that cannot be told. Never raises."""

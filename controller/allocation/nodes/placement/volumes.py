@@ -1,0 +1,230 @@
+"""Whether a pod can have its volumes on a node, as kube-scheduler 1.36 judges it (plugins VolumeRestrictions,
+VolumeBinding and VolumeZone)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from dracaena.api.objects import PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
+from dracaena.controller.allocation.effort import Effort, Work
+from dracaena.controller.allocation.nodes.node_index import IndexedNode, Names, NodeIndex
+from dracaena.controller.allocation.nodes.placement.label_selector import UnreadableSelectorError, read_label_selector
+from dracaena.controller.allocation.nodes.placement.placed_pods import Change, ClaimUse, OfClass, PlacedPods
+from dracaena.controller.allocation.nodes.placement.storage import (
+    ONE_POD,
+    SELECTED_NODE,
+    Volume,
+    allows_topology,
+    class_of,
+    could_be,
+    is_bound,
+    is_meant_for,
+    may_provision,
+    read_volume,
+    size_of,
+    volume_claims,
+)
+
+IN_USE: Final = "while another pod uses a ReadWriteOncePod volume of this pod"
+NO_CLAIM: Final = "while a PersistentVolumeClaim of the pod does not exist"
+NOT_BOUND: Final = "while a PersistentVolumeClaim of the pod is not bound"
+NO_VOLUME: Final = "while a PersistentVolume of the pod does not exist"
+NOT_THERE: Final = "not matching the node affinity of the pod's PersistentVolumes"
+NONE_TO_BIND: Final = "without a PersistentVolume that the pod's claims could have there"
+OTHER_ZONE: Final = "outside the zones of the pod's PersistentVolumes"
+
+_WAITS: Final = "WaitForFirstConsumer"
+
+
+class Storage:
+    """Claims for storage, volumes and storage classes, as the watches show them. One owner, one thread at a time."""
+
+    def __init__(self) -> None:
+        self.claims: dict[str, PersistentVolumeClaim] = {}
+        self.volumes: dict[str, PersistentVolume] = {}
+        self.classes: dict[str, StorageClass] = {}
+        self._of_class: dict[str, dict[str, PersistentVolume]] = {}
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is any claim: where nothing shows them, as in a simulation, nothing is said of volumes."""
+        return bool(self.claims)
+
+    def of_class(self, name: str) -> Mapping[str, PersistentVolume]:
+        """Return the volumes of a storage class by name."""
+        return self._of_class.get(name, {})
+
+    def set_claim(self, key: str, claim: PersistentVolumeClaim | None) -> None:
+        """Take in a claim for storage; None: it is gone."""
+        if claim is None:
+            self.claims.pop(key, None)
+        else:
+            self.claims[key] = claim
+
+    def set_class(self, name: str, kind: StorageClass | None) -> None:
+        """Take in a storage class; None: it is gone."""
+        if kind is None:
+            self.classes.pop(name, None)
+        else:
+            self.classes[name] = kind
+
+    def set_volume(self, name: str, volume: PersistentVolume | None) -> None:
+        """Take in a volume; None: it is gone."""
+        before = self.volumes.pop(name, None)
+        if before is not None:
+            siblings = self._of_class[class_of(before)]
+            del siblings[name]
+            if not siblings:
+                del self._of_class[class_of(before)]
+        if volume is not None:
+            self.volumes[name] = volume
+            self._of_class.setdefault(class_of(volume), {})[name] = volume
+
+
+@dataclass(frozen=True, slots=True)
+class _Unbound:
+    """A claim that gets a volume when its pod has a node."""
+
+    claim: PersistentVolumeClaim
+    selected_node: str | None
+    nearby: Mapping[str, Sequence[PersistentVolume]]
+    """Volumes that may do and are on few nodes, by these."""
+    wide: Sequence[tuple[PersistentVolume, Volume]]
+    """The others that may do."""
+
+
+class VolumeRules:
+    """The volumes of one pod. Worked out at the first question, and of no use after a change."""
+
+    def __init__(
+        self, storage: Storage, placed: PlacedPods, nodes: NodeIndex, pod: Pod, name: str, effort: Effort
+    ) -> None:
+        self._storage = storage
+        self._nodes = nodes
+        self._effort = effort
+        self._bound: list[Volume] = []
+        self._unbound: list[_Unbound] = []
+        self._names = tuple(volume_claims(pod))
+        self._pod = pod
+        self._placed = placed
+        self._name = name
+
+    @property
+    def waits_for(self) -> Mapping[Change, None]:
+        """What has to change somewhere before a node that is refused may do: its own claims, and what is there of the
+        classes of those that are not bound."""
+        namespace = self._pod.metadata.namespace
+        found = (self._storage.claims.get(f"{namespace}/{name}") for name in self._names)
+        classes = [OfClass(class_of(claim)) for claim in found if claim is not None and not is_bound(claim)]
+        changes = [Change(ClaimUse(namespace, name), is_more=False) for name in self._names]
+        return dict.fromkeys([*changes, *(Change(one, is_more=False) for one in classes)])
+
+    def reason(self, indexed: IndexedNode) -> str | None:
+        """Return why a node is none for the pod, in words that follow a count of nodes.
+
+        Cost: a step for each volume that is bound, or that may do and is not tied to few nodes.
+        """
+        if self._everywhere is not None:
+            return self._everywhere
+        node = indexed.node
+        self._effort.charge(len(self._bound), Work.NODES)
+        if any(one.affinity is not None and not one.affinity.matches(node) for one in self._bound):
+            return NOT_THERE
+        if self._unbound and not self._can_bind(indexed):
+            return NONE_TO_BIND
+        if any(not zones.allows(indexed.labels) for one in self._bound for zones in one.zones):
+            return OTHER_ZONE
+        return None
+
+    def narrowed(self, nodes: NodeIndex) -> Names | None:
+        """Return the nodes where the volumes that are bound can be used, as far as names and labels tell; None: all."""
+        if self._everywhere is not None:
+            return None
+        return nodes.selected([one.affinity for one in self._bound if one.affinity is not None], self._effort)
+
+    @cached_property
+    def _everywhere(self) -> str | None:
+        """Why the pod can have its volumes nowhere; None when there are nodes to look at."""
+        storage, placed, namespace = self._storage, self._placed, self._pod.metadata.namespace
+        own = placed.placed(namespace, self._name)
+        claims = [storage.claims.get(f"{namespace}/{claim}") for claim in self._names]
+        there = [claim for claim in claims if claim is not None]
+        if len(there) < len(claims):
+            return NO_CLAIM
+        for claim in there:
+            itself = own is not None and claim.metadata.name in own[1].volume_claims
+            users = placed.users(ClaimUse(namespace, claim.metadata.name)) - itself
+            if ONE_POD in claim.spec.access_modes and users > 0:
+                return IN_USE
+        for claim in sorted(there, key=lambda claim: (size_of(claim.spec.resources.requests), claim.metadata.name)):
+            if is_bound(claim):
+                volume = storage.volumes.get(claim.spec.volume_name)
+                if volume is None:
+                    return NO_VOLUME
+                self._bound.append(read_volume(volume))
+                continue
+            kind = storage.classes.get(class_of(claim))
+            if kind is None or kind.volume_binding_mode != _WAITS or claim.spec.volume_name:
+                return NOT_BOUND
+            self._unbound.append(self._candidates(claim))
+        return None
+
+    def _candidates(self, claim: PersistentVolumeClaim) -> _Unbound:
+        selected_node = claim.metadata.annotations.get(SELECTED_NODE)
+        nearby: dict[str, list[PersistentVolume]] = {}
+        wide = []
+        volumes = [] if selected_node is not None else list(self._storage.of_class(class_of(claim)).values())
+        self._effort.charge(len(volumes), Work.NODES)
+        for volume in sorted(_fitting(claim, volumes), key=lambda one: (size_of(one.spec.capacity), one.metadata.name)):
+            read = read_volume(volume)
+            names = None if read.affinity is None else self._nodes.selected((read.affinity,), self._effort)
+            if names is None or read.affinity is None:
+                wide.append((volume, read))
+                continue
+            for name in names:
+                if name in self._nodes and read.affinity.matches(self._nodes.get(name).node):
+                    nearby.setdefault(name, []).append(volume)
+        return _Unbound(claim, selected_node, nearby, wide)
+
+    def _can_bind(self, indexed: IndexedNode) -> bool:
+        name = indexed.node.metadata.name
+        taken: set[str] = set()
+        for one in self._unbound:
+            if one.selected_node not in (None, name):
+                return False
+            volume = None if one.selected_node is not None else self._smallest(one, indexed, taken)
+            if volume is not None:
+                taken.add(volume.metadata.name)
+                continue
+            kind = self._storage.classes[class_of(one.claim)]
+            if not may_provision(kind) or not allows_topology(kind, indexed.labels):
+                return False
+        return True
+
+    def _smallest(self, one: _Unbound, indexed: IndexedNode, taken: set[str]) -> PersistentVolume | None:
+        self._effort.charge(1 + len(one.wide), Work.NODES)
+        wide = (volume for volume, read in one.wide if read.affinity is None or read.affinity.matches(indexed.node))
+        near = one.nearby.get(indexed.node.metadata.name, ())
+        found = [volume for volume in (*near, *wide) if volume.metadata.name not in taken]
+        meant = [volume for volume in found if is_meant_for(one.claim, volume)]
+        return min(meant or found, key=lambda item: (size_of(item.spec.capacity), item.metadata.name), default=None)
+
+
+def _fitting(claim: PersistentVolumeClaim, volumes: Iterable[PersistentVolume]) -> Iterator[PersistentVolume]:
+    """Yield the volumes that a claim may bind to; of one that is kept for it no other."""
+    try:
+        selector = read_label_selector(claim.spec.selector)
+    except UnreadableSelectorError:
+        return
+    free = []
+    for volume in volumes:
+        if volume.spec.claim_ref is not None:
+            if is_meant_for(claim, volume) and could_be(claim, volume, is_meant=True):
+                yield volume
+                return
+        elif could_be(claim, volume) and (selector is None or selector.matches(volume.metadata.labels)):
+            free.append(volume)
+    yield from free

@@ -1,0 +1,385 @@
+"""What is remembered about one class of nodes: the worth of sets of GPUs, and of what stays free.
+
+All of it is a memo of objectives: nothing here but speed. Worths are whole numbers that add up: GB/s in the upper bits,
+in the lower ones what tells levels of equal bandwidth apart (objectives.Collective.steps).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from functools import cached_property
+from itertools import combinations
+from operator import add
+from typing import Final
+
+from dracaena.api.config.v1alpha1 import NO_LINK_BANDWIDTH, LinkBandwidth
+from dracaena.api.links import LinkLevel
+from dracaena.controller.allocation.score.box import Box, mask_of, ordinals_of
+from dracaena.controller.allocation.score.groups import Groups, SortedGroups
+from dracaena.controller.allocation.score.link_rates import KB_S_PER_GB_S
+from dracaena.controller.allocation.score.objectives import LEVEL_STEP, collective, nic_steps, pair_gb_s, pair_level
+from dracaena.controller.allocation.score.order import DEFAULT_ORDER, GROUP_SIZES, Order, Score
+from dracaena.controller.allocation.score.set_rates import MAX_ENTRIES, NVLINK_STEPS, STEP_BITS, SetRates
+from dracaena.controller.allocation.score.subsets import best_pairing_of_subsets
+from dracaena.controller.allocation.score.symmetry import canonical_mask, representatives
+
+STEP_SUM_BITS: Final = 16
+"""Steps of a total over disjoint groups: far above 5 times the GPUs of any box."""
+
+MOST_GB_S: Final = 1 << 32
+"""Above what any set reaches."""
+
+
+class ClassTable(SetRates):
+    """Worths of the sets of one box under the figures of one policy. One thread at a time."""
+
+    def __init__(self, box: Box, figures: LinkBandwidth = NO_LINK_BANDWIDTH) -> None:
+        super().__init__(box, figures)
+        self._worths: dict[int, int] = {}
+        self._totals: dict[int, dict[int, int]] = {size: {} for size in GROUP_SIZES}
+        self._groups: dict[int, Groups] = {}
+        self._groups_by_kind: dict[int, SortedGroups] = {}
+        self._ideals: dict[int, int] = {}
+        self._left_known: dict[int, tuple[tuple[int, int, int], int]] = {}
+        self._pair_ranks: dict[int, tuple[int, int, int]] = {}
+
+    def worth(self, mask: int) -> int:
+        """Return `GB/s << STEP_SUM_BITS | steps` of a collective: worths of disjoint groups add up. 0 for one GPU."""
+        known = self._worths.get(mask)
+        if known is None:
+            if len(self._worths) >= MAX_ENTRIES:
+                self._worths.clear()
+            known = self._worths[mask] = _worth(self.rate(mask)) if mask & (mask - 1) else 0
+        return known
+
+    def ideal_gb_s(self, count: int) -> int:
+        """Return the greatest bandwidth of `count` GPUs of the box, free or not; 0 where it cannot be compared."""
+        if count < 2 or count > self.box.gpu_count or not self.comparable:
+            return 0
+        known = self._ideals.get(count)
+        if known is None:
+            everything = (1 << self.box.gpu_count) - 1
+            known = self._ideals[count] = self._best_gb_s(representatives(self.twins, everything, count))
+        return known
+
+    def most_worth(self, count: int) -> int:
+        """Return a worth that no `count` GPUs of the box exceed."""
+        if count < 2:
+            return 0
+        most_gb_s = self.ideal_gb_s(count) if self.comparable else MOST_GB_S
+        return most_gb_s << STEP_SUM_BITS | NVLINK_STEPS
+
+    def _best_gb_s(self, masks: Iterable[int]) -> int:
+        best = 0
+        for most, mask in sorted(((self.most_rate(mask), mask) for mask in masks), reverse=True):
+            if most <= best:
+                break
+            best = max(best, self.rate(mask))
+        return (best >> STEP_BITS) // KB_S_PER_GB_S
+
+    # What stays free.
+
+    def free_worth(self, free: int, size: int) -> int:
+        """Return the greatest total worth of disjoint groups of `size` among the free GPUs; 0 where it is not counted.
+
+        Exact. Cost: once a state it grows with the groups among the free GPUs, then a look-up.
+        """
+        if not self.comparable:
+            return 0
+        return self._free_worth(canonical_mask(self._shared_twins, free), size)
+
+    def _free_worth(self, free: int, size: int) -> int:
+        count = free.bit_count()
+        if count <= size:
+            return self.worth(free) if count == size else 0
+        if size == 2 and self.many_unlike:
+            return self._pairing_of(free)
+        known = self._totals[size].get(free)
+        if known is None:
+            known = self._best_total(free, size)
+            self._remember_total(free, size, known)
+        return known
+
+    def _remember_total(self, free: int, size: int, total: int) -> None:
+        totals = self._totals[size]
+        if len(totals) >= MAX_ENTRIES:
+            totals.clear()
+        totals[free] = total
+
+    def free_worths(self, sets: Sequence[int], size: int) -> Iterator[tuple[int, list[int]]]:
+        """Yield (free_worth, sets) for sets of free GPUs, all of one count, greatest worth first; some with no set.
+
+        Lazy. Among many unlike GPUs thousands of sets cost little more than one, and the best are known before the
+        others are looked at.
+        """
+        count = sets[0].bit_count()
+        if self.comparable and self.many_unlike and 2 < size <= count:
+            yield from self._free_worths(sets, size, count // size)
+            return
+        worths: dict[int, list[int]] = {}
+        for each in sets:
+            worths.setdefault(self.free_worth(each, size), []).append(each)
+        for worth in sorted(worths, reverse=True):
+            yield worth, worths[worth]
+
+    def _free_worths(self, sets: Sequence[int], size: int, groups: int) -> Iterator[tuple[int, list[int]]]:
+        stands_for: dict[int, list[int]] = {}
+        for each in sets:
+            stands_for.setdefault(canonical_mask(self._shared_twins, each), []).append(each)
+        for total, found in self._groups_of(size).totals(list(stands_for), groups):
+            for each in found:
+                self._remember_total(each, size, total)
+            yield total, [each for one in found for each in stands_for[one]]
+
+    def _best_total(self, free: int, size: int) -> int:
+        """Return the greatest total worth of disjoint groups among more free GPUs than one group has."""
+        count = free.bit_count()
+        if count < 2 * size:
+            return self._best_group(free, size)
+        if self.many_unlike and count == 2 * size:
+            return self._best_halves(free, size)
+        if self.many_unlike:
+            return next(total for total, found in self._groups_of(size).totals([free], count // size) if found)
+        # Decide about the lowest free GPU: in each group that has it as lowest, or left out. It need not be left out
+        # when the groups can use up all GPUs: one group more never makes the total smaller.
+        lowest = free & -free
+        best = self.free_worth(free ^ lowest, size) if count % size else 0
+        groups = self._sorted_groups(size)
+        most_of_the_others = (count // size - 1) * groups.most
+        taken = ~free
+        for most, group in groups.by_lowest.get(lowest, ()):
+            if most + most_of_the_others <= best:
+                break  # groups come in falling order: none of the next can be better
+            if not group & taken:
+                best = max(best, self.worth(group) + self.free_worth(free ^ group, size))
+        return best
+
+    def _best_group(self, free: int, size: int) -> int:
+        """Return the worth of the best single group."""
+        if self.many_unlike:
+            return self._groups_of(size).best_inside(free)
+        best, taken = 0, ~free
+        for most, group in self._sorted_groups(size).best_first:
+            if most <= best:
+                break
+            if not group & taken:
+                best = max(best, self.worth(group))
+        return best
+
+    def _best_halves(self, free: int, size: int) -> int:
+        """Return the greatest worth of two groups that the free GPUs are divided into."""
+        lowest = free & -free
+        bits = [1 << ordinal for ordinal in ordinals_of(free ^ lowest)]
+        halves = [lowest | other for other in map(sum, combinations(bits, size - 1))]
+        bounds = map(add, self._most_worths(halves), self._most_worths([free ^ half for half in halves]))
+        best = 0
+        for most, half in sorted(zip(bounds, halves, strict=True), reverse=True):
+            if most <= best:
+                break
+            best = max(best, self.worth(half) + self.worth(free ^ half))
+        return best
+
+    def _groups_of(self, size: int) -> Groups:
+        """Return all groups of a size, on boxes of many unlike GPUs."""
+        known = self._groups.get(size)
+        if known is None:
+            masks = list(map(sum, combinations([1 << ordinal for ordinal in range(self.box.gpu_count)], size)))
+            known = self._groups[size] = Groups(zip(self._most_worths(masks), masks, strict=True), self.worth)
+        return known
+
+    def _sorted_groups(self, size: int) -> SortedGroups:
+        """Return a group of each kind, on all other boxes."""
+        known = self._groups_by_kind.get(size)
+        if known is None:
+            masks = list(representatives(self.twins, (1 << self.box.gpu_count) - 1, size))
+            known = self._groups_by_kind[size] = SortedGroups(zip(self._most_worths(masks), masks, strict=True))
+        return known
+
+    def _most_worths(self, masks: Sequence[int]) -> list[int]:
+        """Return for each set of two or more GPUs a worth that it does not exceed (most_rate)."""
+        if self._degree_of is None or self._pcie_of is None:
+            return [_worth(self.most_rate(mask)) for mask in masks]
+        # Asked for 12,870 sets of 8 at once: most_rate without its calls.
+        degrees, over_pcie, unit = self._degree_of, self._pcie_of, self._degree_unit << STEP_BITS
+        islands = self.fabric.nvlink_group
+        rates = [
+            max(over_pcie[mask], degrees[mask] * unit | NVLINK_STEPS)
+            if degrees[mask] and not mask & ~islands[(mask & -mask).bit_length() - 1]
+            else over_pcie[mask]
+            for mask in masks
+        ]
+        worths = {rate: _worth(rate) for rate in set(rates)}
+        return [worths[rate] for rate in rates]
+
+    def _pairing_of(self, free: int) -> int:
+        """Return the greatest total worth of disjoint pairs, on boxes of many unlike GPUs."""
+        gb_s, steps = divmod(self._pairings[free], self._pairing_steps)
+        return gb_s << STEP_SUM_BITS | steps
+
+    @cached_property
+    def _pairing_steps(self) -> int:
+        """Above the steps that all pairs together can have: worths packed closer are half the work."""
+        return NVLINK_STEPS * (self.box.gpu_count // 2) + 1
+
+    @cached_property
+    def _pairings(self) -> Sequence[int]:
+        """Of every set, the greatest total worth of disjoint pairs: GB/s × _pairing_steps + steps."""
+        ordinals = range(self.box.gpu_count)
+        worths = [[self.worth(1 << a | 1 << b) if a != b else 0 for b in ordinals] for a in ordinals]
+        return best_pairing_of_subsets(
+            [[whole_gb_s(worth) * self._pairing_steps + whole_steps(worth) for worth in row] for row in worths]
+        )
+
+    @cached_property
+    def _shared_twins(self) -> tuple[int, ...]:
+        return tuple(twins for twins in self.twins if twins & (twins - 1))
+
+    # Scores.
+
+    def score(self, free: int, chosen: int, beside: int = 0, order: Order = DEFAULT_ORDER) -> Score:
+        """Return the score of taking `chosen` out of the free GPUs, for a pod that holds the GPUs `beside` already.
+
+        All are masks; `free` holds `chosen`. Only what is taken now does damage; all else is about both together.
+        """
+        left = free & ~chosen
+        together = chosen | beside
+        before, steps_before = self._left(free)
+        after, steps_after = self._left(left)
+        pair_sum, worst_pair, worst_level = self.pair_rank(together)
+        return Score(
+            bandwidth_gb_s=self.gb_s(together),
+            ideal_gb_s=self.ideal_gb_s(together.bit_count()) if order.relative else 0,
+            damage_gb_s=(after[0] - before[0], after[1] - before[1], after[2] - before[2]),
+            bound_level=self.bound_level(together),
+            damage_levels=steps_before - steps_after,
+            numa_nodes=self.numa_nodes(together),
+            nic_distance=self.nic_distance(together),
+            pair_sum_gb_s=-pair_sum,
+            worst_pair_gb_s=-worst_pair,
+            worst_level=worst_level,
+            free_gpus=free.bit_count(),
+            order=order,
+        )
+
+    def left_rank(self, free: int) -> tuple[int, int, int]:
+        """Return free_worth in whole GB/s for groups of 8, 4 and 2, all negative: a key that sorts best first."""
+        return self._left(free)[0]
+
+    def left_steps(self, free: int) -> int:
+        """Return the steps of free_worth of groups of 8, 4 and 2 together."""
+        return self._left(free)[1]
+
+    def _left(self, free: int) -> tuple[tuple[int, int, int], int]:
+        known = self._left_known.get(free)
+        if known is None:
+            eights, fours, pairs = (self.free_worth(free, size) for size in GROUP_SIZES)
+            known = (
+                (-whole_gb_s(eights), -whole_gb_s(fours), -whole_gb_s(pairs)),
+                whole_steps(eights) + whole_steps(fours) + whole_steps(pairs),
+            )
+            if len(self._left_known) >= MAX_ENTRIES:
+                self._left_known.clear()
+            self._left_known[free] = known
+        return known
+
+    def pair_rank(self, mask: int) -> tuple[int, int, int]:
+        """Return pair_sum_gb_s and worst_pair_gb_s, both negative, and worst_level: a key that sorts best first.
+
+        Remembered: few sets are ever the best, and many states share them.
+        """
+        known = self._pair_ranks.get(mask)
+        if known is None:
+            if len(self._pair_ranks) >= MAX_ENTRIES:
+                self._pair_ranks.clear()
+            known = -self.pair_sum_gb_s(mask), -self.worst_pair_gb_s(mask), self.worst_level(mask)
+            self._pair_ranks[mask] = known
+        return known
+
+    def bound_level(self, mask: int) -> int:
+        """Return the LinkLevel that bounds a collective; 0 where NVLinks carry it, and for one GPU."""
+        return LinkLevel.SYS - (self.worth(mask) & 7) * LEVEL_STEP if mask & (mask - 1) else 0
+
+    def numa_nodes(self, mask: int) -> int:
+        """Return how many NUMA nodes a set spans; the unknown ones count as one."""
+        return sum(1 for gpus in self._numa_masks if gpus & mask)
+
+    def nic_distance(self, mask: int) -> int:
+        """Return the sum of the steps from each GPU to its nearest NIC."""
+        return sum(self._nic_steps[ordinal] for ordinal in ordinals_of(mask))
+
+    def pair_sum_gb_s(self, mask: int) -> int:
+        """Return the sum over all pairs of what each reaches by its better way."""
+        pairs = self.pairs_gb_s
+        return sum(pairs[a][b] for a, b in combinations(ordinals_of(mask), 2))
+
+    def worst_pair_gb_s(self, mask: int) -> int:
+        """Return what the slowest pair reaches; 0 for one GPU."""
+        pairs = self.pairs_gb_s
+        return min((pairs[a][b] for a, b in combinations(ordinals_of(mask), 2)), default=0)
+
+    def worst_level(self, mask: int) -> int:
+        """Return the LinkLevel of the worst pair, 0 for a pair with NVLinks and for one GPU."""
+        levels = self._pair_levels
+        return max((levels[a][b] for a, b in combinations(ordinals_of(mask), 2)), default=0)
+
+    @cached_property
+    def _numa_masks(self) -> tuple[int, ...]:
+        numa_nodes = self.box.topology.numa_nodes
+        return tuple(
+            mask_of(ordinal for ordinal, known in enumerate(numa_nodes) if known == numa_node)
+            for numa_node in sorted(set(numa_nodes), key=lambda known: -1 if known is None else known)
+        )
+
+    @cached_property
+    def _nic_steps(self) -> tuple[int, ...]:
+        return tuple(nic_steps(self.box, ordinal) for ordinal in range(self.box.gpu_count))
+
+    @cached_property
+    def pairs_gb_s(self) -> tuple[tuple[int, ...], ...]:
+        """What each pair reaches by its better way, 0 on the diagonal."""
+        ordinals = range(self.box.gpu_count)
+        return tuple(tuple(pair_gb_s(self.fabric, a, b) if a != b else 0 for b in ordinals) for a in ordinals)
+
+    @cached_property
+    def _pair_levels(self) -> tuple[tuple[int, ...], ...]:
+        ordinals = range(self.box.gpu_count)
+        return tuple(tuple(int(pair_level(self.fabric, a, b)) if a != b else 0 for b in ordinals) for a in ordinals)
+
+    def entries(self) -> int:
+        """Return how many results the table remembers."""
+        memos: tuple[Sized, ...] = (self._rates, self._worths, self._ideals, self._left_known, self._pair_ranks)
+        groups = sum(len(found.best_first) for found in self._groups_by_kind.values())
+        groups += sum(map(len, self._groups.values()))
+        return sum(map(len, (*memos, *self._totals.values()))) + groups
+
+    def check(self) -> None:
+        """Raise AssertionError unless every remembered result is what a fresh table computes. Slow: for tests."""
+        self.box.check()
+        assert sum(self.twins) == (1 << self.box.gpu_count) - 1, "every GPU has one class of twins"
+        for mask, rate in self._rates.items():
+            found = collective(self.fabric, mask)
+            assert rate == found.kb_s << STEP_BITS | found.steps, f"rate of {mask:b}"
+        for size, totals in self._totals.items():
+            assert len(totals) <= MAX_ENTRIES
+            fresh = ClassTable(self.box, self.figures)
+            for free, worth in totals.items():
+                assert worth == fresh.free_worth(free, size), f"groups of {size} among {free:b}"
+        fresh = ClassTable(self.box, self.figures)
+        for free, left in self._left_known.items():
+            assert left == fresh._left(free), f"groups among {free:b}"
+        for mask, rank in self._pair_ranks.items():
+            assert rank == fresh.pair_rank(mask), f"pairs of {mask:b}"
+
+
+def _worth(rate: int) -> int:
+    return (rate >> STEP_BITS) // KB_S_PER_GB_S << STEP_SUM_BITS | rate & (1 << STEP_BITS) - 1
+
+
+def whole_gb_s(worth: int) -> int:
+    """Return the GB/s of a worth or a sum of worths."""
+    return worth >> STEP_SUM_BITS
+
+
+def whole_steps(worth: int) -> int:
+    """Return the steps of a worth or a sum of worths."""
+    return worth & (1 << STEP_SUM_BITS) - 1

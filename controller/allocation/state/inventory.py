@@ -1,0 +1,488 @@
+"""What there is and what is taken, in the order in which decisions look at it.
+
+Nodes stand in buckets by (kind, free devices): a decision looks at buckets, and thousands of equal nodes cost one look.
+Every change moves only the nodes that it touches.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from dracaena.api.names import taint_key
+from dracaena.api.objects import DeviceClass, DeviceTaintRule, Node, Pod, ResourceClaim, ResourceSlice
+from dracaena.controller.allocation.effort import Effort
+from dracaena.controller.allocation.legal.books import Books, Holding
+from dracaena.controller.allocation.legal.read.pools import JointSlices, SliceIndex, SliceSource
+from dracaena.controller.allocation.legal.read.slices import Device, PoolId, read_slice
+from dracaena.controller.allocation.legal.read.taints import with_taint_rules
+from dracaena.controller.allocation.nodes.node_index import NodeIndex
+from dracaena.controller.allocation.nodes.node_resources import NodeResources, ResourceDemand, pod_name
+from dracaena.controller.allocation.nodes.placement.demand import PlacementDemand, placement_demand
+from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods
+from dracaena.controller.allocation.nodes.placement.spread import Reaches
+from dracaena.controller.allocation.nodes.placement.volumes import Storage
+from dracaena.controller.allocation.nodes.pod_resources import node_allocatable, pod_resources
+from dracaena.controller.allocation.request.request_reader import RequestReader
+from dracaena.controller.allocation.score.box import Box
+from dracaena.controller.allocation.state.holdings import Holdings, claim_holder
+from dracaena.controller.allocation.state.pool import (
+    DeviceId,
+    NodeKind,
+    NodePool,
+    PoolReading,
+    Problem,
+    held_devices,
+    other_holdings,
+    read_pool,
+    several_pools,
+)
+from dracaena.controller.allocation.state.read_pools import ReadPools
+
+_NO_POOL: Final = PoolReading(None)
+
+CLASS_RESOURCE: Final = "deviceclass.resource.kubernetes.io/"
+"""Before the name of a DeviceClass: the extended resource that each class stands for (KEP-5004)."""
+
+Buckets = Mapping[NodeKind, Mapping[tuple[int, Hashable], Sequence[str]]]
+"""Kind → what is free (NodeState.free and .rest) → names of the nodes, ascending."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolChange:
+    """What changed when slices of a pool were taken in."""
+
+    offer_changed: bool
+    """Whether other devices are offered than before, or otherwise linked or tainted; where there are more than whole
+    GPUs, whether they may be."""
+    new_problems: tuple[Problem, ...]
+    nodes: frozenset[str] | None
+    """The nodes that it may matter to; None: any."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What a node is and what is free there: nodes of one state stand in one bucket."""
+
+    kind: NodeKind
+    free: int
+    """Mask of the whole GPUs that can be given."""
+    rest: Hashable = None
+    """For a kind with a `rest`: who holds how much of each of its devices, by their places in the order in which
+    they are tried. A mask of those that are held whole, and what the shares of each take together."""
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.kind, self.free, self.rest)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+class Inventory:
+    """Nodes, pools, classes, and who holds which devices. One owner, one thread at a time.
+
+    Holders are named by their owner's words; a device is free when nobody holds it. All of it is derived from what the
+    last calls told, whatever their order: check() says so.
+    """
+
+    def __init__(self, driver: str, allowed_drivers: Iterable[str] = ()) -> None:
+        """`allowed_drivers`: other drivers whose devices may be allocated beside ours, in claims that ask for both."""
+        self.driver = driver
+        self.allowed_drivers = frozenset(allowed_drivers) - {driver}
+        self.nodes = NodeIndex()
+        self.resources = NodeResources()
+        self.requests = RequestReader(driver)  # to be asked; set_class() and remove_class() change it
+        self.placed = PlacedPods()
+        self.storage = Storage()
+        self._reaches = Reaches(self.nodes)
+        self._slices: dict[str, dict[str, ResourceSlice]] = {}
+        self._readings: dict[str, PoolReading] = {}
+        self._pools_of_node: dict[str, set[str]] = {}
+        self._kinds: WeakValueDictionary[tuple[Box, object, object, bytes, bool], NodeKind] = WeakValueDictionary()
+        self.holdings = Holdings(driver, self.allowed_drivers)  # to be asked; hold() changes it
+        self._states: dict[str, NodeState | str] = {}
+        self._outside: Counter[str] = Counter()
+        self._buckets: dict[NodeKind, dict[tuple[int, Hashable], list[str]]] = {}
+        self._problems: Counter[bool] = Counter()  # by Problem.passing
+        self._rules: dict[str, DeviceTaintRule] = {}
+        self._foreign: dict[str, ResourceSlice] = {}
+        self._foreign_index: SliceIndex | None = None
+        self._read_pools = ReadPools()
+
+    # Asking
+
+    @property
+    def classes(self) -> Mapping[str, DeviceClass]:
+        """All device classes by name."""
+        return self.requests.classes
+
+    @property
+    def buckets(self) -> Buckets:
+        """All nodes that offer devices of ours, by what they are and what is free. Do not change it."""
+        return self._buckets
+
+    @property
+    def outside(self) -> Mapping[str, int]:
+        """Why nodes are in no bucket, in words that follow a count of nodes → how many."""
+        return MappingProxyType(self._outside)
+
+    def state(self, node: str) -> NodeState | str:
+        """Return the state of a node that is there, or why it has none, in words that follow a count of nodes."""
+        return self._states[node]
+
+    def offers(self, node: str) -> bool:
+        """Return whether a node is there and offers devices of ours."""
+        return isinstance(self._states.get(node), NodeState)
+
+    def pool(self, node: str) -> NodePool | None:
+        """Return the usable pool of a node."""
+        pools = self._pools_of_node.get(node, ())
+        return self._readings[next(iter(pools))].pool if len(pools) == 1 else None
+
+    def pool_named(self, name: str) -> NodePool | None:
+        """Return a usable pool by its own name."""
+        pool = self._readings.get(name, _NO_POOL).pool
+        return pool if pool is not None and len(self._pools_of_node[pool.node]) == 1 else None
+
+    def free(self, node: str) -> int:
+        """Return the mask of the devices of a node that are ours to allocate and not taken."""
+        pool = self.pool(node)
+        return 0 if pool is None else self._free(pool)
+
+    def is_mixed(self, kind: NodeKind) -> bool:
+        """Return whether nodes of this kind have more to give than whole GPUs of ours."""
+        return kind.is_mixed or bool(self.allowed_drivers)
+
+    def kinds_of_devices(self) -> Iterator[Device]:
+        """Yield a device of each kind that is published by our driver, without identity; equal ones may come again."""
+        for kind in self._buckets:
+            yield from (traits.device for traits in kind.traits if traits is not None)
+        for kind, by_state in self._buckets.items():
+            pool = self.pool(next(iter(by_state.values()))[0]) if kind.rest else None
+            if pool is not None:
+                node = pool.node
+                others = frozenset(pool.others)
+                for item in self._own(pool.pool).on_node(node):
+                    yield from (device for device in item.devices if device.id.device in others)
+
+    def reach(self, node: str) -> tuple[SliceSource, Books]:
+        """Return what a node can reach and who holds it, as the rules read it.
+
+        Our own taint is left out: it keeps others from our devices. Cost: O(devices that the node can reach).
+        """
+        pool = self.pool(node)
+        own = SliceIndex(()) if pool is None else self._own(pool.pool)
+        if self._foreign_index is None:
+            self._foreign_index = SliceIndex(read_slice(self._tainted(item)) for item in self._foreign.values())
+        source = JointSlices(own, self._foreign_index)
+        ids = {one.pool for one in (*source.on_node(node), *source.of_no_node())}
+        return source, Books(holding for pool_id in sorted(ids) for holding in self.holdings.in_pool(pool_id))
+
+    def device_count(self, node: str) -> int:
+        """Return how many devices of ours are published for a node."""
+        pool = self.pool(node)
+        return 0 if pool is None else sum(len(item.spec.devices) for item in self._slices[pool.pool].values())
+
+    def held_count(self, node: str) -> int:
+        """Return how many devices of ours on a node are held, 0 when it has no usable pool."""
+        pool = self.pool(node)
+        return 0 if pool is None else len(self.holdings.taken(pool.pool))
+
+    def resource_demand(self, pod: Pod) -> ResourceDemand:
+        """Return what a pod needs of nodes besides devices. Raises UnreadableQuantityError."""
+        wanted = pod_resources(pod)
+        extended = {name for name, _ in wanted.amounts if "/" in name}
+        if extended:
+            mapped = {str(item.spec.get("extendedResourceName")) for item in self.classes.values()}
+            extended &= mapped | {f"{CLASS_RESOURCE}{name}" for name in self.classes}
+        return ResourceDemand(self.resources, wanted, pod=pod_name(pod), by_class=extended)
+
+    def placement_demand(self, pod: Pod, effort: Effort) -> PlacementDemand | None:
+        """Return what a pod needs of nodes because of other pods and of its storage; None: nothing.
+
+        Raises UnreadableSelectorError.
+        """
+        return placement_demand(self.placed, self._reaches, self.storage, pod, pod_name(pod), effort)
+
+    def problems(self) -> tuple[Problem, ...]:
+        """Return all that is published and cannot be used, sorted."""
+        found = [problem for reading in self._readings.values() for problem in reading.problems]
+        for node, pools in self._pools_of_node.items():
+            if len(pools) > 1:
+                found.extend(several_pools(node, name, len(pools)) for name in pools)
+        return tuple(sorted(found))
+
+    def problem_counts(self) -> tuple[int, int]:
+        """Return how many problems of devices and pools last, and how many pass by themselves."""
+        return self._problems[False], self._problems[True]
+
+    # Taking in
+
+    def set_class(self, item: DeviceClass) -> None:
+        """Take in a device class, new or changed."""
+        self.requests.set_class(item)
+
+    def remove_class(self, name: str) -> None:
+        """Forget a device class, if it is there."""
+        self.requests.remove_class(name)
+
+    def set_node(self, node: Node) -> bool:
+        """Take in a node, new or changed; return whether it has more of some resource than before."""
+        self.nodes.put(node)
+        self.placed.set_node(node.metadata.name, node.metadata.labels)
+        self._put(node.metadata.name)
+        return self.resources.set_node(node.metadata.name, node_allocatable(node))
+
+    def remove_node(self, name: str) -> None:
+        """Forget a node, if it is there; its pool may stay and is then of no use."""
+        self.nodes.remove(name)
+        self.resources.remove_node(name)
+        self.placed.remove_node(name)
+        self._put(name)
+
+    def change_slice(self, old: ResourceSlice | None, new: ResourceSlice | None) -> PoolChange:
+        """Take in what became of a slice. Only its pool is read again; slices of other drivers do not count."""
+        foreign = self._change_foreign(old, new)
+        ours = [item for item in (old, new) if item is not None and item.spec.driver == self.driver]
+        if old is not None and old in ours:
+            self._slices.get(old.spec.pool.name, {}).pop(old.key, None)
+        if new is not None and new in ours:
+            self._slices.setdefault(new.spec.pool.name, {})[new.key] = new
+        changes = [self._read_again(name) for name in sorted({item.spec.pool.name for item in ours})]
+        problems = (problem for change in changes for problem in change.new_problems)
+        nodes = None if foreign else frozenset().union(*(change.nodes or () for change in changes))
+        return PoolChange(foreign or any(change.offer_changed for change in changes), tuple(problems), nodes)
+
+    def set_taint_rule(self, rule: DeviceTaintRule) -> None:
+        """Take in a DeviceTaintRule, new or changed. Cost: every pool is read again; people write rules, rarely."""
+        self._rules[rule.metadata.name] = rule
+        self._rules_changed()
+
+    def remove_taint_rule(self, name: str) -> None:
+        """Forget a DeviceTaintRule, if it is there."""
+        if self._rules.pop(name, None) is not None:
+            self._rules_changed()
+
+    def hold(
+        self, holder: str, devices: frozenset[DeviceId], others: frozenset[Holding] = frozenset()
+    ) -> frozenset[DeviceId | Holding]:
+        """Let `holder` hold just these devices from now on; return those that it let go.
+
+        `others` are shares, and devices of other drivers; those of drivers that are not allowed do not count. Devices
+        need not be known. Cost: O(devices), and for each node of theirs its GPUs.
+        """
+        change = self.holdings.hold(holder, devices, others)
+        for name in change.pools:
+            pool = self._readings.get(name, _NO_POOL).pool
+            if pool is not None:
+                self._put(pool.node)
+        return change.let_go
+
+    def release(self, holder: str) -> frozenset[DeviceId | Holding]:
+        """Let a holder let go of everything; return what it held."""
+        return self.hold(holder, frozenset())
+
+    def check(self) -> None:
+        """State what must always hold, by working everything out again from what was told. For tests: slow."""
+        self.nodes.check()
+        self.resources.check({name: node_allocatable(self.nodes.get(name).node) for name in self.nodes.names})
+        self.placed.check({name: self.nodes.get(name).labels for name in self.nodes.names})
+        self.holdings.check()
+        assert set(self._slices) == set(self._readings), "each pool was read"
+        pools: dict[str, set[str]] = {}
+        for name, reading in self._readings.items():
+            again = read_pool(self.driver, self._pages(name))
+            assert again == reading, f"pool {name} was read as its slices are"
+            if reading.pool is not None:
+                pools.setdefault(reading.pool.node, set()).add(name)
+                assert self._kinds.get(_key(reading.pool.kind)) is reading.pool.kind, "equal kinds are one object"
+        assert pools == {node: names for node, names in self._pools_of_node.items() if names}, "pools are found by node"
+        assert set(self._states) == set(self.nodes.names), "each node has its state, and nobody else"
+        buckets: dict[NodeKind, dict[tuple[int, Hashable], list[str]]] = {}
+        outside: Counter[str] = Counter()
+        for name in self.nodes.names:
+            state = self._state_now(name)
+            assert state == self._states[name], f"the state of node {name} is that of its pool"
+            if isinstance(state, str):
+                outside[state] += 1
+            else:
+                buckets.setdefault(state.kind, {}).setdefault((state.free, state.rest), []).append(name)
+        assert buckets == self._buckets, "buckets hold the nodes by their state, in the order of names"
+        assert outside == self._outside, "nodes outside are counted"
+        problems = Counter(problem.passing for reading in self._readings.values() for problem in reading.problems)
+        assert problems == +self._problems, "problems are counted"
+
+    # Inside
+
+    def _change_foreign(self, old: ResourceSlice | None, new: ResourceSlice | None) -> bool:
+        items = [item for item in (old, new) if item is not None and item.spec.driver in self.allowed_drivers]
+        if not items:
+            return False
+        self._foreign.pop(items[0].key, None)
+        if new is not None and new in items:
+            self._foreign[new.key] = new
+        self._foreign_index = None
+        return True
+
+    def _rules_changed(self) -> None:
+        for name in sorted(self._slices):
+            self._read_again(name)
+        self._foreign_index = None
+
+    def _tainted(self, item: ResourceSlice) -> ResourceSlice:
+        """Return the slice with the taints of the DeviceTaintRules on top."""
+        return with_taint_rules(item, self._rules.values()) if self._rules else item
+
+    def _pages(self, pool: str) -> Iterator[ResourceSlice]:
+        return map(self._tainted, self._slices[pool].values())
+
+    def _own(self, pool: str) -> SliceIndex:
+        return self._read_pools.get(
+            pool, lambda: tuple(read_slice(self._without_our_taint(item)) for item in self._pages(pool))
+        )
+
+    def _without_our_taint(self, item: ResourceSlice) -> ResourceSlice:
+        key = taint_key(self.driver)
+        devices = [
+            msgspec.structs.replace(device, taints=[taint for taint in device.taints if taint.key != key])
+            for device in item.spec.devices
+        ]
+        return msgspec.structs.replace(item, spec=msgspec.structs.replace(item.spec, devices=devices))
+
+    def _read_again(self, name: str) -> PoolChange:
+        self._read_pools.forget(name)
+        # Read before anything is changed: what raises for one pool must leave all others as they were.
+        read = self._shared(read_pool(self.driver, self._pages(name))) if self._slices.get(name) else None
+        before = self._readings.pop(name, _NO_POOL)
+        after = _NO_POOL if read is None else read
+        if read is None:
+            self._slices.pop(name, None)
+        else:
+            self._readings[name] = read
+        self._problems.subtract(problem.passing for problem in before.problems)
+        self._problems.update(problem.passing for problem in after.problems)
+        new_problems = tuple(problem for problem in after.problems if problem not in before.problems)
+        if before.pool is not None:
+            self._pools_of_node[before.pool.node].discard(name)
+            if not self._pools_of_node[before.pool.node]:
+                del self._pools_of_node[before.pool.node]
+        if after.pool is not None:
+            siblings = self._pools_of_node.setdefault(after.pool.node, set())
+            siblings.add(name)
+            if len(siblings) > 1:
+                new_problems += (several_pools(after.pool.node, name, len(siblings)),)
+        nodes = frozenset(pool.node for pool in (before.pool, after.pool) if pool is not None)
+        for node in sorted(nodes):
+            self._put(node)
+        # Of devices that are no whole GPUs a pool holds the names only.
+        changed = before.pool != after.pool or (after.pool is not None and bool(after.pool.others))
+        return PoolChange(changed, new_problems, nodes)
+
+    def _shared(self, reading: PoolReading) -> PoolReading:
+        """Let equal nodes share one kind: it is compared by identity then, and its links are kept once."""
+        if reading.pool is None:
+            return reading
+        kind = self._kinds.setdefault(_key(reading.pool.kind), reading.pool.kind)
+        return replace(reading, pool=replace(reading.pool, kind=kind))
+
+    def _free(self, pool: NodePool) -> int:
+        held = self.holdings.taken(pool.pool)
+        if not held:
+            return pool.offered
+        taken = 0
+        for ordinal, name in enumerate(pool.devices):
+            if name in held:
+                taken |= 1 << ordinal
+        return pool.offered & ~taken
+
+    def _state_now(self, name: str) -> NodeState | str:
+        pool = self.pool(name)
+        if pool is None:
+            return f"without usable GPUs of {self.driver}"
+        if not pool.offered and not pool.others:
+            return "whose GPUs kube-scheduler allocates (no taint of ours)"
+        return NodeState(pool.kind, self._free(pool), self._rest(pool) if pool.order else None)
+
+    def _rest(self, pool: NodePool) -> Hashable:
+        places = {name: place for place, name in enumerate(pool.order)}
+        whole = 0
+        shares: dict[int, Counter[str]] = {}
+        for holding in self.holdings.in_pool(PoolId(self.driver, pool.pool)):
+            place = places.get(holding.device.device)
+            if place is None:
+                continue
+            if holding.share_id is None:
+                whole |= 1 << place
+            else:
+                shares.setdefault(place, Counter()).update(dict(holding.consumed))
+        taken = ((place, tuple(sorted(amounts.items()))) for place, amounts in shares.items())
+        return whole, tuple(sorted(taken))
+
+    def _put(self, name: str) -> None:
+        """Move a node into the bucket of its state."""
+        before = self._states.get(name)
+        after = self._state_now(name) if name in self.nodes else None
+        if before == after:
+            return
+        if isinstance(before, NodeState):
+            self._take_out(name, before)
+        elif before is not None:
+            self._outside[before] -= 1
+            if not self._outside[before]:
+                del self._outside[before]
+        if after is None:
+            del self._states[name]
+            return
+        name = self.nodes.get(name).node.metadata.name  # one object everywhere: names are compared by the thousand
+        self._states[name] = after
+        if isinstance(after, NodeState):
+            insort(self._buckets.setdefault(after.kind, {}).setdefault((after.free, after.rest), []), name)
+        else:
+            self._outside[after] += 1
+
+    def _take_out(self, name: str, state: NodeState) -> None:
+        by_state = self._buckets[state.kind]
+        names = by_state[state.free, state.rest]
+        del names[bisect_left(names, name)]
+        if not names:
+            del by_state[state.free, state.rest]
+            if not by_state:
+                del self._buckets[state.kind]
+
+
+def _key(kind: NodeKind) -> tuple[Box, object, object, bytes, bool]:
+    """Return what tells kinds apart. Not the kind itself: a table of weak values must not keep its values alive."""
+    return kind.box, kind.foreign_taints, kind.traits, kind.rest, kind.is_mixed
+
+
+def make_inventory(
+    driver: str,
+    *,
+    nodes: Iterable[Node],
+    slices: Iterable[ResourceSlice],
+    claims: Iterable[ResourceClaim] = (),
+    classes: Iterable[DeviceClass] = (),
+    taint_rules: Iterable[DeviceTaintRule] = (),
+    allowed_drivers: Iterable[str] = (),
+) -> Inventory:
+    """Build an inventory of a moment; `claims` that are allocated hold their devices."""
+    inventory = Inventory(driver, allowed_drivers)
+    for rule in taint_rules:
+        inventory.set_taint_rule(rule)
+    for node in nodes:
+        inventory.set_node(node)
+    for item in slices:
+        inventory.change_slice(None, item)
+    for device_class in classes:
+        inventory.set_class(device_class)
+    for claim in claims:
+        inventory.hold(claim_holder(claim), held_devices(claim, driver), other_holdings(claim, driver))
+    return inventory

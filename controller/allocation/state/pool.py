@@ -1,0 +1,226 @@
+"""The devices of one node, as the slices of its pool tell.
+
+Rules of pools: the legal allocator of Kubernetes (resource.k8s.io/v1). Of a pool only the highest generation
+counts; it must be complete; two devices of one name make it invalid. Our pools belong to one node each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from dracaena.api.names import TAINT_EFFECT, taint_key
+from dracaena.api.objects import Device, DeviceResult, ResourceClaim, ResourceSlice, Taint
+from dracaena.api.resourceslice import decode_pool
+from dracaena.controller.allocation.legal.books import Holding, holdings_of
+from dracaena.controller.allocation.legal.read import slices as legal
+from dracaena.controller.allocation.score.box import Box, make_box, mask_of
+from dracaena.controller.allocation.state.device_kind import Traits, digest_of, make_traits
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DeviceId:
+    """A device of our driver."""
+
+    pool: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """Something published that cannot be used: it is left out of the choice and named."""
+
+    pool: str
+    device: str
+    """Empty when it is about the whole pool."""
+    text: str
+    passing: bool = False
+    """Whether it ends by itself: slices of a pool are written one by one, so a pool is incomplete for a moment."""
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class NodeKind:
+    """All that a choice among the devices of a node depends on, besides which of them are free.
+
+    Nodes of one kind share one answer. What decides which devices a request may use is part of it; identities of
+    devices (traits.IDENTITY) are not: who asks for those is answered node by node.
+    """
+
+    box: Box
+    foreign_taints: tuple[tuple[int, tuple[Taint, ...]], ...] = ()
+    """Ordinals that have taints besides ours, with these, ascending. Without the times at which they were added."""
+    traits: tuple[Traits | None, ...] = ()
+    """Of each ordinal what selectors and constraints can read of it; None for a GPU that is not published."""
+    rest: bytes = b""
+    """Digest of all that is published, but for identities (traits.digest_of); empty for a node that has nothing but
+    whole GPUs of ours to give, of which all is said above."""
+    is_mixed: bool = False
+    """Whether there is more to give than whole GPUs of ours. Such a kind has a `rest`."""
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.box, self.foreign_taints, self.traits, self.rest, self.is_mixed)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+@dataclass(frozen=True, slots=True)
+class NodePool:
+    """The devices of one node, by ordinal."""
+
+    node: str
+    pool: str
+    kind: NodeKind
+    devices: tuple[str | None, ...]
+    """Device name of each ordinal; None for a GPU that is not published or does not decode."""
+    published: tuple[Device | None, ...]
+    """What is published of each of these."""
+    offered: int
+    """Mask of the whole GPUs that carry our taint: ours to allocate. Without it the node has opted out."""
+    others: tuple[str, ...] = ()
+    """Names of the other devices with our taint: MIG devices, and all that is shared or draws on counters. Only the
+    rules of legal know what may be done with them."""
+    order: tuple[str, ...] = ()
+    """Names of all devices, in the order in which they are tried; empty where the kind has no `rest`."""
+
+    @property
+    def box(self) -> Box:
+        """Links and traits."""
+        return self.kind.box
+
+    def mask(self, devices: Iterable[DeviceId]) -> int:
+        """Return those of `devices` that are in this pool."""
+        names = {device.device for device in devices if device.pool == self.pool}
+        return mask_of(ordinal for ordinal, name in enumerate(self.devices) if name in names) if names else 0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolReading:
+    """What the slices of one pool say."""
+
+    pool: NodePool | None
+    """None when nothing may be allocated from it."""
+    problems: tuple[Problem, ...] = ()
+
+
+def held_devices(claim: ResourceClaim, driver: str) -> frozenset[DeviceId]:
+    """Return the devices of ours that a claim keeps from others. Admin access keeps nothing."""
+    if claim.status.allocation is None:
+        return frozenset()
+    results = claim.status.allocation.devices.results
+    return frozenset(
+        DeviceId(result.pool, result.device)
+        for result in results
+        if result.driver == driver and not result.admin_access
+    )
+
+
+def other_holdings(claim: ResourceClaim, driver: str) -> frozenset[Holding]:
+    """Return what else a claim keeps from others: devices of other drivers, and shares of ours."""
+    if claim.status.allocation is None:
+        return frozenset()
+    return holdings_beside(claim.metadata.uid, claim.status.allocation.devices.results, driver)
+
+
+def holdings_beside(holder: str, results: Iterable[DeviceResult], driver: str) -> frozenset[Holding]:
+    """Return what the results hold that is no whole device of ours."""
+    beside = [result for result in results if result.driver != driver or result.share_id is not None]
+    try:
+        return frozenset(holdings_of(holder, beside))
+    except ValueError:  # an amount that the API server would not store: then nobody else gets anything of the device
+        ids = (legal.DeviceId(result.driver, result.pool, result.device) for result in beside)
+        return frozenset(Holding(holder, device) for device in ids)
+
+
+def several_pools(node: str, pool: str, count: int) -> Problem:
+    """Return what to say about each of several pools of one node.
+
+    None of them is used: ordinals of two pools say nothing about each other.
+    """
+    return Problem(pool, "", f"node {node} has {count} pools of this driver, expected one: none of them is used")
+
+
+def read_pool(driver: str, slices: Iterable[ResourceSlice]) -> PoolReading:
+    """Read all slices of one pool of ours, in any order."""
+    every = sorted(slices, key=lambda item: item.metadata.name)
+    newest = max(item.spec.pool.generation for item in every)
+    pages = [item for item in every if item.spec.pool.generation == newest]
+    pool = pages[0].spec.pool
+    if len(pages) != pool.resource_slice_count:
+        text = f"generation {newest} has {len(pages)} of {pool.resource_slice_count} slices: being updated"
+        return PoolReading(None, (Problem(pool.name, "", text, passing=True),))
+    problem = _unusable(pages)
+    if problem is not None:
+        return PoolReading(None, (Problem(pool.name, "", problem),))
+    return _decode(driver, pool.name, pages)
+
+
+def _unusable(pages: list[ResourceSlice]) -> str | None:
+    nodes = sorted({page.spec.node_name for page in pages})
+    if len(nodes) > 1 or not nodes[0]:
+        return f"slices name the nodes {nodes}, expected one node"
+    for page in pages:
+        if page.spec.unknown:
+            return f"slice {page.metadata.name}: {legal.unknown_fields(page.spec.unknown, 'the pool')}"
+    names = [device.name for page in pages for device in page.spec.devices]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    return f"device {twice[0]} is published twice" if twice else None
+
+
+def _decode(driver: str, pool: str, pages: Sequence[ResourceSlice]) -> PoolReading:
+    every = devices = [device for page in pages for device in page.spec.devices]
+    newer = [device for device in devices if device.unknown]
+    devices = [device for device in devices if not device.unknown]
+    decoded = decode_pool(devices)
+    problems = (
+        *(Problem(pool, problem.device, problem.text) for problem in decoded.problems),
+        *(Problem(pool, one.name, legal.unknown_fields(one.unknown, "the device")) for one in newer),
+    )
+    names: list[str | None] = [None] * decoded.topology.gpu_count
+    for gpu in decoded.gpus:
+        names[gpu.ordinal] = gpu.name
+    by_name = {device.name: device for device in devices}
+    key = taint_key(driver)
+    ours = frozenset(d.name for d in devices if any(_keeps_scheduler_off(taint, key) for taint in d.taints))
+    taints = {device.name: [_timeless(taint) for taint in device.taints if taint.key != key] for device in devices}
+    foreign = ((gpu.ordinal, tuple(taints[gpu.name])) for gpu in decoded.gpus)
+    box = make_box(decoded.topology, {gpu.ordinal: gpu.gpu for gpu in decoded.gpus})
+    published = tuple(None if name is None else by_name[name] for name in names)
+    traits = make_traits(driver, published)
+    whole = {gpu.name: gpu.ordinal for gpu in decoded.gpus if gpu.name in ours and _is_plain(by_name[gpu.name])}
+    is_plain = len(whole) == len(every) and not any(page.spec.shared_counters for page in pages)
+    others = tuple(sorted(ours - whole.keys() - {problem.device for problem in decoded.problems}))
+    kind = NodeKind(
+        box,
+        tuple((ordinal, found) for ordinal, found in foreign if found),
+        traits,
+        b"" if is_plain else digest_of(pages),
+        bool(others),
+    )
+    node_pool = NodePool(
+        node=pages[0].spec.node_name,
+        pool=pool,
+        kind=kind,
+        devices=tuple(names),
+        published=published,
+        offered=mask_of(whole.values()),
+        others=others,
+        order=() if is_plain else tuple(device.name for device in every),
+    )
+    return PoolReading(node_pool, problems)
+
+
+def _is_plain(device: Device) -> bool:
+    """Whether a device is given whole or not at all, and nothing but its holder decides that."""
+    return not (device.allow_multiple_allocations or device.consumes_counters or device.binding_conditions)
+
+
+def _timeless(taint: Taint) -> Taint:
+    return msgspec.structs.replace(taint, time_added=None)
+
+
+def _keeps_scheduler_off(taint: Taint, key: str) -> bool:
+    return taint.key == key and taint.effect == TAINT_EFFECT

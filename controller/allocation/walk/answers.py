@@ -1,0 +1,238 @@
+"""What nodes can give to pods that ask alike, remembered by the kind of node and its free devices.
+
+A decision looks at every bucket of the inventory, so a look must cost one step: the question is resolved once for a
+decision, the kind once for all its buckets, and then the mask of free devices is the only key.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import merge
+from typing import Final
+
+from dracaena.api.config.v1alpha1 import TopologyPolicy
+from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
+from dracaena.controller.allocation.legal.read.features import Features
+from dracaena.controller.allocation.score.box import ordinals_of
+from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
+from dracaena.controller.allocation.score.order import one_number
+from dracaena.controller.allocation.state.device_kind import groups
+from dracaena.controller.allocation.state.pool import NodeKind
+from dracaena.controller.allocation.walk.eligibility import Eligibility, Failure
+
+MAX_ANSWERS: Final = 100_000
+"""Remembered answers of all questions together, about 40 MB. Five kinds of 8-GPU nodes have 1,280 for a question; the
+questions not asked for longest go first."""
+
+
+MAX_SETS: Final = 20_000
+"""Sets of GPUs that are looked at for one that holds to distinctAttribute: more than any 16 GPUs have of one size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """All devices of some requests have one value of an attribute, or no two devices of all requests have."""
+
+    attribute: str
+    """Fully qualified."""
+    requests: tuple[int, ...]
+    """Places among the requests."""
+    distinct: bool = False
+    """Then it is about all requests, so it does not matter how a set is dealt out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a pod asks of one node, whatever the node: pods with equal questions get equal answers."""
+
+    counts: tuple[int, ...]
+    """GPUs of each request, in the order of claims and requests."""
+    policies: tuple[TopologyPolicy, ...]
+    """Of each request."""
+    eligibility: Eligibility
+    matches: tuple[Match, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """GPUs of all requests together."""
+        return sum(self.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The best that a node has to give, and the next best."""
+
+    best: Choice | None
+    second: Choice | None = None
+    rank: int = 0
+    """Sorts nodes, best first; of those that have something to give. The rank of the score as one number: a decision
+    compares many, and numbers compare three times as fast as tuples."""
+    reason: str = ""
+    """Why there is nothing, in words that follow a count of nodes."""
+
+
+class KindAnswers:
+    """Answers of all nodes of one kind to one question."""
+
+    __slots__ = ("_distinct", "_engine", "_kind", "_options", "_owner", "_question", "failures", "known", "present")
+
+    def __init__(self, owner: Answers, engine: Engine, question: Question, kind: NodeKind) -> None:
+        eligible = question.eligibility.of_kind(kind, owner.selectors)
+        self._owner = owner
+        self._engine = engine
+        self._kind = kind
+        self._question = question
+        self.present = eligible.present
+        """Mask of the devices that count for the pod at all (eligibility.Eligible)."""
+        self._options = tuple(
+            tuple(
+                # "All that is there" is said in one way only: the engine's tables are shared by equal demands.
+                Demand(count, policy, None if mask == eligible.present else mask)
+                for count, policy, mask in zip(question.counts, question.policies, masks, strict=True)
+            )
+            for masks in _agreeing(kind, question, eligible.of_request)
+        )
+        self._distinct = tuple(groups(kind.traits, match.attribute) for match in question.matches if match.distinct)
+        self.failures: tuple[Failure, ...] = eligible.failures
+        """Selectors that have no answer for some device of this kind."""
+        self.known: dict[int, Answer] = {}
+        """Mask of the free devices → answer; what was asked so far."""
+
+    def of(self, free: int) -> Answer:
+        """Return the answer of a node with these free devices."""
+        answer = self.known.get(free)
+        if answer is None:
+            answer = self.known[free] = self.beside(free, 0)
+            self._owner.count_one()
+        return answer
+
+    def beside(self, free: int, held: int) -> Answer:
+        """Return the answer for a pod that holds devices of the node already. Remembered by the engine alone."""
+        usable = free & self.present & ~held
+        if self._distinct:
+            return self._differing(usable, held)
+        found = [self._engine.best_two(self._kind.box, usable, demands, held) for demands in self._options]
+        if len(found) == 1 and found[0].best is not None:
+            return Answer(found[0].best, found[0].second, one_number(found[0].best.score.rank()))
+        if len(found) == 1 and found[0].shortfall is not None:
+            return Answer(None, reason=found[0].shortfall.text)
+        choices = {choice.mask: choice for two in found for choice in (two.second, two.best) if choice is not None}
+        ranked = sorted(choices.values(), key=lambda choice: (choice.score.rank(), ordinals_of(choice.mask)))
+        if not ranked:
+            names = ", ".join(sorted({match.attribute for match in self._question.matches}))
+            return Answer(None, reason=f"without {self._question.count} free GPUs that agree in {names}")
+        second = ranked[1] if len(ranked) > 1 else None
+        return Answer(ranked[0], second, one_number(ranked[0].score.rank()))
+
+    def _differing(self, usable: int, held: int) -> Answer:
+        """Return the answer where devices must differ: sets are gone through best first until two hold to that."""
+        found: list[Choice] = []
+        for number, choice in enumerate(self._choices(usable, held)):
+            if all(self._differ(choice.mask, groups) for groups in self._distinct):
+                found.append(choice)
+                if len(found) == 2:
+                    break
+            if number >= MAX_SETS and not found:
+                return Answer(None, reason=f"where the search was cut off after {MAX_SETS} sets of GPUs")
+        if not found:
+            names = ", ".join(sorted({match.attribute for match in self._question.matches}))
+            return Answer(
+                None, reason=f"without {self._question.count} free GPUs that hold to the constraints on {names}"
+            )
+        second = found[1] if len(found) > 1 else None
+        return Answer(found[0], second, one_number(found[0].score.rank()))
+
+    def _choices(self, usable: int, held: int) -> Iterator[Choice]:
+        each = (self._engine.choices(self._kind.box, usable, demands, held) for demands in self._options)
+        return merge(*each, key=lambda choice: (choice.score.rank(), ordinals_of(choice.mask)))
+
+    @staticmethod
+    def _differ(mask: int, of_values: tuple[int, ...]) -> bool:
+        """Whether no two devices of a set have one value, and each has one."""
+        known = 0
+        for group in of_values:
+            known |= group
+            if (mask & group).bit_count() > 1:
+                return False
+        return not mask & ~known
+
+
+def _agreeing(kind: NodeKind, question: Question, masks: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return the masks of the requests cut to devices that agree, once for each way to choose the common values.
+
+    A set that holds to all constraints lies in just one of them, so the best of all is the best there is.
+    """
+    options = [masks]
+    for match in question.matches:
+        if match.distinct:
+            continue
+        options = [
+            cut
+            for option in options
+            for group in groups(kind.traits, match.attribute)
+            for cut in [tuple(m & group if i in match.requests else m for i, m in enumerate(option))]
+            if all(cut[i].bit_count() >= question.counts[i] for i in match.requests)
+        ]
+    return options
+
+
+class Answers:
+    """All that is remembered, by question. One thread at a time."""
+
+    def __init__(self, engine: Engine, selectors: CelSelectors | None = None) -> None:
+        self.selectors = selectors or CelSelectors(Features())
+        self._engine = engine
+        self._by_question: OrderedDict[Question, dict[NodeKind, KindAnswers]] = OrderedDict()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def to(self, question: Question) -> QuestionAnswers:
+        """Return what answers a question, for the time of one decision."""
+        known = self._by_question.get(question)
+        if known is None:
+            known = self._by_question[question] = {}
+            self._count += 1  # so that questions which find no node are forgotten too
+        self._by_question.move_to_end(question)
+        self._forget(but=question)
+        return QuestionAnswers(self, self._engine, question, known)
+
+    def count_one(self) -> None:
+        """Note that an answer was added."""
+        self._count += 1
+
+    def _forget(self, but: Question) -> None:
+        """Forget the questions not asked for longest, and at last all answers to this one."""
+        while self._count > MAX_ANSWERS:
+            question = next(iter(self._by_question))
+            kinds = self._by_question[question]
+            self._count -= sum(len(answers.known) for answers in kinds.values())
+            kinds.clear()
+            if question == but:
+                break
+            self._count -= 1
+            del self._by_question[question]
+
+
+class QuestionAnswers:
+    """Answers to one question, by kind."""
+
+    __slots__ = ("_answers", "_engine", "_kinds", "_question")
+
+    def __init__(
+        self, answers: Answers, engine: Engine, question: Question, kinds: dict[NodeKind, KindAnswers]
+    ) -> None:
+        self._answers = answers
+        self._engine = engine
+        self._question = question
+        self._kinds = kinds
+
+    def of_kind(self, kind: NodeKind) -> KindAnswers:
+        """Return the answers of one kind of node."""
+        known = self._kinds.get(kind)
+        if known is None:
+            known = self._kinds[kind] = KindAnswers(self._answers, self._engine, self._question, kind)
+        return known

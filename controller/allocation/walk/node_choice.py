@@ -1,0 +1,300 @@
+"""Topology and semantics together, on one node: among all legal allocations of a pod's claims the best one.
+
+The rules (legal) say what is legal, the engine (choices) says which set of GPUs is best. Sets are proposed best
+first, and the first that the rules can complete wins; so no rule stands in two places. docs/design/0007-allocator.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import merge
+from itertools import islice
+from typing import Final
+
+from dracaena.api.config.v1alpha1 import TopologyPolicy
+from dracaena.controller.allocation.effort import Effort
+from dracaena.controller.allocation.legal.constraints import find_attribute, scalar
+from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson, Outcome, Plan
+from dracaena.controller.allocation.legal.problem import Problem, Wish
+from dracaena.controller.allocation.legal.read.slices import DeviceId
+from dracaena.controller.allocation.legal.search import RequestKey, Restriction, solve
+from dracaena.controller.allocation.score.box import Box, ordinals_of
+from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
+from dracaena.controller.allocation.score.requirement import make_rule, rule_words
+
+MAX_DEALINGS: Final = 64
+"""Ways to deal one set out among the requests that are tried: all of 6 GPUs in twos; then the next set comes."""
+
+MAX_VALUES: Final = 64
+"""Combinations of values of matchAttribute that sets are proposed for one by one; beyond, the rules sort sets out."""
+
+PROPOSAL_STEPS: Final = 10
+"""Steps of the search that one proposal counts at least: scoring a set takes about as long as ten looks at a device."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGpus:
+    """The GPUs of a node that are chosen by their links."""
+
+    box: Box
+    devices: tuple[DeviceId | None, ...]
+    """By ordinal; None: not there."""
+    free: int
+    """Mask of those that may be given, and that count when damage is measured."""
+    beside: int = 0
+    """Mask of those that the pod holds already."""
+
+    def mask(self, devices: Sequence[DeviceId] | frozenset[DeviceId]) -> int:
+        """Return those of `devices` that are among these."""
+        wanted = frozenset(devices)
+        return sum(1 << ordinal for ordinal, device in enumerate(self.devices) if device in wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of one node: one alternative for each request."""
+
+    chosen: Mapping[RequestKey, int]
+    policies: Mapping[RequestKey, TopologyPolicy]
+    """Of every request; hard wishes are kept whoever chooses."""
+    base: tuple[Restriction, ...] = ()
+    """Devices that may be given at all."""
+    max_steps: int = 100_000
+    first_fit: bool = False
+    """Take the first legal set in Kubernetes' order instead of the best."""
+    effort: Effort | None = None
+    """What the search is charged to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A legal allocation, with the GPUs that were chosen by their links."""
+
+    plan: Plan
+    choice: Choice | None
+    """None where nothing was chosen by links: then it is the first legal allocation."""
+    steps: int
+    cut_off: bool = False
+    """Whether a better one may exist that was not looked at."""
+
+
+def choose(problem: Problem, gpus: NodeGpus | None, engine: Engine, asked: Asked) -> Chosen | DoesNotFit | NeedsPerson:
+    """Return the best legal allocation for these alternatives, or why there is none. Same question, same answer.
+
+    Never worse than the first fit; where nothing is chosen by links it is the first fit. Cost: at most
+    `asked.max_steps` steps of the search, and as many tenths of scored sets.
+    """
+    attempt = _Attempt(problem, gpus, engine, asked)
+    return attempt.run()
+
+
+class _Attempt:
+    def __init__(self, problem: Problem, gpus: NodeGpus | None, engine: Engine, asked: Asked) -> None:
+        self.problem, self.gpus, self.engine, self.asked = problem, gpus, engine, asked
+        self.steps = 0
+
+    def run(self) -> Chosen | DoesNotFit | NeedsPerson:
+        first = self._solve(())
+        if not isinstance(first, Plan):
+            return first
+        self._set_aside()
+        wishes = self._scored()
+        keeps = self._keeps_policies(first)
+        if self.asked.first_fit and keeps:
+            return Chosen(first, self._choice_of(first), self.steps)
+        if self.gpus is not None and wishes:
+            for choice, parts in self._proposals(wishes):
+                if self.steps >= self.asked.max_steps:
+                    return self._cut_off(first, keeps=keeps)
+                self.steps += PROPOSAL_STEPS
+                plan = self._solve(self._restrictions(wishes, parts))
+                if isinstance(plan, Plan):
+                    taken = Choice(choice.mask, self._all_parts(wishes, parts), choice.score, choice.beside)
+                    return Chosen(plan, taken, self.steps)
+        if keeps:
+            return Chosen(first, self._choice_of(first), self.steps)
+        return self._against_policies()
+
+    def _set_aside(self) -> None:
+        """Take the GPUs of requests in mode All as held: there is nothing to choose, and the pod's set has them."""
+        if self.gpus is None:
+            return
+        meant = [
+            self.problem.candidates[place].id
+            for wish in self._wishes()
+            if wish.everything is not None and not wish.request.admin_access
+            for place in wish.everything
+        ]
+        mask = self.gpus.mask(meant) & self.gpus.free
+        self.gpus = replace(self.gpus, free=self.gpus.free & ~mask, beside=self.gpus.beside | mask)
+
+    def _solve(self, restrictions: tuple[Restriction, ...]) -> Outcome:
+        left = max(0, self.asked.max_steps - self.steps)
+        found = solve(
+            self.problem,
+            restrictions=(*self.asked.base, *restrictions),
+            chosen=self.asked.chosen,
+            max_steps=left,
+            effort=self.asked.effort,
+        )
+        if not isinstance(found, NeedsPerson):
+            self.steps += found.steps
+        return found
+
+    def _cut_off(self, first: Plan, *, keeps: bool) -> Chosen | DoesNotFit:
+        if keeps:
+            return Chosen(first, self._choice_of(first), self.steps, cut_off=True)
+        return DoesNotFit(note="no set that meets the topology policy was found", cut_off=True, steps=self.steps)
+
+    def _against_policies(self) -> DoesNotFit:
+        words = sorted({rule_words(policy) for policy in self.asked.policies.values()} - {""})
+        return DoesNotFit(note=f"free GPUs do not meet {'; '.join(words)}", steps=self.steps)
+
+    def _wishes(self) -> Iterator[Wish]:
+        for claim, requests in enumerate(self.problem.wishes):
+            for index, alternatives in enumerate(requests):
+                yield alternatives[self.asked.chosen.get((claim, index), 0)]
+
+    def _scored(self) -> list[tuple[Wish, int]]:
+        """Return the wishes whose devices are chosen by links, each with the GPUs that it may have."""
+        if self.gpus is None:
+            return []
+        found = []
+        for wish in self._wishes():
+            if wish.everything is not None or wish.request.admin_access:
+                continue
+            mask = self.gpus.mask(self.problem.eligible(wish).devices) & self.gpus.free
+            if mask.bit_count() >= wish.wanted:
+                found.append((wish, mask))
+        return found
+
+    def _demands(self, wishes: Sequence[tuple[Wish, int]], masks: Sequence[int]) -> tuple[Demand, ...]:
+        assert self.gpus is not None
+        return tuple(
+            Demand(wish.wanted, self.asked.policies[wish.claim, wish.index], None if mask == self.gpus.free else mask)
+            for (wish, _), mask in zip(wishes, masks, strict=True)
+        )
+
+    def _proposals(self, wishes: Sequence[tuple[Wish, int]]) -> Iterator[tuple[Choice, tuple[int, ...]]]:
+        """Yield sets of GPUs with the part of each wish, best first; each set at first dealt out best."""
+        gpus = self.gpus
+        assert gpus is not None
+        options = self._agreeing(wishes)
+
+        def of(masks: tuple[int, ...]) -> Iterator[tuple[Choice, tuple[Demand, ...]]]:
+            demands = self._demands(wishes, masks)
+            for choice in self.engine.choices(gpus.box, gpus.free, demands, gpus.beside):
+                yield choice, demands
+
+        ranked = merge(*map(of, options), key=lambda one: (one[0].score.rank(), ordinals_of(one[0].mask)))
+        for choice, demands in ranked:
+            yield choice, choice.parts
+            if len(wishes) > 1:
+                dealt = self.engine.dealings(gpus.box, gpus.free, choice.mask, demands)
+                for parts in islice(dealt, MAX_DEALINGS):
+                    if parts != choice.parts:
+                        yield choice, parts
+
+    def _agreeing(self, wishes: Sequence[tuple[Wish, int]]) -> list[tuple[int, ...]]:
+        """Return the masks of the wishes, cut to devices of one value for each way to choose the values to agree in."""
+        options = [tuple(mask for _, mask in wishes)]
+        if self.problem.features.list_attributes:
+            return options  # several values of one device may agree; the rules sort that out
+        for claim, entry in enumerate(self.problem.claims):
+            for constraint in entry.constraints:
+                places = [
+                    place
+                    for place, (wish, _) in enumerate(wishes)
+                    if wish.claim == claim and constraint.applies_to(wish.request)
+                ]
+                if constraint.distinct or not places:
+                    continue
+                cut = [
+                    masks
+                    for option in options
+                    for group in self._groups(constraint.attribute)
+                    for masks in [tuple(m & group if i in places else m for i, m in enumerate(option))]
+                    if all(masks[place].bit_count() >= wishes[place][0].wanted for place in places)
+                ]
+                if len(cut) > MAX_VALUES:
+                    return options
+                options = cut
+        return options
+
+    def _groups(self, attribute: str) -> list[int]:
+        """Return the GPUs with each value of an attribute."""
+        assert self.gpus is not None
+        by_id = {candidate.id: candidate.reachable.device for candidate in self.problem.candidates}
+        masks: dict[object, int] = {}
+        for ordinal, device in enumerate(self.gpus.devices):
+            known = by_id.get(device) if device is not None else None
+            found = find_attribute(known, attribute) if known is not None else None
+            value = scalar(found) if found is not None else None
+            if value is not None:
+                masks[value] = masks.get(value, 0) | 1 << ordinal
+        return list(masks.values())
+
+    def _restrictions(self, wishes: Sequence[tuple[Wish, int]], parts: Sequence[int]) -> tuple[Restriction, ...]:
+        """Return what narrows each wish to its part, and keeps the set of all from the requests beside them."""
+        assert self.gpus is not None
+        every = frozenset(candidate.id for candidate in self.problem.candidates)
+        pools = frozenset(device.pool_id for device in every)
+        return tuple(
+            Restriction(pools, self._ids(part), frozenset({(wish.claim, wish.index)}))
+            for (wish, _), part in zip(wishes, parts, strict=True)
+        )
+
+    def _ids(self, mask: int) -> frozenset[DeviceId]:
+        assert self.gpus is not None
+        return frozenset(
+            device for ordinal in ordinals_of(mask) for device in [self.gpus.devices[ordinal]] if device is not None
+        )
+
+    def _all_parts(self, wishes: Sequence[tuple[Wish, int]], parts: Sequence[int]) -> tuple[int, ...]:
+        """Return one mask a request of the pod, 0 for those that are not chosen by links."""
+        of_wish = {(wish.claim, wish.index): part for (wish, _), part in zip(wishes, parts, strict=True)}
+        return tuple(of_wish.get((wish.claim, wish.index), 0) for wish in self._wishes())
+
+    def _parts_of(self, plan: Plan) -> tuple[int, ...]:
+        """Return the GPUs that each request gets in a plan; those of onlookers do not count."""
+        if self.gpus is None:
+            return tuple(0 for _ in self._wishes())
+        parts = []
+        for wish in self._wishes():
+            picks = plan.claims[wish.claim].picks
+            ids = [pick.device.id for pick in picks if pick.request is wish.request and not wish.request.admin_access]
+            parts.append(self.gpus.mask(ids))
+        return tuple(parts)
+
+    def _choice_of(self, plan: Plan) -> Choice | None:
+        """Return the GPUs of a plan that was not proposed, scored; None where it has none that are scored."""
+        if self.gpus is None:
+            return None
+        parts = self._parts_of(plan)
+        aside = self.gpus.beside
+        parts = tuple(part & ~aside for part in parts)
+        together = 0
+        for part in parts:
+            together |= part
+        if not (together | aside) or together & ~self.gpus.free:
+            return None
+        demands = tuple(
+            Demand(part.bit_count(), self.asked.policies[wish.claim, wish.index])
+            for wish, part in zip(self._wishes(), parts, strict=True)
+        )
+        score = self.engine.score(self.gpus.box, self.gpus.free, together, demands, self.gpus.beside)
+        return Choice(together, parts, score, self.gpus.beside)
+
+    def _keeps_policies(self, plan: Plan) -> bool:
+        """Return whether the GPUs of each request are what its policy demands."""
+        if self.gpus is None:
+            return True
+        wishes = tuple(self._wishes())
+        policies = [self.asked.policies[wish.claim, wish.index] for wish in wishes]
+        table = self.engine.table(self.gpus.box, tuple(Demand(0, policy) for policy in policies))
+        every = (1 << self.gpus.box.gpu_count) - 1
+        return all(
+            make_rule(table, policy, every).allows(part)
+            for policy, part in zip(policies, self._parts_of(plan), strict=True)
+        )

@@ -1,0 +1,265 @@
+"""What one node gives for one choice of alternatives, asked of the rules themselves.
+
+An exact node is never asked: its answer (answers) says everything. For all others the answer is a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dracaena.controller.allocation.effort import DEVICE_STEPS, Effort, Work
+from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
+from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson, Plan
+from dracaena.controller.allocation.legal.problem import Cluster, Problem, pose
+from dracaena.controller.allocation.legal.read import claims as legal
+from dracaena.controller.allocation.legal.read.documents import Unsupported
+from dracaena.controller.allocation.legal.read.features import Features
+from dracaena.controller.allocation.legal.read.slices import DeviceId, PoolId
+from dracaena.controller.allocation.legal.search import Restriction, solve
+from dracaena.controller.allocation.request.demands import ClaimDemand
+from dracaena.controller.allocation.score.choices import Choice, Engine
+from dracaena.controller.allocation.score.order import one_number
+from dracaena.controller.allocation.state.inventory import Inventory, NodeState
+from dracaena.controller.allocation.state.pool import NodeKind, NodePool
+from dracaena.controller.allocation.walk.answers import QuestionAnswers
+from dracaena.controller.allocation.walk.combinations import Reading
+from dracaena.controller.allocation.walk.identities import IdentityMasks
+from dracaena.controller.allocation.walk.judgements import Judgement, Judgements, refusal_text
+from dracaena.controller.allocation.walk.node_choice import Asked, Chosen, NodeGpus, choose
+from dracaena.controller.allocation.walk.pod_demand import PodDemand
+
+UNSCORED: Final = 1 << 4096
+"""Rank of an allocation in which nothing was chosen by links: after all others."""
+
+FIRST: Final = -1
+"""Bound of nodes about which nothing is known before the rules are asked: they are visited first."""
+
+LACKS: Final = "without enough free devices that the selectors name by their identity"
+"""Why a node is out before the rules are asked, in words that follow a count of nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluators:
+    """What every node of every decision is evaluated with."""
+
+    engine: Engine
+    selectors: CelSelectors
+    identities: IdentityMasks
+    max_steps: int
+    """Of the search, for a pod and node."""
+    first_fit: bool
+    """Take the first legal devices of the first node in Kubernetes' order."""
+    effort: Effort
+    judgements: Judgements
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChoice:
+    """What one node gives to a pod."""
+
+    pool: NodePool
+    best: Choice | None
+    """None where nothing is chosen by links."""
+    second: Choice | None = None
+    """The next best choice there, as far as it is known."""
+    legal: tuple[Problem, Plan] | None = None
+    """What the rules allocated; None where the parts of the best choice are all that is given."""
+    cut_off: bool = False
+    """Whether the search ended at its limit: a better set may exist."""
+
+
+class NodeRules:
+    """Answers for one pod and one choice of alternatives. Reads the inventory, which must not change meanwhile."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        demand: PodDemand,
+        reading: Reading,
+        answers: QuestionAnswers,
+        evaluators: Evaluators,
+    ) -> None:
+        self.reading, self.answers = reading, answers
+        self._inventory, self._demand, self._evaluators = inventory, demand, evaluators
+        self._judgements = evaluators.judgements.about(reading.way.key)
+        self._claims = [claim.claim.key for claim in reading.way.claims]
+        self._texts: dict[int, str] = {}  # of refusals, by identity of the judgement
+        self.is_exact = reading.exact and not evaluators.first_fit and not inventory.allowed_drivers
+        """Whether the answers say everything about whole GPUs."""
+        self.is_first_fit = evaluators.first_fit
+        self._may_share = not reading.identity and not inventory.allowed_drivers
+        self.mistake: NeedsPerson | None = None
+        """The first thing that only a person can mend and that kept a node from being used."""
+
+    def are_alike(self, name: str) -> bool:
+        """Return whether every node in the state of this one gives the same."""
+        return self._may_share and name not in self._demand.beside
+
+    def is_answered(self, name: str) -> bool:
+        """Return whether the answer for its kind says everything about a node."""
+        state = self._inventory.state(name)
+        is_mixed = isinstance(state, NodeState) and self._inventory.is_mixed(state.kind)
+        return self.is_exact and not is_mixed and name not in self._demand.beside
+
+    def bound(self, kind: NodeKind, free: int, held: int = 0) -> int | str:
+        """Return the best rank that nodes of this kind may have, or why they give nothing. `held` are the GPUs there
+        that the pod has already."""
+        if self._evaluators.first_fit:
+            return 0
+        if self.reading.has_all:
+            return FIRST  # what mode All takes is part of the pod's set, and no bound knows it
+        if not self.reading.question.counts:
+            return UNSCORED
+        answers = self.answers.of_kind(kind)
+        answer = answers.beside(free, held) if held else answers.of(free)
+        if answer.best is not None:
+            return answer.rank
+        return FIRST if self._inventory.is_mixed(kind) else answer.reason
+
+    def judgement(self, name: str, state: NodeState) -> Judgement | None:
+        """Return what nodes in this state were found to give."""
+        return self._judgements.known.get(state) if self.are_alike(name) else None
+
+    def refusal(self, judgement: Judgement) -> str:
+        """Return why nodes give nothing, in words that follow a count of nodes."""
+        assert judgement.refusal is not None
+        text = self._texts.get(id(judgement))
+        if text is None:
+            text = self._texts[id(judgement)] = f"where {refusal_text(judgement.refusal, self._claims)}"
+        return text
+
+    def rank(self, choice: Choice | None) -> int:
+        """Return what sorts nodes, best first."""
+        if self._evaluators.first_fit:
+            return 0
+        return UNSCORED if choice is None else one_number(choice.score.rank())
+
+    def shortfall(self, name: str) -> str | None:
+        """Return why the node does not have the devices, in words that follow a count of nodes; None when it has."""
+        state = self._inventory.state(name)
+        if isinstance(state, str):
+            return state
+        is_mixed, text = self._inventory.is_mixed(state.kind), ""
+        if self.reading.question.counts and not is_mixed and not self.is_first_fit:
+            kind, held = self.answers.of_kind(state.kind), self._demand.beside.get(name, 0)
+            text = (kind.beside(state.free, held) if held else kind.of(state.free)).reason
+        if text or (self.is_exact and not is_mixed):
+            return text or None
+        given = self.ask(name)
+        return given if isinstance(given, str) else None
+
+    def ask(self, name: str) -> NodeChoice | str:
+        """Return what the node gives, or why nothing, in words that follow a count of nodes.
+
+        Cost: the rules' own; a look-up where nodes in this state are known to give nothing.
+        """
+        state = self._inventory.state(name)
+        if isinstance(state, str):
+            return state
+        lack = self._lack(state, name)
+        if lack is not None:
+            return lack
+        known = self.judgement(name, state)
+        if known is not None and known.refusal is not None:
+            return self.refusal(known)
+        found = self._choose(name, state)
+        if isinstance(found, NeedsPerson):
+            self.mistake = self.mistake or found
+            return f"where {found}"
+        if isinstance(found, DoesNotFit):
+            if self.are_alike(name):
+                self._judgements.refuse(state, found, self._claims)
+            return f"where {found}"
+        if known is None and self.are_alike(name):
+            self._judgements.accept(state, None if found.best is None else found.best.score, self.rank(found.best))
+        return found
+
+    def _lack(self, state: NodeState, name: str) -> str | None:
+        """Say that a node lacks the very devices that some request names; None when it may have them."""
+        if not any(self.reading.apart) or self._inventory.is_mixed(state.kind):
+            return None
+        pool = self._inventory.pool(name)
+        assert pool is not None
+        for count, expressions in zip(self.reading.question.counts, self.reading.apart, strict=True):
+            mask = state.free
+            for expression in expressions:
+                mask &= self._evaluators.identities.may_match(self._inventory.driver, expression, pool)
+            if mask.bit_count() < count:
+                return LACKS
+        return None
+
+    def _choose(self, name: str, state: NodeState) -> NodeChoice | DoesNotFit | NeedsPerson:
+        inventory, way = self._inventory, self.reading.way
+        pool = inventory.pool(name)
+        assert pool is not None
+        problem = _pose(inventory, name, way.claims, self._evaluators)
+        if not isinstance(problem, Problem):
+            return problem
+        held = self._demand.beside.get(name, 0)
+        free = state.free & ~held
+        if self.reading.question.counts:
+            free &= self.answers.of_kind(state.kind).present
+        gpus = NodeGpus(state.kind.box, _ids(inventory.driver, pool), free, held)
+        asked = Asked(
+            chosen=way.chosen,
+            policies={request.key: request.demand.policy for request in way.requests},
+            base=(_offered_only(inventory.driver, pool),),
+            max_steps=self._evaluators.max_steps,
+            first_fit=self._evaluators.first_fit,
+            effort=self._evaluators.effort,
+        )
+        chosen = choose(problem, gpus, self._evaluators.engine, asked)
+        if not isinstance(chosen, Chosen):
+            return chosen
+        return NodeChoice(pool, chosen.choice, legal=(problem, chosen.plan), cut_off=chosen.cut_off)
+
+
+def first_alternatives(
+    inventory: Inventory, name: str, claims: Sequence[ClaimDemand], evaluators: Evaluators
+) -> tuple[int, ...] | None:
+    """Return the most preferred alternatives that are legal on a node, by their places, in the order of claims and
+    requests; None when none are. A hard wish of a policy is no rule, and does not count."""
+    pool = inventory.pool(name)
+    problem = _pose(inventory, name, claims, evaluators)
+    if pool is None or not isinstance(problem, Problem):
+        return None
+    plan = solve(
+        problem,
+        restrictions=(_offered_only(inventory.driver, pool),),
+        max_steps=evaluators.max_steps,
+        effort=evaluators.effort,
+    )
+    if not isinstance(plan, Plan):
+        return None
+    return tuple(
+        request.alternatives.index(chosen)
+        for claim in plan.claims
+        for request, chosen in zip(claim.claim.requests, claim.chosen, strict=True)
+    )
+
+
+def _pose(
+    inventory: Inventory, node: str, claims: Sequence[ClaimDemand], evaluators: Evaluators
+) -> Problem | DoesNotFit | NeedsPerson:
+    """Return the question what the claims may get on a node, with every alternative open; or its answer."""
+    evaluators.effort.charge(DEVICE_STEPS * (1 + inventory.device_count(node)), Work.DEVICES)
+    slices, books = inventory.reach(node)
+    # Posing a question checks every alternative, so all their classes are needed.
+    classes: dict[str, legal.DeviceClass | Unsupported] = {
+        one.device_class.name: one.device_class for claim in claims for entry in claim.requests for one in entry
+    }
+    cluster = Cluster(slices, classes, books, evaluators.selectors, Features())
+    return pose(cluster, inventory.nodes.get(node).node, [claim.spec for claim in claims])
+
+
+def _ids(driver: str, pool: NodePool) -> tuple[DeviceId | None, ...]:
+    return tuple(None if name is None else DeviceId(driver, pool.pool, name) for name in pool.devices)
+
+
+def _offered_only(driver: str, pool: NodePool) -> Restriction:
+    """Return what keeps devices without our taint from being given: kube-scheduler allocates them."""
+    names = [name for ordinal, name in enumerate(pool.devices) if name is not None and pool.offered >> ordinal & 1]
+    devices = frozenset(DeviceId(driver, pool.pool, name) for name in (*names, *pool.others))
+    return Restriction(frozenset({PoolId(driver, pool.pool)}), devices)

@@ -1,0 +1,445 @@
+"""The walk over the nodes: best bound first, without a look at each of them.
+
+Nodes in one state are a group with one bound, the best rank that any of them can have. Of exact nodes the bound is what
+they give. Of others the rules are asked when the walk visits them; what gives less than its bound goes back among the
+others. The walk ends at the first node that gives as much as the best bound that is left.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from dracaena.api.decision import part_in_words
+from dracaena.controller.allocation.effort import Effort, OverdueError, Work
+from dracaena.controller.allocation.nodes.node_index import Names
+from dracaena.controller.allocation.score.order import Score
+from dracaena.controller.allocation.state.inventory import Buckets, Inventory, NodeState
+from dracaena.controller.allocation.state.pool import NodeKind
+from dracaena.controller.allocation.walk.answers import Answer
+from dracaena.controller.allocation.walk.census import LATER_BY_NAME, Census
+from dracaena.controller.allocation.walk.judgements import Judgement
+from dracaena.controller.allocation.walk.node_rules import FIRST, NodeChoice, NodeRules
+from dracaena.controller.allocation.walk.pod_demand import PodDemand
+
+NOT_SELECTED: Final = "left out by the pod's selectors, affinity or volumes"
+NO_ROOM: Final = "with too little of what the pod needs besides devices"
+NOT_BETTER: Final = "that can give nothing better, and were not asked"
+BY_NAME: Final = "that come later by name, and were not asked"
+NOT_IN_TIME: Final = "that were not asked in the time that one pod may take"
+ASKED_BEFORE: Final = "asked in vain by an earlier try"
+"""What becomes of nodes that the walk does not visit, in words that follow a count."""
+
+PATIENCE: Final = 64
+"""Nodes that are refused one by one, 2 µs each, before those are named that have room: it takes up to 0.7 ms, and most
+decisions never come to a node without."""
+
+FEW: Final = 8
+"""Where selectors leave less than one node in this many, these are put into buckets of their own; else all buckets are
+looked at, and other nodes are skipped. Both give the same answer."""
+
+LATER: Final = 1 << 5000
+"""Added to the bound of a node that was asked in vain in an earlier try: behind all others."""
+
+SECOND_LOOKS: Final = 2
+"""Groups that the rules are asked about for a runner-up: it is told to people and decides nothing, and each look costs
+as much as a small decision."""
+
+
+class _Judged(NamedTuple):
+    """Nodes of which it is known what they give, but not which devices."""
+
+    state: NodeState
+    judgement: Judgement
+
+
+_Gives = Answer | NodeState | _Judged | NodeChoice
+"""What is known of the nodes of a group: what each gives (Answer); a bound only (NodeState); how good each is, but not
+which devices it gives (_Judged); or what the one node gives (NodeChoice)."""
+
+_Group = tuple[int, str, int, Sequence[str], _Gives]
+"""Bound; the next node by name; its place among the names; names, ascending; what is known. A plain tuple: a decision
+makes one for each bucket. No two groups have a node in common, so the first two parts decide their order."""
+
+
+class Walk:
+    """One decision's walk for one choice of alternatives. Reads the inventory, which must not change meanwhile."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        demand: PodDemand,
+        rules: NodeRules,
+        effort: Effort,
+        asked: set[str] | None = None,
+    ) -> None:
+        """`asked` are the nodes that earlier tries asked in vain before they were overdue; they come last, and those
+        that are asked in vain now are added.
+        """
+        self._inventory, self._demand, self._rules, self._effort = inventory, demand, rules, effort
+        self._asked = set() if asked is None else asked
+        self._narrowed = demand.filter.narrowed(inventory.nodes)
+        """The nodes that the pod's node selectors leave; None: all."""
+        self._selected: Names | None = None
+        """The nodes that are meant among those of the groups; None: all."""
+        self._with_room: Names | None = None
+        """The nodes that may have enough of cpu and the like, once it is worth knowing; None: any."""
+        self._heap: list[_Group] = []
+        self._visited: _Group | None = None
+        """The group that was visited last."""
+        self._end: tuple[int, str] | None = None
+        """Where best() ended: after all nodes that come before this bound and name."""
+        self._without: list[tuple[NodeKind, str, Sequence[str]]] = []
+        """Nodes that have nothing to give, with the reason."""
+        self._refused: list[tuple[str, str]] = []
+        """Nodes that were refused one by one, with the reason."""
+        self._short: list[_Group] = []
+        """Nodes that were left out for want of room."""
+        self._by_rules = False
+        self.is_round_over = False
+        """Whether best() asked nobody, because earlier tries together have asked every node in vain."""
+
+    def best(self) -> NodeChoice | None:
+        """Return what the best node gives, of equal ones the first by name; None when none gives anything.
+
+        Where whole GPUs are asked for, nodes are asked for more than their whole GPUs only when no node has enough of
+        these. When the decision is overdue it is the best of the nodes asked until then; where none gave anything,
+        OverdueError goes on to the caller. Cost: a step for each bucket, and a look at the filter for each visited
+        node. The rules are asked once for each state, or for each visited node where nodes in one state may differ.
+        """
+        buckets = self._buckets()
+        if not self._rules.is_exact:
+            return self._best_by_rules(buckets)
+        self._begin(self._exact_groups(buckets))
+        found = self._next(None)
+        if found is not None or self._nobody_has_room():
+            return found
+        mixed = {kind: by_state for kind, by_state in buckets.items() if kind.is_mixed}
+        if not mixed and not any(state.kind.is_mixed for _, state, _ in self._beside()):
+            return None
+        self._without = [entry for entry in self._without if not entry[0].is_mixed]
+        self._refused = [entry for entry in self._refused if not self._is_mixed(entry[0])]
+        self._short = []
+        return self._best_by_rules(mixed)
+
+    def second(self) -> NodeChoice | None:
+        """Return what the next best node gives after best(); None also where a few looks do not tell."""
+        return self._next(SECOND_LOOKS if self._by_rules else None)
+
+    def census(self, winner: NodeChoice) -> Census:
+        """Return what became of all nodes but the winner's, right after best(). Each is counted once, for the first of
+        these that holds. It has no GPUs of ours to give; the pod's node selectors leave it out; it has not what is
+        asked for, as far as all nodes in its state tell; it comes after the winner; it has too little of what is no
+        device; it is none for the pod for another reason; it cannot serve the claims.
+
+        Cost: a step for each group and each node that was refused; with node selectors one for each node.
+        """
+        reasons = Counter(reason for _, reason in self._refused)
+        for _, reason, names in self._without:
+            reasons[reason] += self._count(names)
+        behind = self._heap.copy()
+        for rank, _, _, names, gives in self._short:
+            later = [name for name in names if self._end is not None and (rank, name) > self._end]
+            reasons[NO_ROOM] += len(names) - len(later)
+            if later:
+                behind.append((rank, later[0], 0, later, gives))
+        answers: list[tuple[Answer, int]] = []
+        for group in behind:
+            count = self._count(group[3], group[2])
+            if isinstance(group[4], Answer):
+                answers.append((group[4], count))
+            else:
+                reasons[self._word(winner, group)] += count
+        outside = dict(self._inventory.outside)
+        counted = reasons.total() + sum(outside.values()) + sum(count for _, count in answers)
+        reasons[NOT_SELECTED] += len(self._inventory.nodes) - 1 - counted
+        return Census(dict(+reasons), outside, tuple(answers))
+
+    # The walk
+
+    def _begin(self, groups: list[_Group]) -> None:
+        self._heap = groups
+        if self._selected is not None:
+            self._heap = []
+            for rank, _, place, names, gives in groups:
+                self._push(rank, names, place, gives)
+        heapq.heapify(self._heap)
+
+    def _best_by_rules(self, buckets: Buckets) -> NodeChoice | None:
+        self._by_rules = True
+        # To ask the rules costs so much more than to name the nodes with room that it is done first.
+        self._with_room = self._demand.filter.with_room()
+        groups = self._groups(buckets)
+        if self._asked:
+            groups = self._asked_last(groups)
+            if groups and all(group[0] >= LATER for group in groups):
+                self._asked.clear()
+                self.is_round_over = True
+                return None
+        self._begin(groups)
+        try:
+            return self._next(None)
+        except OverdueError:
+            return self._best_until_now()
+
+    def _next(self, looks: int | None) -> NodeChoice | None:
+        """Walk on to the next node in order that gives something; ask the rules about at most so many groups."""
+        while self._heap:
+            group = self._visited = heapq.heappop(self._heap)
+            rank, name, place, names, gives = group
+            if not isinstance(gives, NodeChoice):
+                unfit = self._demand.filter.reason(self._inventory.nodes.get(name))
+                if unfit is not None:
+                    self._refused.append((name, unfit))
+                    self._push(rank, names, place + 1, gives)
+                    if len(self._refused) == PATIENCE and self._demand.filter.is_short and not self._by_rules:
+                        self._with_room = self._demand.filter.with_room()
+                        self._leave_out_short()
+                    continue
+                if isinstance(gives, NodeState):
+                    if looks == 0:
+                        return None
+                    # What is remembered counts as a look too: the answer must not depend on what was asked before.
+                    looks = None if looks is None else looks - 1
+            found = self._visit(group)
+            if found is not None:
+                self._end = self._end or (rank, name)
+                return found
+        return None
+
+    def _visit(self, group: _Group) -> NodeChoice | None:
+        """Return what the next node of a group gives, if that is as good as the bound. Whatever else is known then goes
+        back among the groups."""
+        rank, name, place, names, gives = group
+        if isinstance(gives, NodeChoice):
+            return gives
+        if isinstance(gives, Answer):
+            self._push(rank, names, place + 1, gives)
+            pool = self._inventory.pool(name)
+            assert pool is not None
+            return NodeChoice(pool, gives.best, gives.second)
+        if isinstance(gives, NodeState):
+            known = self._rules.judgement(name, gives)
+            if known is not None and (known.refusal is not None or known.rank > rank):
+                self._put_back(group, known, place)
+                return None
+        found = self._rules.ask(name)
+        known = self._rules.judgement(name, gives) if isinstance(gives, NodeState) else None
+        if isinstance(found, str):
+            self._asked.add(name)
+            if known is None:
+                self._refused.append((name, found))
+                place += 1
+            self._put_back(group, known, place)
+            return None
+        own = self._rules.rank(found.best)
+        if own <= rank:
+            self._put_back(group, None, place + 1)
+            return found
+        self._push(own, (name,), 0, found)
+        self._put_back(group, known, place + 1)
+        return None
+
+    def _put_back(self, group: _Group, known: Judgement | None, place: int) -> None:
+        """Put the nodes of a group from a place on among those to be visited, with what is known of their state."""
+        rank, _, _, names, gives = group
+        if known is None:
+            self._push(rank, names, place, gives)
+            return
+        assert isinstance(gives, NodeState)
+        if known.refusal is None:
+            self._push(known.rank, names, place, _Judged(gives, known))
+        else:
+            self._without.append((gives.kind, self._rules.refusal(known), names[place:]))
+
+    def _push(self, rank: int, names: Sequence[str], place: int, gives: _Gives) -> None:
+        """Put the nodes from a place on among the groups that are still to be visited."""
+        selected = self._selected
+        while place < len(names):
+            name = names[place]
+            if selected is None or name in selected:
+                heapq.heappush(self._heap, (rank, name, place, names, gives))
+                return
+            place += 1
+
+    def _leave_out_short(self) -> None:
+        """Leave out the nodes that have no room."""
+        groups, self._heap = self._heap, []
+        for rank, _, place, names, gives in groups if not self._nobody_has_room() else ():
+            self._push(rank, self._roomy(rank, names[place:], gives), 0, gives)
+
+    def _roomy(self, rank: int, names: Sequence[str], gives: _Gives) -> Sequence[str]:
+        """Return the nodes that may have room, and note the others."""
+        with_room, selected = self._with_room, self._selected
+        if with_room is None or with_room.issuperset(names):
+            return names
+        meant = [name for name in names if selected is None or name in selected]
+        short = [name for name in meant if name not in with_room]
+        if short:
+            self._short.append((rank, short[0], 0, short, gives))
+        return [name for name in meant if name in with_room]
+
+    def _nobody_has_room(self) -> bool:
+        return self._with_room is not None and not self._with_room
+
+    def _best_until_now(self) -> NodeChoice:
+        """Return the best of the nodes that were asked before the time was over, else raise OverdueError."""
+        best: _Group | None = min(
+            (group for group in self._heap if isinstance(group[4], NodeChoice)), key=lambda one: one[:2], default=None
+        )
+        if best is None or not isinstance(best[4], NodeChoice):
+            raise OverdueError
+        self._heap = [group for group in self._heap if group is not best]
+        if self._visited is not None:
+            self._heap.append(self._visited)
+        heapq.heapify(self._heap)
+        self._end = best[:2]
+        return replace(best[4], cut_off=True)
+
+    # Groups
+
+    def _buckets(self) -> Buckets:
+        """Return the buckets to look at, without the nodes that are groups of their own."""
+        nodes, beside = self._inventory.nodes, self._demand.beside.keys()
+        selected = self._narrowed
+        if beside:
+            return _gathered(self._inventory, (frozenset(nodes.names) if selected is None else selected) - beside)
+        if selected is not None and len(selected) * FEW < len(nodes):
+            return _gathered(self._inventory, selected)
+        self._selected = selected
+        return self._inventory.buckets
+
+    def _beside(self) -> Iterator[tuple[str, NodeState, int]]:
+        """Yield the nodes where the pod holds GPUs already: they are part of its set there, and nowhere else."""
+        for name, held in self._demand.beside.items():
+            state = self._inventory.state(name) if name in self._inventory.nodes else ""
+            if isinstance(state, NodeState) and (self._narrowed is None or name in self._narrowed):
+                yield name, state, held
+
+    def _exact_groups(self, buckets: Buckets) -> list[_Group]:
+        """Return the groups of nodes whose answers are all there is to know."""
+        groups: list[_Group] = []
+        without = self._without
+        for name, state, held in self._beside():
+            answer = self._rules.answers.of_kind(state.kind).beside(state.free, held)
+            if answer.best is None:
+                without.append((state.kind, answer.reason, (name,)))
+            else:
+                groups.append((answer.rank, name, 0, (name,), answer))
+        for kind, by_state in buckets.items():
+            self._effort.charge(len(by_state), Work.SETS)
+            answers = self._rules.answers.of_kind(kind)
+            known = answers.known
+            for (free, _), names in by_state.items():
+                answer = known.get(free) or answers.of(free)
+                if answer.best is None:
+                    without.append((kind, answer.reason, names))
+                else:
+                    groups.append((answer.rank, names[0], 0, names, answer))
+        return groups
+
+    def _groups(self, buckets: Buckets) -> list[_Group]:
+        """Return the groups of nodes about which the rules have to be asked."""
+        groups: list[_Group] = []
+        is_second_part = self._rules.is_exact
+        for name, state, held in self._beside():
+            if not is_second_part or state.kind.is_mixed:
+                self._add(groups, self._rules.bound(state.kind, state.free, held), state, (name,))
+        for kind, by_state in buckets.items():
+            self._effort.charge(len(by_state), Work.SETS)
+            bounds: dict[int, int | str] = {}
+            for (free, _), names in by_state.items():
+                if free not in bounds:
+                    bounds[free] = self._rules.bound(kind, free)
+                in_state = self._inventory.state(names[0])
+                assert isinstance(in_state, NodeState)
+                self._add(groups, bounds[free], in_state, names)
+        return groups
+
+    def _add(self, groups: list[_Group], bound: int | str, state: NodeState, names: Sequence[str]) -> None:
+        if isinstance(bound, str):
+            self._without.append((state.kind, bound, names))
+            return
+        names = self._roomy(bound, names, state)
+        # Nodes without a bound are visited in any case, so what is known of them is taken into account at once.
+        known = self._rules.judgement(names[0], state) if bound == FIRST and names else None
+        if known is None:
+            groups += [(bound, names[0], 0, names, state)] if names else []
+            return
+        for place, name in enumerate(names):
+            if self._selected is None or name in self._selected:
+                unfit = self._demand.filter.reason(self._inventory.nodes.get(name))
+                if unfit is None and known.refusal is not None:
+                    self._without.append((state.kind, self._rules.refusal(known), names[place:] if place else names))
+                elif unfit is None:
+                    groups.append((known.rank, name, place, names, _Judged(state, known)))
+                if unfit is None:
+                    return
+                self._refused.append((name, unfit))
+
+    def _asked_last(self, groups: Iterable[_Group]) -> list[_Group]:
+        """Return the groups with the nodes that were asked in vain apart from the others, and behind them."""
+        asked = frozenset(self._asked)
+        parted: list[_Group] = []
+        for rank, _, _, names, gives in groups:
+            meant = [name for name in names if self._selected is None or name in self._selected]
+            for bound, part in (
+                (rank, [name for name in meant if name not in asked]),
+                (rank + LATER, [name for name in meant if name in asked]),
+            ):
+                if part:
+                    parted.append((bound, part[0], 0, part, gives))
+        return parted
+
+    # Counting
+
+    def _is_mixed(self, name: str) -> bool:
+        state = self._inventory.state(name)
+        return isinstance(state, NodeState) and state.kind.is_mixed
+
+    def _count(self, names: Sequence[str], place: int = 0) -> int:
+        """Return how many nodes there are from a place on that the pod's node selectors leave."""
+        narrowed = self._narrowed
+        return len(names) - place if narrowed is None else sum(name in narrowed for name in names[place:])
+
+    def _word(self, winner: NodeChoice, group: _Group) -> str:
+        """Say of nodes that were not visited, or that give less than it seemed, why the winner came first."""
+        rank, name, _, _, gives = group
+        if isinstance(gives, (_Judged, NodeChoice)):
+            best, other = _score_of(winner), _score_of(gives)
+            part = None if best is None or other is None else best.first_difference(other)
+            return LATER_BY_NAME if part is None else f"worse in {part_in_words(part)}"
+        if rank >= LATER:
+            return ASKED_BEFORE
+        if self._end is not None and (rank, name) < self._end:
+            return NOT_IN_TIME
+        return BY_NAME if self._rules.is_first_fit else NOT_BETTER
+
+
+def states(inventory: Inventory, demand: PodDemand, *, alike: bool) -> Iterator[str]:
+    """Yield a node of each state where the pod may run; with `alike` only one of each, else all of them."""
+    for by_state in inventory.buckets.values():
+        for names in by_state.values():
+            for name in names:
+                if demand.filter.reason(inventory.nodes.get(name)) is None:
+                    yield name
+                    if alike:
+                        break
+
+
+def _score_of(found: _Judged | NodeChoice) -> Score | None:
+    if isinstance(found, _Judged):
+        return found.judgement.score
+    return None if found.best is None else found.best.score
+
+
+def _gathered(inventory: Inventory, names: Iterable[str]) -> Buckets:
+    buckets: dict[NodeKind, dict[tuple[int, Hashable], list[str]]] = {}
+    for name in sorted(names):
+        state = inventory.state(name)
+        if isinstance(state, NodeState):
+            buckets.setdefault(state.kind, {}).setdefault((state.free, state.rest), []).append(name)
+    return buckets

@@ -1,0 +1,95 @@
+"""The allocator against the obvious one, over random snapshots: the same first solution, and never an illegal one."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from dracaena.controller.allocation.legal.books import Books, holdings_of
+from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
+from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson, Plan
+from dracaena.controller.allocation.legal.problem import Problem
+from dracaena.controller.allocation.legal.read.features import Features
+from dracaena.controller.allocation.legal.results import allocation_results
+from dracaena.controller.allocation.legal.search import solve
+from support.allocator_cases import holdings_of_case, problem_of
+from support.random_snapshots import Document, random_snapshot
+from support.slow_allocator import SlowAllocator
+
+SNAPSHOTS = 500
+MANY_SNAPSHOTS = 10_000
+
+
+def check(seed: int, selectors: dict[Features, CelSelectors]) -> str:
+    """Compare one snapshot and return what became of it."""
+    case = random_snapshot(seed)
+    features = Features.of_gates(case["features"])
+    asked = selectors.setdefault(features, CelSelectors(features))
+    problem = problem_of(case, asked, strict=False)
+    outcome = solve(problem) if isinstance(problem, Problem) else problem
+    expected = SlowAllocator(case).allocate()
+    if not isinstance(outcome, Plan):
+        assert isinstance(outcome, DoesNotFit), (seed, outcome)
+        assert not outcome.cut_off, seed
+        assert expected is None, (seed, expected, str(outcome))
+        return "none"
+    found = [[(pick.request.name, tuple(pick.device.id)) for pick in claim.picks] for claim in outcome.claims]
+    assert found == expected, seed
+    assert isinstance(problem, Problem)
+    commit_and_undo(case, problem, outcome, seed)
+    return "fits"
+
+
+def commit_and_undo(case: Document, problem: Problem, plan: Plan, seed: int) -> None:
+    """Commit the plan, and find the books sound; undo it, and find them as they were."""
+    allocations = allocation_results(problem, plan, (f"new-{number}" for number in range(1000)))
+    assert not isinstance(allocations, NeedsPerson), (seed, allocations)
+    books = problem.cluster.books
+    before = Books(holdings_of_case(case))
+    wrong_before = books.check(problem.pools)
+    holdings = [
+        holding
+        for claim, allocation in zip(plan.claims, allocations, strict=True)
+        for holding in holdings_of(claim.claim.key, allocation.devices.results)
+    ]
+    books.commit(holdings)
+    # What was wrong before stays; nothing new may be.
+    assert set(books.check(problem.pools)) <= set(wrong_before), seed
+    books.undo(holdings)
+    assert books == before, seed
+
+
+def compare(seeds: range) -> Counter[str]:
+    selectors: dict[Features, CelSelectors] = {}
+    return Counter(check(seed, selectors) for seed in seeds)
+
+
+def test_looking_ahead_changes_no_answer() -> None:
+    # A strict question is answered without it. Its errors where there is no mistake are another test's.
+    compared = 0
+    for seed in range(SNAPSHOTS):
+        case = random_snapshot(seed)
+        asked = CelSelectors(Features.of_gates(case["features"]))
+        answers = []
+        for strict in (True, False):
+            problem = problem_of(case, asked, strict=strict)
+            outcome = solve(problem) if isinstance(problem, Problem) else problem
+            answers.append(outcome.claims if isinstance(outcome, Plan) else type(outcome))
+        if answers[0] is not NeedsPerson:
+            assert answers[0] == answers[1], seed
+            compared += 1
+    assert compared > SNAPSHOTS // 2
+
+
+def test_the_allocator_finds_the_first_solution_that_the_obvious_one_finds() -> None:
+    became = compare(range(SNAPSHOTS))
+    # The snapshots are worth something only if both answers are common.
+    assert min(became["fits"], became["none"]) > SNAPSHOTS // 4
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_the_allocator_finds_it_in_many_more_snapshots() -> None:
+    became = compare(range(SNAPSHOTS, SNAPSHOTS + MANY_SNAPSHOTS))
+    assert became.total() == MANY_SNAPSHOTS

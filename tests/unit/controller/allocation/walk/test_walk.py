@@ -1,0 +1,119 @@
+"""The walk visits nodes in order and counts each once; what decisions say of nodes is held in test_reasons."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from dracaena.api.machine import Machine
+from dracaena.api.mig import MigDevice
+from dracaena.api.objects import Node, Pod, ResourceClaim
+from dracaena.controller.allocation.allocator import Allocator
+from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
+from dracaena.controller.allocation.state.pool import DeviceId
+from dracaena.controller.allocation.walk.node_rules import NodeChoice, NodeRules
+from dracaena.controller.allocation.walk.pod_demand import PodDemand, read_pod_demand
+from dracaena.controller.allocation.walk.walk import Walk
+from support.allocation import DRIVER, blocks, claim, machine, node, pod, pool_slice, request
+from support.clusters import CLASSES, SMALL
+
+NAMES = "abcdef"
+OF_NO_GPU = f'device.attributes["{DRIVER}"].uuid == "GPU-of-nobody"'
+SEEDS = 40
+
+
+def walk_for(inventory: Inventory, asking: Pod, claims: Sequence[ResourceClaim], asked: set[str]) -> Walk:
+    allocator = Allocator()
+    demand = read_pod_demand(inventory, asking, claims, allocator.selectors, {}, allocator.effort)
+    assert isinstance(demand, PodDemand)
+    questions = allocator.questions(inventory, asking, claims, barred={})
+    assert questions is not None
+    return Walk(inventory, demand, questions[1][0], allocator.effort, asked)
+
+
+def small_nodes() -> Inventory:
+    return make_inventory(
+        DRIVER,
+        nodes=[node(name) for name in NAMES],
+        slices=[pool_slice(name, SMALL) for name in NAMES],
+        classes=CLASSES,
+    )
+
+
+@pytest.fixture
+def asked_nodes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The nodes that the rules were asked about, in order."""
+    asked: list[str] = []
+    ask = NodeRules.ask
+
+    def noted(rules: NodeRules, name: str) -> NodeChoice | str:
+        asked.append(name)
+        return ask(rules, name)
+
+    monkeypatch.setattr(NodeRules, "ask", noted)
+    return asked
+
+
+def test_nodes_that_were_asked_in_vain_come_last_and_each_is_asked_once(asked_nodes: list[str]) -> None:
+    named = claim("c", request(selectors=[{"cel": {"expression": OF_NO_GPU}}]))
+    earlier = {"a", "c"}
+    walk = walk_for(small_nodes(), pod("p"), [named], earlier)
+    assert walk.best() is None
+    assert asked_nodes == ["b", "d", "e", "f", "a", "c"]
+    assert earlier == set(NAMES), "the next try knows them all"
+    assert not walk.is_round_over
+
+
+def test_when_every_node_was_asked_in_vain_a_new_round_begins(asked_nodes: list[str]) -> None:
+    named = claim("c", request(selectors=[{"cel": {"expression": OF_NO_GPU}}]))
+    earlier = set(NAMES)
+    walk = walk_for(small_nodes(), pod("p"), [named], earlier)
+    assert walk.best() is None
+    assert walk.is_round_over
+    assert (asked_nodes, earlier) == ([], set())
+
+
+def divided(name: str) -> Machine:
+    """One whole GPU, and another one in two parts."""
+    pair = machine(f"pair-{name}", blocks(2, inside="NV12", outside="NV12"))
+    parent = pair.gpus[0].uuid
+    parts = tuple(
+        MigDevice(parent, f"MIG-{number:08x}-0000-0000-0000-000000000000", number, 0, "1g.10gb", number, 1)
+        for number in range(2)
+    )
+    return dataclasses.replace(pair, mig_devices=parts)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_each_node_is_counted_once_whichever_part_of_the_walk_refused_it(seed: int) -> None:
+    """Nodes of whole GPUs have too few of them, so mixed nodes are visited a second time for what else they have."""
+    rng = random.Random(seed)
+    names = [f"n{number}" for number in range(rng.randrange(2, 12))]
+    kinds = {name: divided(name) if rng.random() < 0.6 else SMALL for name in names}
+    nodes: list[Node] = [node(name, unschedulable=rng.random() < 0.4) for name in names]
+    inventory = make_inventory(
+        DRIVER,
+        nodes=nodes,
+        slices=[pool_slice(name, kind) for name, kind in kinds.items()],
+        classes=CLASSES,
+    )
+    free = {name: 3 if kinds[name] is not SMALL else len(SMALL.gpus) for name in names}
+    for name in names:
+        pool = inventory.pool(name)
+        assert pool is not None
+        whole = [DeviceId(name, device) for device in pool.devices if device is not None]
+        if rng.random() < 0.5:
+            inventory.hold(f"holder of {name}", frozenset(whole))
+            free[name] -= len(whole)
+    count = rng.choice((1, 1, 3))
+    given = Allocator().allocate(inventory, pod("p"), [claim("c", request(count=count))])
+    fits = {item.metadata.name for item in nodes if not item.spec.unschedulable}
+    fits &= {name for name in names if free[name] >= count}
+    assert isinstance(given, Allocation) == bool(fits)
+    if isinstance(given, Allocation):
+        assert given.node in fits
+        assert sum(count for _, count in given.census.reasons(given.choice)) == len(names) - 1
