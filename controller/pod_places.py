@@ -7,7 +7,7 @@ from typing import Final
 
 from dracaena.api.objects import Pod
 from dracaena.controller.allocation.nodes.node_resources import NodeResources, pod_name
-from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods, pod_traits
+from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods, pod_facts
 from dracaena.controller.allocation.nodes.pod_resources import ENDED, readable_resources, shared_resources
 from dracaena.controller.lifecycle.claim_record import PodIdentity
 
@@ -71,8 +71,8 @@ class PodPlaces:
             node = next((node for (uid, _), node in places if uid == pod.metadata.uid), None)
         if pod.status.phase in ENDED:
             node = None
-        traits = None if node is None else pod_traits(pod)
-        self._placed.place(pod_name(pod), pod.metadata.namespace, node, traits)
+        facts = None if node is None else pod_facts(pod)
+        self._placed.place(pod_name(pod), pod.metadata.namespace, node, facts)
         return self._resources.place_pod(pod_name(pod), node, _NOTHING if node is None else readable_resources(pod))
 
 

@@ -36,15 +36,14 @@ from dracaena.controller.allocation.score.choices import Choice, Engine
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk.answers import Answers
 from dracaena.controller.allocation.walk.combinations import (
-    MAX_WAYS,
-    Reading,
-    Way,
-    WayFacts,
-    read_way,
+    MAX_COMBINATIONS,
+    Combination,
+    CombinationFacts,
+    combination_count,
+    combination_of,
+    combinations,
+    facts_of,
     reads_identities,
-    way_count,
-    way_of,
-    ways,
 )
 from dracaena.controller.allocation.walk.identities import IdentityMasks
 from dracaena.controller.allocation.walk.judgements import Judgements
@@ -58,7 +57,7 @@ RELATIVE_UP_TO_GPUS: Final = 2
 """Pods of at most so many GPUs compare nodes by bandwidth ÷ the ideal of their kind instead of bandwidth (docs/design,
 page 0006)."""
 
-MOST_FACTS: Final = 4_096
+MAX_FACTS: Final = 4_096
 """Ways whose facts are kept, about 1 KiB each: one for each different spec of claims without alternatives."""
 
 _KIND_OF: Final = {
@@ -114,7 +113,7 @@ class Allocator:
         self._evaluators = Evaluators(
             self.engine, self.selectors, identities, max_steps, first_fit, self.effort, Judgements()
         )
-        self._facts: Memo[Hashable, WayFacts] = Memo(MOST_FACTS)
+        self._facts: Memo[Hashable, CombinationFacts] = Memo(MAX_FACTS)
         self._rounds = Rounds()
         self._share_ids = share_ids or numbered_share_ids()
 
@@ -131,10 +130,10 @@ class Allocator:
         """Decide for all `claims` of a pod, in the order in which the pod names them. Changes nothing.
 
         Claims that are allocated already pin the pod to their nodes, and their GPUs count as part of its set. The
-        answer depends on nothing but the arguments (share ids aside). Alternatives are gone through in order of
-        preference, and the first way that any node can serve wins. Cost: one step a bucket, one for each node that is
-        refused before one fits, and the comparison of candidates for each kind and mask of free GPUs that was never
-        asked before; more where only a look at each node can tell (joint_search). On `barred` nodes nothing is given,
+        answer depends on nothing but the arguments (share ids aside). Combinations of alternatives are tried in order
+        of preference, and the first that any node can serve wins. Cost: one step for each bucket and for each node that
+        is refused before one fits, and the comparison of candidates for each kind and mask of free GPUs that was never
+        asked before; more where the rules have to be asked (walk.node_rules). On `barred` nodes nothing is given,
         for the reasons that stand there, and nodes that are not `within` are not asked at all; None: all are.
 
         `is_over` is asked from time to time whether to stop (effort.Effort.begin). Then the answer is the best that was
@@ -163,7 +162,7 @@ class Allocator:
         asked: Callable[[int], set[str]],
         within: Names | None = None,
     ) -> Allocation | NoFit | Refused | Settled:
-        """`asked` returns the nodes that earlier tries asked in vain for a way, by its number."""
+        """`asked` returns the nodes that earlier tries asked in vain for a combination, by its number."""
         demand = read_pod_demand(inventory, pod, claims, self.selectors, barred, self.effort, within)
         if isinstance(demand, Refused):
             return demand
@@ -176,7 +175,7 @@ class Allocator:
             best = walk.best()
             is_round_over = is_round_over or walk.is_round_over
             if best is not None:
-                made = self._allocation(inventory, demand, rules.reading.way, best)
+                made = self._allocation(inventory, demand, rules.combination, best)
                 if isinstance(made, NeedsPerson):
                     return _refused(made, demand)
                 census = walk.census(best)
@@ -202,7 +201,7 @@ class Allocator:
     ) -> Unsatisfied | Refused | None:
         """Count why the pod fits on no node; None when it fits after all. Cost: one step a node.
 
-        Of a pod with alternatives the reasons are those of the way that is preferred most. `is_over` as in allocate().
+        Of a pod with alternatives the reasons are those of the most preferred combination. `is_over` as in allocate().
         """
         self.effort.begin(is_over)
         try:
@@ -239,21 +238,20 @@ class Allocator:
 
     def _each_rules(self, inventory: Inventory, demand: PodDemand) -> Iterator[NodeRules]:
         """Yield the rules for each choice of alternatives, the most preferred first."""
-        for way in self._ways(inventory, demand):
+        for combination in self._combinations(inventory, demand):
             facts = self._facts.get(
-                (inventory.driver, way.key), partial(read_way, inventory.driver, way, self.selectors)
+                (inventory.driver, combination.key), partial(facts_of, inventory.driver, combination, self.selectors)
             )
-            reading = Reading(way, facts)
-            yield NodeRules(inventory, demand, reading, self._answers.to(facts.question), self._evaluators)
+            yield NodeRules(inventory, demand, combination, facts, self._answers.to(facts.question), self._evaluators)
 
-    def _ways(self, inventory: Inventory, demand: PodDemand) -> Iterator[Way]:
-        """Yield the choices of alternatives: at most MAX_WAYS of them, and behind these the first legal one of each
-        node, each once.
+    def _combinations(self, inventory: Inventory, demand: PodDemand) -> Iterator[Combination]:
+        """Yield the combinations to try: at most MAX_COMBINATIONS, then the first legal one of each node, each once.
 
-        A hard wish of a policy is no rule: a node whose first legal choice does not meet it gets no second one.
+        What a policy requires is no rule of the API: a node whose first legal choice does not meet it gets no second
+        one.
         """
-        yield from islice(ways(demand.claims), MAX_WAYS)
-        if way_count(demand.claims) <= MAX_WAYS:
+        yield from islice(combinations(demand.claims), MAX_COMBINATIONS)
+        if combination_count(demand.claims) <= MAX_COMBINATIONS:
             return
         alike = not inventory.allowed_drivers and not reads_identities(inventory.driver, demand.claims, self.selectors)
         first = {
@@ -261,13 +259,13 @@ class Allocator:
             for name in states(inventory, demand, alike=alike)
         }
         for alternatives in sorted(taken for taken in first if taken is not None):
-            yield way_of(demand.claims, alternatives)
+            yield combination_of(demand.claims, alternatives)
 
     def _allocation(
-        self, inventory: Inventory, demand: PodDemand, way: Way, found: NodeChoice
+        self, inventory: Inventory, demand: PodDemand, combination: Combination, found: NodeChoice
     ) -> Allocation | NeedsPerson:
         if found.legal is None:
-            return make_allocation(inventory.driver, found, way)
+            return make_allocation(inventory.driver, found, combination)
         allocations = allocation_results(*found.legal, self._share_ids)
         if isinstance(allocations, NeedsPerson):
             return allocations
@@ -313,12 +311,12 @@ def _if_in_time(work: Callable[[], T | None]) -> T | None:
 
 def _failure(inventory: Inventory, demand: PodDemand, rules: NodeRules) -> Refused | None:
     """Say which selector has no answer for some device, None when all have one."""
-    way = rules.reading.way
+    combination = rules.combination
     for kind in inventory.buckets:
         for failure in rules.answers.of_kind(kind).failures:
-            chosen = way.scored[failure.request]
+            chosen = combination.scored[failure.request]
             name = chosen.demand.device_class.name
-            subject = f"claim {way.claims[chosen.key[0]].claim.key}, request {chosen.demand.name}"
+            subject = f"claim {combination.claims[chosen.key[0]].claim.key}, request {chosen.demand.name}"
             if failure.expression in chosen.demand.device_class.selectors:
                 subject = f"DeviceClass {name}"
             text = f"{subject}: selector {failure.expression!r} has no answer for a device: {failure.reason}"

@@ -22,7 +22,7 @@ from dracaena.controller.allocation.state.holdings import claim_holder
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import DeviceId, NodePool, holdings_beside
 from dracaena.controller.allocation.walk.census import Census
-from dracaena.controller.allocation.walk.combinations import Way
+from dracaena.controller.allocation.walk.combinations import Combination
 from dracaena.controller.allocation.walk.node_rules import NodeChoice
 
 
@@ -90,10 +90,10 @@ class Allocation:
         return holdings_beside(claim.claim.metadata.uid, claim.results, self.driver)
 
 
-def make_allocation(driver: str, winner: NodeChoice, way: Way) -> Allocation:
+def make_allocation(driver: str, winner: NodeChoice, combination: Combination) -> Allocation:
     """Give each request the devices of its part."""
     assert winner.best is not None
-    parts = dict(zip(way.requests, winner.best.parts, strict=True))
+    parts = dict(zip(combination.requests, winner.best.parts, strict=True))
     claims = tuple(
         ClaimAllocation(
             claim=demand.claim,
@@ -106,13 +106,13 @@ def make_allocation(driver: str, winner: NodeChoice, way: Way) -> Allocation:
                     # device-taint-eviction reads them later.
                     tolerations=list(chosen.demand.tolerations),
                 )
-                for chosen in way.of_claim(index)
+                for chosen in combination.of_claim(index)
                 for name in _names(winner.pool, parts[chosen])
             ),
-            configs=demand.configs(chosen.demand for chosen in way.of_claim(index)),
+            configs=demand.configs(chosen.demand for chosen in combination.of_claim(index)),
             node_selector=this_node(winner.pool.node),
         )
-        for index, demand in enumerate(way.claims)
+        for index, demand in enumerate(combination.claims)
     )
     return Allocation(driver, winner.pool, winner.best, claims)
 

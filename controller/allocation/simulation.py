@@ -26,7 +26,7 @@ from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.effort import never
 from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.nodes.node_resources import pod_name
-from dracaena.controller.allocation.nodes.placement.placed_pods import pod_traits
+from dracaena.controller.allocation.nodes.placement.placed_pods import pod_facts
 from dracaena.controller.allocation.nodes.pod_resources import ENDED, readable_resources
 from dracaena.controller.allocation.request.demands import Refused
 from dracaena.controller.allocation.result import Allocation, allocated_claim, commit, decision_of
@@ -107,7 +107,7 @@ class Simulation:
 
     def _place(self, pod: Pod, node: str) -> None:
         self.inventory.resources.place_pod(pod_name(pod), node, readable_resources(pod))
-        self.inventory.placed.place(pod_name(pod), pod.metadata.namespace, node, pod_traits(pod))
+        self.inventory.placed.place(pod_name(pod), pod.metadata.namespace, node, pod_facts(pod))
 
     def _of_nobody(self, claim: ResourceClaim) -> Iterator[Outcome]:
         if claim.status.allocation is not None:

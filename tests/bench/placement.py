@@ -12,7 +12,7 @@ import msgspec
 from bench.report import Row, Section
 from dracaena.api.objects import Pod
 from dracaena.controller.allocation.allocator import Allocator
-from dracaena.controller.allocation.nodes.placement.placed_pods import pod_traits
+from dracaena.controller.allocation.nodes.placement.placed_pods import pod_facts
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
 from dracaena.controller.kept_pods import kept_pod
@@ -91,7 +91,7 @@ def pod(name: str, *, app: str = "x", **spec: Any) -> Pod:
 
 def put(inventory: Inventory, item: Pod) -> None:
     """Let a pod count on its node."""
-    inventory.placed.place(item.metadata.uid, item.metadata.namespace, item.spec.node_name, pod_traits(item))
+    inventory.placed.place(item.metadata.uid, item.metadata.namespace, item.spec.node_name, pod_facts(item))
 
 
 def median_ms(inventory: Inventory, asking: Pod) -> float:

@@ -24,7 +24,7 @@ from dracaena.controller.allocation.legal.search import RequestKey, Restriction,
 from dracaena.controller.allocation.score.choices import Engine
 from dracaena.controller.allocation.walk.node_choice import Chosen
 from support.allocator_cases import answer, difference, problem_of
-from support.joint import best_of, drawn_gpus
+from support.slow_node_choice import best_of, drawn_gpus
 
 FOLDER = "allocator"
 

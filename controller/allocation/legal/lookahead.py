@@ -17,34 +17,39 @@ from dracaena.controller.allocation.legal.constraints import (
     scalar,
 )
 from dracaena.controller.allocation.legal.outcome import Rule
-from dracaena.controller.allocation.legal.problem import Candidate, MistakeError, Problem, Wish
+from dracaena.controller.allocation.legal.problem import Alternative, Candidate, MistakeError, Problem
 from dracaena.controller.allocation.legal.read.claims import Constraint
 from dracaena.controller.allocation.legal.tentative import Tentative
 
 
 class Lookahead:
-    """What each wish could get, for one search."""
+    """What each alternative could get, for one search."""
 
     __slots__ = ("_could", "_matching", "_problem", "_refused", "_requests", "_whole")
 
     def __init__(
-        self, problem: Problem, forbids: Callable[[Wish, int], bool], fixed: Mapping[tuple[int, int], int]
+        self, problem: Problem, forbids: Callable[[Alternative, int], bool], fixed: Mapping[tuple[int, int], int]
     ) -> None:
         self._problem = problem
         self._whole = (1 << len(problem.candidates)) - 1
         self._matching: dict[tuple[str, Values | None], int] = {}
         self._requests = [
-            tuple(wish for wish in alternatives if fixed.get((claim, index), wish.alternative) == wish.alternative)
-            for claim, requests in enumerate(problem.wishes)
+            tuple(
+                alternative
+                for alternative in alternatives
+                if fixed.get((claim, index), alternative.nth) == alternative.nth
+            )
+            for claim, requests in enumerate(problem.requests)
             for index, alternatives in enumerate(requests)
         ]
-        # Both by identity of the wish: the first rule that refuses a place by itself, and the places that none refuses.
+        # Both by identity of the alternative: the first rule that refuses a place by itself, and the places that none
+        # refuses.
         self._refused: dict[int, dict[int, Rule]] = {}
         self._could: dict[int, int] = {}
         for alternatives in self._requests:
-            for wish in alternatives:
-                refused = self._refused[id(wish)] = dict(self._refused_alone(wish, forbids))
-                self._could[id(wish)] = self._whole & ~sum(1 << place for place in refused)
+            for alternative in alternatives:
+                refused = self._refused[id(alternative)] = dict(self._refused_alone(alternative, forbids))
+                self._could[id(alternative)] = self._whole & ~sum(1 << place for place in refused)
 
     def too_few_values(self) -> str:
         """Return which constraint wants more different values than there are, empty when none does.
@@ -66,10 +71,13 @@ class Lookahead:
         wanted = could = 0
         for alternatives in self._requests:
             if alternatives[0].claim == claim:
-                wanted += min(wish.wanted if constraint.applies_to(wish.request) else 0 for wish in alternatives)
-                for wish in alternatives:
-                    if constraint.applies_to(wish.request):
-                        could |= self._could[id(wish)]
+                wanted += min(
+                    alternative.wanted if constraint.applies_to(alternative.request) else 0
+                    for alternative in alternatives
+                )
+                for alternative in alternatives:
+                    if constraint.applies_to(alternative.request):
+                        could |= self._could[id(alternative)]
         return wanted, could
 
     def _values_of(self, name: str, places: int) -> frozenset[tuple[str, Hashable]]:
@@ -82,11 +90,11 @@ class Lookahead:
         return frozenset(found)
 
     def blocked_request(
-        self, tentative: Tentative, chosen: Wish | None = None, place: int = -1, number: int = -1
-    ) -> tuple[Wish, ...]:
+        self, tentative: Tentative, chosen: Alternative | None = None, place: int = -1, number: int = -1
+    ) -> tuple[Alternative, ...]:
         """Return the alternatives of the first request that can no longer be served, empty when there is none.
 
-        `place` is the device number `number` of the wish `chosen`, which the tentative has already.
+        `place` is the device number `number` of the alternative `chosen`, which the tentative has already.
         """
         if chosen is not None:
             left = 0 if chosen.everything is not None else chosen.wanted - number - 1
@@ -96,38 +104,38 @@ class Lookahead:
         for alternatives in self._requests:
             first = alternatives[0]
             is_done = chosen is not None and (first.claim, first.index) <= (chosen.claim, chosen.index)
-            if not is_done and not any(self._is_possible(tentative, wish) for wish in alternatives):
+            if not is_done and not any(self._is_possible(tentative, alternative) for alternative in alternatives):
                 return alternatives
         return ()
 
-    def reasons(self, tentative: Tentative, wish: Wish) -> Iterator[tuple[int, Rule]]:
-        """Return why each device that the wish cannot have is refused."""
-        refused = self._refused[id(wish)]
-        open_now = self._open_for(tentative, wish)
-        free = self._free_for(tentative, wish)
-        own = tentative.places_of(wish)
+    def reasons(self, tentative: Tentative, alternative: Alternative) -> Iterator[tuple[int, Rule]]:
+        """Return why each device that the alternative cannot have is refused."""
+        refused = self._refused[id(alternative)]
+        open_now = self._open_for(tentative, alternative)
+        free = self._free_for(tentative, alternative)
+        own = tentative.places_of(alternative)
         for place in range(len(self._problem.candidates)):
             if place in refused:
                 yield place, refused[place]
             elif place not in own and not open_now >> place & 1:
                 yield place, Rule.CONSTRAINT if free >> place & 1 else Rule.TAKEN
 
-    def _is_possible(self, tentative: Tentative, wish: Wish) -> bool:
-        open_now = self._open_for(tentative, wish)
-        if wish.everything is None:
-            return open_now.bit_count() >= wish.wanted
-        return bool(wish.everything) and all(open_now >> place & 1 for place in wish.everything)
+    def _is_possible(self, tentative: Tentative, alternative: Alternative) -> bool:
+        open_now = self._open_for(tentative, alternative)
+        if alternative.everything is None:
+            return open_now.bit_count() >= alternative.wanted
+        return bool(alternative.everything) and all(open_now >> place & 1 for place in alternative.everything)
 
-    def _open_for(self, tentative: Tentative, wish: Wish) -> int:
-        found = self._could[id(wish)] & self._free_for(tentative, wish)
-        for state in tentative.constraints(wish.claim):
-            if state.is_fixed and state.constraint.applies_to(wish.request):
+    def _open_for(self, tentative: Tentative, alternative: Alternative) -> int:
+        found = self._could[id(alternative)] & self._free_for(tentative, alternative)
+        for state in tentative.constraints(alternative.claim):
+            if state.is_fixed and state.constraint.applies_to(alternative.request):
                 found &= self._matches(state)
         return found
 
-    def _free_for(self, tentative: Tentative, wish: Wish) -> int:
+    def _free_for(self, tentative: Tentative, alternative: Alternative) -> int:
         # Whom admin access disturbs is asked when it comes to it.
-        return self._whole if wish.request.admin_access else self._whole & ~tentative.taken_places
+        return self._whole if alternative.request.admin_access else self._whole & ~tentative.taken_places
 
     def _matches(self, state: ConstraintState) -> int:
         """Return the devices that have a value in common with those that the constraint's devices have in common."""
@@ -150,13 +158,15 @@ class Lookahead:
             return None
         return as_set(attribute) if self._problem.features.list_attributes else scalar(attribute)
 
-    def _refused_alone(self, wish: Wish, forbids: Callable[[Wish, int], bool]) -> Iterator[tuple[int, Rule]]:
+    def _refused_alone(
+        self, alternative: Alternative, forbids: Callable[[Alternative, int], bool]
+    ) -> Iterator[tuple[int, Rule]]:
         for candidate in self._problem.candidates:
-            if forbids(wish, candidate.place):
+            if forbids(alternative, candidate.place):
                 yield candidate.place, Rule.NOT_PROPOSED
                 continue
             try:
-                rule = self._problem.refused_alone(wish, candidate.place)
+                rule = self._problem.refused_alone(alternative, candidate.place)
             except MistakeError:
                 # The search shows a mistake when it stands in its way.
                 continue

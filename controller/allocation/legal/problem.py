@@ -75,13 +75,14 @@ class Candidate:
 
 
 @dataclass(slots=True)
-class Wish:
+class Alternative:
     """One alternative of one request of one claim, with what is known about each device."""
 
     claim: int
     index: int
     """Place of the request in the claim."""
-    alternative: int
+    nth: int
+    """Its place among the alternatives of the request."""
     request: Request
     device_class: DeviceClass
     everything: tuple[int, ...] | None = None
@@ -90,6 +91,11 @@ class Wish:
     """Why mode All cannot be answered now."""
     verdicts: dict[int, Rule | None] = field(default_factory=dict)
     taken: dict[int, Mapping[str, Quantity] | None] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Of its request: the place of the claim, and the place of the request in it."""
+        return self.claim, self.index
 
     @property
     def wanted(self) -> int:
@@ -124,8 +130,8 @@ class Problem:
         "features",
         "node",
         "pools",
+        "requests",
         "strict",
-        "wishes",
     )
 
     def __init__(
@@ -135,7 +141,7 @@ class Problem:
         self.node, self.claims, self.pools = node, tuple(claims), tuple(pools)
         self.strict = strict
         self.candidates = _candidates(self.pools)
-        self.wishes: tuple[tuple[tuple[Wish, ...], ...], ...] = ()
+        self.requests: tuple[tuple[tuple[Alternative, ...], ...], ...] = ()
         self._held = tuple(self._holding(candidate) for candidate in self.candidates)
         self._available: dict[int, Mapping[CounterId, int]] = {}
 
@@ -154,11 +160,11 @@ class Problem:
             found = self._available[pool] = _left_of_counters(self.pools[pool], self.cluster.books)
         return found
 
-    def amounts(self, wish: Wish, place: int) -> Mapping[str, Quantity] | None:
+    def amounts(self, alternative: Alternative, place: int) -> Mapping[str, Quantity] | None:
         """Return what the request takes of the device's capacities; None when no amount would do."""
-        if place not in wish.taken:
-            wish.taken[place] = amounts(self.candidates[place].reachable.device, wish.request.capacity)
-        return wish.taken[place]
+        if place not in alternative.taken:
+            alternative.taken[place] = amounts(self.candidates[place].reachable.device, alternative.request.capacity)
+        return alternative.taken[place]
 
     def capacity_is_left(
         self, place: int, wanted: Mapping[str, Quantity], beside: Mapping[str, int] | None = None
@@ -172,22 +178,22 @@ class Problem:
                 return False
         return True
 
-    def unselected_by(self, wish: Wish, place: int) -> Rule | None:
+    def unselected_by(self, alternative: Alternative, place: int) -> Rule | None:
         """Return the rule by which the device is not what the request means; None when it is. Raises MistakeError."""
-        if place not in wish.verdicts:
-            wish.verdicts[place] = self._unselected_by(wish, place)
-        return wish.verdicts[place]
+        if place not in alternative.verdicts:
+            alternative.verdicts[place] = self._unselected_by(alternative, place)
+        return alternative.verdicts[place]
 
-    def blocking_taint(self, wish: Wish, place: int) -> bool:
+    def blocking_taint(self, alternative: Alternative, place: int) -> bool:
         """Return whether a taint keeps the device from the request."""
         taints = self.candidates[place].reachable.device.taints
         return (
             bool(taints)
             and self.features.device_taints
-            and first_untolerated(taints, wish.request.tolerations) is not None
+            and first_untolerated(taints, alternative.request.tolerations) is not None
         )
 
-    def eligible(self, wish: Wish) -> Eligibility:
+    def eligible(self, alternative: Alternative) -> Eligibility:
         """Return the devices that no rule about one device alone keeps from the request. Never raises.
 
         Cost: O(devices), selectors asked once for each device.
@@ -197,7 +203,7 @@ class Problem:
         failures: dict[DeviceId, NeedsPerson] = {}
         for candidate in self.candidates:
             try:
-                rule = self.refused_alone(wish, candidate.place)
+                rule = self.refused_alone(alternative, candidate.place)
             except MistakeError as error:
                 failures[candidate.id] = error.found
                 continue
@@ -207,21 +213,21 @@ class Problem:
                 refused[rule] = refused.get(rule, 0) + 1
         return Eligibility(tuple(devices), refused, failures)
 
-    def refused_alone(self, wish: Wish, place: int) -> Rule | None:
+    def refused_alone(self, alternative: Alternative, place: int) -> Rule | None:
         """Return the first rule by which the request cannot have the device, whatever else is chosen."""
-        if not wish.request.admin_access and self.held(place):
+        if not alternative.request.admin_access and self.held(place):
             return Rule.IN_USE
-        rule = self.unselected_by(wish, place)
+        rule = self.unselected_by(alternative, place)
         if rule is not None:
             return rule
         if self.features.consumable_capacity:
-            short = self.refused_by_capacity(place, self.amounts(wish, place))
+            short = self.refused_by_capacity(place, self.amounts(alternative, place))
             if short is not None:
                 return short
         rule = self.refused_by_counters(place, {})
         if rule is not None:
             return rule
-        return Rule.TAINT if self.blocking_taint(wish, place) else None
+        return Rule.TAINT if self.blocking_taint(alternative, place) else None
 
     def refused_by_capacity(
         self, place: int, wanted: Mapping[str, Quantity] | None, beside: Mapping[str, int] | None = None
@@ -256,7 +262,7 @@ class Problem:
         return Rule.COUNTERS if short else None
 
     def configs_of_class(self, name: str) -> tuple[Config, ...]:
-        """Return the configs of a class that a wish names."""
+        """Return the configs of a class that a request names."""
         known = self.cluster.classes[name]
         return known.configs if isinstance(known, DeviceClass) else ()
 
@@ -273,15 +279,15 @@ class Problem:
         # A device that was shared and is now to be given whole must first be given back by all.
         return books.is_shared(candidate.id) and not self.is_shareable(candidate.place)
 
-    def _unselected_by(self, wish: Wish, place: int) -> Rule | None:
+    def _unselected_by(self, alternative: Alternative, place: int) -> Rule | None:
         reachable = self.candidates[place].reachable
         if not self.features.binding_conditions and reachable.device.binding_conditions:
             return Rule.BINDING_CONDITIONS
-        subject = f"DeviceClass {wish.device_class.name}"
-        if not self._all_match(wish.device_class.selectors, place, subject):
+        subject = f"DeviceClass {alternative.device_class.name}"
+        if not self._all_match(alternative.device_class.selectors, place, subject):
             return Rule.CLASS_SELECTOR
-        subject = f"claim {self.claims[wish.claim].key}"
-        if not self._all_match(wish.request.selectors, place, f"{subject}, request {wish.request.name}"):
+        subject = f"claim {self.claims[alternative.claim].key}"
+        if not self._all_match(alternative.request.selectors, place, f"{subject}, request {alternative.request.name}"):
             return Rule.REQUEST_SELECTOR
         if reachable.slice.per_device:
             try:
@@ -316,8 +322,8 @@ def pose(
         return bad_slice(pools.slice, pools.problem)
     problem = Problem(cluster, node, claims, pools, strict=strict)
     try:
-        problem.wishes = tuple(_wishes(problem, index) for index in range(len(problem.claims)))
-        crowded = next((key for key in map(_Crowded.of, problem.claims, problem.wishes) if key is not None), None)
+        problem.requests = tuple(_requests(problem, index) for index in range(len(problem.claims)))
+        crowded = next((key for key in map(_Crowded.of, problem.claims, problem.requests) if key is not None), None)
     except MistakeError as error:
         return error.found
     if crowded is None:
@@ -342,12 +348,12 @@ class _Crowded:
     """Whether that is so on every node."""
 
     @classmethod
-    def of(cls, claim: Claim, wishes: Sequence[Sequence[Wish]]) -> _Crowded | None:
-        here = sum(min(wish.wanted for wish in alternatives) for alternatives in wishes)
+    def of(cls, claim: Claim, requests: Sequence[Sequence[Alternative]]) -> _Crowded | None:
+        here = sum(min(one.wanted for one in alternatives) for alternatives in requests)
         if here <= MAX_DEVICES:
             return None
         anywhere = sum(
-            min(0 if w.everything is not None else w.wanted for w in alternatives) for alternatives in wishes
+            min(0 if w.everything is not None else w.wanted for w in alternatives) for alternatives in requests
         )
         return cls(claim.key, here, hopeless=anywhere > MAX_DEVICES)
 
@@ -371,8 +377,8 @@ def _left_of_counters(pool: Pool, books: Books) -> Mapping[CounterId, int]:
     return left
 
 
-def _wishes(problem: Problem, claim: int) -> tuple[tuple[Wish, ...], ...]:
-    """Check the claim against what the cluster can do, and return its wishes. Raises MistakeError."""
+def _requests(problem: Problem, claim: int) -> tuple[tuple[Alternative, ...], ...]:
+    """Check the claim against what the cluster can do, and return its requests. Raises MistakeError."""
     checked = tuple(
         _alternatives(problem, claim, index, request) for index, request in enumerate(problem.claims[claim].requests)
     )
@@ -381,17 +387,19 @@ def _wishes(problem: Problem, claim: int) -> tuple[tuple[Wish, ...], ...]:
     return checked
 
 
-def _alternatives(problem: Problem, claim: int, index: int, request: ClaimRequest) -> tuple[Wish, ...]:
+def _alternatives(problem: Problem, claim: int, index: int, request: ClaimRequest) -> tuple[Alternative, ...]:
     if request.prioritized and not problem.features.prioritized_list:
         raise _off(problem, claim, f"request {request.name} has alternatives", "DRAPrioritizedList")
     if not problem.features.consumable_capacity:
-        for alternative in request.alternatives:
-            if alternative.capacity is not None:
-                raise _off(problem, claim, f"request {alternative.name} asks for capacity", "DRAConsumableCapacity")
-    return tuple(_wish(problem, claim, index, place, request) for place, request in enumerate(request.alternatives))
+        for one in request.alternatives:
+            if one.capacity is not None:
+                raise _off(problem, claim, f"request {one.name} asks for capacity", "DRAConsumableCapacity")
+    return tuple(
+        _alternative(problem, claim, index, place, request) for place, request in enumerate(request.alternatives)
+    )
 
 
-def _wish(problem: Problem, claim: int, index: int, alternative: int, request: Request) -> Wish:
+def _alternative(problem: Problem, claim: int, index: int, nth: int, request: Request) -> Alternative:
     if request.admin_access is not None and not problem.features.admin_access:
         raise _off(problem, claim, f"request {request.name} sets adminAccess", "DRAAdminAccess")
     known = problem.cluster.classes.get(request.class_name)
@@ -401,33 +409,33 @@ def _wish(problem: Problem, claim: int, index: int, alternative: int, request: R
         raise MistakeError(NeedsPerson(Mistake.CLASS_MISSING, subject, text))
     if isinstance(known, Unsupported):
         raise MistakeError(NeedsPerson(Mistake.UNSUPPORTED, f"DeviceClass {request.class_name}", str(known)))
-    wish = Wish(claim, index, alternative, request, known)
+    alternative = Alternative(claim, index, nth, request, known)
     if request.all_devices:
-        _mean_everything(problem, wish)
-    return wish
+        _mean_everything(problem, alternative)
+    return alternative
 
 
-def _mean_everything(problem: Problem, wish: Wish) -> None:
+def _mean_everything(problem: Problem, alternative: Alternative) -> None:
     """Find the devices that mode All means: those that match, also when they are in use."""
     for pool in problem.pools:
         if pool.state is not PoolState.USABLE:
-            wish.blocked = f"asks for all devices, but pool {pool.id} is {pool.state.value}: {pool.problem}"
-            wish.everything = ()
+            alternative.blocked = f"asks for all devices, but pool {pool.id} is {pool.state.value}: {pool.problem}"
+            alternative.everything = ()
             if problem.strict:
-                subject = f"claim {problem.claims[wish.claim].key}, request {wish.request.name}"
-                raise MistakeError(NeedsPerson(Mistake.POOL, subject, wish.blocked))
+                subject = f"claim {problem.claims[alternative.claim].key}, request {alternative.request.name}"
+                raise MistakeError(NeedsPerson(Mistake.POOL, subject, alternative.blocked))
             return
-    wish.everything = tuple(
-        candidate.place for candidate in problem.candidates if _is_meant(problem, wish, candidate.place)
+    alternative.everything = tuple(
+        candidate.place for candidate in problem.candidates if _is_meant(problem, alternative, candidate.place)
     )
 
 
-def _is_meant(problem: Problem, wish: Wish, place: int) -> bool:
-    if problem.unselected_by(wish, place) is not None:
+def _is_meant(problem: Problem, alternative: Alternative, place: int) -> bool:
+    if problem.unselected_by(alternative, place) is not None:
         return False
     if not problem.features.consumable_capacity:
         return True
-    wanted = problem.amounts(wish, place)
+    wanted = problem.amounts(alternative, place)
     return wanted is not None and problem.capacity_is_left(place, wanted)
 
 

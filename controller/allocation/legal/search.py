@@ -23,7 +23,7 @@ from dracaena.controller.allocation.legal.outcome import (
     Reason,
     Rule,
 )
-from dracaena.controller.allocation.legal.problem import MistakeError, Problem, Wish
+from dracaena.controller.allocation.legal.problem import Alternative, MistakeError, Problem
 from dracaena.controller.allocation.legal.read.claims import MAX_DEVICES
 from dracaena.controller.allocation.legal.read.slices import DeviceId, PoolId
 from dracaena.controller.allocation.legal.tentative import Tentative, requests_of
@@ -44,9 +44,9 @@ class Restriction:
     requests: frozenset[RequestKey] | None = None
     """None: all requests."""
 
-    def forbids(self, wish: Wish, device: DeviceId) -> bool:
+    def forbids(self, alternative: Alternative, device: DeviceId) -> bool:
         """Return whether the request must not have the device."""
-        concerned = self.requests is None or (wish.claim, wish.index) in self.requests
+        concerned = self.requests is None or alternative.key in self.requests
         return concerned and device.pool_id in self.pools and device not in self.devices
 
 
@@ -76,7 +76,7 @@ class _Position(NamedTuple):
 
     claim: int
     request: int = 0
-    alternative: int | None = None
+    nth: int | None = None
     """None: still to be chosen."""
     number: int = 0
     start: int = 0
@@ -105,7 +105,7 @@ class _Devices:
     """One device of a request, for which candidates are tried in turn."""
 
     position: _Position
-    wish: Wish
+    alternative: Alternative
     next: int
     """The candidate to try next; in mode All the number of the device."""
     placed: bool = False
@@ -155,12 +155,12 @@ class _Search:
             self.notes.append(few)
         return bool(few) or self._is_blocked()
 
-    def _is_blocked(self, wish: Wish | None = None, place: int = -1, number: int = -1) -> bool:
+    def _is_blocked(self, alternative: Alternative | None = None, place: int = -1, number: int = -1) -> bool:
         """Return whether a request that is still to come can no longer be served, and note why the first time."""
         # With `strict` every mistake that Kubernetes meets on its way must be met, so nothing is left out.
         if self.ahead is None:
             return False
-        blocked = self.ahead.blocked_request(self.tentative, wish, place, number)
+        blocked = self.ahead.blocked_request(self.tentative, alternative, place, number)
         for one in blocked:
             if id(one) not in self.explained:
                 self.explained.add(id(one))
@@ -170,8 +170,8 @@ class _Search:
                     self._note(one, refused, rule)
         return bool(blocked)
 
-    def _note(self, wish: Wish, place: int, rule: Rule) -> None:
-        self.refusals.setdefault((wish.claim, wish.index, wish.alternative, rule), set()).add(place)
+    def _note(self, alternative: Alternative, place: int, rule: Rule) -> None:
+        self.refusals.setdefault((alternative.claim, alternative.index, alternative.nth, rule), set()).add(place)
 
     def _find(self) -> bool:
         """Walk until all is placed (True) or nothing is left to try (False)."""
@@ -193,31 +193,33 @@ class _Search:
 
     def _open(self, position: _Position) -> _Alternatives | _Devices | _Failure | None:
         """Return the next choice to make, a failure that is plain, or None when all is placed."""
-        wishes = self.problem.wishes
+        requests = self.problem.requests
         while True:
             self._step()
             claim = position.claim
-            if claim >= len(wishes):
+            if claim >= len(requests):
                 return None
-            if position.request >= len(wishes[claim]):
+            if position.request >= len(requests[claim]):
                 position = _Position(claim + 1)
                 continue
-            alternatives = wishes[claim][position.request]
-            if position.alternative is None:
+            alternatives = requests[claim][position.request]
+            if position.nth is None:
                 key = (claim, position.request)
                 left = [self.fixed[key]] if key in self.fixed else list(range(len(alternatives)))
                 return _Alternatives(claim, position.request, left)
-            wish = alternatives[position.alternative]
-            if wish.everything is not None and not wish.everything:
-                if wish.blocked and wish.blocked not in self.notes:
-                    self.notes.append(wish.blocked)
+            alternative = alternatives[position.nth]
+            if alternative.everything is not None and not alternative.everything:
+                if alternative.blocked and alternative.blocked not in self.notes:
+                    self.notes.append(alternative.blocked)
                 return _Failure(claim, too_many=False)
-            if position.number >= wish.wanted:
+            if position.number >= alternative.wanted:
                 position = _Position(claim, position.request + 1)
                 continue
-            if self.tentative.count(claim) + wish.wanted - position.number > MAX_DEVICES:
+            if self.tentative.count(claim) + alternative.wanted - position.number > MAX_DEVICES:
                 return _Failure(claim, too_many=True)
-            return _Devices(position, wish, position.number if wish.everything is not None else position.start)
+            return _Devices(
+                position, alternative, position.number if alternative.everything is not None else position.start
+            )
 
     def _retreat(self, failure: _Failure) -> _Position | _Failure:
         """Take back the last choice and make another one, or fail before it."""
@@ -230,7 +232,7 @@ class _Search:
         if frame.placed:
             self.tentative.take_back(frame.claim)
             frame.placed = False
-        if too_many or frame.wish.everything is not None:
+        if too_many or frame.alternative.everything is not None:
             self.stack.pop()
             return _Failure(frame.claim, too_many)
         return self._advance(frame)
@@ -241,9 +243,9 @@ class _Search:
             if not frame.left:
                 self.stack.pop()
                 return _Failure(frame.claim, frame.all_too_many)
-            alternative = frame.left.pop(0)
-            self.taken[frame.claim, frame.request] = alternative
-            return _Position(frame.claim, frame.request, alternative)
+            nth = frame.left.pop(0)
+            self.taken[frame.claim, frame.request] = nth
+            return _Position(frame.claim, frame.request, nth)
         found = self._next_device(frame)
         if found is None:
             self.stack.pop()
@@ -253,8 +255,8 @@ class _Search:
 
     def _next_device(self, frame: _Devices) -> int | None:
         """Place the next device that will do, and return its place."""
-        if frame.wish.everything is not None:
-            place = frame.wish.everything[frame.next]
+        if frame.alternative.everything is not None:
+            place = frame.alternative.everything[frame.next]
             return place if self._try(frame, place, must=True) else None
         while frame.next < len(self.problem.candidates):
             place = frame.next
@@ -266,34 +268,34 @@ class _Search:
     def _try(self, frame: _Devices, place: int, *, must: bool) -> bool:
         """Place the device, and return whether all that is to come is still possible; otherwise nothing is changed."""
         self._step()
-        wish = frame.wish
-        rule = self._refused_by(wish, place)
+        alternative = frame.alternative
+        rule = self._refused_by(alternative, place)
         if rule is not None:
-            self._note(wish, place, rule)
+            self._note(alternative, place, rule)
             if rule is Rule.CONSTRAINT and must and self.problem.strict:
-                raise MistakeError(self._contradiction(wish, place))
+                raise MistakeError(self._contradiction(alternative, place))
             return False
-        if self._is_blocked(wish, place, frame.position.number):
-            self.tentative.take_back(wish.claim)
+        if self._is_blocked(alternative, place, frame.position.number):
+            self.tentative.take_back(alternative.claim)
             return False
         return True
 
-    def _refused_by(self, wish: Wish, place: int) -> Rule | None:
-        if self._is_forbidden(wish, place):
+    def _refused_by(self, alternative: Alternative, place: int) -> Rule | None:
+        if self._is_forbidden(alternative, place):
             return Rule.NOT_PROPOSED
-        rule = self.tentative.refused_at_once(wish, place)
-        if rule is None and wish.everything is None:
-            rule = self.problem.unselected_by(wish, place)
-        return rule if rule is not None else self.tentative.place(wish, place)
+        rule = self.tentative.refused_at_once(alternative, place)
+        if rule is None and alternative.everything is None:
+            rule = self.problem.unselected_by(alternative, place)
+        return rule if rule is not None else self.tentative.place(alternative, place)
 
-    def _is_forbidden(self, wish: Wish, place: int) -> bool:
+    def _is_forbidden(self, alternative: Alternative, place: int) -> bool:
         if not self.restrictions:
             return False
-        key = ((wish.claim, wish.index), place)
+        key = (alternative.key, place)
         found = self.forbidden.get(key)
         if found is None:
             device = self.problem.candidates[place].id
-            found = self.forbidden[key] = any(one.forbids(wish, device) for one in self.restrictions)
+            found = self.forbidden[key] = any(one.forbids(alternative, device) for one in self.restrictions)
         return found
 
     def _step(self) -> None:
@@ -321,11 +323,12 @@ class _Search:
         )
 
     def _reason(self, key: tuple[int, int, int, Rule]) -> Reason:
-        claim, index, alternative, rule = key
-        wish = self.problem.wishes[claim][index][alternative]
-        return Reason(self.problem.claims[claim].key, wish.request.name, rule, len(self.refusals[key]))
+        claim, index, nth, rule = key
+        alternative = self.problem.requests[claim][index][nth]
+        return Reason(self.problem.claims[claim].key, alternative.request.name, rule, len(self.refusals[key]))
 
-    def _contradiction(self, wish: Wish, place: int) -> NeedsPerson:
+    def _contradiction(self, alternative: Alternative, place: int) -> NeedsPerson:
         device = self.problem.candidates[place].id
-        text = f"request {wish.request.name} asks for all devices, but a constraint forbids {device} beside the others"
-        return NeedsPerson(Mistake.CONTRADICTION, f"claim {self.problem.claims[wish.claim].key}", text)
+        name = alternative.request.name
+        text = f"request {name} asks for all devices, but a constraint forbids {device} beside the others"
+        return NeedsPerson(Mistake.CONTRADICTION, f"claim {self.problem.claims[alternative.claim].key}", text)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dracaena.controller.allocation.legal.constraints import ConstraintState
 from dracaena.controller.allocation.legal.outcome import Pick, Rule
-from dracaena.controller.allocation.legal.problem import Problem, Wish
+from dracaena.controller.allocation.legal.problem import Alternative, Problem
 from dracaena.controller.allocation.legal.read.claims import Request
 from dracaena.controller.allocation.legal.read.slices import CounterId
 
@@ -16,7 +16,7 @@ from dracaena.controller.allocation.legal.read.slices import CounterId
 class _Placed:
     """One chosen device, and what has to be given back for it."""
 
-    wish: Wish
+    alternative: Alternative
     place: int
     pick: Pick
     charged: bool
@@ -24,7 +24,7 @@ class _Placed:
 
 
 class Tentative:
-    """Devices chosen for the wishes of one problem. The last one chosen is the first to be taken back."""
+    """Devices chosen for the requests of one problem. The last one chosen is the first to be taken back."""
 
     __slots__ = ("_constraints", "_consumed", "_placed", "_problem", "_shares", "_taken", "_used", "taken_places")
 
@@ -46,9 +46,11 @@ class Tentative:
         """Return the number of devices that the claim has."""
         return len(self._placed[claim])
 
-    def places_of(self, wish: Wish) -> frozenset[int]:
-        """Return the places of the devices that the wish has."""
-        return frozenset(placed.place for placed in self._placed[wish.claim] if placed.wish is wish)
+    def places_of(self, alternative: Alternative) -> frozenset[int]:
+        """Return the places of the devices that the alternative has."""
+        return frozenset(
+            placed.place for placed in self._placed[alternative.claim] if placed.alternative is alternative
+        )
 
     def constraints(self, claim: int) -> Sequence[ConstraintState]:
         """Return the constraints of the claim over what it has."""
@@ -58,28 +60,28 @@ class Tentative:
         """Return what the claim has, in the order in which it was chosen."""
         return tuple(placed.pick for placed in self._placed[claim])
 
-    def refused_at_once(self, wish: Wish, place: int) -> Rule | None:
+    def refused_at_once(self, alternative: Alternative, place: int) -> Rule | None:
         """Return the rule by which the device is in somebody's hands; the cheapest question, and asked first."""
         taken = self._taken.get(place, ())
-        if wish.request.admin_access:
-            return Rule.TAKEN if wish.claim in taken else None
+        if alternative.request.admin_access:
+            return Rule.TAKEN if alternative.claim in taken else None
         if self._problem.held(place):
             return Rule.IN_USE
         return Rule.TAKEN if taken else None
 
-    def place(self, wish: Wish, place: int) -> Rule | None:
-        """Choose the device for the wish; return None, or the rule that forbids it with nothing changed.
+    def place(self, alternative: Alternative, place: int) -> Rule | None:
+        """Choose the device for the alternative; return None, or the rule that forbids it with nothing changed.
 
         The device must be what the request means (`Problem.unselected_by`).
         """
         problem = self._problem
-        rule = self.refused_at_once(wish, place)
+        rule = self.refused_at_once(alternative, place)
         if rule is not None:
             return rule
         shared = problem.is_shareable(place)
         wanted = None
         if problem.features.consumable_capacity:
-            wanted = problem.amounts(wish, place)
+            wanted = problem.amounts(alternative, place)
             rule = problem.refused_by_capacity(place, wanted, self._consumed.get(place))
             if rule is not None:
                 return rule
@@ -91,12 +93,12 @@ class Tentative:
             if rule is not None:
                 return rule
             charged = not (shared and problem.cluster.books.is_shared(candidate.id))
-        if problem.blocking_taint(wish, place):
+        if problem.blocking_taint(alternative, place):
             return Rule.TAINT
-        if not self._constrain(wish, place):
+        if not self._constrain(alternative, place):
             return Rule.CONSTRAINT
-        pick = Pick(wish.request, device, candidate.reachable.slice, shared, wanted if shared else None)
-        self._record(_Placed(wish, place, pick, charged))
+        pick = Pick(alternative.request, device, candidate.reachable.slice, shared, wanted if shared else None)
+        self._record(_Placed(alternative, place, pick, charged))
         return None
 
     def take_back(self, claim: int) -> None:
@@ -104,7 +106,7 @@ class Tentative:
         placed = self._placed[claim].pop()
         place = placed.place
         for state in self._constraints[claim]:
-            state.remove(placed.wish.request)
+            state.remove(placed.alternative.request)
         if placed.charged:
             self._charge(placed, -1)
         if not placed.pick.shared:
@@ -116,22 +118,22 @@ class Tentative:
         for name, amount in (placed.pick.consumed or {}).items():
             self._consumed[place][name] -= amount.nano
 
-    def _constrain(self, wish: Wish, place: int) -> bool:
+    def _constrain(self, alternative: Alternative, place: int) -> bool:
         device = self._problem.candidates[place].reachable.device
-        states = self._constraints[wish.claim]
+        states = self._constraints[alternative.claim]
         for index, state in enumerate(states):
-            if not state.add(wish.request, device):
+            if not state.add(alternative.request, device):
                 for earlier in states[:index]:
-                    earlier.remove(wish.request)
+                    earlier.remove(alternative.request)
                 return False
         return True
 
     def _record(self, placed: _Placed) -> None:
-        self._placed[placed.wish.claim].append(placed)
+        self._placed[placed.alternative.claim].append(placed)
         if placed.charged:
             self._charge(placed, 1)
         if not placed.pick.shared:
-            self._taken.setdefault(placed.place, set()).add(placed.wish.claim)
+            self._taken.setdefault(placed.place, set()).add(placed.alternative.claim)
             self.taken_places |= 1 << placed.place
             return
         self._shares[placed.place] = self._shares.get(placed.place, 0) + 1
@@ -148,5 +150,6 @@ class Tentative:
 def requests_of(problem: Problem, chosen: dict[tuple[int, int], int], claim: int) -> tuple[Request, ...]:
     """Return the alternative that was taken for each request of a claim."""
     return tuple(
-        alternatives[chosen.get((claim, index), 0)].request for index, alternatives in enumerate(problem.wishes[claim])
+        alternatives[chosen.get((claim, index), 0)].request
+        for index, alternatives in enumerate(problem.requests[claim])
     )

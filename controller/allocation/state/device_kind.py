@@ -39,7 +39,7 @@ _NOBODY: Final = DeviceId("", "", "")
 
 
 @dataclass(frozen=True, slots=True)
-class Traits:
+class DeviceKind:
     """One device without its identity. Equal where nothing that is left differs."""
 
     key: Hashable
@@ -47,19 +47,19 @@ class Traits:
     """With the driver's name, and neither pool nor name."""
 
 
-def make_traits(driver: str, devices: Sequence[objects.Device | None]) -> tuple[Traits | None, ...]:
-    """Return the traits of the devices of one node; None for None, and for a device whose data cannot be read."""
+def device_kinds(driver: str, devices: Sequence[objects.Device | None]) -> tuple[DeviceKind | None, ...]:
+    """Return the kinds of the devices of one node; None for None, and for a device whose data cannot be read."""
     numbers: dict[tuple[str, str], int] = {}
-    return tuple(None if device is None else _traits(driver, device, numbers) for device in devices)
+    return tuple(None if device is None else _device_kind(driver, device, numbers) for device in devices)
 
 
 def is_identity(driver: str, attribute: str) -> bool:
-    """Return whether a fully qualified attribute is left out of the traits."""
+    """Return whether a fully qualified attribute is left out of a kind."""
     return attribute.removeprefix(f"{driver}/") in IDENTITY
 
 
 def reads_identity(driver: str, footprint: cel.Footprint) -> bool:
-    """Return whether an expression can read what the traits leave out or replace."""
+    """Return whether an expression can read what kinds leave out or replace."""
     paths = []
     for name in IDENTITY | GROUPING:
         domain, slash, identifier = name.partition("/")
@@ -67,10 +67,10 @@ def reads_identity(driver: str, footprint: cel.Footprint) -> bool:
     return any(path[: len(seen)] == seen for seen in footprint.paths for path in paths)
 
 
-def groups(traits: Sequence[Traits | None], attribute: str) -> tuple[int, ...]:
+def groups(devices: Sequence[DeviceKind | None], attribute: str) -> tuple[int, ...]:
     """Return a mask of ordinals for each value of an attribute; devices without it are in none. Scalars only."""
     masks: dict[Hashable, int] = {}
-    for ordinal, one in enumerate(traits):
+    for ordinal, one in enumerate(devices):
         found = None if one is None else find_attribute(one.device, attribute)
         values = None if found is None else scalar(found)
         if values is not None:
@@ -128,12 +128,12 @@ def _number(numbers: dict[tuple[str, str], int], name: str, text: str) -> str:
     return str(numbers.setdefault((name, text), len(numbers)))
 
 
-def _traits(driver: str, device: objects.Device, numbers: dict[tuple[str, str], int]) -> Traits | None:
+def _device_kind(driver: str, device: objects.Device, numbers: dict[tuple[str, str], int]) -> DeviceKind | None:
     kept = _without_identity(device, numbers)
     read = read_device(driver, device)
     if read is None:
         return None
-    return Traits(_key(kept, device), Device(_NOBODY._replace(driver=driver), kept, capacities=read.capacities))
+    return DeviceKind(_key(kept, device), Device(_NOBODY._replace(driver=driver), kept, capacities=read.capacities))
 
 
 def _key(attributes: Mapping[str, DeviceAttribute], device: objects.Device) -> Hashable:

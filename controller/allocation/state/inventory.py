@@ -37,7 +37,7 @@ from dracaena.controller.allocation.state.pool import (
     DeviceId,
     NodeKind,
     NodePool,
-    PoolReading,
+    PoolContents,
     Problem,
     held_devices,
     other_holdings,
@@ -46,7 +46,7 @@ from dracaena.controller.allocation.state.pool import (
 )
 from dracaena.controller.allocation.state.read_pools import ReadPools
 
-_NO_POOL: Final = PoolReading(None)
+_NO_POOL: Final = PoolContents(None)
 
 CLASS_RESOURCE: Final = "deviceclass.resource.kubernetes.io/"
 """Before the name of a DeviceClass: the extended resource that each class stands for (KEP-5004)."""
@@ -104,7 +104,7 @@ class Inventory:
         self.storage = Storage()
         self._reaches = Reaches(self.nodes)
         self._slices: dict[str, dict[str, ResourceSlice]] = {}
-        self._readings: dict[str, PoolReading] = {}
+        self._contents: dict[str, PoolContents] = {}
         self._pools_of_node: dict[str, set[str]] = {}
         self._kinds: WeakValueDictionary[tuple[Box, object, object, bytes, bool], NodeKind] = WeakValueDictionary()
         self.holdings = Holdings(driver, self.allowed_drivers)  # to be asked; hold() changes it
@@ -145,11 +145,11 @@ class Inventory:
     def pool(self, node: str) -> NodePool | None:
         """Return the usable pool of a node."""
         pools = self._pools_of_node.get(node, ())
-        return self._readings[next(iter(pools))].pool if len(pools) == 1 else None
+        return self._contents[next(iter(pools))].pool if len(pools) == 1 else None
 
     def pool_named(self, name: str) -> NodePool | None:
         """Return a usable pool by its own name."""
-        pool = self._readings.get(name, _NO_POOL).pool
+        pool = self._contents.get(name, _NO_POOL).pool
         return pool if pool is not None and len(self._pools_of_node[pool.node]) == 1 else None
 
     def free(self, node: str) -> int:
@@ -164,7 +164,7 @@ class Inventory:
     def kinds_of_devices(self) -> Iterator[Device]:
         """Yield a device of each kind that is published by our driver, without identity; equal ones may come again."""
         for kind in self._buckets:
-            yield from (traits.device for traits in kind.traits if traits is not None)
+            yield from (one.device for one in kind.devices if one is not None)
         for kind, by_state in self._buckets.items():
             pool = self.pool(next(iter(by_state.values()))[0]) if kind.rest else None
             if pool is not None:
@@ -214,7 +214,7 @@ class Inventory:
 
     def problems(self) -> tuple[Problem, ...]:
         """Return all that is published and cannot be used, sorted."""
-        found = [problem for reading in self._readings.values() for problem in reading.problems]
+        found = [problem for reading in self._contents.values() for problem in reading.problems]
         for node, pools in self._pools_of_node.items():
             if len(pools) > 1:
                 found.extend(several_pools(node, name, len(pools)) for name in pools)
@@ -281,7 +281,7 @@ class Inventory:
         """
         change = self.holdings.hold(holder, devices, others)
         for name in change.pools:
-            pool = self._readings.get(name, _NO_POOL).pool
+            pool = self._contents.get(name, _NO_POOL).pool
             if pool is not None:
                 self._put(pool.node)
         return change.let_go
@@ -296,9 +296,9 @@ class Inventory:
         self.resources.check({name: node_allocatable(self.nodes.get(name).node) for name in self.nodes.names})
         self.placed.check({name: self.nodes.get(name).labels for name in self.nodes.names})
         self.holdings.check()
-        assert set(self._slices) == set(self._readings), "each pool was read"
+        assert set(self._slices) == set(self._contents), "each pool was read"
         pools: dict[str, set[str]] = {}
-        for name, reading in self._readings.items():
+        for name, reading in self._contents.items():
             again = read_pool(self.driver, self._pages(name))
             assert again == reading, f"pool {name} was read as its slices are"
             if reading.pool is not None:
@@ -317,7 +317,7 @@ class Inventory:
                 buckets.setdefault(state.kind, {}).setdefault((state.free, state.rest), []).append(name)
         assert buckets == self._buckets, "buckets hold the nodes by their state, in the order of names"
         assert outside == self._outside, "nodes outside are counted"
-        problems = Counter(problem.passing for reading in self._readings.values() for problem in reading.problems)
+        problems = Counter(problem.passing for reading in self._contents.values() for problem in reading.problems)
         assert problems == +self._problems, "problems are counted"
 
     # Inside
@@ -361,12 +361,12 @@ class Inventory:
         self._read_pools.forget(name)
         # Read before anything is changed: what raises for one pool must leave all others as they were.
         read = self._shared(read_pool(self.driver, self._pages(name))) if self._slices.get(name) else None
-        before = self._readings.pop(name, _NO_POOL)
+        before = self._contents.pop(name, _NO_POOL)
         after = _NO_POOL if read is None else read
         if read is None:
             self._slices.pop(name, None)
         else:
-            self._readings[name] = read
+            self._contents[name] = read
         self._problems.subtract(problem.passing for problem in before.problems)
         self._problems.update(problem.passing for problem in after.problems)
         new_problems = tuple(problem for problem in after.problems if problem not in before.problems)
@@ -386,7 +386,7 @@ class Inventory:
         changed = before.pool != after.pool or (after.pool is not None and bool(after.pool.others))
         return PoolChange(changed, new_problems, nodes)
 
-    def _shared(self, reading: PoolReading) -> PoolReading:
+    def _shared(self, reading: PoolContents) -> PoolContents:
         """Let equal nodes share one kind: it is compared by identity then, and its links are kept once."""
         if reading.pool is None:
             return reading
@@ -460,7 +460,7 @@ class Inventory:
 
 def _key(kind: NodeKind) -> tuple[Box, object, object, bytes, bool]:
     """Return what tells kinds apart. Not the kind itself: a table of weak values must not keep its values alive."""
-    return kind.box, kind.foreign_taints, kind.traits, kind.rest, kind.is_mixed
+    return kind.box, kind.foreign_taints, kind.devices, kind.rest, kind.is_mixed
 
 
 def make_inventory(

@@ -17,7 +17,7 @@ from dracaena.api.resourceslice import decode_pool
 from dracaena.controller.allocation.legal.books import Holding, holdings_of
 from dracaena.controller.allocation.legal.read import slices as legal
 from dracaena.controller.allocation.score.box import Box, make_box, mask_of
-from dracaena.controller.allocation.state.device_kind import Traits, digest_of, make_traits
+from dracaena.controller.allocation.state.device_kind import DeviceKind, device_kinds, digest_of
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -45,23 +45,23 @@ class NodeKind:
     """All that a choice among the devices of a node depends on, besides which of them are free.
 
     Nodes of one kind share one answer. What decides which devices a request may use is part of it; identities of
-    devices (traits.IDENTITY) are not: who asks for those is answered node by node.
+    devices (device_kind.IDENTITY) are not: who asks for those is answered node by node.
     """
 
     box: Box
     foreign_taints: tuple[tuple[int, tuple[Taint, ...]], ...] = ()
     """Ordinals that have taints besides ours, with these, ascending. Without the times at which they were added."""
-    traits: tuple[Traits | None, ...] = ()
+    devices: tuple[DeviceKind | None, ...] = ()
     """Of each ordinal what selectors and constraints can read of it; None for a GPU that is not published."""
     rest: bytes = b""
-    """Digest of all that is published, but for identities (traits.digest_of); empty for a node that has nothing but
-    whole GPUs of ours to give, of which all is said above."""
+    """Digest of all that is published except identities (device_kind.digest_of); empty for a node that has nothing but
+    whole GPUs of ours to give, which the fields above describe."""
     is_mixed: bool = False
     """Whether there is more to give than whole GPUs of ours. Such a kind has a `rest`."""
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.box, self.foreign_taints, self.traits, self.rest, self.is_mixed)))
+        object.__setattr__(self, "_hash", hash((self.box, self.foreign_taints, self.devices, self.rest, self.is_mixed)))
 
     def __hash__(self) -> int:
         return self._hash
@@ -88,7 +88,7 @@ class NodePool:
 
     @property
     def box(self) -> Box:
-        """Links and traits."""
+        """Links and rates."""
         return self.kind.box
 
     def mask(self, devices: Iterable[DeviceId]) -> int:
@@ -98,7 +98,7 @@ class NodePool:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolReading:
+class PoolContents:
     """What the slices of one pool say."""
 
     pool: NodePool | None
@@ -143,7 +143,7 @@ def several_pools(node: str, pool: str, count: int) -> Problem:
     return Problem(pool, "", f"node {node} has {count} pools of this driver, expected one: none of them is used")
 
 
-def read_pool(driver: str, slices: Iterable[ResourceSlice]) -> PoolReading:
+def read_pool(driver: str, slices: Iterable[ResourceSlice]) -> PoolContents:
     """Read all slices of one pool of ours, in any order."""
     every = sorted(slices, key=lambda item: item.metadata.name)
     newest = max(item.spec.pool.generation for item in every)
@@ -151,10 +151,10 @@ def read_pool(driver: str, slices: Iterable[ResourceSlice]) -> PoolReading:
     pool = pages[0].spec.pool
     if len(pages) != pool.resource_slice_count:
         text = f"generation {newest} has {len(pages)} of {pool.resource_slice_count} slices: being updated"
-        return PoolReading(None, (Problem(pool.name, "", text, passing=True),))
+        return PoolContents(None, (Problem(pool.name, "", text, passing=True),))
     problem = _unusable(pages)
     if problem is not None:
-        return PoolReading(None, (Problem(pool.name, "", problem),))
+        return PoolContents(None, (Problem(pool.name, "", problem),))
     return _decode(driver, pool.name, pages)
 
 
@@ -170,7 +170,7 @@ def _unusable(pages: list[ResourceSlice]) -> str | None:
     return f"device {twice[0]} is published twice" if twice else None
 
 
-def _decode(driver: str, pool: str, pages: Sequence[ResourceSlice]) -> PoolReading:
+def _decode(driver: str, pool: str, pages: Sequence[ResourceSlice]) -> PoolContents:
     every = devices = [device for page in pages for device in page.spec.devices]
     newer = [device for device in devices if device.unknown]
     devices = [device for device in devices if not device.unknown]
@@ -189,14 +189,14 @@ def _decode(driver: str, pool: str, pages: Sequence[ResourceSlice]) -> PoolReadi
     foreign = ((gpu.ordinal, tuple(taints[gpu.name])) for gpu in decoded.gpus)
     box = make_box(decoded.topology, {gpu.ordinal: gpu.gpu for gpu in decoded.gpus})
     published = tuple(None if name is None else by_name[name] for name in names)
-    traits = make_traits(driver, published)
+    kinds = device_kinds(driver, published)
     whole = {gpu.name: gpu.ordinal for gpu in decoded.gpus if gpu.name in ours and _is_plain(by_name[gpu.name])}
     is_plain = len(whole) == len(every) and not any(page.spec.shared_counters for page in pages)
     others = tuple(sorted(ours - whole.keys() - {problem.device for problem in decoded.problems}))
     kind = NodeKind(
         box,
         tuple((ordinal, found) for ordinal, found in foreign if found),
-        traits,
+        kinds,
         b"" if is_plain else digest_of(pages),
         bool(others),
     )
@@ -210,7 +210,7 @@ def _decode(driver: str, pool: str, pages: Sequence[ResourceSlice]) -> PoolReadi
         others=others,
         order=() if is_plain else tuple(device.name for device in every),
     )
-    return PoolReading(node_pool, problems)
+    return PoolContents(node_pool, problems)
 
 
 def _is_plain(device: Device) -> bool:

@@ -94,7 +94,7 @@ class KindAnswers:
             )
             for masks in _agreeing(kind, question, eligible.of_request)
         )
-        self._distinct = tuple(groups(kind.traits, match.attribute) for match in question.matches if match.distinct)
+        self._distinct = tuple(groups(kind.devices, match.attribute) for match in question.matches if match.distinct)
         self.failures: tuple[Failure, ...] = eligible.failures
         """Selectors that have no answer for some device of this kind."""
         self.known: dict[int, Answer] = {}
@@ -171,7 +171,7 @@ def _agreeing(kind: NodeKind, question: Question, masks: tuple[int, ...]) -> lis
         options = [
             cut
             for option in options
-            for group in groups(kind.traits, match.attribute)
+            for group in groups(kind.devices, match.attribute)
             for cut in [tuple(m & group if i in match.requests else m for i, m in enumerate(option))]
             if all(cut[i].bit_count() >= question.counts[i] for i in match.requests)
         ]

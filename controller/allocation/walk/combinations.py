@@ -1,6 +1,7 @@
-"""The ways to choose among the alternatives of a pod's requests, in order of preference.
+"""The combinations of a pod's alternatives, one for each request, in order of preference.
 
-Preference counts before score: the first way that any node can serve wins, and only then the best set of devices.
+Preference counts before score: the first combination that any node can serve wins, and only then the best set of
+devices.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from dracaena.controller.allocation.state.device_kind import is_identity, reads_
 from dracaena.controller.allocation.walk.answers import Match, Question
 from dracaena.controller.allocation.walk.eligibility import Eligibility
 
-MAX_WAYS: Final = 64
-"""Ways that are gone through: those of two requests with all eight alternatives that the API allows. Behind them only
-those that come first on some node are tried."""
+MAX_COMBINATIONS: Final = 64
+"""Combinations that are tried: those of two requests with all eight alternatives that the API allows. Of further ones
+only those that come first on some node are tried."""
 
 MAX_MATCHES: Final = 2
 """Constraints whose values are gone through together for a kind of node: 8 × 8 look-ups for the usual 8 GPUs."""
@@ -29,7 +30,7 @@ MAX_MATCHES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class ChosenRequest:
-    """One request with the alternative that a way takes."""
+    """One request with the alternative that is taken."""
 
     key: RequestKey
     alternative: int
@@ -37,7 +38,7 @@ class ChosenRequest:
 
     @property
     def is_scored(self) -> bool:
-        """Whether there is anything to choose by links: not where all devices are meant, nor for an onlooker."""
+        """Whether devices are chosen by their links: false for allocationMode All and for adminAccess."""
         return not self.demand.request.all_devices and not self.demand.request.admin_access
 
     def __hash__(self) -> int:
@@ -45,7 +46,7 @@ class ChosenRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Combination:
     """One alternative for each request of all claims of a pod."""
 
     claims: tuple[ClaimDemand, ...]
@@ -59,7 +60,7 @@ class Way:
 
     @property
     def key(self) -> Hashable:
-        """What is asked for, whatever the claims are called: equal for ways to serve claims with equal specs."""
+        """What is asked for, whatever the claims are called: equal for claims with equal specs."""
         return tuple(claim.read for claim in self.claims), tuple(chosen.alternative for chosen in self.requests)
 
     def of_claim(self, claim: int) -> tuple[ChosenRequest, ...]:
@@ -73,8 +74,8 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class WayFacts:
-    """What can be said of a way without a look at any node; the same for all ways of one key."""
+class CombinationFacts:
+    """What can be said of a combination without a look at any node; the same for all of one key."""
 
     question: Question
     """About the scored requests. Where not `exact`, its answer is at least as good as what a node really gives."""
@@ -89,54 +90,21 @@ class WayFacts:
     """Whether some request takes all devices that it matches."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """A way, and what can be said of it."""
-
-    way: Way
-    facts: WayFacts
-
-    @property
-    def question(self) -> Question:
-        """About the scored requests (WayFacts)."""
-        return self.facts.question
-
-    @property
-    def exact(self) -> bool:
-        """Whether the answer to the question is all there is to know about a node of whole GPUs (WayFacts)."""
-        return self.facts.exact
-
-    @property
-    def identity(self) -> bool:
-        """Whether equal nodes may give different answers."""
-        return self.facts.identity
-
-    @property
-    def apart(self) -> tuple[tuple[str, ...], ...]:
-        """Of each scored request the selectors that read identities (WayFacts)."""
-        return self.facts.apart
-
-    @property
-    def has_all(self) -> bool:
-        """Whether some request takes all devices that it matches."""
-        return self.facts.has_all
-
-
-def ways(claims: Sequence[ClaimDemand]) -> Iterator[Way]:
-    """Yield the ways, the most preferred first: earlier claims and requests count before later ones."""
+def combinations(claims: Sequence[ClaimDemand]) -> Iterator[Combination]:
+    """Yield the combinations, the most preferred first: earlier claims and requests count before later ones."""
     every = [
         [ChosenRequest((claim, index), place, demand) for place, demand in enumerate(alternatives)]
         for claim, entry in enumerate(claims)
         for index, alternatives in enumerate(entry.requests)
     ]
     for requests in product(*every):
-        yield Way(tuple(claims), requests)
+        yield Combination(tuple(claims), requests)
 
 
-def way_of(claims: Sequence[ClaimDemand], alternatives: Sequence[int]) -> Way:
-    """Return the way that takes these alternatives, by their places, in the order of claims and requests."""
+def combination_of(claims: Sequence[ClaimDemand], alternatives: Sequence[int]) -> Combination:
+    """Return the combination of these alternatives, by their places, in the order of claims and requests."""
     keys = [(claim, index) for claim, entry in enumerate(claims) for index in range(len(entry.requests))]
-    return Way(
+    return Combination(
         tuple(claims),
         tuple(
             ChosenRequest(key, place, claims[key[0]].requests[key[1]][place])
@@ -145,27 +113,29 @@ def way_of(claims: Sequence[ClaimDemand], alternatives: Sequence[int]) -> Way:
     )
 
 
-def way_count(claims: Sequence[ClaimDemand]) -> int:
-    """Return the number of ways()."""
+def combination_count(claims: Sequence[ClaimDemand]) -> int:
+    """Return the number of combinations()."""
     return prod(len(alternatives) for entry in claims for alternatives in entry.requests)
 
 
-def read_way(driver: str, way: Way, selectors: CelSelectors) -> WayFacts:
+def facts_of(driver: str, combination: Combination, selectors: CelSelectors) -> CombinationFacts:
     """Work out what can be asked once for all nodes of a kind."""
-    scored = way.scored
+    scored = combination.scored
     places = {chosen: place for place, chosen in enumerate(scored)}
     matches = []
     identity = False
-    exact = len(scored) == len(way.requests)
-    for index, claim in enumerate(way.claims):
+    exact = len(scored) == len(combination.requests)
+    for index, claim in enumerate(combination.claims):
         for constraint in claim.spec.constraints:
-            concerned = [chosen for chosen in way.of_claim(index) if constraint.applies_to(chosen.demand.request)]
+            concerned = [
+                chosen for chosen in combination.of_claim(index) if constraint.applies_to(chosen.demand.request)
+            ]
             if not concerned:
                 continue
             if is_identity(driver, constraint.attribute):
                 identity = True
             elif all(chosen.is_scored for chosen in concerned) and (
-                not constraint.distinct or len(concerned) == len(way.requests)
+                not constraint.distinct or len(concerned) == len(combination.requests)
             ):
                 concerns = tuple(places[chosen] for chosen in concerned)
                 matches.append(Match(constraint.attribute, concerns, distinct=constraint.distinct))
@@ -189,9 +159,9 @@ def read_way(driver: str, way: Way, selectors: CelSelectors) -> WayFacts:
         ),
         matches=tuple(matches[:MAX_MATCHES]),
     )
-    requests = (chosen.demand.request for chosen in way.requests)
+    requests = (chosen.demand.request for chosen in combination.requests)
     has_all = any(request.all_devices and not request.admin_access for request in requests)
-    return WayFacts(question, exact, identity, tuple(apart), has_all)
+    return CombinationFacts(question, exact, identity, tuple(apart), has_all)
 
 
 def reads_identities(driver: str, claims: Sequence[ClaimDemand], selectors: CelSelectors) -> bool:

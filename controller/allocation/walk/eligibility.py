@@ -74,11 +74,11 @@ def _matching(
 ) -> int:
     """Return the devices that all expressions match; the first failure of each request is added to `failures`."""
     mask = 0
-    for ordinal, traits in enumerate(kind.traits):
-        if traits is None:
+    for ordinal, device_kind in enumerate(kind.devices):
+        if device_kind is None:
             continue
         for expression in expressions:
-            answer = selectors.evaluate(expression, traits.device)
+            answer = selectors.evaluate(expression, device_kind.device)
             if isinstance(answer, SelectorFailure):
                 if all(failure.request != request for failure in failures):
                     failures.append(Failure(request, expression, answer.reason))

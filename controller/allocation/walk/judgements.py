@@ -31,8 +31,8 @@ class Judgement:
     """Sorts nodes, best first; of those that give something."""
 
 
-class WayJudgements:
-    """Judgements about one way to serve some claims."""
+class KnownStates:
+    """Judgements about one combination of alternatives."""
 
     __slots__ = ("_owner", "_refusals", "known")
 
@@ -74,23 +74,23 @@ def refusal_text(refusal: DoesNotFit, claims: Sequence[str]) -> str:
 
 
 class Judgements:
-    """All that is remembered, by what is asked (ways.Way.key). One thread at a time."""
+    """All that is remembered, by what is asked (Combination.key). One thread at a time."""
 
     def __init__(self, most: int = MAX_JUDGEMENTS) -> None:
         self._most = most
-        self._ways: OrderedDict[Hashable, WayJudgements] = OrderedDict()
+        self._ways: OrderedDict[Hashable, KnownStates] = OrderedDict()
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def about(self, way: Hashable) -> WayJudgements:
-        """Return what is known about a way, for the time of one decision."""
-        known = self._ways.get(way)
+    def about(self, combination: Hashable) -> KnownStates:
+        """Return what is known about a combination, for the time of one decision."""
+        known = self._ways.get(combination)
         if known is None:
-            known = self._ways[way] = WayJudgements(self)
+            known = self._ways[combination] = KnownStates(self)
             self._count += 1  # so that what finds no node is forgotten too
-        self._ways.move_to_end(way)
+        self._ways.move_to_end(combination)
         while self._count > self._most:
             oldest, judgements = next(iter(self._ways.items()))
             self._count -= judgements.clear()

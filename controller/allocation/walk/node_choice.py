@@ -16,7 +16,7 @@ from dracaena.api.config.v1alpha1 import TopologyPolicy
 from dracaena.controller.allocation.effort import Effort
 from dracaena.controller.allocation.legal.constraints import find_attribute, scalar
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson, Outcome, Plan
-from dracaena.controller.allocation.legal.problem import Problem, Wish
+from dracaena.controller.allocation.legal.problem import Alternative, Problem
 from dracaena.controller.allocation.legal.read.slices import DeviceId
 from dracaena.controller.allocation.legal.search import RequestKey, Restriction, solve
 from dracaena.controller.allocation.score.box import Box, ordinals_of
@@ -52,12 +52,12 @@ class NodeGpus:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is asked of one node: one alternative for each request."""
+class NodeQuestion:
+    """What a node is asked: one alternative for each request."""
 
     chosen: Mapping[RequestKey, int]
     policies: Mapping[RequestKey, TopologyPolicy]
-    """Of every request; hard wishes are kept whoever chooses."""
+    """Of every request; what they require is kept whoever chooses."""
     base: tuple[Restriction, ...] = ()
     """Devices that may be given at all."""
     max_steps: int = 100_000
@@ -79,19 +79,21 @@ class Chosen:
     """Whether a better one may exist that was not looked at."""
 
 
-def choose(problem: Problem, gpus: NodeGpus | None, engine: Engine, asked: Asked) -> Chosen | DoesNotFit | NeedsPerson:
+def choose(
+    problem: Problem, gpus: NodeGpus | None, engine: Engine, question: NodeQuestion
+) -> Chosen | DoesNotFit | NeedsPerson:
     """Return the best legal allocation for these alternatives, or why there is none. Same question, same answer.
 
     Never worse than the first fit; where nothing is chosen by links it is the first fit. Cost: at most
-    `asked.max_steps` steps of the search, and as many tenths of scored sets.
+    `question.max_steps` steps of the search, and as many tenths of scored sets.
     """
-    attempt = _Attempt(problem, gpus, engine, asked)
+    attempt = _Attempt(problem, gpus, engine, question)
     return attempt.run()
 
 
 class _Attempt:
-    def __init__(self, problem: Problem, gpus: NodeGpus | None, engine: Engine, asked: Asked) -> None:
-        self.problem, self.gpus, self.engine, self.asked = problem, gpus, engine, asked
+    def __init__(self, problem: Problem, gpus: NodeGpus | None, engine: Engine, question: NodeQuestion) -> None:
+        self.problem, self.gpus, self.engine, self.question = problem, gpus, engine, question
         self.steps = 0
 
     def run(self) -> Chosen | DoesNotFit | NeedsPerson:
@@ -99,18 +101,18 @@ class _Attempt:
         if not isinstance(first, Plan):
             return first
         self._set_aside()
-        wishes = self._scored()
+        scored = self._scored()
         keeps = self._keeps_policies(first)
-        if self.asked.first_fit and keeps:
+        if self.question.first_fit and keeps:
             return Chosen(first, self._choice_of(first), self.steps)
-        if self.gpus is not None and wishes:
-            for choice, parts in self._proposals(wishes):
-                if self.steps >= self.asked.max_steps:
+        if self.gpus is not None and scored:
+            for choice, parts in self._proposals(scored):
+                if self.steps >= self.question.max_steps:
                     return self._cut_off(first, keeps=keeps)
                 self.steps += PROPOSAL_STEPS
-                plan = self._solve(self._restrictions(wishes, parts))
+                plan = self._solve(self._restrictions(scored, parts))
                 if isinstance(plan, Plan):
-                    taken = Choice(choice.mask, self._all_parts(wishes, parts), choice.score, choice.beside)
+                    taken = Choice(choice.mask, self._all_parts(scored, parts), choice.score, choice.beside)
                     return Chosen(plan, taken, self.steps)
         if keeps:
             return Chosen(first, self._choice_of(first), self.steps)
@@ -122,21 +124,21 @@ class _Attempt:
             return
         meant = [
             self.problem.candidates[place].id
-            for wish in self._wishes()
-            if wish.everything is not None and not wish.request.admin_access
-            for place in wish.everything
+            for alternative in self._alternatives()
+            if alternative.everything is not None and not alternative.request.admin_access
+            for place in alternative.everything
         ]
         mask = self.gpus.mask(meant) & self.gpus.free
         self.gpus = replace(self.gpus, free=self.gpus.free & ~mask, beside=self.gpus.beside | mask)
 
     def _solve(self, restrictions: tuple[Restriction, ...]) -> Outcome:
-        left = max(0, self.asked.max_steps - self.steps)
+        left = max(0, self.question.max_steps - self.steps)
         found = solve(
             self.problem,
-            restrictions=(*self.asked.base, *restrictions),
-            chosen=self.asked.chosen,
+            restrictions=(*self.question.base, *restrictions),
+            chosen=self.question.chosen,
             max_steps=left,
-            effort=self.asked.effort,
+            effort=self.question.effort,
         )
         if not isinstance(found, NeedsPerson):
             self.steps += found.steps
@@ -148,65 +150,69 @@ class _Attempt:
         return DoesNotFit(note="no set that meets the topology policy was found", cut_off=True, steps=self.steps)
 
     def _against_policies(self) -> DoesNotFit:
-        words = sorted({rule_words(policy) for policy in self.asked.policies.values()} - {""})
+        words = sorted({rule_words(policy) for policy in self.question.policies.values()} - {""})
         return DoesNotFit(note=f"free GPUs do not meet {'; '.join(words)}", steps=self.steps)
 
-    def _wishes(self) -> Iterator[Wish]:
-        for claim, requests in enumerate(self.problem.wishes):
+    def _alternatives(self) -> Iterator[Alternative]:
+        for claim, requests in enumerate(self.problem.requests):
             for index, alternatives in enumerate(requests):
-                yield alternatives[self.asked.chosen.get((claim, index), 0)]
+                yield alternatives[self.question.chosen.get((claim, index), 0)]
 
-    def _scored(self) -> list[tuple[Wish, int]]:
-        """Return the wishes whose devices are chosen by links, each with the GPUs that it may have."""
+    def _scored(self) -> list[tuple[Alternative, int]]:
+        """Return the scored whose devices are chosen by links, each with the GPUs that it may have."""
         if self.gpus is None:
             return []
         found = []
-        for wish in self._wishes():
-            if wish.everything is not None or wish.request.admin_access:
+        for alternative in self._alternatives():
+            if alternative.everything is not None or alternative.request.admin_access:
                 continue
-            mask = self.gpus.mask(self.problem.eligible(wish).devices) & self.gpus.free
-            if mask.bit_count() >= wish.wanted:
-                found.append((wish, mask))
+            mask = self.gpus.mask(self.problem.eligible(alternative).devices) & self.gpus.free
+            if mask.bit_count() >= alternative.wanted:
+                found.append((alternative, mask))
         return found
 
-    def _demands(self, wishes: Sequence[tuple[Wish, int]], masks: Sequence[int]) -> tuple[Demand, ...]:
+    def _demands(self, scored: Sequence[tuple[Alternative, int]], masks: Sequence[int]) -> tuple[Demand, ...]:
         assert self.gpus is not None
         return tuple(
-            Demand(wish.wanted, self.asked.policies[wish.claim, wish.index], None if mask == self.gpus.free else mask)
-            for (wish, _), mask in zip(wishes, masks, strict=True)
+            Demand(
+                alternative.wanted,
+                self.question.policies[alternative.key],
+                None if mask == self.gpus.free else mask,
+            )
+            for (alternative, _), mask in zip(scored, masks, strict=True)
         )
 
-    def _proposals(self, wishes: Sequence[tuple[Wish, int]]) -> Iterator[tuple[Choice, tuple[int, ...]]]:
-        """Yield sets of GPUs with the part of each wish, best first; each set at first dealt out best."""
+    def _proposals(self, scored: Sequence[tuple[Alternative, int]]) -> Iterator[tuple[Choice, tuple[int, ...]]]:
+        """Yield sets of GPUs with the part of each alternative, best first; each set at first dealt out best."""
         gpus = self.gpus
         assert gpus is not None
-        options = self._agreeing(wishes)
+        options = self._agreeing(scored)
 
         def of(masks: tuple[int, ...]) -> Iterator[tuple[Choice, tuple[Demand, ...]]]:
-            demands = self._demands(wishes, masks)
+            demands = self._demands(scored, masks)
             for choice in self.engine.choices(gpus.box, gpus.free, demands, gpus.beside):
                 yield choice, demands
 
         ranked = merge(*map(of, options), key=lambda one: (one[0].score.rank(), ordinals_of(one[0].mask)))
         for choice, demands in ranked:
             yield choice, choice.parts
-            if len(wishes) > 1:
+            if len(scored) > 1:
                 dealt = self.engine.dealings(gpus.box, gpus.free, choice.mask, demands)
                 for parts in islice(dealt, MAX_DEALINGS):
                     if parts != choice.parts:
                         yield choice, parts
 
-    def _agreeing(self, wishes: Sequence[tuple[Wish, int]]) -> list[tuple[int, ...]]:
-        """Return the masks of the wishes, cut to devices of one value for each way to choose the values to agree in."""
-        options = [tuple(mask for _, mask in wishes)]
+    def _agreeing(self, scored: Sequence[tuple[Alternative, int]]) -> list[tuple[int, ...]]:
+        """Return the masks of the scored, cut to devices of one value for each way to choose the values to agree in."""
+        options = [tuple(mask for _, mask in scored)]
         if self.problem.features.list_attributes:
             return options  # several values of one device may agree; the rules sort that out
         for claim, entry in enumerate(self.problem.claims):
             for constraint in entry.constraints:
                 places = [
                     place
-                    for place, (wish, _) in enumerate(wishes)
-                    if wish.claim == claim and constraint.applies_to(wish.request)
+                    for place, (alternative, _) in enumerate(scored)
+                    if alternative.claim == claim and constraint.applies_to(alternative.request)
                 ]
                 if constraint.distinct or not places:
                     continue
@@ -215,7 +221,7 @@ class _Attempt:
                     for option in options
                     for group in self._groups(constraint.attribute)
                     for masks in [tuple(m & group if i in places else m for i, m in enumerate(option))]
-                    if all(masks[place].bit_count() >= wishes[place][0].wanted for place in places)
+                    if all(masks[place].bit_count() >= scored[place][0].wanted for place in places)
                 ]
                 if len(cut) > MAX_VALUES:
                     return options
@@ -235,14 +241,14 @@ class _Attempt:
                 masks[value] = masks.get(value, 0) | 1 << ordinal
         return list(masks.values())
 
-    def _restrictions(self, wishes: Sequence[tuple[Wish, int]], parts: Sequence[int]) -> tuple[Restriction, ...]:
-        """Return what narrows each wish to its part, and keeps the set of all from the requests beside them."""
+    def _restrictions(self, scored: Sequence[tuple[Alternative, int]], parts: Sequence[int]) -> tuple[Restriction, ...]:
+        """Return what narrows each alternative to its part, and keeps the set of all from the requests beside them."""
         assert self.gpus is not None
         every = frozenset(candidate.id for candidate in self.problem.candidates)
         pools = frozenset(device.pool_id for device in every)
         return tuple(
-            Restriction(pools, self._ids(part), frozenset({(wish.claim, wish.index)}))
-            for (wish, _), part in zip(wishes, parts, strict=True)
+            Restriction(pools, self._ids(part), frozenset({alternative.key}))
+            for (alternative, _), part in zip(scored, parts, strict=True)
         )
 
     def _ids(self, mask: int) -> frozenset[DeviceId]:
@@ -251,19 +257,23 @@ class _Attempt:
             device for ordinal in ordinals_of(mask) for device in [self.gpus.devices[ordinal]] if device is not None
         )
 
-    def _all_parts(self, wishes: Sequence[tuple[Wish, int]], parts: Sequence[int]) -> tuple[int, ...]:
+    def _all_parts(self, scored: Sequence[tuple[Alternative, int]], parts: Sequence[int]) -> tuple[int, ...]:
         """Return one mask a request of the pod, 0 for those that are not chosen by links."""
-        of_wish = {(wish.claim, wish.index): part for (wish, _), part in zip(wishes, parts, strict=True)}
-        return tuple(of_wish.get((wish.claim, wish.index), 0) for wish in self._wishes())
+        of_request = {alternative.key: part for (alternative, _), part in zip(scored, parts, strict=True)}
+        return tuple(of_request.get(alternative.key, 0) for alternative in self._alternatives())
 
     def _parts_of(self, plan: Plan) -> tuple[int, ...]:
         """Return the GPUs that each request gets in a plan; those of onlookers do not count."""
         if self.gpus is None:
-            return tuple(0 for _ in self._wishes())
+            return tuple(0 for _ in self._alternatives())
         parts = []
-        for wish in self._wishes():
-            picks = plan.claims[wish.claim].picks
-            ids = [pick.device.id for pick in picks if pick.request is wish.request and not wish.request.admin_access]
+        for alternative in self._alternatives():
+            picks = plan.claims[alternative.claim].picks
+            ids = [
+                pick.device.id
+                for pick in picks
+                if pick.request is alternative.request and not alternative.request.admin_access
+            ]
             parts.append(self.gpus.mask(ids))
         return tuple(parts)
 
@@ -280,8 +290,8 @@ class _Attempt:
         if not (together | aside) or together & ~self.gpus.free:
             return None
         demands = tuple(
-            Demand(part.bit_count(), self.asked.policies[wish.claim, wish.index])
-            for wish, part in zip(self._wishes(), parts, strict=True)
+            Demand(part.bit_count(), self.question.policies[alternative.key])
+            for alternative, part in zip(self._alternatives(), parts, strict=True)
         )
         score = self.engine.score(self.gpus.box, self.gpus.free, together, demands, self.gpus.beside)
         return Choice(together, parts, score, self.gpus.beside)
@@ -290,8 +300,8 @@ class _Attempt:
         """Return whether the GPUs of each request are what its policy demands."""
         if self.gpus is None:
             return True
-        wishes = tuple(self._wishes())
-        policies = [self.asked.policies[wish.claim, wish.index] for wish in wishes]
+        scored = tuple(self._alternatives())
+        policies = [self.question.policies[alternative.key] for alternative in scored]
         table = self.engine.table(self.gpus.box, tuple(Demand(0, policy) for policy in policies))
         every = (1 << self.gpus.box.gpu_count) - 1
         return all(

@@ -24,10 +24,10 @@ from dracaena.controller.allocation.score.order import one_number
 from dracaena.controller.allocation.state.inventory import Inventory, NodeState
 from dracaena.controller.allocation.state.pool import NodeKind, NodePool
 from dracaena.controller.allocation.walk.answers import QuestionAnswers
-from dracaena.controller.allocation.walk.combinations import Reading
+from dracaena.controller.allocation.walk.combinations import Combination, CombinationFacts
 from dracaena.controller.allocation.walk.identities import IdentityMasks
 from dracaena.controller.allocation.walk.judgements import Judgement, Judgements, refusal_text
-from dracaena.controller.allocation.walk.node_choice import Asked, Chosen, NodeGpus, choose
+from dracaena.controller.allocation.walk.node_choice import Chosen, NodeGpus, NodeQuestion, choose
 from dracaena.controller.allocation.walk.pod_demand import PodDemand
 
 UNSCORED: Final = 1 << 4096
@@ -77,19 +77,20 @@ class NodeRules:
         self,
         inventory: Inventory,
         demand: PodDemand,
-        reading: Reading,
+        combination: Combination,
+        facts: CombinationFacts,
         answers: QuestionAnswers,
         evaluators: Evaluators,
     ) -> None:
-        self.reading, self.answers = reading, answers
+        self.combination, self.facts, self.answers = combination, facts, answers
         self._inventory, self._demand, self._evaluators = inventory, demand, evaluators
-        self._judgements = evaluators.judgements.about(reading.way.key)
-        self._claims = [claim.claim.key for claim in reading.way.claims]
+        self._judgements = evaluators.judgements.about(combination.key)
+        self._claims = [claim.claim.key for claim in combination.claims]
         self._texts: dict[int, str] = {}  # of refusals, by identity of the judgement
-        self.is_exact = reading.exact and not evaluators.first_fit and not inventory.allowed_drivers
+        self.is_exact = facts.exact and not evaluators.first_fit and not inventory.allowed_drivers
         """Whether the answers say everything about whole GPUs."""
         self.is_first_fit = evaluators.first_fit
-        self._may_share = not reading.identity and not inventory.allowed_drivers
+        self._may_share = not facts.identity and not inventory.allowed_drivers
         self.mistake: NeedsPerson | None = None
         """The first thing that only a person can mend and that kept a node from being used."""
 
@@ -108,9 +109,9 @@ class NodeRules:
         that the pod has already."""
         if self._evaluators.first_fit:
             return 0
-        if self.reading.has_all:
+        if self.facts.has_all:
             return FIRST  # what mode All takes is part of the pod's set, and no bound knows it
-        if not self.reading.question.counts:
+        if not self.facts.question.counts:
             return UNSCORED
         answers = self.answers.of_kind(kind)
         answer = answers.beside(free, held) if held else answers.of(free)
@@ -142,7 +143,7 @@ class NodeRules:
         if isinstance(state, str):
             return state
         is_mixed, text = self._inventory.is_mixed(state.kind), ""
-        if self.reading.question.counts and not is_mixed and not self.is_first_fit:
+        if self.facts.question.counts and not is_mixed and not self.is_first_fit:
             kind, held = self.answers.of_kind(state.kind), self._demand.beside.get(name, 0)
             text = (kind.beside(state.free, held) if held else kind.of(state.free)).reason
         if text or (self.is_exact and not is_mixed):
@@ -178,11 +179,11 @@ class NodeRules:
 
     def _lack(self, state: NodeState, name: str) -> str | None:
         """Say that a node lacks the very devices that some request names; None when it may have them."""
-        if not any(self.reading.apart) or self._inventory.is_mixed(state.kind):
+        if not any(self.facts.apart) or self._inventory.is_mixed(state.kind):
             return None
         pool = self._inventory.pool(name)
         assert pool is not None
-        for count, expressions in zip(self.reading.question.counts, self.reading.apart, strict=True):
+        for count, expressions in zip(self.facts.question.counts, self.facts.apart, strict=True):
             mask = state.free
             for expression in expressions:
                 mask &= self._evaluators.identities.may_match(self._inventory.driver, expression, pool)
@@ -191,26 +192,26 @@ class NodeRules:
         return None
 
     def _choose(self, name: str, state: NodeState) -> NodeChoice | DoesNotFit | NeedsPerson:
-        inventory, way = self._inventory, self.reading.way
+        inventory, combination = self._inventory, self.combination
         pool = inventory.pool(name)
         assert pool is not None
-        problem = _pose(inventory, name, way.claims, self._evaluators)
+        problem = _pose(inventory, name, combination.claims, self._evaluators)
         if not isinstance(problem, Problem):
             return problem
         held = self._demand.beside.get(name, 0)
         free = state.free & ~held
-        if self.reading.question.counts:
+        if self.facts.question.counts:
             free &= self.answers.of_kind(state.kind).present
         gpus = NodeGpus(state.kind.box, _ids(inventory.driver, pool), free, held)
-        asked = Asked(
-            chosen=way.chosen,
-            policies={request.key: request.demand.policy for request in way.requests},
+        question = NodeQuestion(
+            chosen=combination.chosen,
+            policies={request.key: request.demand.policy for request in combination.requests},
             base=(_offered_only(inventory.driver, pool),),
             max_steps=self._evaluators.max_steps,
             first_fit=self._evaluators.first_fit,
             effort=self._evaluators.effort,
         )
-        chosen = choose(problem, gpus, self._evaluators.engine, asked)
+        chosen = choose(problem, gpus, self._evaluators.engine, question)
         if not isinstance(chosen, Chosen):
             return chosen
         return NodeChoice(pool, chosen.choice, legal=(problem, chosen.plan), cut_off=chosen.cut_off)
@@ -220,7 +221,7 @@ def first_alternatives(
     inventory: Inventory, name: str, claims: Sequence[ClaimDemand], evaluators: Evaluators
 ) -> tuple[int, ...] | None:
     """Return the most preferred alternatives that are legal on a node, by their places, in the order of claims and
-    requests; None when none are. A hard wish of a policy is no rule, and does not count."""
+    requests; None when none are. What a policy requires does not count."""
     pool = inventory.pool(name)
     problem = _pose(inventory, name, claims, evaluators)
     if pool is None or not isinstance(problem, Problem):

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Final
 
 MAX_NAMES: Final = 200_000
-"""Remembered names of nodes, ways and pods together: about 15 MB where they are names, 60 MB where each pod has but
-one way; beyond, everything is forgotten. Pods and ways count since those of a pod that was deleted after it was overdue
-stay until then."""
+"""Remembered names of nodes, combinations and pods together: about 15 MB where they are names, 60 MB where each pod
+has one combination; beyond, everything is forgotten. Pods and combinations count because those of a pod that was
+deleted after it was overdue stay until then."""
 
 
 COUNT_EVERY: Final = 256
@@ -16,23 +16,26 @@ COUNT_EVERY: Final = 256
 
 
 class Rounds:
-    """By pod and way to serve it. Holds nothing of pods whose decisions come to their end. One thread at a time."""
+    """By pod and combination of alternatives. Holds nothing of pods whose decisions come to their end.
+
+    One thread at a time.
+    """
 
     def __init__(self) -> None:
         self._asked: dict[str, dict[int, set[str]]] = {}
         self._calls = 0
 
     def of(self, pod: str) -> Callable[[int], set[str]]:
-        """Return what gives the nodes that a pod's earlier tries asked in vain, by the number of the way; to be added
-        to."""
+        """Return what gives the nodes that a pod's earlier tries asked in vain, by the number of the
+        combination; to be added to."""
         self._calls += 1
         if self._calls % COUNT_EVERY == 0 and self._count() > MAX_NAMES:
             self._asked.clear()
-        ways = self._asked.setdefault(pod, {})
-        return lambda number: ways.setdefault(number, set())
+        combinations = self._asked.setdefault(pod, {})
+        return lambda number: combinations.setdefault(number, set())
 
     def _count(self) -> int:
-        return sum(1 + sum(1 + len(names) for names in ways.values()) for ways in self._asked.values())
+        return sum(1 + sum(1 + len(names) for names in one.values()) for one in self._asked.values())
 
     def is_under_way(self, pod: str) -> bool:
         """Whether some nodes were asked in vain, and others have yet to be asked."""

@@ -13,7 +13,7 @@ from dracaena.controller.allocation.nodes.placement.placed_pods import (
     Labels,
     PlacedPods,
     PodCount,
-    PodTraits,
+    PodFacts,
     without_one,
 )
 from dracaena.controller.allocation.nodes.placement.pod_terms import PodTerm
@@ -26,30 +26,28 @@ KEPT_OFF: Final = "where another pod's podAntiAffinity keeps this one away"
 class AffinityRules:
     """The rules of one pod, with the pods as they count now. What the pod itself counts already is left out."""
 
-    def __init__(
-        self, placed: PlacedPods, pod: str, traits: PodTraits, near: Sequence[PodTerm], effort: Effort
-    ) -> None:
-        """`pod` is its name in the books; `near` is its required affinity, its anti-affinity stands in `traits`."""
+    def __init__(self, placed: PlacedPods, pod: str, facts: PodFacts, near: Sequence[PodTerm], effort: Effort) -> None:
+        """`pod` is its name in the books; `near` is its required affinity, its anti-affinity stands in `facts`."""
         self._placed = placed
-        self._own = placed.placed(traits.namespace, pod)
-        self._traits = traits
+        self._own = placed.placed(facts.namespace, pod)
+        self._facts = facts
         self.waits_for: dict[Change, PodCount] = {}
         """What has to change somewhere before a node that is refused may do."""
         sets = tuple(term.pods for term in near)
         self._near = self._domains(Counted(sets), near, effort, is_more=True) if near else []
         # The first pod of a series that wants to be near its like: there is none yet, and it would do itself.
         self._is_first = not any(domains for _, domains in self._near) and all(
-            placed.is_in(pods, traits.namespace, traits.labels) for pods in sets
+            placed.is_in(pods, facts.namespace, facts.labels) for pods in sets
         )
         self._apart = [
             found
-            for term in traits.keeps_off
+            for term in facts.keeps_off
             for found in self._domains(Counted((term.pods,)), (term,), effort, is_more=False)
         ]
         self._kept_off: list[tuple[str, Mapping[str, int]]] = []
         self.keys: set[str] = {rule.key for pods in sets if pods.selector for rule in pods.selector.rules}
         """The labels of the pod that its answer depends on."""
-        for term, count in placed.keeping_off(traits.namespace, traits.labels):
+        for term, count in placed.keeping_off(facts.namespace, facts.labels):
             self._kept_off.append((term.topology_key, self._but_own(count, term.topology_key, own=self._has(term))))
             self.waits_for[Change(term, is_more=False)] = count
             if term.pods.selector is not None:

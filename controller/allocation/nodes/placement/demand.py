@@ -13,8 +13,8 @@ from dracaena.controller.allocation.nodes.placement.placed_pods import (
     Change,
     PlacedPods,
     PodCount,
-    PodTraits,
-    pod_traits,
+    PodFacts,
+    pod_facts,
 )
 from dracaena.controller.allocation.nodes.placement.pod_terms import AFFINITY, read_terms
 from dracaena.controller.allocation.nodes.placement.spread import Reaches, SpreadRules, read_constraints
@@ -67,27 +67,27 @@ def placement_demand(
         spec.affinity or spec.topology_spread_constraints or spec.volumes or placed.keeps_anybody_off
     ):
         return None
-    traits = pod_traits(pod)
+    facts = pod_facts(pod)
     keys: set[str] = set()
-    spread = _spread(placed, reaches, pod, name, traits, keys, effort) if spec.topology_spread_constraints else None
-    near = read_terms(spec.affinity, AFFINITY, traits.namespace) if AFFINITY in spec.affinity else ()
-    affinity = AffinityRules(placed, name, traits, near, effort)
+    spread = _spread(placed, reaches, pod, name, facts, keys, effort) if spec.topology_spread_constraints else None
+    near = read_terms(spec.affinity, AFFINITY, facts.namespace) if AFFINITY in spec.affinity else ()
+    affinity = AffinityRules(placed, name, facts, near, effort)
     volumes = None
     if spec.volumes and storage.is_known:
         volumes = VolumeRules(storage, placed, reaches.nodes, pod, name, effort)
     if spread is None and volumes is None and not affinity:
         return None
-    labels = {key: traits.labels.get(key) for key in sorted(keys | affinity.keys)}
+    labels = {key: facts.labels.get(key) for key in sorted(keys | affinity.keys)}
     if any(volume.ephemeral is not None for volume in spec.volumes):
         labels["(pod)"] = pod.metadata.name  # its claims have names of their own
     return PlacementDemand(volumes, spread, affinity or None, labels)
 
 
 def _spread(
-    placed: PlacedPods, reaches: Reaches, pod: Pod, name: str, traits: PodTraits, keys: set[str], effort: Effort
+    placed: PlacedPods, reaches: Reaches, pod: Pod, name: str, facts: PodFacts, keys: set[str], effort: Effort
 ) -> SpreadRules | None:
     constraints = read_constraints(pod)
     if not constraints:
         return None
     keys.update(rule.key for one in constraints if one.selector is not None for rule in one.selector.rules)
-    return SpreadRules(placed, name, traits, constraints, reaches.of(pod, constraints, effort), effort)
+    return SpreadRules(placed, name, facts, constraints, reaches.of(pod, constraints, effort), effort)

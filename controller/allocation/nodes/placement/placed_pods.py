@@ -29,7 +29,7 @@ _ANY: Final = ("", "")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PodTraits:
+class PodFacts:
     """What rules read of a pod that is on a node. One object for equal pods, compared by identity."""
 
     namespace: str
@@ -131,7 +131,7 @@ class PlacedPods:
     def __init__(self) -> None:
         self._nodes: dict[str, Labels] = {}
         self._namespaces: dict[str, Labels] = {}
-        self._pods: dict[str, dict[str, tuple[str, PodTraits]]] = {}  # namespace → name of the pod in the books
+        self._pods: dict[str, dict[str, tuple[str, PodFacts]]] = {}  # namespace → name of the pod in the books
         self._counts: WeakValueDictionary[Counted, PodCount] = WeakValueDictionary()
         self._recent: OrderedDict[Counted, PodCount] = OrderedDict()
         self._keeping_off: dict[PodTerm, PodCount] = {}
@@ -141,7 +141,7 @@ class PlacedPods:
 
     # Asking
 
-    def placed(self, namespace: str, pod: str) -> tuple[str, PodTraits] | None:
+    def placed(self, namespace: str, pod: str) -> tuple[str, PodFacts] | None:
         """Return the node that a pod counts on, and what rules read of it."""
         return self._pods.get(namespace, {}).get(pod)
 
@@ -228,11 +228,11 @@ class PlacedPods:
             if term.pods.namespace_selector is not None:
                 self._changed(term)
 
-    def place(self, pod: str, namespace: str, node: str | None, traits: PodTraits | None) -> None:
+    def place(self, pod: str, namespace: str, node: str | None, facts: PodFacts | None) -> None:
         """Let a pod count on a node, None: on none. Cost: a step for each count that is kept."""
         pods = self._pods.get(namespace, {})
         before = pods.get(pod)
-        after = None if node is None or traits is None else (node, traits)
+        after = None if node is None or facts is None else (node, facts)
         if before == after:
             return
         if before is not None:
@@ -260,8 +260,8 @@ class PlacedPods:
             self._check(count, again)
         terms: dict[PodTerm, PodCount] = {}
         for pods in self._pods.values():
-            for node, traits in pods.values():
-                for term in traits.keeps_off:
+            for node, facts in pods.values():
+                for term in facts.keeps_off:
                     terms.setdefault(term, PodCount()).add(node, _NO_LABELS, 1)
         assert terms.keys() == self._keeping_off.keys(), "anti-affinity of pods on nodes is known"
         for term, again in terms.items():
@@ -274,17 +274,17 @@ class PlacedPods:
 
     # Inside
 
-    def _count(self, node: str, traits: PodTraits, sign: int) -> None:
+    def _count(self, node: str, facts: PodFacts, sign: int) -> None:
         labels = self._nodes.get(node, _NO_LABELS)
         for of, count in list(self._counts.items()):
-            if self._is_counted(of, traits):
+            if self._is_counted(of, facts):
                 count.add(node, labels, sign)
                 self._changes.add(Change(of, sign > 0))
-        for name in traits.volume_claims:
-            use = ClaimUse(traits.namespace, name)
+        for name in facts.volume_claims:
+            use = ClaimUse(facts.namespace, name)
             _add(self._users, use, sign)
             self._changes.add(Change(use, sign > 0))
-        for term in traits.keeps_off:
+        for term in facts.keeps_off:
             holders = self._keeping_off.get(term)
             if holders is None:
                 holders = self._keeping_off[term] = PodCount()
@@ -302,20 +302,20 @@ class PlacedPods:
     def _fill(self, of: Counted, count: PodCount, effort: Effort) -> None:
         named = [pods.namespaces for pods in of.sets if pods.namespace_selector is None]
         names: Iterable[str] = frozenset.intersection(*named) & self._pods.keys() if named else tuple(self._pods)
-        known: dict[PodTraits, bool] = {}  # equal pods share their traits
+        known: dict[PodFacts, bool] = {}  # equal pods share their facts
         for name in names:
             pods = self._pods[name]
             effort.charge(len(pods), Work.NODES)
-            for node, traits in pods.values():
-                is_counted = known.get(traits)
+            for node, facts in pods.values():
+                is_counted = known.get(facts)
                 if is_counted is None:
-                    is_counted = known[traits] = self._is_counted(of, traits)
+                    is_counted = known[facts] = self._is_counted(of, facts)
                 if is_counted:
                     count.add(node, _NO_LABELS, 1)
 
-    def _is_counted(self, of: Counted, traits: PodTraits) -> bool:
-        return (of.leaving_too or not traits.leaving) and all(
-            self.is_in(pods, traits.namespace, traits.labels) for pods in of.sets
+    def _is_counted(self, of: Counted, facts: PodFacts) -> bool:
+        return (of.leaving_too or not facts.leaving) and all(
+            self.is_in(pods, facts.namespace, facts.labels) for pods in of.sets
         )
 
     def _is_named(self, pods: PodSet, namespace: str) -> bool:
@@ -338,7 +338,7 @@ class PlacedPods:
         self._changes |= {Change(of, True), Change(of, False)}
 
 
-def pod_traits(pod: Pod) -> PodTraits:
+def pod_facts(pod: Pod) -> PodFacts:
     """Return what rules read of a pod. Cost: 1 µs where an equal pod was read lately, and it has no anti-affinity."""
     rules = pod.spec.affinity.get(ANTI_AFFINITY)
     return _shared(
@@ -357,12 +357,12 @@ def pod_traits(pod: Pod) -> PodTraits:
 @lru_cache(8_192)
 def _shared(
     namespace: str, labels: tuple[tuple[str, str], ...], rules: bytes, claims: tuple[str, ...], *, leaving: bool
-) -> PodTraits:
+) -> PodFacts:
     try:
         terms = read_terms({ANTI_AFFINITY: msgspec.json.decode(rules)}, ANTI_AFFINITY, namespace) if rules else ()
     except UnreadableSelectorError:
         terms = ()
-    return PodTraits(sys.intern(namespace), shared_labels(labels), leaving, terms, claims)
+    return PodFacts(sys.intern(namespace), shared_labels(labels), leaving, terms, claims)
 
 
 @lru_cache(8_192)

@@ -27,7 +27,7 @@ from dracaena.controller.allocation.nodes.placement.placed_pods import (
     Labels,
     PlacedPods,
     PodCount,
-    PodTraits,
+    PodFacts,
 )
 from dracaena.controller.allocation.nodes.placement.pod_terms import PodSet
 
@@ -121,19 +121,19 @@ class SpreadRules:
         self,
         placed: PlacedPods,
         name: str,
-        traits: PodTraits,
+        facts: PodFacts,
         constraints: Sequence[SpreadConstraint],
         reaches: Sequence[Reach],
         effort: Effort,
     ) -> None:
         """`name` is that of the pod in the books; `reaches` has what counts for each constraint."""
         self._placed = placed
-        self._own = placed.placed(traits.namespace, name)
+        self._own = placed.placed(facts.namespace, name)
         self.waits_for: dict[Change, PodCount] = {}
         """What has to change somewhere before a node that is refused may do: more elsewhere help as fewer here do."""
-        self._traits = traits
+        self._facts = facts
         self._parts = [
-            (one, reach, self._counted(traits, one, effort)) for one, reach in zip(constraints, reaches, strict=True)
+            (one, reach, self._counted(facts, one, effort)) for one, reach in zip(constraints, reaches, strict=True)
         ]
         self._effort = effort
 
@@ -171,16 +171,16 @@ class SpreadRules:
             counts[self._placed.labels(own[0])[one.topology_key]] -= 1
         self._effort.charge(len(counts) + (0 if counted is None else len(counted.nodes)), Work.NODES)
         fewest = min(counts.values()) if len(counts) >= max(one.min_domains, 1) else 0
-        itself = one.selector is not None and one.selector.matches(self._traits.labels)
+        itself = one.selector is not None and one.selector.matches(self._facts.labels)
         return fewest + one.max_skew - itself, counts
 
-    def _is_among(self, one: SpreadConstraint, pod: PodTraits) -> bool:
+    def _is_among(self, one: SpreadConstraint, pod: PodFacts) -> bool:
         return not pod.leaving and one.selector is not None and one.selector.matches(pod.labels)
 
-    def _counted(self, traits: PodTraits, one: SpreadConstraint, effort: Effort) -> PodCount | None:
+    def _counted(self, facts: PodFacts, one: SpreadConstraint, effort: Effort) -> PodCount | None:
         if one.selector is None or not one.selector.rules:
             return None  # a selector of everything counts nothing (common.go, countPodsMatchSelector)
-        pods = PodSet(frozenset((traits.namespace,)), None, one.selector)
+        pods = PodSet(frozenset((facts.namespace,)), None, one.selector)
         counted = Counted((pods,), leaving_too=False)
         count = self._placed.count(counted, effort)
         self.waits_for |= {Change(counted, is_more=True): count, Change(counted, is_more=False): count}

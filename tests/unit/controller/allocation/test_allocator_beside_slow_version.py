@@ -25,7 +25,7 @@ from dracaena.controller.allocation.nodes.node_fit import unfit_reason
 from dracaena.controller.allocation.request.demands import ClaimDemand, Refused
 from dracaena.controller.allocation.result import Allocation, commit
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
-from dracaena.controller.allocation.walk.node_choice import Asked, Chosen, NodeGpus, choose
+from dracaena.controller.allocation.walk.node_choice import Chosen, NodeGpus, NodeQuestion, choose
 from support.allocation import DRIVER, claim, device_class, give_back, requests_of
 from support.clusters import RandomCluster, random_cluster, random_pod
 
@@ -136,7 +136,7 @@ class NodeByNode:
             offered = Restriction(frozenset({PoolId(DRIVER, name)}), frozenset(one for one in ids if one is not None))
             policies = {key: demands[key[0]].requests[key[1]][place].policy for key, place in chosen.items()}
             gpus = NodeGpus(pool.box, ids, free)
-            answer = choose(problem, gpus, self.allocator.engine, Asked(chosen, policies, (offered,)))
+            answer = choose(problem, gpus, self.allocator.engine, NodeQuestion(chosen, policies, (offered,)))
             if isinstance(answer, Chosen):
                 yield (answer.choice is None, *(answer.choice.score.rank() if answer.choice is not None else ())), name
 

@@ -29,7 +29,7 @@ READING: Final = (
     (f"{ALLOCATION}.state.pool", "decode_pool"),
     (f"{ALLOCATION}.state.pool", "make_box"),
     (f"{ALLOCATION}.state.device_kind", "read_device"),
-    (f"{ALLOCATION}.allocator", "read_way"),
+    (f"{ALLOCATION}.allocator", "facts_of"),
     (f"{ALLOCATION}.legal.cel_selectors", "cel_device"),
     ("dracaena.cel.memo", "compile_selector"),
 )

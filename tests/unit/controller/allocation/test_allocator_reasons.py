@@ -30,7 +30,7 @@ from dracaena.controller.allocation.score.choices import Choice, Engine
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
 from dracaena.controller.allocation.walk import walk
 from dracaena.controller.allocation.walk.census import LATER_BY_NAME
-from dracaena.controller.allocation.walk.combinations import read_way
+from dracaena.controller.allocation.walk.combinations import facts_of
 from dracaena.controller.allocation.walk.node_rules import UNSCORED, NodeRules
 from dracaena.controller.allocation.walk.walk import NO_ROOM, NOT_BETTER, NOT_IN_TIME, NOT_SELECTED
 from support.allocation import DRIVER, blocks, claim, machine, node, pool_slice, request
@@ -145,8 +145,8 @@ def is_mixed(inventory: Inventory, name: str) -> bool:
 
 def ask_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no answer for a kind of node be all there is to know."""
-    place = "dracaena.controller.allocation.allocator.read_way"
-    monkeypatch.setattr(place, lambda *args: dataclasses.replace(read_way(*args), exact=False))
+    place = "dracaena.controller.allocation.allocator.facts_of"
+    monkeypatch.setattr(place, lambda *args: dataclasses.replace(facts_of(*args), exact=False))
 
 
 def with_cpu(item: Node, cpu: int) -> Node:

@@ -180,7 +180,7 @@ def test_eligible_devices_are_those_that_no_rule_about_one_device_refuses() -> N
     world = World(slices, holdings=[Holding("somebody", DeviceId(*POOL, "used"))])
     problem = world.problem(claim(exactly(selectors=['device.attributes["driver-a"].a == 1'])))
     assert isinstance(problem, Problem)
-    found = problem.eligible(problem.wishes[0][0][0])
+    found = problem.eligible(problem.requests[0][0][0])
     assert [one.device for one in found.devices] == ["good", "fine"]
     assert found.refused == {Rule.IN_USE: 1, Rule.REQUEST_SELECTOR: 1, Rule.TAINT: 1}
     assert [one.device for one in found.failures] == ["odd"]
@@ -190,5 +190,5 @@ def test_eligible_devices_are_those_that_no_rule_about_one_device_refuses() -> N
 def test_every_alternative_has_its_own_eligible_devices(wish: Document) -> None:
     problem = World(gpus(2)).problem(claim(wish))
     assert isinstance(problem, Problem)
-    ((alternatives,),) = problem.wishes
+    ((alternatives,),) = problem.requests
     assert [len(problem.eligible(one).devices) for one in alternatives] == [2] * len(alternatives)

@@ -16,10 +16,10 @@ from dracaena.controller.allocation.score.box import ordinals_of
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
 from dracaena.controller.allocation.walk.node_choice import Chosen, NodeGpus
 from support.allocator_cases import problem_of
-from support.joint import best_of, drawn_gpus
 from support.random_snapshots import random_snapshot
 from support.slow_allocator import Choice as SlowChoice
 from support.slow_allocator import SlowAllocator
+from support.slow_node_choice import best_of, drawn_gpus
 from support.structured import World, claim, device, exactly, first_available, published, subrequest
 
 SNAPSHOTS = 500

@@ -15,7 +15,7 @@ from dracaena.controller.allocation.nodes.node_index import Names, NodeIndex
 from dracaena.controller.allocation.nodes.placement.affinity import KEPT_OFF, NEAR_OTHERS, NOT_NEAR
 from dracaena.controller.allocation.nodes.placement.demand import placement_demand
 from dracaena.controller.allocation.nodes.placement.label_selector import UnreadableSelectorError, read_label_selector
-from dracaena.controller.allocation.nodes.placement.placed_pods import MAX_COUNTS, PlacedPods, pod_traits
+from dracaena.controller.allocation.nodes.placement.placed_pods import MAX_COUNTS, PlacedPods, pod_facts
 from dracaena.controller.allocation.nodes.placement.spread import Reaches
 from dracaena.controller.allocation.nodes.placement.volumes import Storage
 from support.slow_selectors import app, random_labels, random_selector, selected
@@ -66,7 +66,7 @@ class World:
             self.pods.pop(name, None)
         else:
             self.pods[name] = node, item
-        self.placed.place(name, item.metadata.namespace, node, pod_traits(item))
+        self.placed.place(name, item.metadata.namespace, node, pod_facts(item))
 
     def reasons(self, asking: Pod) -> dict[str, str | None]:
         index = NodeIndex()

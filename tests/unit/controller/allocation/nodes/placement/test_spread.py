@@ -15,7 +15,7 @@ from dracaena.controller.allocation.nodes.node_fit import unfit_reason
 from dracaena.controller.allocation.nodes.node_index import NodeIndex
 from dracaena.controller.allocation.nodes.placement.demand import placement_demand
 from dracaena.controller.allocation.nodes.placement.label_selector import UnreadableSelectorError
-from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods, pod_traits
+from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods, pod_facts
 from dracaena.controller.allocation.nodes.placement.spread import MAX_REACHES, NO_DOMAIN, TOO_MANY, Reaches
 from dracaena.controller.allocation.nodes.placement.volumes import Storage
 from support.slow_selectors import random_labels, random_selector, selected
@@ -62,7 +62,7 @@ class World:
         self.pods.pop(item.metadata.uid, None)
         if node is not None:
             self.pods[item.metadata.uid] = node, item
-        self.placed.place(item.metadata.uid, item.metadata.namespace, node, pod_traits(item))
+        self.placed.place(item.metadata.uid, item.metadata.namespace, node, pod_facts(item))
 
     def reasons(self, asking: Pod) -> dict[str, str | None]:
         found = placement_demand(self.placed, self.reaches, Storage(), asking, asking.metadata.uid, Effort())

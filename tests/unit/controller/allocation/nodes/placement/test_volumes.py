@@ -20,7 +20,7 @@ from dracaena.api.objects import (
 from dracaena.controller.allocation.effort import Effort
 from dracaena.controller.allocation.nodes.node_index import Names, NodeIndex
 from dracaena.controller.allocation.nodes.placement.demand import placement_demand
-from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods, pod_traits
+from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods, pod_facts
 from dracaena.controller.allocation.nodes.placement.spread import Reaches
 from dracaena.controller.allocation.nodes.placement.storage import volume_claims
 from dracaena.controller.allocation.nodes.placement.volumes import (
@@ -242,7 +242,7 @@ def test_a_volume_for_one_pod_is_refused_while_another_uses_it_and_not_to_its_ow
     world = World(volume_claim("c", "v", accessModes=["ReadWriteOncePod"]), volume("v"))
     first, second = pod("p", "c"), pod("q", "c")
     assert world.allowed(first) == ANY
-    world.placed.place(first.metadata.uid, "default", "a", pod_traits(first))
+    world.placed.place(first.metadata.uid, "default", "a", pod_facts(first))
     assert world.allowed(first) == ANY
     assert set(world.reasons(second).values()) == {IN_USE}
     world.placed.place(first.metadata.uid, "default", None, None)

@@ -13,7 +13,7 @@ from dracaena.controller.allocation.legal.problem import Problem
 from dracaena.controller.allocation.legal.search import MAX_STEPS, RequestKey
 from dracaena.controller.allocation.score.box import make_box
 from dracaena.controller.allocation.score.choices import Engine
-from dracaena.controller.allocation.walk.node_choice import Asked, Chosen, NodeGpus, choose
+from dracaena.controller.allocation.walk.node_choice import Chosen, NodeGpus, NodeQuestion, choose
 from support.allocation import machine, matrix
 
 LEVELS = ("NV2", "PIX", "PXB", "PHB", "NODE", "SYS")
@@ -41,8 +41,8 @@ def drawn_gpus(problem: Problem, seed: int) -> NodeGpus | None:
 
 def ways_of(problem: Problem) -> Iterator[dict[RequestKey, int]]:
     """The ways to choose alternatives, the most preferred first."""
-    keys = [(claim, index) for claim, requests in enumerate(problem.wishes) for index in range(len(requests))]
-    for places in product(*(range(len(problem.wishes[claim][index])) for claim, index in keys)):
+    keys = [(claim, index) for claim, requests in enumerate(problem.requests) for index in range(len(requests))]
+    for places in product(*(range(len(problem.requests[claim][index])) for claim, index in keys)):
         yield dict(zip(keys, places, strict=True))
 
 
@@ -55,7 +55,7 @@ def best_of(
         if number >= MOST_WAYS:
             return DoesNotFit(note="too many ways", cut_off=True)
         answer = choose(
-            problem, gpus, engine, Asked(chosen, dict.fromkeys(chosen, NO_POLICY), max_steps=max_steps, **asked)
+            problem, gpus, engine, NodeQuestion(chosen, dict.fromkeys(chosen, NO_POLICY), max_steps=max_steps, **asked)
         )
         if isinstance(answer, Chosen):
             return chosen, answer
