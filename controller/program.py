@@ -33,15 +33,16 @@ from dracaena.api.objects import (
 )
 from dracaena.controller.adapters.kube import KubeClaims
 from dracaena.controller.allocation.turn import turn
+from dracaena.controller.cache.claims import claim_stand_in, class_stand_in, kept_claim
+from dracaena.controller.cache.pods import kept_namespace, kept_pod
+from dracaena.controller.cache.slices import with_shared_values
+from dracaena.controller.cache.storage import kept_volume, kept_volume_claim
 from dracaena.controller.claim_tender import ClaimTender
 from dracaena.controller.claim_writer import ClaimWriter
 from dracaena.controller.cluster import Cluster
 from dracaena.controller.collisions import Collision, Collisions
 from dracaena.controller.deadline import Deadline
 from dracaena.controller.handover import CLAIMS_TURN, Work, begin, claim_of_work, wait_to_lead
-from dracaena.controller.kept_claims import claim_stand_in, class_stand_in, kept_claim
-from dracaena.controller.kept_pods import kept_namespace, kept_pod
-from dracaena.controller.kept_storage import kept_volume, kept_volume_claim
 from dracaena.controller.leadership import LEASE_TIMEOUT_S, Election, Leadership, NoElection, NotLeadingError
 from dracaena.controller.lifecycle.claim_record import ClaimRecord
 from dracaena.controller.lifecycle.phases import NotAllowedError
@@ -53,7 +54,6 @@ from dracaena.controller.nomination import Nomination
 from dracaena.controller.putting_off import put_off
 from dracaena.controller.reconciler import Reconciler, Step
 from dracaena.controller.settings import ControllerSettings
-from dracaena.controller.shared_values import with_shared_values
 from dracaena.controller.slow_pods import DECISION_S, SlowPods
 from dracaena.controller.upkeep import Rules
 from dracaena.controller.waiting import WaitingPods

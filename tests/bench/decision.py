@@ -30,9 +30,9 @@ from dracaena.controller.allocation.score.box import mask_of
 from dracaena.controller.allocation.score.choices import Demand, Engine
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import DeviceId, held_devices
-from dracaena.controller.kept_pods import kept_pod
+from dracaena.controller.cache.pods import kept_pod
+from dracaena.controller.cache.slices import with_shared_values
 from dracaena.controller.program import freeze_what_stays
-from dracaena.controller.shared_values import with_shared_values
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from support.allocation import DRIVER, claim, device_class, holding, own_config, pod, pool_slice, request
 from support.bare_cluster import bare_cluster, decide, land, written

@@ -15,7 +15,7 @@ from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.nodes.placement.placed_pods import pod_facts
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
-from dracaena.controller.kept_pods import kept_pod
+from dracaena.controller.cache.pods import kept_pod
 from support.allocation import DRIVER, blocks, claim, device_class, machine, node, pool_slice, request
 
 NODES: Final = 5_000

@@ -10,7 +10,7 @@ from dracaena.controller.allocation.nodes.node_filter import NodeFilter
 from dracaena.controller.allocation.nodes.node_fit import unfit_reason
 from dracaena.controller.allocation.nodes.pod_resources import PODS, node_allocatable, pod_resources
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.kept_pods import kept_pod
+from dracaena.controller.cache.pods import kept_pod
 from support.allocation import DRIVER
 
 VECTORS = tuple(read_vectors())

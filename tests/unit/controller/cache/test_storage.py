@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dracaena.api.objects import ObjectMeta, PersistentVolume, PersistentVolumeClaim
-from dracaena.controller.kept_storage import kept_volume, kept_volume_claim
+from dracaena.controller.cache.storage import kept_volume, kept_volume_claim
 
 SELECTED = {"volume.kubernetes.io/selected-node": "n"}
 
