@@ -33,7 +33,6 @@ from dracaena.controller.allocation.state.holdings import claim_holder
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import DeviceId, held_devices, other_holdings
 from dracaena.controller.collisions import Collision, find_collisions
-from dracaena.controller.deadline import Deadline
 from dracaena.controller.decisions import Decision, Decisions
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, is_same_allocation
 from dracaena.controller.lifecycle.phases import TENDING, Event, NotAllowedError, Phase
@@ -42,10 +41,11 @@ from dracaena.controller.lifecycle.pod_record import Wait
 from dracaena.controller.lifecycle.proof import last_bind_s
 from dracaena.controller.lifecycle.tending import Step
 from dracaena.controller.pod_places import PodPlaces
+from dracaena.controller.queue.deadline import Deadline
+from dracaena.controller.queue.waiting_lines import Scope
 from dracaena.controller.records import Records
 from dracaena.controller.scheduler_turns import SchedulerTurns
 from dracaena.controller.upkeep import Rules, TakenBack, Upkeep
-from dracaena.controller.waiting_line import Scope
 from dracaena.process.clock import Clock
 
 TENDED: Final = frozenset({Phase.IN_DOUBT, Phase.UNRESERVED, Phase.RESTING})

@@ -22,14 +22,14 @@ from dracaena.controller.allocation.request.shape import APART, shape
 from dracaena.controller.allocation.result import Allocation, ClaimAllocation
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.turn import Turn, turn
-from dracaena.controller.deadline import Deadline
 from dracaena.controller.earmark_keeper import QUESTIONS, EarmarkKeeper
 from dracaena.controller.explanations import Explanations
 from dracaena.controller.lifecycle.claim_record import PodIdentity, Share
+from dracaena.controller.queue.change_waiters import ChangeWaiters
+from dracaena.controller.queue.deadline import Deadline
+from dracaena.controller.queue.waiting_lines import NOWHERE, Scope, WaitingLines
 from dracaena.controller.records import Records
 from dracaena.controller.upkeep import Upkeep
-from dracaena.controller.waiting_for_moves import WaitingForMoves
-from dracaena.controller.waiting_line import NOWHERE, Scope, WaitingLines
 
 ELSEWHERE: Final = "where another pod with one of its claims is not"
 """Why a node is left out for a pod, in words that follow a count."""
@@ -64,9 +64,9 @@ class Decisions:
     """A part of its owner, under the owner's lock. `wake` is called with the keys of pods that are to be decided for,
     `ask_again` with those of pods that fitted nowhere and may fit now, in the order of their turns.
 
-    Pods that fitted nowhere stand in lines (waiting_line): a freed device and a change of nodes and slices asks the
-    first of each line that it may help, and only about the nodes that changed. A pod that is decided for before them
-    gets nothing there.
+    Pods that fit nowhere stand in lines (queue.waiting_lines). A freed device, or a change of nodes or slices, asks the
+    first pod of each line that it may help, and only about the nodes that changed. A pod that is decided for before
+    them gets nothing there.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Decisions:
         self._ask_again = ask_again
         self._lines = WaitingLines()
         self._deferred: set[str] = set()
-        self._moves = WaitingForMoves()
+        self._moves = ChangeWaiters()
         self._keeper = EarmarkKeeper(allocator, inventory, self._pods_holding)
         self._explanations = Explanations()
 

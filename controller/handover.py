@@ -12,21 +12,14 @@ All truth is in the API, so a new leader reads it again, and claims last of all:
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from dracaena.controller.cluster import Cluster
-from dracaena.controller.workqueue import WorkQueue
+from dracaena.controller.queue.work import Work
 
 LOOK_S: Final = 1.0
 """How often a wait checks whether to stop, so a stop takes no longer than this."""
-
-_CLAIM: Final = "resourceclaim "
-"""Prefix of claims' keys in the queue; a pod's key contains no space."""
-
-CLAIMS_TURN: Final = (float("-inf"),)
-"""Claims come before all waiting pods, but not with the very first turn (), whose keys never rest."""
 
 
 class SeenOnce(Protocol):
@@ -55,38 +48,6 @@ class Turn(Protocol):
     def wait_to_begin(self, timeout_s: float) -> bool:
         """Wait until this process leads and no write of an earlier leader can land; return whether both hold."""
         ...
-
-
-class Work:
-    """The queue of the leading process. It accepts nothing before open(). Safe to use from many threads."""
-
-    def __init__(self, queue: WorkQueue) -> None:
-        self._queue = queue
-        self._opened = threading.Event()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether work is accepted."""
-        return self._opened.is_set()
-
-    def open(self) -> None:
-        """Accept work from now on."""
-        self._opened.set()
-
-    def add_pod(self, key: str) -> None:
-        """Queue a pod for a decision. A stand-by decides nothing: its queue would grow with every pod that comes."""
-        if self.is_open:
-            self._queue.add(key)
-
-    def ask_pod_again(self, key: str) -> None:
-        """Have a pod decided for that fitted nowhere, and may fit now."""
-        if self.is_open:
-            self._queue.add_again(key)
-
-    def add_claim(self, key: str) -> None:
-        """Queue a claim for tending."""
-        if self.is_open:
-            self._queue.add(claim_work(key))
 
 
 def wait_to_lead(
@@ -119,16 +80,6 @@ def begin(cluster: Cluster, work: Work) -> None:
         work.add_claim(key)
     for key in cluster.pods_with_claims():
         work.add_pod(key)
-
-
-def claim_work(claim_key: str) -> str:
-    """Return the key of a claim in the queue."""
-    return _CLAIM + claim_key
-
-
-def claim_of_work(key: str) -> str | None:
-    """Return the claim that a key in the queue stands for, None when it stands for a pod."""
-    return key.removeprefix(_CLAIM) if key.startswith(_CLAIM) else None
 
 
 def _until(wait: Callable[[float], bool], stopping: Callable[[], bool]) -> bool:

@@ -41,8 +41,7 @@ from dracaena.controller.claim_tender import ClaimTender
 from dracaena.controller.claim_writer import ClaimWriter
 from dracaena.controller.cluster import Cluster
 from dracaena.controller.collisions import Collision, Collisions
-from dracaena.controller.deadline import Deadline
-from dracaena.controller.handover import CLAIMS_TURN, Work, begin, claim_of_work, wait_to_lead
+from dracaena.controller.handover import begin, wait_to_lead
 from dracaena.controller.leadership import LEASE_TIMEOUT_S, Election, Leadership, NoElection, NotLeadingError
 from dracaena.controller.lifecycle.claim_record import ClaimRecord
 from dracaena.controller.lifecycle.phases import NotAllowedError
@@ -51,13 +50,15 @@ from dracaena.controller.lifecycle.proof import Bounds
 from dracaena.controller.lifecycle.prospects import Patience
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.nomination import Nomination
-from dracaena.controller.putting_off import put_off
+from dracaena.controller.queue.deadline import Deadline
+from dracaena.controller.queue.retry import retry_later
+from dracaena.controller.queue.time_budgets import DECISION_S, TimeBudgets
+from dracaena.controller.queue.work import CLAIMS_TURN, Work, claim_of_work
+from dracaena.controller.queue.workqueue import Turn, WorkQueue
 from dracaena.controller.reconciler import Reconciler, Step
 from dracaena.controller.settings import ControllerSettings
-from dracaena.controller.slow_pods import DECISION_S, SlowPods
 from dracaena.controller.upkeep import Rules
 from dracaena.controller.waiting import WaitingPods
-from dracaena.controller.workqueue import Turn, WorkQueue
 from dracaena.kube.client import WRITE_TIMEOUT_S, KubeClient
 from dracaena.kube.errors import KubeError
 from dracaena.kube.events import EventRecorder
@@ -139,8 +140,8 @@ class Controller:
         self._on_lost = on_lost
         self._stopping = threading.Event()
         self._metrics = ControllerMetrics(registry)
-        self._slow = SlowPods(clock)
-        self._queue = WorkQueue(clock, rng, self._turn_of, self._slow.behind_others)
+        self._budgets = TimeBudgets(clock)
+        self._queue = WorkQueue(clock, rng, self._turn_of, self._budgets.behind_others)
         self._turnstile = threading.Lock()
         self._deciding_since_s: float | None = None
         self._work = Work(self._queue)
@@ -181,7 +182,7 @@ class Controller:
             nomination=nomination,
             waiting=self._waiting,
             queue=self._queue,
-            slow=self._slow,
+            budgets=self._budgets,
             events=self._events,
             clock=clock,
             metrics=self._metrics,
@@ -426,13 +427,13 @@ class Controller:
             if self._reconciler.carry_out(key, step):
                 self._queue.forget(key)
                 return
-            log.info("will decide again", in_s=round(put_off(self._queue, key), 2))
+            log.info("will decide again", in_s=round(retry_later(self._queue, key), 2))
         except NotLeadingError as error:
             # Nothing is wrong with the pod: no growing wait.
             self._queue.add_after(key, TICK_S)
             log.info("not written", error=str(error))
         except KubeError as error:
-            log.warning("will try again", in_s=round(put_off(self._queue, key, error), 2), error=str(error))
+            log.warning("will try again", in_s=round(retry_later(self._queue, key, error), 2), error=str(error))
         except Exception:  # one pod's trouble must not end the worker for all others
             log.exception("fault in the controller, will try again")
             self._queue.retry(key)

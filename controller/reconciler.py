@@ -18,7 +18,6 @@ from dracaena.controller.allocation.request.demands import RefusalKind, Refused,
 from dracaena.controller.allocation.result import Allocation, decision_of
 from dracaena.controller.claim_writer import ClaimWriter, Lost, Written
 from dracaena.controller.cluster import Cluster
-from dracaena.controller.deadline import Deadline
 from dracaena.controller.decisions import Behind, Decision, Deferred, InProgress
 from dracaena.controller.lifecycle.phases import Event
 from dracaena.controller.lifecycle.pod_record import Wait
@@ -26,11 +25,12 @@ from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.nomination import Nomination, earlier_nodes
 from dracaena.controller.our_decision import our_decision
 from dracaena.controller.ports import EventSink
-from dracaena.controller.slow_pods import DECISION_S, IDLE, SlowPods
+from dracaena.controller.queue.deadline import Deadline
+from dracaena.controller.queue.time_budgets import DECISION_S, IDLE, TimeBudgets
+from dracaena.controller.queue.workqueue import WorkQueue
 from dracaena.controller.taken_back import when_again, why_held, why_taken_back
 from dracaena.controller.upkeep import TakenBack
 from dracaena.controller.waiting import WaitingPods
-from dracaena.controller.workqueue import WorkQueue
 from dracaena.kube.errors import KubeError
 from dracaena.process.clock import Clock
 
@@ -100,7 +100,7 @@ class Reconciler:
         nomination: Nomination,
         waiting: WaitingPods,
         queue: WorkQueue,
-        slow: SlowPods,
+        budgets: TimeBudgets,
         events: EventSink,
         clock: Clock,
         metrics: ControllerMetrics,
@@ -111,7 +111,7 @@ class Reconciler:
         self._nomination = nomination
         self._waiting = waiting
         self._queue = queue
-        self._slow = slow
+        self._budgets = budgets
         self._events = events
         self._clock = clock
         self._metrics = metrics
@@ -124,7 +124,7 @@ class Reconciler:
         """
         pod = self._cluster.pod(key)
         if pod is None or not _wants_devices(pod):
-            self._slow.forget(key)
+            self._budgets.forget(key)
             self._cluster.leave(key)
             return Nothing("wants no devices")
         claims = self._ready_claims(pod)
@@ -217,14 +217,14 @@ class Reconciler:
 
     def _decide(self, decision_id: str, pod: Pod, claims: Sequence[ResourceClaim]) -> Decision:
         began_s = self._clock.monotonic()
-        is_behind_others = self._slow.behind_others(pod.key) is not None
-        deadline = self._slow.deadline(pod.key)
+        is_behind_others = self._budgets.behind_others(pod.key) is not None
+        deadline = self._budgets.deadline(pod.key)
         decision = self._cluster.decide(pod, claims, decision_id=decision_id, now_s=began_s, deadline=deadline)
         took_s = self._clock.monotonic() - began_s
         overdue = isinstance(decision, Refused) and decision.kind is RefusalKind.TOO_LONG
         goes_on = isinstance(decision, Refused) and decision.goes_on
         result = "too-long" if overdue else _RESULTS[type(decision)]
-        rest_s = self._slow.decided(pod.key, deadline.used_s, overdue=overdue, goes_on=goes_on)
+        rest_s = self._budgets.decided(pod.key, deadline.used_s, overdue=overdue, goes_on=goes_on)
         if rest_s:
             self._queue.rest(pod.key, rest_s)
         if is_behind_others:

@@ -16,7 +16,6 @@ from dracaena.controller.claim_tender import ClaimTender
 from dracaena.controller.claim_writer import ClaimWriter
 from dracaena.controller.cluster import Cluster
 from dracaena.controller.collisions import Collision, Collisions
-from dracaena.controller.handover import CLAIMS_TURN, claim_of_work, claim_work
 from dracaena.controller.lifecycle.claim_record import ClaimRecord
 from dracaena.controller.lifecycle.phases import NotAllowedError, Phase
 from dracaena.controller.lifecycle.pod_record import Growth, PodRecord, leave_all_out, leave_out
@@ -25,12 +24,13 @@ from dracaena.controller.lifecycle.prospects import Patience
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.nomination import Nomination
 from dracaena.controller.program import DOUBT_S
-from dracaena.controller.putting_off import put_off
+from dracaena.controller.queue.retry import retry_later
+from dracaena.controller.queue.time_budgets import TimeBudgets
+from dracaena.controller.queue.work import CLAIMS_TURN, claim_of_work, claim_work
+from dracaena.controller.queue.workqueue import Turn, WorkQueue
 from dracaena.controller.reconciler import Reconciler
-from dracaena.controller.slow_pods import SlowPods
 from dracaena.controller.upkeep import Rules
 from dracaena.controller.waiting import WaitingPods
-from dracaena.controller.workqueue import Turn, WorkQueue
 from dracaena.kube.errors import KubeError
 from support.allocation import DRIVER, blocks, device_class, device_name, machine, node, pool_slice
 from support.claim_api import FakeClaims, FakeEvents
@@ -76,8 +76,8 @@ class Bench:
         self.events = FakeEvents()
         self.registry = CollectorRegistry()
         metrics = ControllerMetrics(self.registry)
-        self.slow = SlowPods(self.clock)
-        self.queue = WorkQueue(self.clock, random.Random(1), self.turn_of, self.slow.behind_others)
+        self.budgets = TimeBudgets(self.clock)
+        self.queue = WorkQueue(self.clock, random.Random(1), self.turn_of, self.budgets.behind_others)
         self.waiting = WaitingPods(self.events, self.clock, metrics)
         self.cluster = cluster_type(
             DRIVER,
@@ -106,7 +106,7 @@ class Bench:
             nomination=nomination,
             waiting=self.waiting,
             queue=self.queue,
-            slow=self.slow,
+            budgets=self.budgets,
             events=self.events,
             clock=self.clock,
             metrics=metrics,
@@ -220,9 +220,9 @@ class Bench:
             elif self.reconciler.carry_out(key, self.reconciler.plan(key)):
                 self.queue.forget(key)
             else:
-                put_off(self.queue, key)
+                retry_later(self.queue, key)
         except KubeError as error:
-            put_off(self.queue, key, error)
+            retry_later(self.queue, key, error)
         self.queue.done(key)
 
     def _tend(self, key: str, claim_key: str) -> None:

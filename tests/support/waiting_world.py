@@ -19,7 +19,7 @@ from dracaena.api.mig import MigDevice
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.turn import turn
-from dracaena.controller.workqueue import Turn, WorkQueue
+from dracaena.controller.queue.workqueue import Turn, WorkQueue
 from support.allocation import (
     DRIVER,
     blocks,

@@ -13,7 +13,6 @@ import msgspec
 from dracaena.controller import program, upkeep
 from dracaena.controller.cluster import Cluster
 from dracaena.controller.decisions import Decisions
-from dracaena.controller.handover import Work
 from dracaena.controller.lifecycle import proof, tending
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt
 from dracaena.controller.lifecycle.giving_way import Party
@@ -21,6 +20,7 @@ from dracaena.controller.lifecycle.phases import OURS, Event, Phase
 from dracaena.controller.lifecycle.pod_record import PodRecord
 from dracaena.controller.lifecycle.proof import Bounds
 from dracaena.controller.lifecycle.tending import Naming, Step
+from dracaena.controller.queue.work import Work
 from dracaena.controller.records import Records
 
 Fault = Callable[[], AbstractContextManager[None]]

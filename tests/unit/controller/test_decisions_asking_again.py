@@ -14,7 +14,7 @@ import pytest
 
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.decisions import Decisions
-from dracaena.controller.workqueue import WorkQueue
+from dracaena.controller.queue.workqueue import WorkQueue
 from support.waiting_world import DIVIDED, GPU, MIG, Host, WaitingWorld, Wants
 
 LINES = 100

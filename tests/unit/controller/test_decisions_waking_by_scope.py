@@ -14,8 +14,8 @@ from unittest import mock
 import pytest
 
 from dracaena.controller.allocation.reach import Prospect, Reach
-from dracaena.controller.waiting_line import WaitingLines
-from dracaena.controller.workqueue import WorkQueue
+from dracaena.controller.queue.waiting_lines import WaitingLines
+from dracaena.controller.queue.workqueue import WorkQueue
 from support.waiting_world import DIVIDED, GPU, MIG, Host, WaitingWorld, Wants, class_of
 
 

@@ -12,14 +12,14 @@ from collections.abc import Callable
 import pytest
 
 from dracaena.controller.allocation.effort import CHARACTER_STEPS, LOOK_EVERY_STEPS
-from dracaena.controller.deadline import Deadline
-from dracaena.controller.slow_pods import (
+from dracaena.controller.queue.deadline import Deadline
+from dracaena.controller.queue.time_budgets import (
     ALLOWANCE_S,
     DECISION_S,
     IDLE,
     LONGEST_DECISION_S,
     LONGEST_REST_S,
-    SlowPods,
+    TimeBudgets,
 )
 from support.allocation import DRIVER, blocks, claim, machine, pod, request
 from support.bare_cluster import decide
@@ -57,13 +57,13 @@ class World(Bench):
         shape = blocks(3, 4, inside="PIX", outside="PHB")
         super().__init__(**{f"n{number:03}": machine(f"m{number:03}", shape) for number in range(nodes)})
         self.decided: list[tuple[str, float]] = []
-        decide = self.slow.decided
+        decide = self.budgets.decided
 
         def noted(key: str, used_s: float, *, overdue: bool, goes_on: bool = False) -> float:
             self.decided.append((key, used_s))
             return decide(key, used_s, overdue=overdue)
 
-        self.slow.decided = noted  # type: ignore[method-assign]
+        self.budgets.decided = noted  # type: ignore[method-assign]
 
     def submit(self, one: Hostile) -> None:
         for item in one[1]:
@@ -181,16 +181,16 @@ def test_it_does_not_help_to_delete_pods_and_make_new_ones() -> None:
 
 
 def no_deadline(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SlowPods, "deadline", lambda self, key: Deadline(self._clock, 0.5))
+    patch.setattr(TimeBudgets, "deadline", lambda self, key: Deadline(self._clock, 0.5))
 
 
 def the_order_of_the_queue_alone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SlowPods, "behind_others", lambda self, key: None)
+    patch.setattr(TimeBudgets, "behind_others", lambda self, key: None)
 
 
 def no_allowance(patch: pytest.MonkeyPatch) -> None:
     """Only pods whose last decision was overdue come behind others; those that were not decided for yet do not."""
-    patch.setattr(SlowPods, "_charge", lambda self, namespace, used_s: None)
+    patch.setattr(TimeBudgets, "_charge", lambda self, namespace, used_s: None)
 
 
 @pytest.mark.parametrize("blunder", [no_deadline, the_order_of_the_queue_alone, no_allowance])
@@ -269,7 +269,7 @@ def test_an_overdue_pod_that_is_deleted_is_looked_at_at_once() -> None:
     world.remove_pod(one[0].key)
     world.work_until(lambda: False, 0.05)
     assert world.metric("waiting_pods", reason="took-too-long") == 0
-    assert world.slow.behind_others(one[0].key) in (None, "hostile")
+    assert world.budgets.behind_others(one[0].key) in (None, "hostile")
 
 
 def test_steps_are_looked_at_often_enough() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dracaena.controller.workqueue import WorkQueue
+from dracaena.controller.queue.workqueue import WorkQueue
 from dracaena.kube.errors import KubeError
 
 
-def put_off(queue: WorkQueue, key: str, error: KubeError | None = None) -> float:
+def retry_later(queue: WorkQueue, key: str, error: KubeError | None = None) -> float:
     """Work on a key again after a failure; return the wait in seconds: what the server asked for, else a back-off.
 
     The key does not come earlier, whoever adds it meanwhile: the end of a write changes the claim's record, and that

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dracaena.controller.workqueue import FIRST_RETRY_S, LONGEST_RETRY_S, SLACK, Turn, WorkQueue
+from dracaena.controller.queue.workqueue import FIRST_RETRY_S, LONGEST_RETRY_S, SLACK, Turn, WorkQueue
 from support.clock import FakeClock
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dracaena.controller.allocation.nodes.placement.placed_pods import Change, PodCount
 
 
-class WaitingForMoves:
+class ChangeWaiters:
     """A part of its owner, under the owner's lock. Cost of each call: one step for each change that it names."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dracaena.controller.allocation.turn import Turn
-from dracaena.controller.waiting_line import HOLD_BACK, SLACK, TOO_LONG, WaitingLines
+from dracaena.controller.queue.waiting_lines import HOLD_BACK, SLACK, TOO_LONG, WaitingLines
 
 
 def place(key: str, priority: int = 0) -> Turn:

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass
 from typing import Final
 
-from dracaena.controller.deadline import Deadline
+from dracaena.controller.queue.deadline import Deadline
 from dracaena.process.clock import Clock
 
 DECISION_S: Final = 0.05
@@ -41,7 +41,7 @@ class _Account:
     at_s: float = 0.0
 
 
-class SlowPods:
+class TimeBudgets:
     """What is known about slow decisions, under a lock of its own. Keys are `namespace/name`."""
 
     def __init__(self, clock: Clock) -> None:

@@ -1,0 +1,56 @@
+"""What the leading process puts into its work queue: pods to decide for, and claims to tend."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from dracaena.controller.queue.workqueue import WorkQueue
+
+_CLAIM: Final = "resourceclaim "
+"""Prefix of claims' keys in the queue; a pod's key contains no space."""
+
+CLAIMS_TURN: Final = (float("-inf"),)
+"""Claims come before all waiting pods, but not with the very first turn (), whose keys never rest."""
+
+
+class Work:
+    """The queue of the leading process. It accepts nothing before open(). Safe to use from many threads."""
+
+    def __init__(self, queue: WorkQueue) -> None:
+        self._queue = queue
+        self._opened = threading.Event()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether work is accepted."""
+        return self._opened.is_set()
+
+    def open(self) -> None:
+        """Accept work from now on."""
+        self._opened.set()
+
+    def add_pod(self, key: str) -> None:
+        """Queue a pod for a decision. A stand-by decides nothing: its queue would grow with every pod that comes."""
+        if self.is_open:
+            self._queue.add(key)
+
+    def ask_pod_again(self, key: str) -> None:
+        """Have a pod decided for that fitted nowhere, and may fit now."""
+        if self.is_open:
+            self._queue.add_again(key)
+
+    def add_claim(self, key: str) -> None:
+        """Queue a claim for tending."""
+        if self.is_open:
+            self._queue.add(claim_work(key))
+
+
+def claim_work(claim_key: str) -> str:
+    """Return the key of a claim in the queue."""
+    return _CLAIM + claim_key
+
+
+def claim_of_work(key: str) -> str | None:
+    """Return the claim that a key in the queue stands for, None when it stands for a pod."""
+    return key.removeprefix(_CLAIM) if key.startswith(_CLAIM) else None
