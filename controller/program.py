@@ -41,8 +41,8 @@ from dracaena.controller.claim_tender import ClaimTender
 from dracaena.controller.claim_writer import ClaimWriter
 from dracaena.controller.cluster import Cluster
 from dracaena.controller.collisions import Collision, Collisions
-from dracaena.controller.handover import begin, wait_to_lead
-from dracaena.controller.leadership import LEASE_TIMEOUT_S, Election, Leadership, NoElection, NotLeadingError
+from dracaena.controller.leader.election import LEASE_TIMEOUT_S, Election, Leadership, NoElection, NotLeadingError
+from dracaena.controller.leader.takeover import begin, wait_to_lead
 from dracaena.controller.lifecycle.claim_record import ClaimRecord
 from dracaena.controller.lifecycle.phases import NotAllowedError
 from dracaena.controller.lifecycle.pod_record import Growth

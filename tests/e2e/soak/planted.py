@@ -73,13 +73,13 @@ FAULTS: Final = (
     ),
     PlantedFault(
         "a new leader does not list claims anew",
-        "controller/handover.py",
+        "controller/leader/takeover.py",
         "    claims.begin_list()\n    return _until(claims.wait_listed, stopping)\n",
         "    return True\n",
     ),
     PlantedFault(
         "a new leader begins while writes of the old one may land",
-        "controller/leadership.py",
+        "controller/leader/election.py",
         "self._clock.monotonic() + wait_s)",
         "self._clock.monotonic())",
     ),

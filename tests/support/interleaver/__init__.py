@@ -9,7 +9,7 @@ The three classes of faults that Sieve (OSDI 2022) names are among the steps: in
 answer" in its three forms, "loses its lease"), stale reads ("sees": each view of each process is behind by itself, as
 are kube-scheduler's and controller-manager's), and unobserved states ("has to list": what happened in between is never
 shown). So are times of day set forward and back, and two processes of which the older one's workers and writes go on
-after its lease: the younger one begins when none of those can land any more (leadership.py).
+after its lease: the younger one begins when none of those can land any more (leader/election.py).
 
 `checks` states what must hold after each step and at rest, `search` looks for schedules that break it, shrinks
 them and tells them as stories, `faults` puts faults of the past back in.

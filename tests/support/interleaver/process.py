@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.objects import KubeObject, Pod, ResourceClaim
 from dracaena.controller import claim_tender, claim_writer, cluster, collisions, nomination, program, reconciler
-from dracaena.controller.leadership import NotLeadingError
+from dracaena.controller.leader.election import NotLeadingError
 from dracaena.controller.lifecycle.claim_record import ClaimRecord
 from dracaena.controller.lifecycle.phases import NotAllowedError, Phase
 from dracaena.controller.settings import ControllerSettings
@@ -207,7 +207,7 @@ class Process:
     def lock_is_held(self) -> bool:
         return self.controller._cluster._lock.locked()
 
-    # Implements Leadership: what leadership.py promises holds by the order of steps (World.may_begin)
+    # Implements Leadership: what leader/election.py promises holds by the order of steps (World.may_begin)
 
     def start(self) -> None: ...
 

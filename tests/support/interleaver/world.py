@@ -200,8 +200,8 @@ class World:
         yield 0.04, f"{name} sets its time of day back"
 
     def may_begin(self, process: Process) -> bool:
-        """What controller/leadership.py promises: no write of an older leader can land any more, though its process may
-        live and its workers go on."""
+        """Whether no write of an older leader can land any more (controller/leader/election.py). Its process may live
+        and its workers go on."""
         others = [one for one in self.processes.values() if one is not None and one is not process]
         if process.leads or process.has_led or self.late or any(one.leads or one.writes() for one in others):
             return False

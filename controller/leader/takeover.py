@@ -1,9 +1,9 @@
-"""From stand-by to leader, in the only safe order.
+"""How a stand-by takes over as leader, in the only safe order.
 
 All truth is in the API, so a new leader reads it again, and claims last of all:
 
 1. every watched resource has been listed once;
-2. this process leads, and no write of an earlier leader can land any more (leadership.wait_to_begin);
+2. this process leads, and no write of an earlier leader can land any more (Leadership.wait_to_begin);
 3. only then are all claims listed. The watch may lag by any amount of time, and claims alone tell who has which device:
    the last writes of an earlier leader would be missing, and its devices would be given away again;
 4. what an earlier leader did to claims is treated as unknown (Cluster.begin);

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dracaena.controller.leadership import (
+from dracaena.controller.leader.election import (
     LET_GO_S,
     RETRY_AFTER_FAILURE_S,
     RETRY_S,

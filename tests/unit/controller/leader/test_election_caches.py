@@ -11,10 +11,10 @@ import pytest
 import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.controller.test_leadership_races import DURATION_S, Faults, Process, Referee
+from unit.controller.leader.test_election_races import DURATION_S, Faults, Process, Referee
 
-from dracaena.controller import leadership
-from dracaena.controller.leadership import LET_GO_S, RETRY_S, Election
+from dracaena.controller.leader import election
+from dracaena.controller.leader.election import LET_GO_S, RETRY_S, Election
 from dracaena.kube.client import WRITE_TIMEOUT_S
 from dracaena.kube.freshness import STALE_S
 from dracaena.kube.lease import LeaseSpec
@@ -116,7 +116,7 @@ def test_the_lead_changes_hands_in_these_runs() -> None:
 
 
 def never_lets_go(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leadership, "LET_GO_S", 1e9)
+    patch.setattr(election, "LET_GO_S", 1e9)
 
 
 def takes_with_broken_caches(patch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def goes_on_writing(patch: pytest.MonkeyPatch) -> None:
     def let_go(self: Election, _why: str) -> None:
         held = self._held
         assert held is not None
-        self._api.write(held.lease, leadership.given_back(held.lease.spec, "then"))
+        self._api.write(held.lease, election.given_back(held.lease.spec, "then"))
 
     patch.setattr(Election, "_let_go", let_go)
 

@@ -12,8 +12,8 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dracaena.controller import leadership
-from dracaena.controller.leadership import LEASE_TIMEOUT_S, Election, NotLeadingError
+from dracaena.controller.leader import election
+from dracaena.controller.leader.election import LEASE_TIMEOUT_S, Election, NotLeadingError
 from dracaena.kube.client import WRITE_TIMEOUT_S
 from dracaena.kube.errors import ApiUnavailableError, KubeError
 from dracaena.kube.freshness import STALE_S
@@ -303,11 +303,11 @@ def test_when_all_is_well_again_somebody_writes() -> None:
 
 
 def no_margins(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leadership, "WRITE_TIMEOUT_S", 0.0)
+    patch.setattr(election, "WRITE_TIMEOUT_S", 0.0)
 
 
 def steady_clock_alone(patch: pytest.MonkeyPatch) -> None:
-    def lasts_s(self: Election, held: leadership._Held) -> float:
+    def lasts_s(self: Election, held: election._Held) -> float:
         return DURATION_S - (self._clock.monotonic() - held.sent.monotonic_s)
 
     patch.setattr(Election, "_lasts_s", lasts_s)
@@ -316,7 +316,7 @@ def steady_clock_alone(patch: pytest.MonkeyPatch) -> None:
 def a_missing_lease_is_free(patch: pytest.MonkeyPatch) -> None:
     won = Election._won
 
-    def at_once(self: Election, lease: Lease, sent: leadership._Sent, wait_s: float, why: str) -> None:
+    def at_once(self: Election, lease: Lease, sent: election._Sent, wait_s: float, why: str) -> None:
         won(self, lease, sent, 0.0 if why == "there was none" else wait_s, why)
 
     patch.setattr(Election, "_won", at_once)

@@ -1,0 +1,1 @@
+"""Which replica writes, and how it begins to."""
