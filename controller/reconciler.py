@@ -19,11 +19,11 @@ from dracaena.controller.allocation.result import Allocation, decision_of
 from dracaena.controller.claim_writer import ClaimWriter, Lost, Written
 from dracaena.controller.cluster import Cluster
 from dracaena.controller.decisions import Behind, Decision, Deferred, InProgress
+from dracaena.controller.lifecycle.own_decision import our_decision
 from dracaena.controller.lifecycle.phases import Event
 from dracaena.controller.lifecycle.pod_record import Wait
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.nomination import Nomination, earlier_nodes
-from dracaena.controller.our_decision import our_decision
 from dracaena.controller.ports import EventSink
 from dracaena.controller.queue.deadline import Deadline
 from dracaena.controller.queue.time_budgets import DECISION_S, IDLE, TimeBudgets

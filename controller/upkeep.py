@@ -12,12 +12,12 @@ from dracaena.api.podclaims import pod_claims
 from dracaena.controller.lifecycle import tending
 from dracaena.controller.lifecycle.claim_record import ClaimRecord
 from dracaena.controller.lifecycle.giving_way import Party, gives_way
+from dracaena.controller.lifecycle.own_decision import as_decided, noted_decision, our_decision
 from dracaena.controller.lifecycle.phases import SHOWN, Event, Phase
 from dracaena.controller.lifecycle.pod_record import Growth, PodRecord, Said, begin_wait_anew, leave_all_out, leave_out
 from dracaena.controller.lifecycle.proof import Bounds
 from dracaena.controller.lifecycle.prospects import LedNowhere, Patience, Situation, verdict
 from dracaena.controller.lifecycle.tending import Clear, Drop, Keep, Release, Reserve, Step
-from dracaena.controller.our_decision import as_decided, noted_decision, our_decision
 from dracaena.controller.records import Records
 from dracaena.controller.scheduler_turns import SchedulerTurns
 

@@ -7,10 +7,10 @@ from typing import Final
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.state.holdings import claim_holder
+from dracaena.controller.lifecycle.own_decision import our_decision
 from dracaena.controller.lifecycle.phases import Phase
 from dracaena.controller.lifecycle.places import only_node
 from dracaena.controller.lifecycle.pod_record import ENDED
-from dracaena.controller.our_decision import our_decision
 from support.allocation import DRIVER
 from support.interleaver.process import Call, Process
 from support.interleaver.server import is_reserved_for
