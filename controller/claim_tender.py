@@ -15,7 +15,6 @@ import structlog
 
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.claim_writer import pod_reference
-from dracaena.controller.cluster import Cluster
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity
 from dracaena.controller.lifecycle.own_decision import our_decision
 from dracaena.controller.lifecycle.phases import Event
@@ -24,6 +23,7 @@ from dracaena.controller.lifecycle.tending import Clear, Drop, Find, Keep, Look,
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.nomination import Nomination
 from dracaena.controller.ports import ClaimApi, PodApi
+from dracaena.controller.state.cluster import Cluster
 from dracaena.kube.errors import ConflictError, InvalidError, KubeError, NotFoundError
 from dracaena.process.clock import Clock, rfc3339
 

@@ -39,8 +39,7 @@ from dracaena.controller.cache.slices import with_shared_values
 from dracaena.controller.cache.storage import kept_volume, kept_volume_claim
 from dracaena.controller.claim_tender import ClaimTender
 from dracaena.controller.claim_writer import ClaimWriter
-from dracaena.controller.cluster import Cluster
-from dracaena.controller.collisions import Collision, Collisions
+from dracaena.controller.events.collision_reports import CollisionReports
 from dracaena.controller.leader.election import LEASE_TIMEOUT_S, Election, Leadership, NoElection, NotLeadingError
 from dracaena.controller.leader.takeover import begin, wait_to_lead
 from dracaena.controller.lifecycle.claim_record import ClaimRecord
@@ -57,7 +56,9 @@ from dracaena.controller.queue.work import CLAIMS_TURN, Work, claim_of_work
 from dracaena.controller.queue.workqueue import Turn, WorkQueue
 from dracaena.controller.reconciler import Reconciler, Step
 from dracaena.controller.settings import ControllerSettings
-from dracaena.controller.upkeep import Rules
+from dracaena.controller.state.cluster import Cluster
+from dracaena.controller.state.collisions import Collision
+from dracaena.controller.state.upkeep import Rules
 from dracaena.controller.waiting import WaitingPods
 from dracaena.kube.client import WRITE_TIMEOUT_S, KubeClient
 from dracaena.kube.errors import KubeError
@@ -167,7 +168,7 @@ class Controller:
             claims, lambda: self._cluster.node_count, self._metrics, above_nodes=settings.nominate_above_nodes
         )
         self._tender = ClaimTender(driver, self._cluster, claims, claims, nomination, clock, self._metrics)
-        self._collisions = Collisions(driver, self._events, self._metrics)
+        self._collisions = CollisionReports(driver, self._events, self._metrics)
         self._reconciler = Reconciler(
             driver,
             cluster=self._cluster,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from dracaena.controller.lifecycle.pod_record import Wait
-from dracaena.controller.upkeep import TakenBack
+from dracaena.controller.state.upkeep import TakenBack
 
 MESSAGE_LENGTH: Final = 300
 """Characters of kube-scheduler's own message that are told again: its node counts come first."""

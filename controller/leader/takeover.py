@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from dracaena.controller.cluster import Cluster
 from dracaena.controller.queue.work import Work
+from dracaena.controller.state.cluster import Cluster
 
 LOOK_S: Final = 1.0
 """How often a wait checks whether to stop, so a stop takes no longer than this."""

@@ -21,10 +21,10 @@ import structlog
 from bench.decision import percentile
 from bench.report import Floor, Progress, Row, Section, as_text, floors_as_text
 from dracaena.api.objects import Pod, Taint
-from dracaena.controller.decisions import Decisions
 from dracaena.controller.program import freeze_what_stays
 from dracaena.controller.queue.waiting_lines import WaitingLines
 from dracaena.controller.queue.workqueue import WorkQueue
+from dracaena.controller.state.decisions import Decisions
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.process.clock import SystemClock
 from support.allocation import claim, holding, node, pod, pool_slice, request

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.objects import ResourceClaim
-from dracaena.controller.cluster import Cluster
+from dracaena.controller.state.cluster import Cluster
 from dracaena.kube.client import KubeClient
 from dracaena.kube.events import Event
 from support.allocation import DRIVER, blocks, machine, own_config, request

@@ -12,8 +12,8 @@ from dracaena.api.decision import encode_decision
 from dracaena.api.names import decision_annotation
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
 from dracaena.controller.allocation.result import Allocation, ClaimAllocation, allocated_claim, decision_of
-from dracaena.controller.cluster import Cluster
 from dracaena.controller.lifecycle.phases import Event
+from dracaena.controller.state.cluster import Cluster
 from dracaena.process.clock import Clock
 from support.allocation import DRIVER
 from support.clock import FakeClock

@@ -14,8 +14,7 @@ from dracaena.api.objects import Pod, PodCondition, ResourceClaim
 from dracaena.controller.allocation.turn import turn
 from dracaena.controller.claim_tender import ClaimTender
 from dracaena.controller.claim_writer import ClaimWriter
-from dracaena.controller.cluster import Cluster
-from dracaena.controller.collisions import Collision, Collisions
+from dracaena.controller.events.collision_reports import CollisionReports
 from dracaena.controller.lifecycle.claim_record import ClaimRecord
 from dracaena.controller.lifecycle.phases import NotAllowedError, Phase
 from dracaena.controller.lifecycle.pod_record import Growth, PodRecord, leave_all_out, leave_out
@@ -29,7 +28,9 @@ from dracaena.controller.queue.time_budgets import TimeBudgets
 from dracaena.controller.queue.work import CLAIMS_TURN, claim_of_work, claim_work
 from dracaena.controller.queue.workqueue import Turn, WorkQueue
 from dracaena.controller.reconciler import Reconciler
-from dracaena.controller.upkeep import Rules
+from dracaena.controller.state.cluster import Cluster
+from dracaena.controller.state.collisions import Collision
+from dracaena.controller.state.upkeep import Rules
 from dracaena.controller.waiting import WaitingPods
 from dracaena.kube.errors import KubeError
 from support.allocation import DRIVER, blocks, device_class, device_name, machine, node, pool_slice
@@ -91,7 +92,7 @@ class Bench:
         )
         nomination = Nomination(self.api, lambda: self.cluster.node_count, metrics, above_nodes=nominate_above_nodes)
         self.tender = ClaimTender(DRIVER, self.cluster, self.api, self.api, nomination, self.clock, metrics)
-        self.collisions = Collisions(DRIVER, self.events, metrics)
+        self.collisions = CollisionReports(DRIVER, self.events, metrics)
         self.reconciler = Reconciler(
             DRIVER,
             cluster=self.cluster,

@@ -85,7 +85,7 @@ FAULTS: Final = (
     ),
     PlantedFault(
         "an older state of a claim counts as news",
-        "controller/records.py",
+        "controller/state/records.py",
         "if version_of(claim) <= record.version and record.version:",
         "if version_of(claim) == record.version and record.version:",
     ),
@@ -103,7 +103,7 @@ FAULTS: Final = (
     ),
     PlantedFault(
         "a freed device wakes nobody",
-        "controller/cluster.py",
+        "controller/state/cluster.py",
         "        if freed:\n            self._decisions.may_help(self._nodes_of(freed))\n",
         "",
     ),

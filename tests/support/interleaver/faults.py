@@ -10,9 +10,7 @@ from unittest import mock
 
 import msgspec
 
-from dracaena.controller import program, upkeep
-from dracaena.controller.cluster import Cluster
-from dracaena.controller.decisions import Decisions
+from dracaena.controller import program
 from dracaena.controller.lifecycle import proof, tending
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt
 from dracaena.controller.lifecycle.giving_way import Party
@@ -21,7 +19,10 @@ from dracaena.controller.lifecycle.pod_record import PodRecord
 from dracaena.controller.lifecycle.proof import Bounds
 from dracaena.controller.lifecycle.tending import Naming, Step
 from dracaena.controller.queue.work import Work
-from dracaena.controller.records import Records
+from dracaena.controller.state import upkeep
+from dracaena.controller.state.cluster import Cluster
+from dracaena.controller.state.decisions import Decisions
+from dracaena.controller.state.records import Records
 
 Fault = Callable[[], AbstractContextManager[None]]
 

@@ -12,7 +12,7 @@ import pytest
 from bench import hostile
 from bench.report import as_text
 from dracaena.api.objects import ResourceClaim
-from dracaena.controller.cluster import Cluster
+from dracaena.controller.state.cluster import Cluster
 from support.hostile_objects import DEEPEST, PARAMETERS_MAX_BYTES, WORST, many_small, nested, random_objects
 
 FIGURES = {"before_p50": 2.0, "before_max": 9.0, "p99": 40.0, "max": 52.0, "honest": 100.0, "lost": 0.0}

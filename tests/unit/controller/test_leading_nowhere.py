@@ -10,7 +10,7 @@ from dracaena.controller.allocation.allocator import Settled
 from dracaena.controller.lifecycle.pod_record import ELSEWHERE
 from dracaena.controller.lifecycle.prospects import NOT_SEEN, SETTLE_S, UNRESERVED_S
 from dracaena.controller.reconciler import Decided, Held
-from dracaena.controller.scheduler_turns import TURN_S
+from dracaena.controller.state.scheduler_progress import TURN_S
 from support.allocation import blocks, claim, device_class, device_name, holding, machine, pod, request
 from support.reconciling import (
     EXCLUSION_S,

@@ -18,11 +18,11 @@ from support.reconciling import LONGEST_BIND_S, LONGEST_EXCLUSION_S, PASSED_OVER
 FOUR = machine("four", blocks(4, inside="PIX", outside="PIX"))
 
 BOUNDED = {
-    "_explanations": "Explanations: MAX_EXPLANATIONS",
+    "_explanations": "ExplanationCache: MAX_EXPLANATIONS",
     "_specs": "RequestReader: MOST_SPECS and MOST_CHARACTERS",
     "_requests": "RequestReader: MOST_REQUESTS",
-    "_quick": "SchedulerTurns: one for each scheduler and priority",
-    "_at_work_s": "SchedulerTurns: one for each scheduler",
+    "_quick": "SchedulerProgress: one for each scheduler and priority",
+    "_at_work_s": "SchedulerProgress: one for each scheduler",
     "_counts": "WaitingPods: one for each reason",
     "_by_turn": "WorkQueue: what was overtaken goes with the next look of a worker that finds nothing",
 }
@@ -50,7 +50,7 @@ def tables(owner: Any, path: str, seen: set[int]) -> Iterator[tuple[str, int]]:
 def sizes(bench: Bench) -> dict[str, int]:
     seen: set[int] = set()
     found = dict(tables(bench.reconciler, "reconciler", seen))
-    for name in ("_inventory", "_lines", "_records", "_places", "_keeper"):
+    for name in ("_inventory", "_lines", "_records", "_accounting", "_starvation"):
         assert any(f".{name}." in path for path in found), f"{name} is walked through"
     return found
 

@@ -12,10 +12,11 @@ import msgspec
 import pytest
 
 from dracaena.api.objects import Pod, PodCondition, ResourceClaim
-from dracaena.controller import collisions, explanations
 from dracaena.controller.allocation import earmarks
 from dracaena.controller.allocation.request import shape
-from dracaena.controller.cluster import Cluster
+from dracaena.controller.events.collision_reports import CollisionReports
+from dracaena.controller.state import explanation_cache
+from dracaena.controller.state.cluster import Cluster
 from dracaena.kube.errors import error_for
 from dracaena.process.clock import rfc3339
 from support.allocation import blocks, claim, holding, machine, pod, request
@@ -157,12 +158,12 @@ def earmark_names_its_pod(patch: pytest.MonkeyPatch) -> None:
 
 
 def collisions_name_both(patch: pytest.MonkeyPatch) -> None:
-    class Named(collisions.Collisions):
+    class Named(CollisionReports):
         def seen(self, claim: ResourceClaim, found: Any) -> None:
             for one in found:
                 self._events.record(claim, "Warning", "DeviceCollision", f"{one.name} is allocated to {one.rival.key}")
 
-    patch.setattr("support.reconciling.Collisions", Named)
+    patch.setattr("support.reconciling.CollisionReports", Named)
 
 
 def equal_pods_share_a_reason_as_it_is(patch: pytest.MonkeyPatch) -> None:
@@ -172,8 +173,8 @@ def equal_pods_share_a_reason_as_it_is(patch: pytest.MonkeyPatch) -> None:
         meta = msgspec.structs.replace(pod.metadata, namespace="", name="", uid="one")
         return shape.shape(msgspec.structs.replace(pod, metadata=meta), *rest, **more)
 
-    patch.setattr("dracaena.controller.decisions.shape", of_all_namespaces)
-    patch.setattr(explanations, "_without", lambda text, names: text)
+    patch.setattr("dracaena.controller.state.decisions.shape", of_all_namespaces)
+    patch.setattr(explanation_cache, "_without", lambda text, names: text)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dracaena.controller.explanations import EXPLANATION_S, Explanations
+from dracaena.controller.state.explanation_cache import EXPLANATION_S, ExplanationCache
 from support.allocation import claim, holding, pod, request
 from support.hostile_pods import Hostile, named
 from support.reconciling import Bench
@@ -34,7 +34,7 @@ def test_equal_pods_of_two_namespaces_are_told_the_same_reason_about_their_own_c
 
 
 def test_it_is_worked_out_once_for_both_and_no_other_word_is_changed() -> None:
-    explanations = Explanations()
+    explanations = ExplanationCache()
     text = "1 where claim dev/uuid, request r: 2 are to differ in gpu.dracaena.dev/uuid; pod dev/p; claim dev/uuid-1."
     asked = []
 

@@ -11,10 +11,10 @@ from dracaena.api.mig import MigDevice
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim, ResourceClaimStatus, ResourceSlice, Taint
 from dracaena.controller.allocation.allocator import Settled
 from dracaena.controller.allocation.result import Allocation
-from dracaena.controller.decisions import InProgress
 from dracaena.controller.lifecycle.phases import OURS, Event, Phase
 from dracaena.controller.lifecycle.proof import BEHIND_S
 from dracaena.controller.program import DOUBT_S
+from dracaena.controller.state.decisions import InProgress
 from dracaena.kube.errors import ApiUnavailableError
 from support.allocation import (
     DRIVER,

@@ -23,7 +23,7 @@ class _Explanation:
     text: str | None
 
 
-class Explanations:
+class ExplanationCache:
     """Part of its owner, and used under the owner's lock. Pods that ask the same are told the same, with their own
     names."""
 

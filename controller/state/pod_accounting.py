@@ -17,7 +17,7 @@ Places = Mapping[PodIdentity, str]
 _NOTHING: Final = shared_resources((), ())
 
 
-class PodPlaces:
+class PodAccounting:
     """Keeps the books of NodeResources and PlacedPods in step with pods and the records of claims.
 
     A pod counts on its node (spec.nodeName) or, before it has one, on the node that one of its claims implies

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dracaena.api.objects import ConsumerReference, ResourceClaim
-from dracaena.controller.collisions import Collision
+from dracaena.controller.state.collisions import Collision
 from support.allocation import blocks, claim, device_name, holding, machine, pod
 from support.bare_cluster import bare_cluster, show
 from support.reconciling import UNBOUND_WAIT_S, Bench

@@ -23,7 +23,7 @@ decided."""
 log = structlog.get_logger()
 
 
-class EarmarkKeeper:
+class StarvationGuard:
     """At most one earmark. Part of its owner, and used under the owner's lock.
 
     Nothing of it is stored: creation times tell who has waited too long, and a new leader finds the earmark again in

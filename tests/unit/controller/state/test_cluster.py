@@ -10,9 +10,9 @@ from dracaena.controller.allocation.allocator import NoFit
 from dracaena.controller.allocation.request.demands import Refused
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.decisions import Behind, InProgress
-from dracaena.controller.explanations import EXPLANATION_S
 from dracaena.controller.lifecycle.proof import BEHIND_S
+from dracaena.controller.state.decisions import Behind, InProgress
+from dracaena.controller.state.explanation_cache import EXPLANATION_S
 from support.allocation import (
     DRIVER,
     blocks,

@@ -13,8 +13,8 @@ from unittest import mock
 import pytest
 
 from dracaena.controller.allocation.allocator import Allocator
-from dracaena.controller.decisions import Decisions
 from dracaena.controller.queue.workqueue import WorkQueue
+from dracaena.controller.state.decisions import Decisions
 from support.waiting_world import DIVIDED, GPU, MIG, Host, WaitingWorld, Wants
 
 LINES = 100

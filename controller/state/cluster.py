@@ -32,20 +32,20 @@ from dracaena.controller.allocation.nodes.placement.storage import class_of
 from dracaena.controller.allocation.state.holdings import claim_holder
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import DeviceId, held_devices, other_holdings
-from dracaena.controller.collisions import Collision, find_collisions
-from dracaena.controller.decisions import Decision, Decisions
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, is_same_allocation
 from dracaena.controller.lifecycle.phases import TENDING, Event, NotAllowedError, Phase
 from dracaena.controller.lifecycle.places import expected_places
 from dracaena.controller.lifecycle.pod_record import Wait
 from dracaena.controller.lifecycle.proof import last_bind_s
 from dracaena.controller.lifecycle.tending import Step
-from dracaena.controller.pod_places import PodPlaces
 from dracaena.controller.queue.deadline import Deadline
 from dracaena.controller.queue.waiting_lines import Scope
-from dracaena.controller.records import Records
-from dracaena.controller.scheduler_turns import SchedulerTurns
-from dracaena.controller.upkeep import Rules, TakenBack, Upkeep
+from dracaena.controller.state.collisions import Collision, find_collisions
+from dracaena.controller.state.decisions import Decision, Decisions
+from dracaena.controller.state.pod_accounting import PodAccounting
+from dracaena.controller.state.records import Records
+from dracaena.controller.state.scheduler_progress import SchedulerProgress
+from dracaena.controller.state.upkeep import Rules, TakenBack, Upkeep
 from dracaena.process.clock import Clock
 
 TENDED: Final = frozenset({Phase.IN_DOUBT, Phase.UNRESERVED, Phase.RESTING})
@@ -100,9 +100,9 @@ class Cluster:
         self._inventory = Inventory(driver, allowed_drivers)
         self._rules = rules
         self._records = Records(driver, rules.bounds, self._record_changed, fault)
-        self._turns = SchedulerTurns(clock.monotonic())
-        self._upkeep = Upkeep(driver, self._records, self._turns, rules, self._rivals_of)
-        self._places = PodPlaces(self._inventory.resources, self._inventory.placed)
+        self._progress = SchedulerProgress(clock.monotonic())
+        self._upkeep = Upkeep(driver, self._records, self._progress, rules, self._rivals_of)
+        self._accounting = PodAccounting(self._inventory.resources, self._inventory.placed)
         share_ids = (str(uuid4()) for _ in repeat(None))
         allocator = Allocator(first_fit=first_fit, max_steps=max_steps, share_ids=share_ids)
         self._decisions = Decisions(
@@ -328,12 +328,12 @@ class Cluster:
             return
         key, now_s = subject.key, self._clock.monotonic()
         with self._lock:
-            self._decisions.has_room(self._places.pod_changed(old, new))
+            self._decisions.has_room(self._accounting.pod_changed(old, new))
             self._decisions.pods_moved(self._inventory.placed.changes())
             before = self._records.unbound(key)
             known = self._records.pod(key)
             self._records.see(old, new, now_s)
-            self._turns.see(before, new, self._records.unbound(key), now_s)
+            self._progress.see(before, new, self._records.unbound(key), now_s)
             if known is None and not subject.spec.resource_claims:
                 return
             is_another = known is not None and new is not None and known.metadata.uid != new.metadata.uid
@@ -490,7 +490,7 @@ class Cluster:
         assert subject is not None
         holds = after.held(self._driver) if after is not None else (frozenset(), frozenset())
         freed = self._inventory.hold(claim_holder(subject.shown), *holds)
-        with_room = self._places.claim_changed(subject.key, expected_places(before), expected_places(after))
+        with_room = self._accounting.claim_changed(subject.key, expected_places(before), expected_places(after))
         self._decisions.has_room(with_room)
         self._decisions.pods_moved(self._inventory.placed.changes())
         if before is None or after is None or before.shown is not after.shown:

@@ -14,7 +14,7 @@ from dracaena.controller.allocation.state.pool import DeviceId
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity, Share
 from dracaena.controller.lifecycle.phases import Event, NotAllowedError, Phase
 from dracaena.controller.lifecycle.proof import Bounds
-from dracaena.controller.records import Records
+from dracaena.controller.state.records import Records
 from support.allocation import DRIVER, claim, holding, pod
 
 P = PodIdentity("default/p", "uid-p")

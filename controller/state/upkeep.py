@@ -18,8 +18,8 @@ from dracaena.controller.lifecycle.pod_record import Growth, PodRecord, Said, be
 from dracaena.controller.lifecycle.proof import Bounds
 from dracaena.controller.lifecycle.prospects import LedNowhere, Patience, Situation, verdict
 from dracaena.controller.lifecycle.tending import Clear, Drop, Keep, Release, Reserve, Step
-from dracaena.controller.records import Records
-from dracaena.controller.scheduler_turns import SchedulerTurns
+from dracaena.controller.state.records import Records
+from dracaena.controller.state.scheduler_progress import SchedulerProgress
 
 TRIED: Final = "tried before without success"
 """Why a node is left out for a pod, in words that follow a count."""
@@ -61,13 +61,13 @@ class Upkeep:
         self,
         driver: str,
         records: Records,
-        turns: SchedulerTurns,
+        progress: SchedulerProgress,
         rules: Rules,
         rivals_of: Callable[[ResourceClaim], Iterable[ResourceClaim]],
     ) -> None:
         self._driver = driver
         self._records = records
-        self._turns = turns
+        self._progress = progress
         self._rules = rules
         self._rivals_of = rivals_of
         self._gave_back_s = float("-inf")  # when a pod last gave its devices back because kube-scheduler was silent
@@ -209,8 +209,8 @@ class Upkeep:
             nominated=pod.status.nominated_node_name == node,
             ours=ours,
             whole=whole,
-            passed_over=self._turns.passed_over(pod, max(claim.allocated_s for claim in ours)),
-            quiet_s=self._turns.quiet_s(pod.spec.scheduler_name, now_s),
+            passed_over=self._progress.passed_over(pod, max(claim.allocated_s for claim in ours)),
+            quiet_s=self._progress.quiet_s(pod.spec.scheduler_name, now_s),
             others_wait=others_wait and now_s - self._gave_back_s >= patience.passed_over_s,
         )
         found = verdict(situation, now_s, patience)

@@ -22,14 +22,14 @@ from dracaena.controller.allocation.request.shape import APART, shape
 from dracaena.controller.allocation.result import Allocation, ClaimAllocation
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.turn import Turn, turn
-from dracaena.controller.earmark_keeper import QUESTIONS, EarmarkKeeper
-from dracaena.controller.explanations import Explanations
 from dracaena.controller.lifecycle.claim_record import PodIdentity, Share
 from dracaena.controller.queue.change_waiters import ChangeWaiters
 from dracaena.controller.queue.deadline import Deadline
 from dracaena.controller.queue.waiting_lines import NOWHERE, Scope, WaitingLines
-from dracaena.controller.records import Records
-from dracaena.controller.upkeep import Upkeep
+from dracaena.controller.state.explanation_cache import ExplanationCache
+from dracaena.controller.state.records import Records
+from dracaena.controller.state.starvation import QUESTIONS, StarvationGuard
+from dracaena.controller.state.upkeep import Upkeep
 
 ELSEWHERE: Final = "where another pod with one of its claims is not"
 """Why a node is left out for a pod, in words that follow a count."""
@@ -87,8 +87,8 @@ class Decisions:
         self._lines = WaitingLines()
         self._deferred: set[str] = set()
         self._moves = ChangeWaiters()
-        self._keeper = EarmarkKeeper(allocator, inventory, self._pods_holding)
-        self._explanations = Explanations()
+        self._starvation = StarvationGuard(allocator, inventory, self._pods_holding)
+        self._explanations = ExplanationCache()
 
     def decide(
         self,
@@ -120,7 +120,7 @@ class Decisions:
             if self._lines.is_behind(asked, place):
                 self._ask_again(self._lines.put(pod.key, asked, place, ""))
                 return Behind()
-            question = _Question(pod, claims, asked, place, {**self._keeper.bars(place, claims), **barred}, is_over)
+            question = _Question(pod, claims, asked, place, {**self._starvation.bars(place, claims), **barred}, is_over)
             changed = self._lines.changed_for(pod.key, asked, place)
             decision = self._answer(question, changed)
             if isinstance(decision, NoFit):
@@ -148,7 +148,7 @@ class Decisions:
         with _within(deadline) as is_over:
             barred = self._barred(pod, claims, now_s)
             asked = self._shape(pod, claims, barred, is_over)
-            barred = {**self._keeper.bars(turn(pod), claims), **barred}
+            barred = {**self._starvation.bars(turn(pod), claims), **barred}
 
             def work_out() -> str | None:
                 found = self._allocator.explain(self._inventory, pod, claims, barred=barred, is_over=is_over)
@@ -158,7 +158,7 @@ class Decisions:
 
             names = (*(claim.key for claim in claims), pod.key)  # of equal names it is mostly the claim that is meant
             text = self._explanations.get((asked, tuple(barred)), names, work_out, now_s=now_s)
-            mark = self._keeper.earmark
+            mark = self._starvation.earmark
         if text is not None and mark is not None and mark.pod_key == pod.key:
             return f"{text}; node {mark.node} is being kept free for it"
         return text
@@ -169,10 +169,10 @@ class Decisions:
         When the deadline is over the rest is left to the next call.
         """
         with _within(deadline) as is_over:
-            self._keeper.created_before = created_before
-            mark = self._keeper.earmark
+            self._starvation.created_before = created_before
+            mark = self._starvation.earmark
             if mark is not None and not (created_before and self._still_waits(mark)):
-                self._keeper.clear("the pod waits no more")
+                self._starvation.clear("the pod waits no more")
                 self.may_help(frozenset((mark.node,)))
             questions = 0
             self._allocator.effort.begin(is_over)
@@ -185,7 +185,7 @@ class Decisions:
     @property
     def earmark(self) -> Earmark | None:
         """The node that is kept for a pod now."""
-        return self._keeper.earmark
+        return self._starvation.earmark
 
     def leave(self, key: str) -> None:
         """A pod does not wait for devices now, or something else comes first: no change of the cluster wakes it."""
@@ -337,7 +337,7 @@ class Decisions:
         return self._lines.fits_nowhere(pod.key) or bool(self._records.deciding_for(pod.key))
 
     def _reconsider(self, key: str, now_s: float) -> bool | None:
-        """Look whether a node has to be kept for a pod that waits; then tell it. See EarmarkKeeper.consider()."""
+        """Look whether a node has to be kept for a pod that waits; then tell it. See StarvationGuard.consider()."""
         pod, standing = self._records.pod(key), self._lines.standing(key)
         if pod is None or standing is None:
             return None
@@ -345,23 +345,23 @@ class Decisions:
         there = [claim.shown for claim in claims if claim is not None]
         if len(there) < len(claims):
             return None
-        before = self._keeper.earmark
+        before = self._starvation.earmark
         try:
             found = self._consider(pod, there, standing.shape, self._barred(pod, there, now_s), now_s)
         except OverdueError:
             # It had all the time there is, and would have it again each second.
-            self._keeper.give_up(standing.shape, now_s)
+            self._starvation.give_up(standing.shape, now_s)
             return False
-        if found and self._keeper.earmark != before:
+        if found and self._starvation.earmark != before:
             self._wake((key,))
         return found
 
     def _consider(
         self, pod: Pod, claims: Sequence[ResourceClaim], asked: bytes, barred: Mapping[str, str], now_s: float
     ) -> bool | None:
-        before = self._keeper.earmark
-        found = self._keeper.consider(pod, claims, turn(pod), asked, barred, now_s)
-        if before is not None and self._keeper.earmark != before:
+        before = self._starvation.earmark
+        found = self._starvation.consider(pod, claims, turn(pod), asked, barred, now_s)
+        if before is not None and self._starvation.earmark != before:
             self.may_help(frozenset((before.node,)))
         return found
 

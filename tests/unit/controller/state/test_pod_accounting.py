@@ -11,7 +11,7 @@ from dracaena.controller.allocation.nodes.node_resources import NodeResources, p
 from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods
 from dracaena.controller.allocation.nodes.pod_resources import pod_resources
 from dracaena.controller.lifecycle.claim_record import PodIdentity
-from dracaena.controller.pod_places import PodPlaces
+from dracaena.controller.state.pod_accounting import PodAccounting
 from support.allocation import pod
 
 
@@ -26,7 +26,7 @@ def asking(name: str, *claims: str, cpu: str = "2", phase: str = "Pending", uid:
 class Places:
     def __init__(self) -> None:
         self.books = NodeResources()
-        self.places = PodPlaces(self.books, PlacedPods())
+        self.places = PodAccounting(self.books, PlacedPods())
         self.told: dict[str, dict[PodIdentity, str]] = {}
 
     def claim(self, name: str, *pods: Pod, node: str = "a") -> frozenset[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from dracaena.api.objects import Pod, PodCondition
 from dracaena.controller.lifecycle.pod_record import PodRecord, is_unbound, see
-from dracaena.controller.scheduler_turns import QUICK_S, TURN_S, TURNS_KEPT, SchedulerTurns
+from dracaena.controller.state.scheduler_progress import QUICK_S, TURN_S, TURNS_KEPT, SchedulerProgress
 from support.allocation import pod
 from support.clock import FakeClock
 
@@ -29,7 +29,7 @@ def bound(item: Pod) -> Pod:
 class Watch:
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.turns = SchedulerTurns(0.0)
+        self.turns = SchedulerProgress(0.0)
         self._records: dict[str, PodRecord] = {}
 
     def show(self, item: Pod) -> None:

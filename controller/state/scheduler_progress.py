@@ -25,7 +25,7 @@ TURN_EVERY_S: Final = 1.0
 """Quick turns that are kept, at most one a second: enough to find two that are TURN_S apart."""
 
 
-class SchedulerTurns:
+class SchedulerProgress:
     """What we saw of each scheduler. Part of its owner, and used under the owner's lock. Times are readings of our
     monotonic clock."""
 

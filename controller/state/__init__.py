@@ -1,0 +1,1 @@
+"""What the controller knows, under the one lock of Cluster. Nothing here talks to the API server."""
