@@ -37,9 +37,8 @@ from dracaena.controller.cache.claims import claim_stand_in, class_stand_in, kep
 from dracaena.controller.cache.pods import kept_namespace, kept_pod
 from dracaena.controller.cache.slices import with_shared_values
 from dracaena.controller.cache.storage import kept_volume, kept_volume_claim
-from dracaena.controller.claim_tender import ClaimTender
-from dracaena.controller.claim_writer import ClaimWriter
 from dracaena.controller.events.collision_reports import CollisionReports
+from dracaena.controller.events.waiting_pods import WaitingPods
 from dracaena.controller.leader.election import LEASE_TIMEOUT_S, Election, Leadership, NoElection, NotLeadingError
 from dracaena.controller.leader.takeover import begin, wait_to_lead
 from dracaena.controller.lifecycle.claim_record import ClaimRecord
@@ -48,7 +47,6 @@ from dracaena.controller.lifecycle.pod_record import Growth
 from dracaena.controller.lifecycle.proof import Bounds
 from dracaena.controller.lifecycle.prospects import Patience
 from dracaena.controller.metrics import ControllerMetrics
-from dracaena.controller.nomination import Nomination
 from dracaena.controller.queue.deadline import Deadline
 from dracaena.controller.queue.retry import retry_later
 from dracaena.controller.queue.time_budgets import DECISION_S, TimeBudgets
@@ -59,7 +57,9 @@ from dracaena.controller.settings import ControllerSettings
 from dracaena.controller.state.cluster import Cluster
 from dracaena.controller.state.collisions import Collision
 from dracaena.controller.state.upkeep import Rules
-from dracaena.controller.waiting import WaitingPods
+from dracaena.controller.write.claim_tender import ClaimTender
+from dracaena.controller.write.claim_writer import ClaimWriter
+from dracaena.controller.write.nomination import Nomination
 from dracaena.kube.client import WRITE_TIMEOUT_S, KubeClient
 from dracaena.kube.errors import KubeError
 from dracaena.kube.events import EventRecorder

@@ -16,12 +16,12 @@ from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import NoFit, Settled
 from dracaena.controller.allocation.request.demands import RefusalKind, Refused, tolerates_anything
 from dracaena.controller.allocation.result import Allocation, decision_of
-from dracaena.controller.claim_writer import ClaimWriter, Lost, Written
+from dracaena.controller.events.take_backs import when_again, why_held, why_taken_back
+from dracaena.controller.events.waiting_pods import WaitingPods
 from dracaena.controller.lifecycle.own_decision import our_decision
 from dracaena.controller.lifecycle.phases import Event
 from dracaena.controller.lifecycle.pod_record import Wait
 from dracaena.controller.metrics import ControllerMetrics
-from dracaena.controller.nomination import Nomination, earlier_nodes
 from dracaena.controller.ports import EventSink
 from dracaena.controller.queue.deadline import Deadline
 from dracaena.controller.queue.time_budgets import DECISION_S, IDLE, TimeBudgets
@@ -29,8 +29,8 @@ from dracaena.controller.queue.workqueue import WorkQueue
 from dracaena.controller.state.cluster import Cluster
 from dracaena.controller.state.decisions import Behind, Decision, Deferred, InProgress
 from dracaena.controller.state.upkeep import TakenBack
-from dracaena.controller.taken_back import when_again, why_held, why_taken_back
-from dracaena.controller.waiting import WaitingPods
+from dracaena.controller.write.claim_writer import ClaimWriter, Lost, Written
+from dracaena.controller.write.nomination import Nomination, earlier_nodes
 from dracaena.kube.errors import KubeError
 from dracaena.process.clock import Clock
 

@@ -12,16 +12,14 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.machine import Machine
 from dracaena.api.objects import Pod, PodCondition, ResourceClaim
 from dracaena.controller.allocation.turn import turn
-from dracaena.controller.claim_tender import ClaimTender
-from dracaena.controller.claim_writer import ClaimWriter
 from dracaena.controller.events.collision_reports import CollisionReports
+from dracaena.controller.events.waiting_pods import WaitingPods
 from dracaena.controller.lifecycle.claim_record import ClaimRecord
 from dracaena.controller.lifecycle.phases import NotAllowedError, Phase
 from dracaena.controller.lifecycle.pod_record import Growth, PodRecord, leave_all_out, leave_out
 from dracaena.controller.lifecycle.proof import Bounds
 from dracaena.controller.lifecycle.prospects import Patience
 from dracaena.controller.metrics import ControllerMetrics
-from dracaena.controller.nomination import Nomination
 from dracaena.controller.program import DOUBT_S
 from dracaena.controller.queue.retry import retry_later
 from dracaena.controller.queue.time_budgets import TimeBudgets
@@ -31,7 +29,9 @@ from dracaena.controller.reconciler import Reconciler
 from dracaena.controller.state.cluster import Cluster
 from dracaena.controller.state.collisions import Collision
 from dracaena.controller.state.upkeep import Rules
-from dracaena.controller.waiting import WaitingPods
+from dracaena.controller.write.claim_tender import ClaimTender
+from dracaena.controller.write.claim_writer import ClaimWriter
+from dracaena.controller.write.nomination import Nomination
 from dracaena.kube.errors import KubeError
 from support.allocation import DRIVER, blocks, device_class, device_name, machine, node, pool_slice
 from support.claim_api import FakeClaims, FakeEvents

@@ -13,13 +13,14 @@ from unittest import mock
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.objects import KubeObject, Pod, ResourceClaim
-from dracaena.controller import claim_tender, claim_writer, nomination, program, reconciler
+from dracaena.controller import program, reconciler
 from dracaena.controller.events import collision_reports
 from dracaena.controller.leader.election import NotLeadingError
 from dracaena.controller.lifecycle.claim_record import ClaimRecord
 from dracaena.controller.lifecycle.phases import NotAllowedError, Phase
 from dracaena.controller.settings import ControllerSettings
 from dracaena.controller.state import cluster
+from dracaena.controller.write import claim_tender, claim_writer, nomination
 from dracaena.kube.client import Listing
 from dracaena.kube.errors import KubeError, NotFoundError
 from support.interleaver.strands import Strand

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from dracaena.api.objects import Pod, ResourceClaim, ResourceClaimStatus
-from dracaena.controller.claim_tender import AGAIN_S
 from dracaena.controller.lifecycle.claim_record import Doubt, PodIdentity
 from dracaena.controller.lifecycle.phases import Phase
 from dracaena.controller.lifecycle.proof import BEHIND_S
+from dracaena.controller.write.claim_tender import AGAIN_S
 from dracaena.kube.errors import ApiUnavailableError, ConflictError, InvalidError, KubeError
 from support.allocation import claim, device_name, holding, node, pod, request
 from support.reconciling import LONGEST_BIND_S, UNBOUND_WAIT_S, Bench

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dracaena.controller.claim_tender import REFUSED_S
 from dracaena.controller.lifecycle.claim_record import Doubt, PodIdentity
 from dracaena.controller.lifecycle.phases import Phase
+from dracaena.controller.write.claim_tender import REFUSED_S
 from dracaena.kube.errors import ApiUnavailableError, InvalidError, KubeError, error_for
 from support.reconciling import UNBOUND_WAIT_S
 from support.taking_back import dropped, ended, ready, writes

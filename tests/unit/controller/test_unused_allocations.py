@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
-from dracaena.controller.claim_tender import REFUSED_S
 from dracaena.controller.lifecycle.tending import UNUSED_S
+from dracaena.controller.write.claim_tender import REFUSED_S
 from dracaena.kube.errors import ApiUnavailableError, ConflictError, ForbiddenError, InvalidError, KubeError
 from support.allocation import blocks, claim, holding, machine, pod, request
 from support.reconciling import LONGEST_BIND_S, UNBOUND_WAIT_S, Bench

@@ -3,8 +3,8 @@ from __future__ import annotations
 import msgspec
 from prometheus_client import CollectorRegistry
 
+from dracaena.controller.events.waiting_pods import MAX_TOLD, TELL_S, WaitingPods
 from dracaena.controller.metrics import ControllerMetrics
-from dracaena.controller.waiting import MAX_TOLD, TELL_S, WaitingPods
 from support.allocation import pod
 from support.claim_api import FakeEvents
 from support.clock import FakeClock

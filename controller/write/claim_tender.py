@@ -14,16 +14,16 @@ from typing import Final
 import structlog
 
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.controller.claim_writer import pod_reference
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity
 from dracaena.controller.lifecycle.own_decision import our_decision
 from dracaena.controller.lifecycle.phases import Event
 from dracaena.controller.lifecycle.pod_record import ENDED
 from dracaena.controller.lifecycle.tending import Clear, Drop, Find, Keep, Look, Probe, Read, Release, Reserve, Step
 from dracaena.controller.metrics import ControllerMetrics
-from dracaena.controller.nomination import Nomination
 from dracaena.controller.ports import ClaimApi, PodApi
 from dracaena.controller.state.cluster import Cluster
+from dracaena.controller.write.claim_writer import pod_reference
+from dracaena.controller.write.nomination import Nomination
 from dracaena.kube.errors import ConflictError, InvalidError, KubeError, NotFoundError
 from dracaena.process.clock import Clock, rfc3339
 
