@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from dracaena.controller.queue.workqueue import WorkQueue
+from dracaena.api.objects import Pod
+from dracaena.controller.allocation.turn import turn
+from dracaena.controller.queue.workqueue import Turn, WorkQueue
 
 _CLAIM: Final = "resourceclaim "
 """Prefix of claims' keys in the queue; a pod's key contains no space."""
@@ -54,3 +56,14 @@ def claim_work(claim_key: str) -> str:
 def claim_of_work(key: str) -> str | None:
     """Return the claim that a key in the queue stands for, None when it stands for a pod."""
     return key.removeprefix(_CLAIM) if key.startswith(_CLAIM) else None
+
+
+def turn_of(key: str, pod: Pod | None) -> Turn:
+    """Return the turn of a key in the queue; `pod` is the pod that it stands for, None when there is none.
+
+    A pod that is gone comes first: it may have devices to give back. So does one on a node: it waits for nothing but
+    its claims, and if it had them before nobody else is to get its devices. Then come the claims.
+    """
+    if claim_of_work(key) is not None:
+        return CLAIMS_TURN
+    return () if pod is None or pod.spec.node_name else turn(pod)

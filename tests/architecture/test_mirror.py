@@ -57,7 +57,6 @@ WHOLE_PACKAGE = {
 NOT_YET = (
     "controller/test_doubled_devices.py",
     "controller/test_found_interleavings.py",
-    "controller/test_garbage.py",
     "controller/test_hostile_pods.py",
     "controller/test_interleaving_stories.py",
     "controller/test_interleavings.py",

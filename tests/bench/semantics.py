@@ -18,7 +18,7 @@ from dracaena.controller.allocation.legal.outcome import DoesNotFit, Plan
 from dracaena.controller.allocation.legal.problem import Problem
 from dracaena.controller.allocation.legal.search import solve
 from dracaena.controller.allocation.result import Allocation
-from dracaena.controller.program import freeze_what_stays
+from dracaena.controller.garbage import freeze_what_stays
 from support.allocation import DRIVER, claim, device_class, pod, request
 from support.structured import CLASSES, device, exactly, published
 from support.structured import World as NodeWorld

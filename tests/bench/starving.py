@@ -21,7 +21,7 @@ import structlog
 from bench.decision import percentile
 from bench.report import Floor, Progress, Row, Section, as_text, floors_as_text
 from dracaena.api.objects import Pod, Taint
-from dracaena.controller.program import freeze_what_stays
+from dracaena.controller.garbage import freeze_what_stays
 from dracaena.controller.queue.waiting_lines import WaitingLines
 from dracaena.controller.queue.workqueue import WorkQueue
 from dracaena.controller.state.decisions import Decisions

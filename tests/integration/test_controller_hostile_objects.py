@@ -161,7 +161,7 @@ def test_nothing_is_allocated_while_what_a_claim_holds_is_not_known(
     unreadable(monkeypatch, "odd-claim")
     monkeypatch.setattr("dracaena.controller.program.claim_stand_in", _no_stand_in)
     with running_controller(connection) as controller:
-        cache = next(each for each in controller._reflectors if each.resource == "resourceclaims")
+        cache = next(each for each in controller.parts.watches.all if each.resource == "resourceclaims")
         wait_for(lambda: cache.last_error, "the list that fails")
         assert cache.last_error is not None
         assert "ResourceClaim odd-claim cannot be read, nor what it holds: no results" in cache.last_error
@@ -196,5 +196,5 @@ def test_a_claim_that_cannot_be_taken_in_keeps_its_devices_and_stops_nobody(
         ask(client, "two", {"of-two": 1})
         wait_for(lambda: "0/1 nodes fit" in messages(client, "two"), "the pod to be told that none is free")
         fails[0] = False
-        wait_for(lambda: controller._cluster.claim(f"{NAMESPACE}/odd-claim"), "the retry", timeout_s=20)
+        wait_for(lambda: controller.parts.cluster.claim(f"{NAMESPACE}/odd-claim"), "the retry", timeout_s=20)
         check_invariants(client)

@@ -20,7 +20,6 @@ from dracaena.controller.lifecycle.pod_record import Growth, PodRecord, leave_al
 from dracaena.controller.lifecycle.proof import Bounds
 from dracaena.controller.lifecycle.prospects import Patience
 from dracaena.controller.metrics import ControllerMetrics
-from dracaena.controller.program import DOUBT_S
 from dracaena.controller.queue.retry import retry_later
 from dracaena.controller.queue.time_budgets import TimeBudgets
 from dracaena.controller.queue.work import CLAIMS_TURN, claim_of_work, claim_work
@@ -29,6 +28,7 @@ from dracaena.controller.reconciler import Reconciler
 from dracaena.controller.state.cluster import Cluster
 from dracaena.controller.state.collisions import Collision
 from dracaena.controller.state.upkeep import Rules
+from dracaena.controller.wiring import DOUBT_S
 from dracaena.controller.write.claim_tender import ClaimTender
 from dracaena.controller.write.claim_writer import ClaimWriter
 from dracaena.controller.write.nomination import Nomination

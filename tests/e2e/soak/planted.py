@@ -61,7 +61,7 @@ FAULTS: Final = (
     ),
     PlantedFault(
         "a write without an answer is given up at once",
-        "controller/program.py",
+        "controller/wiring.py",
         "DOUBT_S: Final = WRITE_TIMEOUT_S + 2.0",
         "DOUBT_S: Final = 0.0",
     ),

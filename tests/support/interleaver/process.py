@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.objects import KubeObject, Pod, ResourceClaim
-from dracaena.controller import program, reconciler
+from dracaena.controller import program, reconciler, watches, wiring, workers
 from dracaena.controller.events import collision_reports
 from dracaena.controller.leader.election import NotLeadingError
 from dracaena.controller.lifecycle.claim_record import ClaimRecord
@@ -148,13 +149,8 @@ class Client:
 class SteppedController(program.Controller):
     """The real one, whose threads are the schedule's."""
 
-    problems: list[str]
-
     def _spawn(self, name: str, work: Callable[[], None]) -> None:
         """Threads are strands of the process."""
-
-    def _fault(self, record: ClaimRecord, error: NotAllowedError) -> None:
-        self.problems.append(f"record of {record.key}: {error}")
 
 
 class Process:
@@ -183,14 +179,14 @@ class Process:
             registry=CollectorRegistry(auto_describe=False),
             rng=random.Random(1),
         )
-        self.controller.problems = self.problems
-        self.controller._queue.get = self.controller._queue.take_ready  # type: ignore[method-assign]
-        cluster = self.controller._cluster
+        self.controller.parts.queue.get = self.controller.parts.queue.take_ready  # type: ignore[method-assign]
+        cluster = self.controller.parts.cluster
         for node, pool in world.scenario.nodes:
             cluster.node_changed(None, node)
             cluster.slice_changed(None, pool)
         cluster.class_changed(None, world.scenario.device_class)
         self._changed, cluster._records._changed = cluster._records._changed, self._record_changed
+        cluster._records._fault = self._fault
         self.pods = self.client.reflectors[Pod]
         self.claims = self.client.reflectors[ResourceClaim]
         for cache in (self.claims, self.pods):
@@ -203,12 +199,15 @@ class Process:
                 self._note_pods(after.key)
         self._changed(before, after)
 
+    def _fault(self, record: ClaimRecord, error: NotAllowedError) -> None:
+        self.problems.append(f"record of {record.key}: {error}")
+
     def _note_pods(self, claim_key: str) -> None:
-        pods = self.controller._cluster._records._unbound.values()
+        pods = self.controller.parts.cluster._records._unbound.values()
         self.known_when_free[claim_key] = frozenset(pod.uid for pod in pods)
 
     def lock_is_held(self) -> bool:
-        return self.controller._cluster._lock.locked()
+        return self.controller.parts.cluster._lock.locked()
 
     # Implements Leadership: what leader/election.py promises holds by the order of steps (World.may_begin)
 
@@ -236,7 +235,7 @@ class Process:
     def begin(self) -> None:
         """Run what the controller does from here to its first decision, as a strand."""
         self.leads = self.has_led = True
-        for record in self.controller._cluster._records._claims.values():
+        for record in self.controller.parts.cluster._records._claims.values():
             self._note_pods(record.key)
         self.strands["start"] = self._strand("start", self.controller._start_workers)
 
@@ -244,7 +243,7 @@ class Process:
         self.strands[name] = self._strand(name, cache.list_now)
 
     def has_ready_work(self) -> bool:
-        queue = self.controller._queue
+        queue = self.controller.parts.queue
         later = queue._later
         return bool(queue._ready) or bool(later and later[0][0] <= self.clock.monotonic())
 
@@ -258,7 +257,7 @@ class Process:
         if (
             not self.leads
             or self.strands
-            or not self.controller._work.is_open
+            or not self.controller.parts.work.is_open
             or self.claims.is_behind
             or self.pods.is_behind
         ):
@@ -275,13 +274,13 @@ class Process:
         self.strands.clear()
 
     def _work(self) -> None:
-        taken = self.controller._take()
+        taken = self.controller.parts.workers.take()
         if taken is None:
             return
         key, step = taken
         Strand.pause(f"takes {key}: {_named(step)}")
-        self.controller._carry_out(key, step)
-        self.controller._queue.done(key)
+        self.controller.parts.workers.carry_out(key, step)
+        self.controller.parts.queue.done(key)
 
     def _strand(self, name: str, work: Callable[[], None]) -> Strand:
         return Strand(f"{self.name} {name}", work)
@@ -306,24 +305,24 @@ class _Log:
         return lambda *_, **__: None
 
 
-_PATCHES: Final[Mapping[str, object]] = {
-    "Reflector": reflector,
-    "EventRecorder": _Quiet,
-    "WaitingPods": _Quiet,
-    "freeze_what_stays": lambda: None,
-    "too_old": lambda client: None,
-    "_leadership": lambda settings, client, *_, **__: client.process,
-}
+_PATCHES: Final[Sequence[tuple[ModuleType, str, object]]] = (
+    (watches, "Reflector", reflector),
+    (wiring, "EventRecorder", _Quiet),
+    (wiring, "WaitingPods", _Quiet),
+    (wiring, "build_leadership", lambda settings, given, **_: given.client.process),
+    (program, "freeze_what_stays", lambda: None),
+    (program, "too_old", lambda client: None),
+)
 
-_LOGS: Final = (program, claim_tender, claim_writer, cluster, collision_reports, nomination, reconciler)
+_LOGS: Final = (program, workers, claim_tender, claim_writer, cluster, collision_reports, nomination, reconciler)
 
 
 @contextmanager
 def stepping() -> Iterator[None]:
     """Let controllers be made that only move by steps, without logs; and no exception is swallowed with a log line."""
     with ExitStack() as patches:
-        for attribute, value in _PATCHES.items():
-            patches.enter_context(mock.patch.object(program, attribute, value))
+        for module, attribute, value in _PATCHES:
+            patches.enter_context(mock.patch.object(module, attribute, value))
         for module in _LOGS:
             patches.enter_context(mock.patch.object(module, "log", _Log()))
         yield

@@ -218,7 +218,7 @@ def _all_of(world: World, process: Process) -> None:
         for watched in (process.claims, process.pods):
             if watched.is_behind and f"list {watched.resource}" not in process.strands:
                 steps.append(f"{process.name} sees {watched.resource}")
-        if not steps and process.controller._work.is_open and process.has_ready_work():
+        if not steps and process.controller.parts.work.is_open and process.has_ready_work():
             steps.append(f"{process.name} w0 takes work")
         if not steps:
             return

@@ -182,7 +182,7 @@ class World:
         for worker in WORKERS:
             strand = process.strands.get(worker)
             if strand is None:
-                if process.controller._work.is_open and process.has_ready_work():
+                if process.controller.parts.work.is_open and process.has_ready_work():
                     yield 3.0, f"{name} {worker} takes work"
                 continue
             call = strand.waits_for
@@ -361,7 +361,7 @@ class World:
     def _take_of_worker(self, process: Process, worker: str, how: str, step: str) -> bool:
         strand = process.strands.get(worker)
         if how == "takes work":
-            if strand is not None or not process.controller._work.is_open or not process.has_ready_work():
+            if strand is not None or not process.controller.parts.work.is_open or not process.has_ready_work():
                 return False
             process.take_work(worker)
             return self._go_on(process, worker)

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaimStatus
-from dracaena.controller.program import DOUBT_S
 from dracaena.controller.reconciler import Decided, Step
 from dracaena.controller.state.decisions import InProgress
+from dracaena.controller.wiring import DOUBT_S
 from dracaena.kube.errors import ApiUnavailableError, error_for
 from support.allocation import blocks, claim, machine, pod, request
 from support.reconciling import PASSED_OVER_WAIT_S, UNBOUND_WAIT_S, Bench

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dracaena.controller.program import YOUNG_OBJECTS, freeze_what_stays
+from dracaena.controller.garbage import YOUNG_OBJECTS, freeze_what_stays
 
 
 @pytest.fixture

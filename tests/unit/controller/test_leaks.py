@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from dracaena.api.objects import ResourceClaimStatus
-from dracaena.controller.program import DOUBT_S
+from dracaena.controller.wiring import DOUBT_S
 from dracaena.kube.errors import ApiUnavailableError, ConflictError, InvalidError
 from support.allocation import DRIVER, blocks, claim, machine, pod, request
 from support.reconciling import LONGEST_BIND_S, LONGEST_EXCLUSION_S, PASSED_OVER_WAIT_S, Bench

@@ -49,8 +49,8 @@ def test_nodes_are_kept_for_who_starves_although_what_else_is_done_each_second_f
 
     with ScriptedServer(empty_lists) as server:
         controller = controller_over(server, tmp_path, clock, ends)
-        monkeypatch.setattr(controller._waiting, "tell_due", fail)
-        monkeypatch.setattr(controller._cluster, "keep_for_starving", look)
+        monkeypatch.setattr(controller.parts.waiting, "tell_due", fail)
+        monkeypatch.setattr(controller.parts.cluster, "keep_for_starving", look)
         controller.start()
 
         def twice() -> bool:
@@ -68,8 +68,8 @@ def test_a_record_that_meets_what_it_cannot_is_counted_and_the_process_goes_on(t
         client = client_for(server.url, tmp_path)
         settings = ControllerSettings(leader_elect=False, workers=1)
         controller = Controller(settings, client, clock=FakeClock(), registry=registry, on_lost=ends.append)
-        controller._cluster.claim_changed(None, claim("c"))
-        assert controller._cluster._records.send("default/c", Event.SEND_DROP) is None
+        controller.parts.cluster.claim_changed(None, claim("c"))
+        assert controller.parts.cluster._records.send("default/c", Event.SEND_DROP) is None
     labels = {"phase": "free", "event": "send drop"}
     assert registry.get_sample_value("dracaena_controller_record_faults_total", labels) == 1
     assert ends == []
@@ -85,7 +85,7 @@ def test_a_controller_that_cannot_begin_for_a_fault_ends_the_process(
 
     with ScriptedServer(empty_lists) as server:
         controller = controller_over(server, tmp_path, clock, ends)
-        monkeypatch.setattr(controller._cluster, "all_collisions", fail)
+        monkeypatch.setattr(controller.parts.cluster, "all_collisions", fail)
         controller.start()
         wait_for(lambda: ends, "the end")
         controller.stop()
@@ -123,12 +123,12 @@ def test_a_device_that_changed_hands_while_the_watch_was_broken_is_no_collision(
         controller = Controller(
             settings, client_for(server.url, tmp_path), clock=clock, registry=registry, on_lost=ends.append
         )
-        running = controller._work._opened
+        running = controller.parts.work._opened
         controller.start()
 
         def told() -> bool:
             clock.advance(0.2)
-            shown = controller._cluster.claim("default/a-new")
+            shown = controller.parts.cluster.claim("default/a-new")
             return shown is not None and shown.status.allocation is not None
 
         wait_for(told, "the second list")
@@ -150,10 +150,10 @@ def test_a_decision_that_never_ends_makes_the_process_one_to_be_started_again(
 
     with ScriptedServer(empty_lists) as server:
         controller = controller_over(server, tmp_path, clock, ends)
-        monkeypatch.setattr(controller._reconciler, "plan", plan)
+        monkeypatch.setattr(controller.parts.reconciler, "plan", plan)
         controller.start()
-        wait_for(lambda: controller._work.is_open, "the start")
-        controller._queue.add("ns/p")
+        wait_for(lambda: controller.parts.work.is_open, "the start")
+        controller.parts.queue.add("ns/p")
         wait_for(stuck.is_set, "a decision")
         clock.advance(STUCK_S - 1)
         assert controller.not_alive() is None

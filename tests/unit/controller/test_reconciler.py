@@ -11,9 +11,9 @@ from dracaena.api.machine import Machine
 from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION, decision_annotation
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
 from dracaena.controller.lifecycle.phases import OURS, Phase
-from dracaena.controller.program import DOUBT_S
 from dracaena.controller.reconciler import MISSING_CLAIM_S
 from dracaena.controller.state.cluster import Cluster
+from dracaena.controller.wiring import DOUBT_S
 from dracaena.kube.errors import ApiUnavailableError, InvalidError
 from support.allocation import (
     DRIVER,

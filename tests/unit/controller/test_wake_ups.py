@@ -13,8 +13,8 @@ from dracaena.controller.allocation.allocator import Settled
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.lifecycle.phases import OURS, Event, Phase
 from dracaena.controller.lifecycle.proof import BEHIND_S
-from dracaena.controller.program import DOUBT_S
 from dracaena.controller.state.decisions import InProgress
+from dracaena.controller.wiring import DOUBT_S
 from dracaena.kube.errors import ApiUnavailableError
 from support.allocation import (
     DRIVER,

@@ -8,8 +8,8 @@ from dracaena.api.names import decision_annotation
 from dracaena.api.objects import Pod
 from dracaena.controller.lifecycle.pod_record import ELSEWHERE
 from dracaena.controller.metrics import ControllerMetrics
-from dracaena.controller.program import DOUBT_S
 from dracaena.controller.state.cluster import Cluster
+from dracaena.controller.wiring import DOUBT_S
 from dracaena.controller.write.nomination import NEVER, Nomination, earlier_nodes
 from dracaena.kube.errors import ApiUnavailableError, InvalidError
 from support.allocation import DRIVER, blocks, claim, holding, machine, pod

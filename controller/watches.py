@@ -1,0 +1,161 @@
+"""Everything that the controller watches: which kinds, what is kept of each object, and who takes in its changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from dracaena.api.objects import (
+    DeviceClass,
+    DeviceTaintRule,
+    DeviceTaintRuleV1Beta2,
+    Namespace,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    ResourceClaim,
+    ResourceSlice,
+    StorageClass,
+)
+from dracaena.controller.cache.claims import claim_stand_in, class_stand_in, kept_claim
+from dracaena.controller.cache.pods import kept_namespace, kept_pod
+from dracaena.controller.cache.slices import with_shared_values
+from dracaena.controller.cache.storage import kept_volume, kept_volume_claim
+from dracaena.controller.state.cluster import Cluster
+from dracaena.kube.client import KubeClient
+from dracaena.kube.freshness import cache_trouble, unfollowed
+from dracaena.kube.reflector import Reflector
+from dracaena.process.clock import Clock
+
+ClaimChanged = Callable[[ResourceClaim | None, ResourceClaim | None], None]
+
+
+class Watches:
+    """One reflector for each watched kind, and for slices one for each driver. start() once, then stop() once."""
+
+    def __init__(
+        self, client: KubeClient, clock: Clock, cluster: Cluster, drivers: Iterable[str], claim_changed: ClaimChanged
+    ) -> None:
+        """The first of `drivers` is ours. `claim_changed` takes in changes of claims, `cluster` all others."""
+        drivers = tuple(drivers)
+        self.claims = _claims(client, clock, cluster, drivers[0], claim_changed)
+        self.pods = Reflector(client, Pod, clock=clock, on_change=cluster.pod_changed, transform=kept_pod)
+        self.all: tuple[Reflector[Any], ...] = (
+            *_nodes_and_namespaces(client, clock, cluster),
+            *_storage(client, clock, cluster),
+            *_devices(client, clock, cluster, drivers),
+            self.claims,
+            self.pods,
+        )
+
+    def start(self) -> None:
+        """Begin to list and to watch. Returns at once."""
+        for reflector in self.all:
+            reflector.start()
+
+    def stop(self) -> None:
+        """End all watches."""
+        for reflector in self.all:
+            reflector.stop()
+
+    def trouble(self) -> str | None:
+        """Return which cache is not filled or not fresh; None when all are well."""
+        return cache_trouble(self.all)
+
+    def trouble_for_candidate(self) -> str | None:
+        """Return what speaks against becoming the leader: beside trouble() a cache whose watch is not open."""
+        return self.trouble() or unfollowed(self.all)
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The resources that are watched, each once, sorted."""
+        return tuple(sorted({reflector.resource for reflector in self.all}))
+
+    def longest_silence_s(self, resource: str) -> float:
+        """Return the seconds since the server last sent something of a resource."""
+        return max(reflector.silence_s for reflector in self.all if reflector.resource == resource)
+
+    def count_troubles(self, resource: str) -> int:
+        """Return how many objects of a resource could not be read or taken in."""
+        return sum(len(reflector.troubles()) for reflector in self.all if reflector.resource == resource)
+
+
+def _claims(
+    client: KubeClient, clock: Clock, cluster: Cluster, driver: str, changed: ClaimChanged
+) -> Reflector[ResourceClaim]:
+    return Reflector(
+        client,
+        ResourceClaim,
+        clock=clock,
+        on_change=changed,
+        transform=kept_claim(driver),
+        stand_in=claim_stand_in,
+        set_aside=cluster.claim_set_aside,
+        first=lost_devices,
+    )
+
+
+def _nodes_and_namespaces(client: KubeClient, clock: Clock, cluster: Cluster) -> tuple[Reflector[Any], ...]:
+    return (
+        Reflector(client, Node, clock=clock, on_change=cluster.node_changed, unread_is_gone=True),
+        Reflector(client, Namespace, clock=clock, on_change=cluster.namespace_changed, transform=kept_namespace),
+    )
+
+
+def _storage(client: KubeClient, clock: Clock, cluster: Cluster) -> tuple[Reflector[Any], ...]:
+    return (
+        Reflector(
+            client,
+            PersistentVolumeClaim,
+            clock=clock,
+            optional=True,
+            on_change=cluster.volume_claim_changed,
+            transform=kept_volume_claim,
+        ),
+        Reflector(
+            client,
+            PersistentVolume,
+            clock=clock,
+            optional=True,
+            on_change=cluster.volume_changed,
+            transform=kept_volume,
+        ),
+        Reflector(client, StorageClass, clock=clock, optional=True, on_change=cluster.storage_class_changed),
+    )
+
+
+def _devices(client: KubeClient, clock: Clock, cluster: Cluster, drivers: Iterable[str]) -> tuple[Reflector[Any], ...]:
+    slices = (
+        Reflector(
+            client,
+            ResourceSlice,
+            clock=clock,
+            field_selector=f"spec.driver={name}",
+            on_change=cluster.slice_changed,
+            transform=with_shared_values,
+            unread_is_gone=True,
+        )
+        for name in drivers
+    )
+    return (
+        Reflector(client, DeviceClass, clock=clock, on_change=cluster.class_changed, stand_in=class_stand_in),
+        Reflector(
+            client,
+            DeviceTaintRule,
+            older=(DeviceTaintRuleV1Beta2,),
+            clock=clock,
+            on_change=cluster.taint_rule_changed,
+        ),
+        *slices,
+    )
+
+
+def lost_devices(old: ResourceClaim | None, new: ResourceClaim) -> bool:
+    """Whether a claim has not all that it had.
+
+    What was freed while the watch was broken has to be free before it is seen in other hands: else two claims seem to
+    have one device, which is told to users, and the later one is taken back.
+    """
+    before = None if old is None else old.status.allocation
+    return before is not None and before != new.status.allocation

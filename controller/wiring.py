@@ -1,0 +1,261 @@
+"""Builds the parts of one controller and joins them. It starts nothing; program.py does."""
+
+from __future__ import annotations
+
+import random
+import socket
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+
+from dracaena.api.objects import ResourceClaim
+from dracaena.controller.adapters.kube import KubeClaims
+from dracaena.controller.cache.claims import kept_claim
+from dracaena.controller.events.claim_reports import ClaimReports
+from dracaena.controller.events.collision_reports import CollisionReports
+from dracaena.controller.events.waiting_pods import WaitingPods
+from dracaena.controller.leader.election import Election, Leadership, NoElection
+from dracaena.controller.lifecycle.pod_record import Growth
+from dracaena.controller.lifecycle.proof import Bounds
+from dracaena.controller.lifecycle.prospects import Patience
+from dracaena.controller.metrics import ControllerMetrics
+from dracaena.controller.queue.time_budgets import TimeBudgets
+from dracaena.controller.queue.work import Work, turn_of
+from dracaena.controller.queue.workqueue import Turn, WorkQueue
+from dracaena.controller.reconciler import Reconciler
+from dracaena.controller.settings import ControllerSettings
+from dracaena.controller.state.cluster import Cluster
+from dracaena.controller.state.upkeep import Rules
+from dracaena.controller.watches import Watches
+from dracaena.controller.workers import Workers
+from dracaena.controller.write.claim_tender import ClaimTender
+from dracaena.controller.write.claim_writer import ClaimWriter
+from dracaena.controller.write.nomination import Nomination
+from dracaena.kube.client import WRITE_TIMEOUT_S, KubeClient
+from dracaena.kube.events import EventRecorder
+from dracaena.kube.lease import KubeLease
+from dracaena.process.clock import Clock
+
+COMPONENT: Final = "dracaena-controller"
+"""Name in Events, and user agent."""
+
+OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+"""Where kubelet tells a pod its namespace."""
+
+DOUBT_S: Final = WRITE_TIMEOUT_S + 2.0
+"""A write without an answer may still land until the server's own time-out is over; until then its devices rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """What a controller is given from the outside."""
+
+    client: KubeClient
+    lease_client: KubeClient
+    """For the Lease alone."""
+    clock: Clock
+    rng: random.Random
+    registry: CollectorRegistry
+    on_lost: Callable[[str], None]
+    """Called with the reason when this process must end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What most parts need."""
+
+    driver: str
+    client: KubeClient
+    """Its writes go through the leadership."""
+    clock: Clock
+    metrics: ControllerMetrics
+    events: EventRecorder
+    queue: WorkQueue
+    work: Work
+    budgets: TimeBudgets
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of one controller that the program starts, stops and asks."""
+
+    client: KubeClient
+    leadership: Leadership
+    metrics: ControllerMetrics
+    queue: WorkQueue
+    work: Work
+    events: EventRecorder
+    waiting: WaitingPods
+    reports: ClaimReports
+    cluster: Cluster
+    watches: Watches
+    reconciler: Reconciler
+    workers: Workers
+
+
+def build(settings: ControllerSettings, given: Dependencies) -> Parts:
+    """Build all parts of a controller. Nothing runs, and no server is asked, before they are started.
+
+    The parts form two rings: caches wake pods in the queue, which orders them by the cached pods; and each write asks
+    the leadership, which asks whether the caches are fresh. Both look `watches` up late, when all parts are there.
+    """
+    watches: Watches
+
+    def cached_turn(key: str) -> Turn:
+        return turn_of(key, watches.pods.get(key))
+
+    def unfit_to_take() -> str | None:
+        return watches.trouble_for_candidate()
+
+    def unfit_to_lead() -> str | None:
+        return watches.trouble()
+
+    leadership = build_leadership(settings, given, unfit_to_take=unfit_to_take, unfit_to_lead=unfit_to_lead)
+    shared = _shared(settings, given, leadership, cached_turn)
+    waiting = WaitingPods(shared.events, shared.clock, shared.metrics)
+    reports = _reports(shared)
+    cluster = _cluster(settings, shared, reports)
+
+    def claim_changed(old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        cluster.claim_changed(old, new)
+        reports.changed(new)
+
+    drivers = (shared.driver, *_allowed_drivers(settings))
+    watches = Watches(shared.client, shared.clock, cluster, drivers, claim_changed)
+    reconciler, workers = _workers(settings, shared, waiting, cluster)
+    _measure(shared, leadership, waiting, cluster, watches)
+    return Parts(
+        shared.client,
+        leadership,
+        shared.metrics,
+        shared.queue,
+        shared.work,
+        shared.events,
+        waiting,
+        reports,
+        cluster,
+        watches,
+        reconciler,
+        workers,
+    )
+
+
+def build_leadership(
+    settings: ControllerSettings,
+    given: Dependencies,
+    *,
+    unfit_to_take: Callable[[], str | None],
+    unfit_to_lead: Callable[[], str | None],
+) -> Leadership:
+    """Build what tells whether this process may write; without an election it always may."""
+    if not settings.leader_elect:
+        return NoElection()
+    namespace = settings.lease_namespace or (OWN_NAMESPACE.read_text() if OWN_NAMESPACE.exists() else "default")
+    name = settings.lease_name or f"controller.{settings.driver_name}"
+    # Of one process, never of a host or pod: a process that is started again must not take its predecessor's lease for
+    # its own, whose writes may still be under way.
+    identity = f"{settings.lease_identity or socket.gethostname()}_{uuid.uuid4()}"
+    return Election(
+        KubeLease(given.lease_client, namespace.strip(), name),
+        given.clock,
+        given.rng,
+        identity=identity,
+        duration_s=settings.lease_duration_s,
+        on_lost=given.on_lost,
+        unfit_to_take=unfit_to_take,
+        unfit_to_lead=unfit_to_lead,
+    )
+
+
+def _shared(
+    settings: ControllerSettings, given: Dependencies, leadership: Leadership, cached_turn: Callable[[str], Turn]
+) -> Shared:
+    client = given.client.guarded(leadership.writing)
+    metrics = ControllerMetrics(given.registry)
+    budgets = TimeBudgets(given.clock)
+    queue = WorkQueue(given.clock, given.rng, cached_turn, budgets.behind_others)
+    return Shared(
+        driver=settings.driver_name,
+        client=client,
+        clock=given.clock,
+        metrics=metrics,
+        events=EventRecorder(client, COMPONENT, given.clock, count=metrics.told),
+        queue=queue,
+        work=Work(queue),
+        budgets=budgets,
+    )
+
+
+def _reports(shared: Shared) -> ClaimReports:
+    collisions = CollisionReports(shared.driver, shared.events, shared.metrics)
+    return ClaimReports(shared.events, shared.metrics, collisions, lambda: shared.work.is_open)
+
+
+def _cluster(settings: ControllerSettings, shared: Shared, reports: ClaimReports) -> Cluster:
+    return Cluster(
+        shared.driver,
+        wake=shared.work.add_pod,
+        ask_again=shared.work.ask_pod_again,
+        tend=shared.work.add_claim,
+        rules=_rules(settings),
+        clock=shared.clock,
+        fault=reports.fault,
+        keep=kept_claim(shared.driver),
+        problems_changed=shared.metrics.problems_changed,
+        collided=reports.collided,
+        allowed_drivers=_allowed_drivers(settings),
+        first_fit=settings.selection == "first-fit",
+        max_steps=settings.search_steps,
+    )
+
+
+def _workers(
+    settings: ControllerSettings, shared: Shared, waiting: WaitingPods, cluster: Cluster
+) -> tuple[Reconciler, Workers]:
+    driver, clock, metrics = shared.driver, shared.clock, shared.metrics
+    claims = KubeClaims(shared.client, metrics.wrote)
+    nomination = Nomination(claims, lambda: cluster.node_count, metrics, above_nodes=settings.nominate_above_nodes)
+    reconciler = Reconciler(
+        driver,
+        cluster=cluster,
+        writer=ClaimWriter(driver, claims, clock, metrics, shown=cluster.shown, may_send=cluster.send_allocation),
+        nomination=nomination,
+        waiting=waiting,
+        queue=shared.queue,
+        budgets=shared.budgets,
+        events=shared.events,
+        clock=clock,
+        metrics=metrics,
+    )
+    tender = ClaimTender(driver, cluster, claims, claims, nomination, clock, metrics)
+    return reconciler, Workers(shared.queue, reconciler, tender, clock)
+
+
+def _measure(shared: Shared, leadership: Leadership, waiting: WaitingPods, cluster: Cluster, watches: Watches) -> None:
+    """Let the gauges ask what they show."""
+    metrics = shared.metrics
+    metrics.leader.set_function(leadership.leads)
+    metrics.queue_length.set_function(lambda: len(shared.queue))
+    metrics.oldest_waiting_pod_seconds.set_function(waiting.oldest_age_s)
+    metrics.earmarks.set_function(lambda: cluster.earmark is not None)
+    for resource in watches.resources:
+        silence_s = partial(watches.longest_silence_s, resource)
+        metrics.watch_silence_seconds.labels(resource).set_function(silence_s)
+        metrics.unreadable_objects.labels(resource).set_function(partial(watches.count_troubles, resource))
+
+
+def _allowed_drivers(settings: ControllerSettings) -> tuple[str, ...]:
+    return tuple(name.strip() for name in settings.allowed_drivers.split(",") if name.strip())
+
+
+def _rules(settings: ControllerSettings) -> Rules:
+    return Rules(
+        Bounds(settle_s=settings.unbound_wait_s, longest_bind_s=settings.longest_bind_s, late_write_s=DOUBT_S),
+        Patience(refused_s=settings.refused_wait_s, passed_over_s=settings.passed_over_wait_s),
+        Growth(first_s=settings.exclusion_s, longest_s=settings.longest_exclusion_s),
+    )
