@@ -1,4 +1,4 @@
-"""What can be measured about the controller."""
+"""What can be measured about the controller, by subject. docs/metrics.md lists all of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,23 @@ class ControllerMetrics:
     """All metrics of the controller, in one registry."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
-        self.decisions = Counter(
+        self.decisions = DecisionMetrics(registry)
+        self.queue = QueueMetrics(registry)
+        self.writes = WriteMetrics(registry)
+        self.watches = WatchMetrics(registry)
+        self.faults = FaultMetrics(registry)
+        self.leader = Gauge(
+            "dracaena_controller_leader",
+            "1 while this process holds the lease, or runs without an election; 0 while it stands by.",
+            registry=registry,
+        )
+
+
+class DecisionMetrics:
+    """Decisions, and what became of those that were written."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.results = Counter(
             "dracaena_controller_decisions",
             "Decisions about a pod's claims, by result: allocated, unsatisfied, refused, settled, too-long (stopped at "
             "its deadline); and without a look at the nodes: behind (an equal pod waits before it), in-progress (a "
@@ -17,67 +33,19 @@ class ControllerMetrics:
             ["result"],
             registry=registry,
         )
-        self.decision_seconds = Histogram(
+        self.seconds = Histogram(
             "dracaena_controller_decision_seconds",
             "Seconds of one decision that looked at the nodes, with the wait for the books, without any write.",
             # From a look at the buckets (below 1 ms) to a first look at 16 free GPUs of which no two pairs are alike.
             buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5),
             registry=registry,
         )
-        self.queue_length = Gauge(
-            "dracaena_controller_queue_length",
-            "Pods and claims that are to be looked at, now or after a wait; not those that only a change can help.",
-            registry=registry,
-        )
-        self.allocations = Counter(
+        self.allocated_pods = Counter(
             "dracaena_controller_allocations",
             "Pods whose claims were all allocated as decided.",
             registry=registry,
         )
-        self.writes = Counter(
-            "dracaena_controller_writes",
-            "Writes to the API server, by verb: mark (finalizer and decision), allocate, reserve, deallocate, "
-            "nominate, probe (of a pod's condition); and by result: ok, conflict (changed meanwhile), invalid (refused "
-            "by validation), gone, failed.",
-            ["verb", "result"],
-            registry=registry,
-        )
-        self.oldest_waiting_pod_seconds = Gauge(
-            "dracaena_controller_oldest_waiting_pod_seconds",
-            "Seconds since the creation of the oldest pod whose claims cannot be allocated now; 0 when none waits.",
-            registry=registry,
-        )
-        self.earmarks = Gauge(
-            "dracaena_controller_earmarks",
-            "Nodes that are kept free for a pod that has waited too long: 0 or 1.",
-            registry=registry,
-        )
-        self.events = Counter(
-            "dracaena_controller_events",
-            "Kubernetes Events, by fate: written, failed, dropped (too many waited), limited (too many about one "
-            "object).",
-            ["fate"],
-            registry=registry,
-        )
-        self.watch_silence_seconds = Gauge(
-            "dracaena_controller_watch_silence_seconds",
-            "Seconds since the API server last sent something of a resource: a list, a change, or a bookmark. "
-            "After 80 s of silence all is listed anew, so more than 90 means that the cache may be behind.",
-            ["resource"],
-            registry=registry,
-        )
-        self.waiting_pods = Gauge(
-            "dracaena_controller_waiting_pods",
-            "Pods whose claims cannot be allocated now, by reason.",
-            ["reason"],
-            registry=registry,
-        )
-        self.conflicts = Counter(
-            "dracaena_controller_write_conflicts",
-            "Writes refused because the claim had changed.",
-            registry=registry,
-        )
-        self.lost_writes = Counter(
+        self.lost = Counter(
             "dracaena_controller_lost_writes",
             "Decisions that could not be written whole, because somebody else allocated or deleted a claim.",
             registry=registry,
@@ -89,11 +57,50 @@ class ControllerMetrics:
             ["reason", "end"],
             registry=registry,
         )
-        self.faults = Counter(
-            "dracaena_controller_record_faults",
-            "Events that a claim's record met in a phase in which they cannot happen, by phase and event: faults of "
-            "the controller. The devices stay the claim's own.",
-            ["phase", "event"],
+
+
+class QueueMetrics:
+    """Who waits: for a worker, or for a change of the cluster."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.length = Gauge(
+            "dracaena_controller_queue_length",
+            "Pods and claims that are to be looked at, now or after a wait; not those that only a change can help.",
+            registry=registry,
+        )
+        self.waiting_pods = Gauge(
+            "dracaena_controller_waiting_pods",
+            "Pods whose claims cannot be allocated now, by reason.",
+            ["reason"],
+            registry=registry,
+        )
+        self.oldest_waiting_pod_seconds = Gauge(
+            "dracaena_controller_oldest_waiting_pod_seconds",
+            "Seconds since the creation of the oldest pod whose claims cannot be allocated now; 0 when none waits.",
+            registry=registry,
+        )
+        self.kept_nodes = Gauge(
+            "dracaena_controller_earmarks",
+            "Nodes that are kept free for a pod that has waited too long: 0 or 1.",
+            registry=registry,
+        )
+
+
+class WriteMetrics:
+    """Writes to the API server."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.results = Counter(
+            "dracaena_controller_writes",
+            "Writes to the API server, by verb: mark (finalizer and decision), allocate, reserve, deallocate, "
+            "nominate, probe (of a pod's condition); and by result: ok, conflict (changed meanwhile), invalid (refused "
+            "by validation), gone, failed.",
+            ["verb", "result"],
+            registry=registry,
+        )
+        self.conflicts = Counter(
+            "dracaena_controller_write_conflicts",
+            "Writes refused because the claim had changed.",
             registry=registry,
         )
         self.nominations = Counter(
@@ -102,15 +109,32 @@ class ControllerMetrics:
             ["result"],
             registry=registry,
         )
-        self.collisions = Counter(
-            "dracaena_controller_collisions",
-            "Devices seen in the hands of two claims, by kind: own (a device of ours), other (of another driver).",
-            ["kind"],
+        self.events = Counter(
+            "dracaena_controller_events",
+            "Kubernetes Events, by fate: written, failed, dropped (too many waited), limited (too many about one "
+            "object).",
+            ["fate"],
             registry=registry,
         )
-        self.unusable_devices = Gauge(
-            "dracaena_controller_unusable_devices",
-            "Published devices and pools that cannot be used, for example because attributes do not decode.",
+
+    def wrote(self, verb: str, result: str) -> None:
+        """Count a write to the API server."""
+        self.results.labels(verb, result).inc()
+
+    def told(self, fate: str) -> None:
+        """Count a Kubernetes Event."""
+        self.events.labels(fate).inc()
+
+
+class WatchMetrics:
+    """What the watches bring, and what of it cannot be used."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.silence_seconds = Gauge(
+            "dracaena_controller_watch_silence_seconds",
+            "Seconds since the API server last sent something of a resource: a list, a change, or a bookmark. "
+            "After 80 s of silence all is listed anew, so more than 90 means that the cache may be behind.",
+            ["resource"],
             registry=registry,
         )
         self.unreadable_objects = Gauge(
@@ -119,27 +143,37 @@ class ControllerMetrics:
             ["resource"],
             registry=registry,
         )
+        self.unusable_devices = Gauge(
+            "dracaena_controller_unusable_devices",
+            "Published devices and pools that cannot be used, for example because attributes do not decode.",
+            registry=registry,
+        )
         self.updating_pools = Gauge(
             "dracaena_controller_updating_pools",
             "Pools whose slices are not all there: ordinary while a plugin writes them, a fault when it lasts.",
             registry=registry,
         )
 
-        self.leader = Gauge(
-            "dracaena_controller_leader",
-            "1 while this process holds the lease, or runs without an election; 0 while it stands by.",
-            registry=registry,
-        )
-
-    def wrote(self, verb: str, result: str) -> None:
-        """Count a write to the API server."""
-        self.writes.labels(verb, result).inc()
-
-    def told(self, fate: str) -> None:
-        """Count a Kubernetes Event."""
-        self.events.labels(fate).inc()
-
     def problems_changed(self, unusable: int, updating: int) -> None:
         """Take in how much of what is published cannot be used: for good, and for the moment."""
         self.unusable_devices.set(unusable)
         self.updating_pools.set(updating)
+
+
+class FaultMetrics:
+    """What must not happen: faults of ours, and devices in two hands."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.records = Counter(
+            "dracaena_controller_record_faults",
+            "Events that a claim's record met in a phase in which they cannot happen, by phase and event: faults of "
+            "the controller. The devices stay the claim's own.",
+            ["phase", "event"],
+            registry=registry,
+        )
+        self.collisions = Counter(
+            "dracaena_controller_collisions",
+            "Devices seen in the hands of two claims, by kind: own (a device of ours), other (of another driver).",
+            ["kind"],
+            registry=registry,
+        )

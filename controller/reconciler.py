@@ -230,8 +230,8 @@ class Reconciler:
         if is_behind_others:
             self._queue.rest_behind_others(IDLE * deadline.used_s)
         if not isinstance(decision, Behind | InProgress | Deferred):
-            self._metrics.decision_seconds.observe(took_s)
-        self._metrics.decisions.labels(result).inc()
+            self._metrics.decisions.seconds.observe(took_s)
+        self._metrics.decisions.results.labels(result).inc()
         log.debug("decided", result=result, took_ms=round(took_s * 1e3, 3))
         return decision
 
@@ -268,7 +268,7 @@ class Reconciler:
         return outcome
 
     def _tell(self, pod: Pod, allocation: Allocation) -> None:
-        self._metrics.allocations.inc()
+        self._metrics.decisions.allocated_pods.inc()
         text = describe(decision_of(allocation, allocation.claims[0]))
         log.info(
             "allocated",

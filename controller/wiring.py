@@ -184,7 +184,7 @@ def _shared(
         client=client,
         clock=given.clock,
         metrics=metrics,
-        events=EventRecorder(client, COMPONENT, given.clock, count=metrics.told),
+        events=EventRecorder(client, COMPONENT, given.clock, count=metrics.writes.told),
         queue=queue,
         work=Work(queue),
         budgets=budgets,
@@ -206,7 +206,7 @@ def _cluster(settings: ControllerSettings, shared: Shared, reports: ClaimReports
         clock=shared.clock,
         fault=reports.fault,
         keep=kept_claim(shared.driver),
-        problems_changed=shared.metrics.problems_changed,
+        problems_changed=shared.metrics.watches.problems_changed,
         collided=reports.collided,
         allowed_drivers=_allowed_drivers(settings),
         first_fit=settings.selection == "first-fit",
@@ -218,7 +218,7 @@ def _workers(
     settings: ControllerSettings, shared: Shared, waiting: WaitingPods, cluster: Cluster
 ) -> tuple[Reconciler, Workers]:
     driver, clock, metrics = shared.driver, shared.clock, shared.metrics
-    claims = KubeClaims(shared.client, metrics.wrote)
+    claims = KubeClaims(shared.client, metrics.writes.wrote)
     nomination = Nomination(claims, lambda: cluster.node_count, metrics, above_nodes=settings.nominate_above_nodes)
     reconciler = Reconciler(
         driver,
@@ -240,13 +240,13 @@ def _measure(shared: Shared, leadership: Leadership, waiting: WaitingPods, clust
     """Let the gauges ask what they show."""
     metrics = shared.metrics
     metrics.leader.set_function(leadership.leads)
-    metrics.queue_length.set_function(lambda: len(shared.queue))
-    metrics.oldest_waiting_pod_seconds.set_function(waiting.oldest_age_s)
-    metrics.earmarks.set_function(lambda: cluster.earmark is not None)
+    metrics.queue.length.set_function(lambda: len(shared.queue))
+    metrics.queue.oldest_waiting_pod_seconds.set_function(waiting.oldest_age_s)
+    metrics.queue.kept_nodes.set_function(lambda: cluster.earmark is not None)
     for resource in watches.resources:
         silence_s = partial(watches.longest_silence_s, resource)
-        metrics.watch_silence_seconds.labels(resource).set_function(silence_s)
-        metrics.unreadable_objects.labels(resource).set_function(partial(watches.count_troubles, resource))
+        metrics.watches.silence_seconds.labels(resource).set_function(silence_s)
+        metrics.watches.unreadable_objects.labels(resource).set_function(partial(watches.count_troubles, resource))
 
 
 def _allowed_drivers(settings: ControllerSettings) -> tuple[str, ...]:

@@ -52,5 +52,5 @@ class ClaimReports:
     def fault(self, record: ClaimRecord, error: NotAllowedError) -> None:
         """Report a fault of ours. What was to happen does not, and the claim's devices stay its own until the server
         shows something new."""
-        self._metrics.faults.labels(error.phase.value, error.event.value).inc()
+        self._metrics.faults.records.labels(error.phase.value, error.event.value).inc()
         log.error("record met what it cannot", claim=record.key, claim_uid=record.uid, error=str(error))

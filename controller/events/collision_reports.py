@@ -28,7 +28,7 @@ class CollisionReports:
     def seen(self, claim: ResourceClaim, collisions: Sequence[Collision]) -> None:
         """Count an allocation whose devices others hold too, and write Events on both claims."""
         for collision in collisions:
-            self._metrics.collisions.labels(collision.kind).inc()
+            self._metrics.faults.collisions.labels(collision.kind).inc()
             log.error(
                 "one device is allocated to two claims",
                 device=collision.name,

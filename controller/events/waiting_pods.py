@@ -157,7 +157,7 @@ class WaitingPods:
 
     def _count(self, reason: str, change: int) -> None:
         self._counts[reason] += change
-        self._metrics.waiting_pods.labels(reason).set(self._counts[reason])
+        self._metrics.queue.waiting_pods.labels(reason).set(self._counts[reason])
 
 
 def _differ(old: tuple[str, Why], new: tuple[str, Why]) -> bool:

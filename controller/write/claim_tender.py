@@ -145,7 +145,7 @@ class ClaimTender:
 
     def _count(self, record: ClaimRecord, end: str) -> None:
         reason = record.ending or UNUSED
-        self._metrics.take_backs.labels(reason, end).inc()
+        self._metrics.decisions.take_backs.labels(reason, end).inc()
         log.info("taken back", claim=record.key, claim_uid=record.uid, reason=reason, end=end)
 
     def _forget_hint(self, record: ClaimRecord) -> None:

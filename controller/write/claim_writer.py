@@ -118,7 +118,7 @@ class ClaimWriter:
         return Written(tuple(written))
 
     def _lost(self, entry: ClaimAllocation, failed: _Failed, written: tuple[ResourceClaim, ...]) -> Lost:
-        self._metrics.lost_writes.inc()
+        self._metrics.decisions.lost.inc()
         return Lost(entry.claim.key, failed.why, written, refused=failed.refused)
 
     def _mark(self, allocation: Allocation, entry: ClaimAllocation, claim: ResourceClaim) -> ResourceClaim | _Failed:
@@ -191,7 +191,7 @@ class ClaimWriter:
 
     def _note(self, error: ConflictError | InvalidError | NotFoundError, claim: ResourceClaim) -> None:
         if isinstance(error, ConflictError):
-            self._metrics.conflicts.inc()
+            self._metrics.writes.conflicts.inc()
         log.info("write refused, reading again", claim=claim.key, claim_uid=claim.metadata.uid, error=str(error))
 
 

@@ -57,10 +57,10 @@ class Nomination:
         try:
             stored = self._pods.nominate(pod, node)
         except KubeError as error:
-            self._metrics.nominations.labels("refused").inc()
+            self._metrics.writes.nominations.labels("refused").inc()
             log.debug("nominatedNodeName not written", node=node, error=str(error))
             return pod
-        self._metrics.nominations.labels(result).inc()
+        self._metrics.writes.nominations.labels(result).inc()
         return stored
 
 
