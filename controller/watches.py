@@ -22,7 +22,7 @@ from dracaena.controller.cache.claims import claim_stand_in, class_stand_in, kep
 from dracaena.controller.cache.pods import kept_namespace, kept_pod
 from dracaena.controller.cache.slices import with_shared_values
 from dracaena.controller.cache.storage import kept_volume, kept_volume_claim
-from dracaena.controller.state.cluster import Cluster
+from dracaena.controller.state.intake import Intake
 from dracaena.kube.client import KubeClient
 from dracaena.kube.freshness import cache_trouble, unfollowed
 from dracaena.kube.reflector import Reflector
@@ -35,16 +35,16 @@ class Watches:
     """One reflector for each watched kind, and for slices one for each driver. start() once, then stop() once."""
 
     def __init__(
-        self, client: KubeClient, clock: Clock, cluster: Cluster, drivers: Iterable[str], claim_changed: ClaimChanged
+        self, client: KubeClient, clock: Clock, intake: Intake, drivers: Iterable[str], claim_changed: ClaimChanged
     ) -> None:
-        """The first of `drivers` is ours. `claim_changed` takes in changes of claims, `cluster` all others."""
+        """The first of `drivers` is ours. `claim_changed` takes in changes of claims, `intake` all others."""
         drivers = tuple(drivers)
-        self.claims = _claims(client, clock, cluster, drivers[0], claim_changed)
-        self.pods = Reflector(client, Pod, clock=clock, on_change=cluster.pod_changed, transform=kept_pod)
+        self.claims = _claims(client, clock, intake, drivers[0], claim_changed)
+        self.pods = Reflector(client, Pod, clock=clock, on_change=intake.pod_changed, transform=kept_pod)
         self.all: tuple[Reflector[Any], ...] = (
-            *_nodes_and_namespaces(client, clock, cluster),
-            *_storage(client, clock, cluster),
-            *_devices(client, clock, cluster, drivers),
+            *_nodes_and_namespaces(client, clock, intake),
+            *_storage(client, clock, intake),
+            *_devices(client, clock, intake, drivers),
             self.claims,
             self.pods,
         )
@@ -82,7 +82,7 @@ class Watches:
 
 
 def _claims(
-    client: KubeClient, clock: Clock, cluster: Cluster, driver: str, changed: ClaimChanged
+    client: KubeClient, clock: Clock, intake: Intake, driver: str, changed: ClaimChanged
 ) -> Reflector[ResourceClaim]:
     return Reflector(
         client,
@@ -91,26 +91,26 @@ def _claims(
         on_change=changed,
         transform=kept_claim(driver),
         stand_in=claim_stand_in,
-        set_aside=cluster.claim_set_aside,
+        set_aside=intake.claim_set_aside,
         first=lost_devices,
     )
 
 
-def _nodes_and_namespaces(client: KubeClient, clock: Clock, cluster: Cluster) -> tuple[Reflector[Any], ...]:
+def _nodes_and_namespaces(client: KubeClient, clock: Clock, intake: Intake) -> tuple[Reflector[Any], ...]:
     return (
-        Reflector(client, Node, clock=clock, on_change=cluster.node_changed, unread_is_gone=True),
-        Reflector(client, Namespace, clock=clock, on_change=cluster.namespace_changed, transform=kept_namespace),
+        Reflector(client, Node, clock=clock, on_change=intake.node_changed, unread_is_gone=True),
+        Reflector(client, Namespace, clock=clock, on_change=intake.namespace_changed, transform=kept_namespace),
     )
 
 
-def _storage(client: KubeClient, clock: Clock, cluster: Cluster) -> tuple[Reflector[Any], ...]:
+def _storage(client: KubeClient, clock: Clock, intake: Intake) -> tuple[Reflector[Any], ...]:
     return (
         Reflector(
             client,
             PersistentVolumeClaim,
             clock=clock,
             optional=True,
-            on_change=cluster.volume_claim_changed,
+            on_change=intake.volume_claim_changed,
             transform=kept_volume_claim,
         ),
         Reflector(
@@ -118,34 +118,34 @@ def _storage(client: KubeClient, clock: Clock, cluster: Cluster) -> tuple[Reflec
             PersistentVolume,
             clock=clock,
             optional=True,
-            on_change=cluster.volume_changed,
+            on_change=intake.volume_changed,
             transform=kept_volume,
         ),
-        Reflector(client, StorageClass, clock=clock, optional=True, on_change=cluster.storage_class_changed),
+        Reflector(client, StorageClass, clock=clock, optional=True, on_change=intake.storage_class_changed),
     )
 
 
-def _devices(client: KubeClient, clock: Clock, cluster: Cluster, drivers: Iterable[str]) -> tuple[Reflector[Any], ...]:
+def _devices(client: KubeClient, clock: Clock, intake: Intake, drivers: Iterable[str]) -> tuple[Reflector[Any], ...]:
     slices = (
         Reflector(
             client,
             ResourceSlice,
             clock=clock,
             field_selector=f"spec.driver={name}",
-            on_change=cluster.slice_changed,
+            on_change=intake.slice_changed,
             transform=with_shared_values,
             unread_is_gone=True,
         )
         for name in drivers
     )
     return (
-        Reflector(client, DeviceClass, clock=clock, on_change=cluster.class_changed, stand_in=class_stand_in),
+        Reflector(client, DeviceClass, clock=clock, on_change=intake.class_changed, stand_in=class_stand_in),
         Reflector(
             client,
             DeviceTaintRule,
             older=(DeviceTaintRuleV1Beta2,),
             clock=clock,
-            on_change=cluster.taint_rule_changed,
+            on_change=intake.taint_rule_changed,
         ),
         *slices,
     )

@@ -30,6 +30,7 @@ from dracaena.controller.queue.workqueue import Turn, WorkQueue
 from dracaena.controller.reconciler import Reconciler
 from dracaena.controller.settings import ControllerSettings
 from dracaena.controller.state.cluster import Cluster
+from dracaena.controller.state.cluster_state import ClusterState, Wakers
 from dracaena.controller.state.upkeep import Rules
 from dracaena.controller.watches import Watches
 from dracaena.controller.workers import Workers
@@ -122,11 +123,11 @@ def build(settings: ControllerSettings, given: Dependencies) -> Parts:
     cluster = _cluster(settings, shared, reports)
 
     def claim_changed(old: ResourceClaim | None, new: ResourceClaim | None) -> None:
-        cluster.claim_changed(old, new)
+        cluster.intake.claim_changed(old, new)
         reports.changed(new)
 
     drivers = (shared.driver, *_allowed_drivers(settings))
-    watches = Watches(shared.client, shared.clock, cluster, drivers, claim_changed)
+    watches = Watches(shared.client, shared.clock, cluster.intake, drivers, claim_changed)
     reconciler, workers = _workers(settings, shared, waiting, cluster)
     _measure(shared, leadership, waiting, cluster, watches)
     return Parts(
@@ -197,20 +198,22 @@ def _reports(shared: Shared) -> ClaimReports:
 
 
 def _cluster(settings: ControllerSettings, shared: Shared, reports: ClaimReports) -> Cluster:
-    return Cluster(
+    work = shared.work
+    state = ClusterState(
         shared.driver,
-        wake=shared.work.add_pod,
-        ask_again=shared.work.ask_pod_again,
-        tend=shared.work.add_claim,
-        rules=_rules(settings),
-        clock=shared.clock,
-        fault=reports.fault,
-        keep=kept_claim(shared.driver),
-        problems_changed=shared.metrics.watches.problems_changed,
-        collided=reports.collided,
+        Wakers(work.add_pod, work.ask_pod_again, work.add_claim, reports.fault),
+        _rules(settings),
+        shared.clock.monotonic(),
         allowed_drivers=_allowed_drivers(settings),
         first_fit=settings.selection == "first-fit",
         max_steps=settings.search_steps,
+    )
+    return Cluster(
+        state,
+        shared.clock,
+        keep=kept_claim(shared.driver),
+        problems_changed=shared.metrics.watches.problems_changed,
+        collided=reports.collided,
     )
 
 

@@ -76,7 +76,7 @@ class World:
         self.rng = random.Random(seed)
         self.machines = {kind: read_machine(kind) for kind in kinds}
         self.cluster = bare_cluster()
-        self.cluster.class_changed(None, device_class())
+        self.cluster.intake.class_changed(None, device_class())
         self.running: list[tuple[Pod, ResourceClaim]] = []
         self.gpus = self.in_use = self.number = 0
         self.kind_of: dict[str, str] = {}
@@ -87,14 +87,14 @@ class World:
             kind = kinds[number % len(kinds)]
             self.kind_of[name] = kind
             self.gpus += len(self.machines[kind].gpus)
-            self.cluster.node_changed(None, as_watched(node_document(name, kind, number), Node))
+            self.cluster.intake.node_changed(None, as_watched(node_document(name, kind, number), Node))
             item = as_watched(slice_document(name, self.machines[kind], number), ResourceSlice)
-            self.cluster.slice_changed(None, with_shared_values(item))
+            self.cluster.intake.slice_changed(None, with_shared_values(item))
 
     @property
     def inventory(self) -> Inventory:
         """The books. Read only."""
-        return self.cluster._inventory
+        return self.cluster._state.inventory
 
     def job(self, **spec: Any) -> tuple[Pod, ResourceClaim]:
         """Return a new job, as its objects are seen by the watch."""
@@ -118,8 +118,8 @@ class World:
     def arrive(self, waiting: Pod, asked: ResourceClaim) -> tuple[Any, int, int]:
         """Take in a job, decide and take in what was written; return the decision, and ns for it and for the rest."""
         began = now_ns()
-        self.cluster.claim_changed(None, asked)
-        self.cluster.pod_changed(None, waiting)
+        self.cluster.intake.claim_changed(None, asked)
+        self.cluster.intake.pod_changed(None, waiting)
         ready, ready_cpu = now_ns(), cpu_ns()
         decision = decide(self.cluster, waiting, asked)
         decided_cpu, decided = cpu_ns(), now_ns()
@@ -128,14 +128,14 @@ class World:
             (stored,) = written(decision, waiting, at=TIMESTAMP)
             sent = now_ns()
             land(self.cluster, stored)
-            self.cluster.claim_changed(asked, stored)
+            self.cluster.intake.claim_changed(asked, stored)
             rest = ready - began + now_ns() - sent
             self.running.append((waiting, stored))
             self.in_use += len(decision.claims[0].results)
         else:
             rest = ready - began
-            self.cluster.claim_changed(asked, None)
-            self.cluster.pod_changed(waiting, None)
+            self.cluster.intake.claim_changed(asked, None)
+            self.cluster.intake.pod_changed(waiting, None)
         return decision, decided - ready, rest
 
     def leave(self) -> int:
@@ -145,8 +145,8 @@ class World:
         waiting, stored = self.running.pop()
         self.in_use -= len(held_devices(stored, DRIVER))
         began = now_ns()
-        self.cluster.pod_changed(waiting, None)
-        self.cluster.claim_changed(stored, None)
+        self.cluster.intake.pod_changed(waiting, None)
+        self.cluster.intake.claim_changed(stored, None)
         return now_ns() - began
 
     def fill(self, share: float = FILL) -> None:
@@ -179,8 +179,8 @@ class World:
         stored = as_watched(msgspec.to_builtins(holding(asked, node, *devices)), ResourceClaim)
         running = pod(name, name, nodeName=node, containers=containers(len(devices)))
         waiting = kept_pod(as_watched(msgspec.to_builtins(running), Pod))
-        self.cluster.pod_changed(None, waiting)
-        self.cluster.claim_changed(None, stored)
+        self.cluster.intake.pod_changed(None, waiting)
+        self.cluster.intake.claim_changed(None, stored)
         self.running.append((waiting, stored))
         self.in_use += len(devices)
 
@@ -339,10 +339,10 @@ def _short_of_memory(world: World) -> Iterator[float]:
     """Decide while half of the nodes are full of memory, by pods of others."""
     hogs = [hog(f"hog-{name}", name) for name in list(world.kind_of)[::2]]
     for item in hogs:
-        world.cluster.pod_changed(None, item)
+        world.cluster.intake.pod_changed(None, item)
     yield from churn(world, 300, world.job).decisions
     for item in hogs:
-        world.cluster.pod_changed(item, None)
+        world.cluster.intake.pod_changed(item, None)
 
 
 def hog(name: str, node: str) -> Pod:
@@ -367,7 +367,7 @@ def _never() -> dict[str, Any]:
 
 def _explain(world: World) -> float:
     waiting, asked = world.job(affinity=_never())
-    world.cluster.claim_changed(None, asked)
+    world.cluster.intake.claim_changed(None, asked)
     assert isinstance(decide(world.cluster, waiting, asked), NoFit)
     began = now_ns()
     assert world.cluster.explain(waiting, [asked], now_s=10.0 * world.number)  # long after the one before

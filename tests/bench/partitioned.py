@@ -79,7 +79,7 @@ class PartitionedWorld(World):
     def __init__(self, plain: int = PLAIN_NODES, mig: int = MIG_NODES) -> None:
         super().__init__(plain, KINDS)
         for name, kind in ((MIG, _of_type("mig")), (GPU, _of_type("gpu")), (OTHER, f'device.driver == "{OTHER}"')):
-            self.cluster.class_changed(None, _class(name, kind))
+            self.cluster.intake.class_changed(None, _class(name, kind))
         for name, kind in self.kind_of.items():
             pool = self.inventory.pool(name)
             assert pool is not None
@@ -94,8 +94,10 @@ class PartitionedWorld(World):
         devices = [device for device in published.spec.devices if device.name.startswith("mig-")]
         published = msgspec.structs.replace(published, spec=msgspec.structs.replace(published.spec, devices=devices))
         document = node_document(name, base.name, PLAIN_NODES + number)
-        self.cluster.node_changed(None, as_watched(document, Node))
-        self.cluster.slice_changed(None, with_shared_values(as_watched(msgspec.to_builtins(published), ResourceSlice)))
+        self.cluster.intake.node_changed(None, as_watched(document, Node))
+        self.cluster.intake.slice_changed(
+            None, with_shared_values(as_watched(msgspec.to_builtins(published), ResourceSlice))
+        )
         for device in devices:
             if self.rng.random() < FILL:
                 self.take(name, device.name)
@@ -104,21 +106,21 @@ class PartitionedWorld(World):
         """Let a claim hold one device."""
         self.number += 1
         stored = holding(claim(f"mig-{self.number}", request(device_class=MIG)), node, device)
-        self.cluster.claim_changed(None, stored)
+        self.cluster.intake.claim_changed(None, stored)
         self.held.append(stored)
 
     def let_one_go(self) -> None:
         """Let a claim end that the seed names."""
         place = self.rng.randrange(len(self.held))
         self.held[place], self.held[-1] = self.held[-1], self.held[place]
-        self.cluster.claim_changed(self.held.pop(), None)
+        self.cluster.intake.claim_changed(self.held.pop(), None)
 
     def decide_ms(self, asked: ResourceClaim, expected: type) -> float:
         """Decide for a new pod, take in what is written, and return the CPU time of the decision alone."""
         name = asked.metadata.name
         waiting = pod(name, name, tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}])
-        self.cluster.claim_changed(None, asked)
-        self.cluster.pod_changed(None, waiting)
+        self.cluster.intake.claim_changed(None, asked)
+        self.cluster.intake.pod_changed(None, waiting)
         began = cpu_ns()
         decision = decide(self.cluster, waiting, asked)
         spent_ms = (cpu_ns() - began) / 1e6
@@ -126,12 +128,12 @@ class PartitionedWorld(World):
         if isinstance(decision, Allocation):
             (stored,) = written(decision, waiting)
             land(self.cluster, stored)
-            self.cluster.claim_changed(asked, stored)
+            self.cluster.intake.claim_changed(asked, stored)
             self.held.append(stored)
             self.let_one_go()
         else:
-            self.cluster.claim_changed(asked, None)
-        self.cluster.pod_changed(waiting, None)
+            self.cluster.intake.claim_changed(asked, None)
+        self.cluster.intake.pod_changed(waiting, None)
         return spent_ms
 
 

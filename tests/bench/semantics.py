@@ -128,7 +128,7 @@ def rows(progress: Progress) -> Section:
 def decisions_ms() -> dict[str, list[float]]:
     """Return the CPU times of decisions about each form, in turn, in a cluster in which jobs come and go."""
     world = World(NODES, KINDS)
-    world.cluster.class_changed(None, device_class("selected", selectors=cel(IS_GPU)))
+    world.cluster.intake.class_changed(None, device_class("selected", selectors=cel(IS_GPU)))
     world.fill()
     freeze_what_stays()
     allocator = Allocator()

@@ -94,8 +94,8 @@ class Cluster:
         self._young = 0
 
     def _add_node(self, name: str, machine: Any, taints: list[Taint]) -> None:
-        self.bench.cluster.node_changed(None, node(name, taints=taints))
-        self.bench.cluster.slice_changed(None, pool_slice(name, machine))
+        self.bench.cluster.intake.node_changed(None, node(name, taints=taints))
+        self.bench.cluster.intake.slice_changed(None, pool_slice(name, machine))
 
     def _hold(self, number: int, place: int) -> None:
         made = holding(claim(f"held-{number}-{place}"), f"full-{number:05}", self.devices[place])

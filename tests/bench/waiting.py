@@ -36,8 +36,8 @@ def main() -> int:
     names = [f"node-{number:05}" for number in range(NODES)]
     for name in names[1:]:
         item = pool_slice(name, machine)
-        bench.cluster.slice_changed(None, item)
-        bench.cluster.node_changed(None, node(name))
+        bench.cluster.intake.slice_changed(None, item)
+        bench.cluster.intake.node_changed(None, node(name))
     devices = [device.name for device in pool_slice(names[0], machine).spec.devices]
     for name in names:
         for place, device in enumerate(devices):

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.objects import ResourceClaim
-from dracaena.controller.state.cluster import Cluster
+from dracaena.controller.state.intake import Intake
 from dracaena.kube.client import KubeClient
 from dracaena.kube.events import Event
 from support.allocation import DRIVER, blocks, machine, own_config, request
@@ -181,15 +181,15 @@ def test_a_claim_that_cannot_be_taken_in_keeps_its_devices_and_stops_nobody(
     with running_controller(connection):
         ask(client, "odd", {"odd-claim": 1})
         wait_for(lambda: got(client, "odd-claim"), "its GPU")
-    plain = Cluster.claim_changed
+    plain = Intake.claim_changed
     fails = [True]
 
-    def claim_changed(self: Cluster, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+    def claim_changed(self: Intake, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         if fails[0] and new is not None and new.metadata.name == "odd-claim":
             raise ZeroDivisionError("a bug")
         plain(self, old, new)
 
-    monkeypatch.setattr(Cluster, "claim_changed", claim_changed)
+    monkeypatch.setattr(Intake, "claim_changed", claim_changed)
     with running_controller(connection) as controller:
         ask(client, "one", {"of-one": 1})
         wait_for(lambda: got(client, "of-one"), "the GPU that is free")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
 
@@ -14,6 +14,7 @@ from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
 from dracaena.controller.allocation.result import Allocation, ClaimAllocation, allocated_claim, decision_of
 from dracaena.controller.lifecycle.phases import Event
 from dracaena.controller.state.cluster import Cluster
+from dracaena.controller.state.cluster_state import ClusterState, Wakers
 from dracaena.process.clock import Clock
 from support.allocation import DRIVER
 from support.clock import FakeClock
@@ -26,11 +27,19 @@ _VERSIONS = count(1_000)
 
 
 def bare_cluster(
-    wake: Callable[[str], None] = lambda key: None, *, clock: Clock | None = None, **options: Any
+    wake: Callable[[str], None] = lambda key: None,
+    *,
+    clock: Clock | None = None,
+    ask_again: Callable[[str], None] | None = None,
+    allowed_drivers: Iterable[str] = (),
+    first_fit: bool = False,
+    **listeners: Any,
 ) -> Cluster:
-    """Return a cluster; `options` are Cluster's own."""
-    given = {"tend": lambda key: None, "rules": RULES, "fault": no_fault, **options}
-    return Cluster(DRIVER, wake=wake, clock=clock or FakeClock(), **given)
+    """Return a cluster; `listeners` are Cluster's own."""
+    clock = clock or FakeClock()
+    wakers = Wakers(wake, ask_again or wake, lambda key: None, no_fault)
+    state = ClusterState(DRIVER, wakers, RULES, clock.monotonic(), allowed_drivers=allowed_drivers, first_fit=first_fit)
+    return Cluster(state, clock, **listeners)
 
 
 def newer(item: ResourceClaim) -> ResourceClaim:
@@ -42,7 +51,7 @@ def newer(item: ResourceClaim) -> ResourceClaim:
 def show(cluster: Cluster, item: ResourceClaim) -> ResourceClaim:
     """Let the watch show a claim in a new version; return it."""
     shown = newer(item)
-    cluster.claim_changed(cluster.claim(item.key), shown)
+    cluster.intake.claim_changed(cluster.claim(item.key), shown)
     return shown
 
 

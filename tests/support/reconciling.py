@@ -26,6 +26,7 @@ from dracaena.controller.queue.work import CLAIMS_TURN, claim_of_work, claim_wor
 from dracaena.controller.queue.workqueue import Turn, WorkQueue
 from dracaena.controller.reconciler import Reconciler
 from dracaena.controller.state.cluster import Cluster
+from dracaena.controller.state.cluster_state import ClusterState, Wakers
 from dracaena.controller.state.collisions import Collision
 from dracaena.controller.state.upkeep import Rules
 from dracaena.controller.wiring import DOUBT_S
@@ -80,16 +81,9 @@ class Bench:
         self.budgets = TimeBudgets(self.clock)
         self.queue = WorkQueue(self.clock, random.Random(1), self.turn_of, self.budgets.behind_others)
         self.waiting = WaitingPods(self.events, self.clock, metrics)
-        self.cluster = cluster_type(
-            DRIVER,
-            wake=self.queue.add,
-            ask_again=self.queue.add_again,
-            tend=lambda key: self.queue.add(claim_work(key)),
-            rules=self.rules,
-            clock=self.clock,
-            fault=no_fault,
-            collided=self.collided,
-        )
+        wakers = Wakers(self.queue.add, self.queue.add_again, lambda key: self.queue.add(claim_work(key)), no_fault)
+        state = ClusterState(DRIVER, wakers, self.rules, self.clock.monotonic())
+        self.cluster = cluster_type(state, self.clock, collided=self.collided)
         nomination = Nomination(self.api, lambda: self.cluster.node_count, metrics, above_nodes=nominate_above_nodes)
         self.tender = ClaimTender(DRIVER, self.cluster, self.api, self.api, nomination, self.clock, metrics)
         self.collisions = CollisionReports(DRIVER, self.events, metrics)
@@ -117,9 +111,9 @@ class Bench:
         self.api.on_pod_change = self.pod_changed
         self.machines = machines or {"n": SEVEN}
         for name, made in self.machines.items():
-            self.cluster.node_changed(None, node(name))
-            self.cluster.slice_changed(None, pool_slice(name, made))
-        self.cluster.class_changed(None, device_class())
+            self.cluster.intake.node_changed(None, node(name))
+            self.cluster.intake.slice_changed(None, pool_slice(name, made))
+        self.cluster.intake.class_changed(None, device_class())
 
     def next_leader(self) -> Bench:
         """Return another process that begins to lead now, and knows what the server has and nothing else."""
@@ -134,10 +128,10 @@ class Bench:
         return leader
 
     def claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
-        self.cluster.claim_changed(old, new)
+        self.cluster.intake.claim_changed(old, new)
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        self.cluster.pod_changed(old, new)
+        self.cluster.intake.pod_changed(old, new)
 
     def collided(self, item: ResourceClaim, found: Sequence[Collision]) -> None:
         self.collisions.seen(item, found)
@@ -175,7 +169,7 @@ class Bench:
 
     def say_again(self, name: str) -> None:
         """Let kube-scheduler end one more try of a pod, and say what it said before: that wipes a probe."""
-        known = self.cluster._records.unbound(f"default/{name}")
+        known = self.cluster._state.records.unbound(f"default/{name}")
         assert known is not None
         assert known.said is not None
         self.say(name, known.said.message, known.said.reason)
@@ -253,16 +247,16 @@ class Bench:
         self._change_record(name, lambda known: leave_all_out(known, *self._times(), RULES.growth))
 
     def _change_record(self, name: str, change: Callable[[PodRecord], PodRecord]) -> None:
-        known = self.cluster._records.unbound(f"default/{name}")
+        known = self.cluster._state.records.unbound(f"default/{name}")
         assert known is not None
-        self.cluster._records.change_pod(change(known))
+        self.cluster._state.records.change_pod(change(known))
 
     def _times(self) -> tuple[float, datetime]:
         return self.clock.monotonic(), self.clock.now()
 
     def take_back(self, name: str, reason: str = "refused") -> None:
         """Say that the allocation of a claim is to be taken back."""
-        self.cluster._records.end(f"default/{name}", reason)
+        self.cluster._state.records.end(f"default/{name}", reason)
 
     def record(self, name: str) -> ClaimRecord:
         """The record of a claim."""

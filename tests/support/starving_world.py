@@ -52,16 +52,16 @@ class World:
         self.cluster = bare_cluster(self.queue.add)
         for number in range(self.node_count):
             name = f"n{number}"
-            self.cluster.node_changed(None, node(name))
-            self.cluster.slice_changed(None, pool_slice(name, FOUR))
-        self.cluster.class_changed(None, device_class())
+            self.cluster.intake.node_changed(None, node(name))
+            self.cluster.intake.slice_changed(None, pool_slice(name, FOUR))
+        self.cluster.intake.class_changed(None, device_class())
 
     def come(self, name: str, count: int, life_s: int, **spec: Any) -> None:
         waiting = created(pod(name, name, **spec), self.now_s)
         asked = claim(name, request(count=count))
         self.pods[waiting.key], self.claims[waiting.key], self.lives[waiting.key] = waiting, asked, life_s
-        self.cluster.claim_changed(None, asked)
-        self.cluster.pod_changed(None, waiting)
+        self.cluster.intake.claim_changed(None, asked)
+        self.cluster.intake.pod_changed(None, waiting)
 
     def work(self) -> None:
         """Decide until nothing is left to decide."""
@@ -79,8 +79,8 @@ class World:
                 self.ends[key] = self.now_s + self.lives[key]
 
     def go(self, key: str) -> None:
-        self.cluster.claim_changed(self.claims.pop(key), None)
-        self.cluster.pod_changed(self.pods.pop(key), None)
+        self.cluster.intake.claim_changed(self.claims.pop(key), None)
+        self.cluster.intake.pod_changed(self.pods.pop(key), None)
         self.ends.pop(key, None)
 
     def step(self) -> None:

@@ -19,7 +19,7 @@ def ready(*, said: str = WORDS) -> Bench:
     bench.run()
     if said:
         bench.say("p", said)
-    bench.cluster.node_changed(node("a"), node("a", unschedulable=True))  # so that nothing is allocated anew
+    bench.cluster.intake.node_changed(node("a"), node("a", unschedulable=True))  # so that nothing is allocated anew
     bench.run()
     bench.api.writes.clear()
     bench.take_back("c")
@@ -57,4 +57,4 @@ def clear(bench: Bench) -> None:
 
 def free(bench: Bench) -> int:
     """How many GPUs of the node nobody holds."""
-    return bench.cluster._inventory.free("a").bit_count()
+    return bench.cluster._state.inventory.free("a").bit_count()

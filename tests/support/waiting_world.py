@@ -86,7 +86,7 @@ class WaitingWorld:
         self.queue = WorkQueue(FakeClock(), random.Random(1), self.turn_of)
         self.cluster = bare_cluster(self.queue.add, ask_again=self.queue.add_again)
         for kind in (GPU, MIG):
-            self.cluster.class_changed(None, class_of(kind))
+            self.cluster.intake.class_changed(None, class_of(kind))
 
     def turn_of(self, key: str) -> Turn:
         return turn(self.pods[key]) if key in self.pods else ()
@@ -99,9 +99,9 @@ class WaitingWorld:
         made_node, made_slice = node_of(name, host), slice_of(name, host)
         before = self.shown.get(name)
         self.shown[name] = made_node, made_slice
-        self.cluster.node_changed(None if before is None else before[0], made_node)
+        self.cluster.intake.node_changed(None if before is None else before[0], made_node)
         if before is None or before[1] != made_slice:
-            self.cluster.slice_changed(None if before is None else before[1], made_slice)
+            self.cluster.intake.slice_changed(None if before is None else before[1], made_slice)
 
     def come(self, name: str, wants: Wants, second: int, priority: int = 0) -> str:
         """Let a pod come that was created at a second."""
@@ -119,15 +119,15 @@ class WaitingWorld:
         asked = tuple(claim(one, *requests) for one, requests in zip(names, requests_of(wants), strict=True))
         self.pods[made.key], self.wants[made.key], self.claims[made.key] = made, wants, asked
         for one in asked:
-            self.cluster.claim_changed(None, one)
-        self.cluster.pod_changed(None, made)
+            self.cluster.intake.claim_changed(None, one)
+        self.cluster.intake.pod_changed(None, made)
         return made.key
 
     def go(self, key: str) -> None:
         """Let a pod end, with its claims."""
         for one in self.claims.pop(key):
-            self.cluster.claim_changed(one, None)
-        self.cluster.pod_changed(self.pods.pop(key), None)
+            self.cluster.intake.claim_changed(one, None)
+        self.cluster.intake.pod_changed(self.pods.pop(key), None)
         del self.wants[key]
         self.served.pop(key, None)
 
@@ -137,13 +137,13 @@ class WaitingWorld:
         if cores:
             self.busy_cpu[name] = cores
         old = hog(name, before) if before else None
-        self.cluster.pod_changed(old, hog(name, after) if after else None)
+        self.cluster.intake.pod_changed(old, hog(name, after) if after else None)
 
     def flap(self, name: str) -> None:
         """Let a claim of nobody take the last device of a node and let it go at once: that may help whoever it fits."""
         held = holding(claim("flapping"), name, self.shown[name][1].spec.devices[-1].name)
-        self.cluster.claim_changed(None, held)
-        self.cluster.claim_changed(held, None)
+        self.cluster.intake.claim_changed(None, held)
+        self.cluster.intake.claim_changed(held, None)
 
     # Who decides
 

@@ -103,8 +103,8 @@ FAULTS: Final = (
     ),
     PlantedFault(
         "a freed device wakes nobody",
-        "controller/state/cluster.py",
-        "        if freed:\n            self._decisions.may_help(self._nodes_of(freed))\n",
+        "controller/state/cluster_state.py",
+        "        if freed:\n            self.decisions.may_help(self._nodes_of(freed))\n",
         "",
     ),
     PlantedFault(

@@ -115,7 +115,7 @@ def _records_are_right(world: World, process: Process) -> None:
     if not process.has_led and len(controller.parts.queue):
         raise ViolationError(f"{process.name} stands by, and queues work")
     is_idle = not any(worker in process.strands for worker in ("w0", "w1"))
-    for record in controller.parts.cluster._records._claims.values():
+    for record in controller.parts.cluster._state.records._claims.values():
         if is_idle and record.phase in _WRITING:
             raise ViolationError(f"{process.name} has {record.key} {record.phase.value}, and no worker writes")
         known = process.checked.get(record.key)
@@ -214,7 +214,7 @@ def check_collisions(world: World, process: Process) -> None:
     what kube-scheduler allocated itself; and a pod that misses a claim, or is to go, is nobody's rival.
     """
     claims = [claim for claim in world.server.claims.values() if claim.status.allocation is not None]
-    records = process.controller.parts.cluster._records
+    records = process.controller.parts.cluster._state.records
     for index, claim in enumerate(claims):
         for other in claims[:index]:
             able = [one for one in (claim, other) if _can_give_way(world, one)]
@@ -230,7 +230,7 @@ def check_collisions(world: World, process: Process) -> None:
 def _is_put_off(process: Process, claim: ResourceClaim) -> bool:
     """Whether a pod of a claim is looked at a little later, because its last try failed, or nobody names the claim and
     it is cleared as unused."""
-    queue, pods = process.controller.parts.queue, process.controller.parts.cluster._records.naming(claim.key)
+    queue, pods = process.controller.parts.queue, process.controller.parts.cluster._state.records.naming(claim.key)
     is_unused = not pods and not claim.status.reserved_for and our_decision(claim, DRIVER) is not None
     return is_unused or any(key in queue._not_before for key in pods)
 
@@ -254,9 +254,9 @@ def _can_give_way(world: World, claim: ResourceClaim) -> bool:
 
 def _holds_what_the_server_holds(world: World, process: Process) -> None:
     cluster = process.controller.parts.cluster
-    for record in cluster._records.claims():
+    for record in cluster._state.records.claims():
         held_here = record.held(DRIVER)
-        if cluster._inventory.holdings.held_by(claim_holder(record.shown)) != held_here:
+        if cluster._state.inventory.holdings.held_by(claim_holder(record.shown)) != held_here:
             raise ViolationError(f"{process.name} has other books than records of {record.key}")
         kept = {(device.pool, device.device) for device in held_here[0]}
         if kept - held(world.server.claims.get(record.key)):

@@ -21,6 +21,7 @@ from dracaena.controller.lifecycle.tending import Naming, Step
 from dracaena.controller.queue.work import Work
 from dracaena.controller.state import upkeep
 from dracaena.controller.state.cluster import Cluster
+from dracaena.controller.state.cluster_state import ClusterState
 from dracaena.controller.state.decisions import Decisions
 from dracaena.controller.state.records import Records
 
@@ -159,13 +160,13 @@ def takes_older_states() -> Iterator[None]:
 @contextmanager
 def keeps_books_of_its_own() -> Iterator[None]:
     """What a decision that was refused had is not given back in the books."""
-    changed = Cluster._record_changed
+    changed = ClusterState.record_changed
 
-    def but_not(self: Cluster, before: ClaimRecord | None, after: ClaimRecord | None) -> None:
+    def but_not(self: ClusterState, before: ClaimRecord | None, after: ClaimRecord | None) -> None:
         if before is None or after is None or not (before.phase in OURS and after.phase is Phase.FREE):
             changed(self, before, after)
 
-    with mock.patch.object(Cluster, "_record_changed", but_not):
+    with mock.patch.object(ClusterState, "record_changed", but_not):
         yield
 
 

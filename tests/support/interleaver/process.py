@@ -20,7 +20,7 @@ from dracaena.controller.leader.election import NotLeadingError
 from dracaena.controller.lifecycle.claim_record import ClaimRecord
 from dracaena.controller.lifecycle.phases import NotAllowedError, Phase
 from dracaena.controller.settings import ControllerSettings
-from dracaena.controller.state import cluster
+from dracaena.controller.state import cluster_state, intake
 from dracaena.controller.write import claim_tender, claim_writer, nomination
 from dracaena.kube.client import Listing
 from dracaena.kube.errors import KubeError, NotFoundError
@@ -182,11 +182,11 @@ class Process:
         self.controller.parts.queue.get = self.controller.parts.queue.take_ready  # type: ignore[method-assign]
         cluster = self.controller.parts.cluster
         for node, pool in world.scenario.nodes:
-            cluster.node_changed(None, node)
-            cluster.slice_changed(None, pool)
-        cluster.class_changed(None, world.scenario.device_class)
-        self._changed, cluster._records._changed = cluster._records._changed, self._record_changed
-        cluster._records._fault = self._fault
+            cluster.intake.node_changed(None, node)
+            cluster.intake.slice_changed(None, pool)
+        cluster.intake.class_changed(None, world.scenario.device_class)
+        self._changed, cluster._state.records._changed = cluster._state.records._changed, self._record_changed
+        cluster._state.records._fault = self._fault
         self.pods = self.client.reflectors[Pod]
         self.claims = self.client.reflectors[ResourceClaim]
         for cache in (self.claims, self.pods):
@@ -203,7 +203,7 @@ class Process:
         self.problems.append(f"record of {record.key}: {error}")
 
     def _note_pods(self, claim_key: str) -> None:
-        pods = self.controller.parts.cluster._records._unbound.values()
+        pods = self.controller.parts.cluster._state.records._unbound.values()
         self.known_when_free[claim_key] = frozenset(pod.uid for pod in pods)
 
     def lock_is_held(self) -> bool:
@@ -235,7 +235,7 @@ class Process:
     def begin(self) -> None:
         """Run what the controller does from here to its first decision, as a strand."""
         self.leads = self.has_led = True
-        for record in self.controller.parts.cluster._records._claims.values():
+        for record in self.controller.parts.cluster._state.records._claims.values():
             self._note_pods(record.key)
         self.strands["start"] = self._strand("start", self.controller._start_workers)
 
@@ -314,7 +314,17 @@ _PATCHES: Final[Sequence[tuple[ModuleType, str, object]]] = (
     (program, "too_old", lambda client: None),
 )
 
-_LOGS: Final = (program, workers, claim_tender, claim_writer, cluster, collision_reports, nomination, reconciler)
+_LOGS: Final = (
+    program,
+    workers,
+    claim_tender,
+    claim_writer,
+    cluster_state,
+    collision_reports,
+    intake,
+    nomination,
+    reconciler,
+)
 
 
 @contextmanager

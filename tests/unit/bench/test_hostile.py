@@ -12,7 +12,7 @@ import pytest
 from bench import hostile
 from bench.report import as_text
 from dracaena.api.objects import ResourceClaim
-from dracaena.controller.state.cluster import Cluster
+from dracaena.controller.state.intake import Intake
 from support.hostile_objects import DEEPEST, PARAMETERS_MAX_BYTES, WORST, many_small, nested, random_objects
 
 FIGURES = {"before_p50": 2.0, "before_max": 9.0, "p99": 40.0, "max": 52.0, "honest": 100.0, "lost": 0.0}
@@ -63,14 +63,14 @@ def test_an_honest_pod_gets_its_gpu_from_the_controller_that_is_measured(monkeyp
 def test_a_decision_that_holds_others_up_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault as large as the floor, planted where claims of one namespace are taken in."""
     planted_s = 0.3
-    taken_in = Cluster.claim_changed
+    taken_in = Intake.claim_changed
 
-    def slow(cluster: Cluster, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+    def slow(intake: Intake, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         if new is not None and new.metadata.namespace == "hostile":
             time.sleep(planted_s)
-        taken_in(cluster, old, new)
+        taken_in(intake, old, new)
 
-    monkeypatch.setattr(Cluster, "claim_changed", slow)
+    monkeypatch.setattr(Intake, "claim_changed", slow)
     monkeypatch.setattr(hostile, "NODES", 2)
     monkeypatch.setattr(hostile, "OBJECTS", 2)
     monkeypatch.setattr(hostile, "BEFORE", 5)

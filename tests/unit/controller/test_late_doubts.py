@@ -41,7 +41,7 @@ def reserve(bench: Bench, name: str, *users: str) -> None:
 
 
 def free(bench: Bench) -> int:
-    return bench.cluster._inventory.free("a").bit_count()
+    return bench.cluster._state.inventory.free("a").bit_count()
 
 
 @pytest.mark.parametrize("refusal", ["409", "429"])
@@ -50,7 +50,7 @@ def test_a_second_drop_that_is_refused_leaves_the_doubt_of_a_first_one_that_land
 ) -> None:
     bench = ready()
     bench.add(pod("q", "c"))
-    bench.cluster.node_changed(node("a"), node("a", unschedulable=True))
+    bench.cluster.intake.node_changed(node("a"), node("a", unschedulable=True))
     bench.run()
     kept = bench.hold_the_watch()
 

@@ -277,7 +277,9 @@ def test_devices_that_others_wait_for_are_taken_back_one_by_one_when_nothing_is_
 def test_where_the_device_of_another_driver_is_missing_the_next_node_is_tried() -> None:
     bench = Bench(a=TWO, b=TWO)
     nic = claim("nic", {"name": "n", "exactly": {"deviceClassName": "nic.example.com", "count": 1}})
-    bench.cluster.class_changed(None, device_class("nic.example.com", selectors=[{"cel": {"expression": "false"}}]))
+    bench.cluster.intake.class_changed(
+        None, device_class("nic.example.com", selectors=[{"cel": {"expression": "false"}}])
+    )
     bench.add(pod("p", "c", "nic"), claim("c"), nic)
     bench.run()
     assert bench.on_node("c") == "a"

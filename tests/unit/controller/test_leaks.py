@@ -50,7 +50,7 @@ def tables(owner: Any, path: str, seen: set[int]) -> Iterator[tuple[str, int]]:
 def sizes(bench: Bench) -> dict[str, int]:
     seen: set[int] = set()
     found = dict(tables(bench.reconciler, "reconciler", seen))
-    for name in ("_inventory", "_lines", "_records", "_accounting", "_starvation"):
+    for name in ("_inventory", "_lines", "_records", "accounting", "_starvation"):
         assert any(f".{name}." in path for path in found), f"{name} is walked through"
     return found
 
@@ -113,7 +113,7 @@ class Traffic:
     def try_all(self) -> None:
         """kube-scheduler tries each pod now and then, and says what it said before: that wipes a probe."""
         for name in self.alive:
-            known = self.bench.cluster._records.unbound(f"default/{name}")
+            known = self.bench.cluster._state.records.unbound(f"default/{name}")
             if known is not None and known.said is not None and self.rng.random() < 0.1:
                 self.bench.say(name, known.said.message)
 

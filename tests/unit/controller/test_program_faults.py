@@ -68,8 +68,8 @@ def test_a_record_that_meets_what_it_cannot_is_counted_and_the_process_goes_on(t
         client = client_for(server.url, tmp_path)
         settings = ControllerSettings(leader_elect=False, workers=1)
         controller = Controller(settings, client, clock=FakeClock(), registry=registry, on_lost=ends.append)
-        controller.parts.cluster.claim_changed(None, claim("c"))
-        assert controller.parts.cluster._records.send("default/c", Event.SEND_DROP) is None
+        controller.parts.cluster.intake.claim_changed(None, claim("c"))
+        assert controller.parts.cluster._state.records.send("default/c", Event.SEND_DROP) is None
     labels = {"phase": "free", "event": "send drop"}
     assert registry.get_sample_value("dracaena_controller_record_faults_total", labels) == 1
     assert ends == []

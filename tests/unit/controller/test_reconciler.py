@@ -187,7 +187,7 @@ def test_a_pod_waits_for_a_class_and_is_told_when_it_is_ours() -> None:
     bench.run()
     assert bench.told() == [f"claim default/c: DeviceClass {DRIVER}-big does not exist"]
     assert bench.metric("waiting_pods", reason="class-missing") == 2
-    bench.cluster.class_changed(None, device_class(f"{DRIVER}-big"))
+    bench.cluster.intake.class_changed(None, device_class(f"{DRIVER}-big"))
     bench.run()
     assert bench.held("c") is not None
     assert bench.held("d") is None

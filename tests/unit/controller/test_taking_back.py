@@ -297,7 +297,7 @@ def test_devices_that_somebody_else_cleared_early_rest_until_it_is_proven_that_n
     assert free(bench) == 1
     bench.pass_time(SETTLE + 1)
     assert (bench.on_node("c"), free(bench)) == (None, 1)
-    bench.cluster.node_changed(node("a", unschedulable=True), node("a"))
+    bench.cluster.intake.node_changed(node("a", unschedulable=True), node("a"))
     bench.run()
     assert bench.on_node("c") is None, "nothing is decided with a claim whose devices rest"
     bench.say_again("p")

@@ -140,7 +140,7 @@ def race(seed: int, bind_s: float, kind: type[Bench] = Bench) -> str:
 
 def close(world: Bench) -> None:
     """So that nothing is allocated anew."""
-    world.cluster.node_changed(node("a"), node("a", unschedulable=True))
+    world.cluster.intake.node_changed(node("a"), node("a", unschedulable=True))
 
 
 def how_it_ended(world: Bench, scheduler: Scheduler) -> str:

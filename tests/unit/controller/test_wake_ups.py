@@ -41,16 +41,16 @@ class Books:
     def __init__(self) -> None:
         self.woken: list[str] = []
         self.cluster = bare_cluster(self.woken.append)
-        self.cluster.node_changed(None, node("n"))
-        self.cluster.slice_changed(None, pool_slice("n", TWO))
-        self.cluster.class_changed(None, device_class())
+        self.cluster.intake.node_changed(None, node("n"))
+        self.cluster.intake.slice_changed(None, pool_slice("n", TWO))
+        self.cluster.intake.class_changed(None, device_class())
 
     def add(self, *objects: Pod | ResourceClaim) -> None:
         for item in objects:
             if isinstance(item, Pod):
-                self.cluster.pod_changed(None, item)
+                self.cluster.intake.pod_changed(None, item)
             else:
-                self.cluster.claim_changed(None, item)
+                self.cluster.intake.claim_changed(None, item)
 
     def decide(self, name: str, *claims: str) -> object:
         waiting = self.cluster.pod(f"default/{name}")
@@ -79,7 +79,7 @@ def given_all() -> tuple[Books, ResourceClaim, ResourceClaim]:
 
 def test_a_claim_that_goes_while_it_is_decided_for_wakes_who_waits_for_its_devices() -> None:
     books, before, _ = given_all()
-    books.cluster.claim_changed(before, None)
+    books.cluster.intake.claim_changed(before, None)
     assert books.take_woken() == ["default/p", "default/q", "default/s"]
     assert isinstance(books.decide("q", "d"), Allocation)
 
@@ -87,16 +87,16 @@ def test_a_claim_that_goes_while_it_is_decided_for_wakes_who_waits_for_its_devic
 def test_a_claim_that_was_made_again_meanwhile_wakes_them_too() -> None:
     books, before, _ = given_all()
     again = msgspec.structs.replace(before, metadata=msgspec.structs.replace(before.metadata, uid="another"))
-    books.cluster.claim_changed(before, again)
+    books.cluster.intake.claim_changed(before, again)
     assert "default/q" in books.take_woken()
 
 
 def test_an_allocation_that_was_shown_and_cleared_before_its_answer_came_wakes_who_waits_for_its_devices() -> None:
     books, before, after = given_all()
     assert books.cluster.send_allocation(before, DECISION)
-    books.cluster.claim_changed(before, after)
+    books.cluster.intake.claim_changed(before, after)
     books.take_woken()
-    books.cluster.claim_changed(after, newer(before))
+    books.cluster.intake.claim_changed(after, newer(before))
     assert "default/q" in books.take_woken()
     books.cluster.shown(after)  # the answer is older than what was shown by now: it says nothing
     books.cluster.ended([before], DECISION, Event.ANSWERED)
@@ -112,7 +112,7 @@ def test_the_first_to_show_an_allocation_wakes_the_other_pods_of_the_claim_and_t
     woken = []
     for by in ("watch", "answer") if first == "watch" else ("answer", "watch"):
         if by == "watch":
-            books.cluster.claim_changed(before, after)
+            books.cluster.intake.claim_changed(before, after)
         else:
             books.cluster.shown(after)
         woken.append(books.take_woken())
@@ -187,13 +187,13 @@ def divided(*taints: Taint) -> ResourceSlice:
 def test_a_mig_device_that_loses_a_taint_wakes_who_waits() -> None:
     books = Books()
     is_mig = f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].type == "mig"'
-    books.cluster.class_changed(None, device_class("mig", selectors=[{"cel": {"expression": is_mig}}]))
+    books.cluster.intake.class_changed(None, device_class("mig", selectors=[{"cel": {"expression": is_mig}}]))
     before, after = divided(Taint(key="ill", effect="NoSchedule")), divided()
-    books.cluster.slice_changed(pool_slice("n", TWO), before)
+    books.cluster.intake.slice_changed(pool_slice("n", TWO), before)
     books.add(pod("p", "c"), claim("c", request("part", 2, "mig")))
     assert not isinstance(books.decide("p", "c"), Allocation)
     books.take_woken()
-    books.cluster.slice_changed(before, after)
+    books.cluster.intake.slice_changed(before, after)
     assert books.take_woken() == ["default/p"]
     assert isinstance(books.decide("p", "c"), Allocation)
 
@@ -261,12 +261,12 @@ def test_a_class_that_becomes_ours_wakes_a_pod_whose_other_claim_has_its_devices
     books = Books()
     other = 'device.driver == "other.example.com"'
     before = device_class("later", selectors=[{"cel": {"expression": other}}])
-    books.cluster.class_changed(None, before)
+    books.cluster.intake.class_changed(None, before)
     given = holding(claim("c"), "n", device_name(TWO, 0))
     books.add(pod("p", "c", "d"), given, claim("d", request("g", 1, "later")))
     assert isinstance(books.decide("p", "c", "d"), Settled)
     books.take_woken()
-    books.cluster.class_changed(before, device_class("later"))
+    books.cluster.intake.class_changed(before, device_class("later"))
     assert books.take_woken() == ["default/p"]
     assert isinstance(books.decide("p", "c", "d"), Allocation)
 

@@ -66,7 +66,7 @@ def cluster_of_both() -> Cluster:
     """Nodes of whole GPUs, and nodes of which half the GPUs are divided."""
     cluster = bare_cluster()
     for item in (device_class(), selected("gpu", "gpu"), selected("mig", "mig")):
-        cluster.class_changed(None, item)
+        cluster.intake.class_changed(None, item)
     gpus = tuple(replace(gpu, mig_enabled=gpu.index >= 4) for gpu in MACHINE.gpus)
     parts = tuple(
         MigDevice(gpu.uuid, f"MIG-{gpu.uuid[4:-1]}{number}", number + 1, 0, "1g.10gb", number, 1)
@@ -75,8 +75,8 @@ def cluster_of_both() -> Cluster:
     )
     divided = replace(MACHINE, gpus=gpus, mig_devices=parts)
     for name in "abcdef":
-        cluster.node_changed(None, node(name))
-        cluster.slice_changed(None, pool_slice(name, MACHINE if name < "d" else divided))
+        cluster.intake.node_changed(None, node(name))
+        cluster.intake.slice_changed(None, pool_slice(name, MACHINE if name < "d" else divided))
     return cluster
 
 
@@ -96,8 +96,8 @@ def test_a_warm_decision_reads_and_compiles_nothing(fields: dict[str, Any], read
     for number in range(6):
         asked = claim(f"c{number}", request(**fields), configs=[own_config(policy("BestEffort"))])
         waiting = pod(f"p{number}", asked.metadata.name)
-        cluster.claim_changed(None, asked)
-        cluster.pod_changed(None, waiting)
+        cluster.intake.claim_changed(None, asked)
+        cluster.intake.pod_changed(None, waiting)
         if number >= 2:
             reads.clear()
         decision = decide(cluster, waiting, asked)
@@ -106,14 +106,14 @@ def test_a_warm_decision_reads_and_compiles_nothing(fields: dict[str, Any], read
         if isinstance(decision, Allocation):
             (stored,) = written(decision, waiting)
             land(cluster, stored)
-            cluster.claim_changed(asked, stored)
+            cluster.intake.claim_changed(asked, stored)
 
 
 def test_what_is_counted_is_called_by_what_is_new(reads: Counter[str]) -> None:
     """Or the test above would hold for a reader that was renamed."""
     cluster = cluster_of_both()
     asked = claim("c", request(device_class="mig"), configs=[own_config(policy("BestEffort"))])
-    cluster.claim_changed(None, asked)
+    cluster.intake.claim_changed(None, asked)
     assert isinstance(decide(cluster, pod("p", "c"), asked), Allocation)
     assert {name for _, name in READING} == set(reads)
 
@@ -121,7 +121,7 @@ def test_what_is_counted_is_called_by_what_is_new(reads: Counter[str]) -> None:
 def test_a_claim_is_read_when_the_watch_brings_it(reads: Counter[str]) -> None:
     cluster = cluster_of_both()
     asked = claim("c", request(count=3))
-    cluster.claim_changed(None, asked)
+    cluster.intake.claim_changed(None, asked)
     assert reads["read_claim"] == 1
     reads.clear()
     decide(cluster, pod("p", "c"), asked)

@@ -428,22 +428,22 @@ def test_mig_devices_are_given_by_their_class_and_never_as_gpus() -> None:
 def test_the_cluster_passes_selection_and_drivers_on_and_wakes_for_their_slices_and_rules() -> None:
     woken: list[str] = []
     watched = bare_cluster(woken.append, allowed_drivers=[NIC_DRIVER], first_fit=True)
-    watched.node_changed(None, node("n"))
+    watched.intake.node_changed(None, node("n"))
     for made in CLASSES:
-        watched.class_changed(None, made)
-    watched.slice_changed(None, pool_slice("n", SEVEN))
+        watched.intake.class_changed(None, made)
+    watched.intake.slice_changed(None, pool_slice("n", SEVEN))
     asked = claim("c", request("gpus", 4), request("nic", 1, "nic"))
-    watched.claim_changed(None, asked)
+    watched.intake.claim_changed(None, asked)
     assert isinstance(decide_watched(watched, pod("p", "c"), asked), NoFit)
     woken.clear()
-    watched.slice_changed(None, nic_slice("nic-0"))
+    watched.intake.slice_changed(None, nic_slice("nic-0"))
     assert woken == ["default/p"]
     decision = decide_watched(watched, pod("p", "c"), asked)
     every = [device_name(SEVEN, ordinal) for ordinal in range(7)]
     assert [name for name, _ in given(decision)] == ["gpus"] * 4 + ["nic"]
     assert [every.index(name) for _, name in given(decision)[:4]] == [0, 1, 2, 3]
     other = claim("d", request("gpus", 1), request("nic", 1, "nic"))
-    watched.claim_changed(None, other)
+    watched.intake.claim_changed(None, other)
     assert isinstance(decide_watched(watched, pod("q", "d"), other), NoFit)
     abandon(watched, asked)
     assert isinstance(decide_watched(watched, pod("q", "d"), other), Allocation)

@@ -49,8 +49,8 @@ class Bench:
         """Let pods with equal claims of so many GPUs be decided for that fit nowhere."""
         for name in names:
             asked, waiting = claim(f"of-{name}", request(count=count)), pod(name, f"of-{name}", **spec)
-            self.cluster.pod_changed(None, waiting)
-            self.cluster.claim_changed(None, asked)
+            self.cluster.intake.pod_changed(None, waiting)
+            self.cluster.intake.claim_changed(None, asked)
             assert not isinstance(self.decide(name), Allocation)
         self.take_woken()
 
@@ -70,7 +70,7 @@ class Bench:
 
     @property
     def inventory(self) -> Inventory:
-        return self.cluster._inventory
+        return self.cluster._state.inventory
 
 
 def with_statuses(base: Pod, *statuses: dict[str, str]) -> Pod:
@@ -84,24 +84,24 @@ def test_a_change_of_a_claim_wakes_the_pods_that_name_it() -> None:
         pod("p", "shared"),
         with_statuses(pod("q", templates=["t"]), {"name": "t", "resourceClaimName": "own"}),
     )
-    bench.cluster.pod_changed(None, first)
-    bench.cluster.pod_changed(None, second)
-    bench.cluster.pod_changed(None, pod("r", "shared"))
+    bench.cluster.intake.pod_changed(None, first)
+    bench.cluster.intake.pod_changed(None, second)
+    bench.cluster.intake.pod_changed(None, pod("r", "shared"))
     assert bench.take_woken() == ["default/p", "default/q", "default/r"]
-    bench.cluster.claim_changed(None, claim("shared"))
+    bench.cluster.intake.claim_changed(None, claim("shared"))
     assert bench.take_woken() == ["default/p", "default/r"]
-    bench.cluster.claim_changed(None, claim("own"))
+    bench.cluster.intake.claim_changed(None, claim("own"))
     assert bench.take_woken() == ["default/q"]
-    bench.cluster.pod_changed(first, None)
+    bench.cluster.intake.pod_changed(first, None)
     assert bench.take_woken() == ["default/p"]
     assert bench.cluster.pod("default/p") is None
-    bench.cluster.claim_changed(claim("shared"), None)
+    bench.cluster.intake.claim_changed(claim("shared"), None)
     assert bench.take_woken() == ["default/r"]
 
 
 def test_pods_without_claims_are_not_kept() -> None:
     bench = Bench()
-    bench.cluster.pod_changed(None, pod("p"))
+    bench.cluster.intake.pod_changed(None, pod("p"))
     assert bench.take_woken() == []
     assert bench.cluster.pod("default/p") is None
 
@@ -109,9 +109,9 @@ def test_pods_without_claims_are_not_kept() -> None:
 def ready() -> Bench:
     """A cluster of one node with four GPUs."""
     bench = Bench()
-    bench.cluster.node_changed(None, node("node-a"))
-    bench.cluster.slice_changed(None, SLICE)
-    bench.cluster.class_changed(None, device_class())
+    bench.cluster.intake.node_changed(None, node("node-a"))
+    bench.cluster.intake.slice_changed(None, SLICE)
+    bench.cluster.intake.class_changed(None, device_class())
     return bench
 
 
@@ -129,7 +129,7 @@ def test_a_claim_that_lets_go_of_devices_wakes_whom_its_node_may_serve_now() -> 
     assert bench.take_woken() == ["default/v", "default/w"]
     show(bench.cluster, held)
     assert bench.take_woken() == []
-    bench.cluster.claim_changed(held, None)
+    bench.cluster.intake.claim_changed(held, None)
     assert bench.take_woken() == ["default/v", "default/w"]
 
 
@@ -137,47 +137,47 @@ def test_a_pod_with_several_claims_is_asked_about_all_nodes_when_devices_come_or
     """Which of its claims are ours depends on what devices there are."""
     bench = ready()
     waiting, asked = pod("p", "x", "y"), [show(bench.cluster, claim(name, request(count=4))) for name in "xy"]
-    bench.cluster.pod_changed(None, waiting)
+    bench.cluster.intake.pod_changed(None, waiting)
     assert not isinstance(decide(bench.cluster, waiting, *asked), Allocation)
     bench.take_woken()
-    bench.cluster.node_changed(None, node("node-b"))
+    bench.cluster.intake.node_changed(None, node("node-b"))
     assert bench.take_woken() == ["default/p"]
 
 
 def test_nodes_classes_and_pools_that_may_help_wake_who_waits_and_heartbeats_do_not() -> None:
     bench = Bench()
-    bench.cluster.class_changed(None, device_class())
+    bench.cluster.intake.class_changed(None, device_class())
     bench.let_wait("w")
     plain, closed = node("node-a"), node("node-a", unschedulable=True)
-    bench.cluster.slice_changed(None, SLICE)
+    bench.cluster.intake.slice_changed(None, SLICE)
     assert bench.take_woken() == [], "there is no node yet"
-    bench.cluster.node_changed(None, closed)
+    bench.cluster.intake.node_changed(None, closed)
     assert bench.take_woken() == [], "nor one that takes pods"
-    bench.cluster.node_changed(closed, plain)
+    bench.cluster.intake.node_changed(closed, plain)
     assert bench.take_woken() == ["default/w"]
-    bench.cluster.node_changed(plain, msgspec.structs.replace(plain))
+    bench.cluster.intake.node_changed(plain, msgspec.structs.replace(plain))
     assert bench.take_woken() == []
-    bench.cluster.node_changed(plain, closed)
+    bench.cluster.intake.node_changed(plain, closed)
     assert bench.take_woken() == [], "that helps nobody"
-    bench.cluster.class_changed(None, device_class())
+    bench.cluster.intake.class_changed(None, device_class())
     assert bench.take_woken() == ["default/w"]
-    bench.cluster.slice_changed(SLICE, SLICE)
+    bench.cluster.intake.slice_changed(SLICE, SLICE)
     assert bench.take_woken() == []
 
 
 def test_the_books_show_what_the_watches_told() -> None:
     bench = Bench()
     for name in ("node-b", "node-a"):
-        bench.cluster.node_changed(None, node(name))
-    bench.cluster.slice_changed(None, SLICE)
-    bench.cluster.class_changed(None, device_class())
-    bench.cluster.claim_changed(None, holding(claim("c"), "node-a", device_name(FOUR, 2)))
+        bench.cluster.intake.node_changed(None, node(name))
+    bench.cluster.intake.slice_changed(None, SLICE)
+    bench.cluster.intake.class_changed(None, device_class())
+    bench.cluster.intake.claim_changed(None, holding(claim("c"), "node-a", device_name(FOUR, 2)))
     assert list(bench.inventory.nodes.names) == ["node-a", "node-b"]
     assert set(bench.inventory.classes) == {DRIVER}
     assert bench.free() == 0b1011
-    bench.cluster.class_changed(device_class(), None)
-    bench.cluster.node_changed(node("node-b"), None)
-    bench.cluster.slice_changed(SLICE, None)
+    bench.cluster.intake.class_changed(device_class(), None)
+    bench.cluster.intake.node_changed(node("node-b"), None)
+    bench.cluster.intake.slice_changed(SLICE, None)
     bench.cluster.check()
     assert list(bench.inventory.nodes.names) == ["node-a"]
     assert set(bench.inventory.classes) == set()
@@ -192,10 +192,10 @@ def test_a_device_is_taken_from_the_decision_until_the_claim_lets_it_go() -> Non
     assert bench.free() == 0b1000
     assert decide(bench.cluster, pod("q", "c"), asked) == InProgress("default/c")
     (held,) = written(decision, pod("p", "c"))
-    bench.cluster.claim_changed(asked, held)
+    bench.cluster.intake.claim_changed(asked, held)
     assert bench.free() == 0b1000
     freed = newer(asked)
-    bench.cluster.claim_changed(held, freed)
+    bench.cluster.intake.claim_changed(held, freed)
     assert bench.free() == 0b1111
     assert decide(bench.cluster, pod("p", "c"), held) == InProgress("default/c")  # not the newest claim
 
@@ -207,7 +207,7 @@ def test_an_older_state_than_the_last_changes_nothing_wherever_it_comes_from() -
     assert isinstance(decision, Allocation)
     (held,) = written(decision, pod("p", "c"))
     bench.cluster.shown(held)  # the answer, before the watch
-    bench.cluster.claim_changed(None, asked)
+    bench.cluster.intake.claim_changed(None, asked)
     assert bench.cluster.claim("default/c") is held
     assert bench.free() == 0b1000
 
@@ -224,14 +224,14 @@ def test_a_decision_that_was_not_written_takes_nothing() -> None:
 
 def test_why_a_pod_fits_nowhere_is_told_until_it_fits() -> None:
     bench = Bench()
-    bench.cluster.node_changed(None, node("node-a"))
-    bench.cluster.class_changed(None, device_class())
+    bench.cluster.intake.node_changed(None, node("node-a"))
+    bench.cluster.intake.class_changed(None, device_class())
     asked = claim("c")
-    bench.cluster.claim_changed(None, asked)
+    bench.cluster.intake.claim_changed(None, asked)
     assert decide(bench.cluster, pod("p"), asked) == NoFit()
     text = f"0/1 nodes fit: 1 without usable GPUs of {DRIVER} (node-a)"
     assert bench.cluster.explain(pod("p"), [asked], now_s=0.0) == text
-    bench.cluster.slice_changed(None, SLICE)
+    bench.cluster.intake.slice_changed(None, SLICE)
     assert bench.cluster.explain(pod("p"), [asked], now_s=EXPLANATION_S / 2) is not None
     assert bench.cluster.explain(pod("p"), [asked], now_s=EXPLANATION_S) is None
 
@@ -246,13 +246,13 @@ def broken(ordinal: int) -> ResourceSlice:
 def test_a_device_that_does_not_decode_is_logged_once_and_counted_until_it_is_mended() -> None:
     bench = Bench()
     with structlog.testing.capture_logs() as logs:
-        bench.cluster.slice_changed(None, broken(3))
-        bench.cluster.slice_changed(broken(3), broken(3))
+        bench.cluster.intake.slice_changed(None, broken(3))
+        bench.cluster.intake.slice_changed(broken(3), broken(3))
     named = [line for line in logs if line.get("device") == device_name(FOUR, 3)]
     assert [line["log_level"] for line in named] == ["warning"]
     assert bench.problems == 1
     assert bench.free() == 0b0111
-    bench.cluster.slice_changed(broken(3), SLICE)
+    bench.cluster.intake.slice_changed(broken(3), SLICE)
     assert bench.problems == 0
     assert bench.free() == 0b1111
 
@@ -262,12 +262,12 @@ def test_a_pool_that_is_just_being_written_is_no_warning_and_counted_apart() -> 
     pool = msgspec.structs.replace(SLICE.spec.pool, resource_slice_count=2)
     first_half = msgspec.structs.replace(SLICE, spec=msgspec.structs.replace(SLICE.spec, pool=pool))
     with structlog.testing.capture_logs() as logs:
-        bench.cluster.slice_changed(None, first_half)
+        bench.cluster.intake.slice_changed(None, first_half)
     assert [(line["log_level"], line["problem"]) for line in logs] == [
         ("info", "generation 1 has 1 of 2 slices: being updated")
     ]
     assert (bench.problems, bench.updating) == (0, 1)
-    bench.cluster.slice_changed(first_half, SLICE)
+    bench.cluster.intake.slice_changed(first_half, SLICE)
     assert (bench.problems, bench.updating) == (0, 0)
 
 
@@ -279,9 +279,9 @@ def test_a_second_pool_of_a_node_is_logged() -> None:
         metadata=msgspec.structs.replace(SLICE.metadata, name="second"),
         spec=msgspec.structs.replace(SLICE.spec, pool=pool),
     )
-    bench.cluster.slice_changed(None, SLICE)
+    bench.cluster.intake.slice_changed(None, SLICE)
     with structlog.testing.capture_logs() as logs:
-        bench.cluster.slice_changed(None, second)
+        bench.cluster.intake.slice_changed(None, second)
     assert [line["pool"] for line in logs] == ["second"]
     assert bench.inventory.pool("node-a") is None
 
@@ -290,18 +290,18 @@ def test_slices_of_other_drivers_do_not_matter() -> None:
     bench = Bench()
     bench.let_wait("w")
     foreign = msgspec.structs.replace(SLICE, spec=msgspec.structs.replace(SLICE.spec, driver="other.example.com"))
-    bench.cluster.slice_changed(None, foreign)
+    bench.cluster.intake.slice_changed(None, foreign)
     assert bench.take_woken() == []
 
 
 def test_pods_that_ask_alike_stand_in_line_and_only_the_first_is_woken_and_asked() -> None:
     bench = ready()
     held = holding(claim("c"), "node-a", *(device_name(FOUR, ordinal) for ordinal in range(4)))
-    bench.cluster.claim_changed(None, held)
+    bench.cluster.intake.claim_changed(None, held)
     bench.let_wait("a", "b", "c", count=1)
     assert isinstance(bench.decide("b"), Behind)
     assert isinstance(bench.decide("a"), NoFit)
-    bench.cluster.claim_changed(held, None)
+    bench.cluster.intake.claim_changed(held, None)
     assert bench.take_woken() == ["default/a"]
     assert isinstance(bench.decide("c"), Behind)  # whoever comes out of turn stays behind
     assert isinstance(bench.decide("a"), Allocation)
@@ -313,7 +313,7 @@ def test_pods_that_ask_alike_stand_in_line_and_only_the_first_is_woken_and_asked
 def test_a_pod_that_leaves_its_line_lets_the_next_try() -> None:
     bench = ready()
     held = holding(claim("c"), "node-a", *(device_name(FOUR, ordinal) for ordinal in range(4)))
-    bench.cluster.claim_changed(None, held)
+    bench.cluster.intake.claim_changed(None, held)
     bench.let_wait("a", "b", count=1)
     bench.cluster.leave("default/b")
     assert bench.take_woken() == []
@@ -336,15 +336,17 @@ def test_pods_of_higher_priority_and_older_pods_come_first_whatever_their_shape(
     bench = ready()
     bench.let_wait("late", "later", count=8)
     bench.let_wait("important", count=7, priority=1)
-    bench.cluster.node_changed(None, node("node-b"))
-    bench.cluster.slice_changed(None, pool_slice("node-b", machine("eight", blocks(8, inside="PIX", outside="PIX"))))
+    bench.cluster.intake.node_changed(None, node("node-b"))
+    bench.cluster.intake.slice_changed(
+        None, pool_slice("node-b", machine("eight", blocks(8, inside="PIX", outside="PIX")))
+    )
     assert bench.take_woken() == ["default/important", "default/late"]
 
 
 def test_all_in_a_line_are_asked_when_the_first_is_refused_for_another_reason() -> None:
     bench = ready()
     bench.let_wait("a", "b", "c", count=8)
-    bench.cluster.class_changed(device_class(), None)
+    bench.cluster.intake.class_changed(device_class(), None)
     assert bench.take_woken() == ["default/a", "default/b", "default/c"]
     assert isinstance(bench.decide("a"), Refused)
     assert bench.take_woken() == ["default/b", "default/c"]
@@ -357,17 +359,17 @@ def test_a_pod_whose_nodes_are_left_out_is_like_no_other() -> None:
     woken: list[str] = []
     clock = FakeClock()
     cluster = bare_cluster(woken.append, clock=clock)
-    cluster.node_changed(None, node("node-a"))
-    cluster.slice_changed(None, SLICE)
-    cluster.class_changed(None, device_class())
+    cluster.intake.node_changed(None, node("node-a"))
+    cluster.intake.slice_changed(None, SLICE)
+    cluster.intake.class_changed(None, device_class())
     a, b = pod("a", "of-a"), pod("b", "of-b")
-    cluster.pod_changed(None, a)
-    cluster.pod_changed(None, b)
+    cluster.intake.pod_changed(None, a)
+    cluster.intake.pod_changed(None, b)
     of_a, of_b = show(cluster, claim("of-a")), show(cluster, claim("of-b"))
     decision = decide(cluster, a, of_a)
     assert isinstance(decision, Allocation)
     (held,) = written(decision, a)
-    cluster.claim_changed(of_a, held)
+    cluster.intake.claim_changed(of_a, held)
     of_a = show(cluster, of_a)
     assert isinstance(decide(cluster, a, of_a), NoFit)
     assert cluster.explain(a, [of_a], now_s=0.0) == "0/1 nodes fit: 1 tried before without success (node-a)"

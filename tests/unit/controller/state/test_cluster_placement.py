@@ -52,14 +52,14 @@ class Bench:
     def __init__(self, **zones: str) -> None:
         self.woken: list[str] = []
         self.cluster = bare_cluster(self.woken.append)
-        self.cluster.class_changed(None, device_class())
+        self.cluster.intake.class_changed(None, device_class())
         for name, zone in (zones or {"a": "x", "b": "y"}).items():
-            self.cluster.node_changed(None, node(name, labels={"zone": zone}))
-            self.cluster.slice_changed(None, pool_slice(name, FOUR))
+            self.cluster.intake.node_changed(None, node(name, labels={"zone": zone}))
+            self.cluster.intake.slice_changed(None, pool_slice(name, FOUR))
 
     def run(self, name: str, on: str, affinity: dict[str, Any] | None = None, **labels: str) -> Pod:
         made = labelled(pod(name, nodeName=on, affinity=affinity or {}), **labels)
-        self.cluster.pod_changed(None, made)
+        self.cluster.intake.pod_changed(None, made)
         return made
 
     def decide(
@@ -76,8 +76,8 @@ class Bench:
                 "topologySpreadConstraints": [] if spread is None else [spread],
             }
             made = labelled(pod(name, f"of-{name}", **rules), **labels)
-            self.cluster.pod_changed(None, made)
-            self.cluster.claim_changed(None, claim(f"of-{name}", request(count=count)))
+            self.cluster.intake.pod_changed(None, made)
+            self.cluster.intake.claim_changed(None, claim(f"of-{name}", request(count=count)))
         waiting, asked = self.cluster.pod(f"default/{name}"), self.cluster.claim(f"default/of-{name}")
         assert waiting is not None
         assert asked is not None
@@ -117,7 +117,7 @@ def test_a_pod_that_waits_for_a_neighbour_is_woken_when_one_comes_and_not_when_o
     db = bench.run("db", "b", app="db")
     assert bench.take_woken() == ["default/p"]
     assert node_of(bench.decide("p")) == "b"
-    bench.cluster.pod_changed(db, None)
+    bench.cluster.intake.pod_changed(db, None)
     assert bench.take_woken() == []
 
 
@@ -128,7 +128,7 @@ def test_a_pod_that_keeps_away_from_others_is_woken_when_they_go_and_not_when_th
     assert bench.why("p") == "0/2 nodes fit: 2 not matching the pod's podAntiAffinity (a, b)"
     bench.run("three", "a", app="web")
     assert bench.take_woken() == []
-    bench.cluster.pod_changed(there[1], None)
+    bench.cluster.intake.pod_changed(there[1], None)
     assert bench.take_woken() == ["default/p"]
     assert node_of(bench.decide("p")) == "b"
 
@@ -139,7 +139,7 @@ def test_a_pod_that_others_keep_away_is_woken_when_these_go() -> None:
     assert isinstance(bench.decide("p", app="p"), NoFit)
     assert bench.why("p") == "0/2 nodes fit: 2 where another pod's podAntiAffinity keeps this one away (a, b)"
     assert node_of(bench.decide("q", app="q")) == "a"
-    bench.cluster.pod_changed(there[0], None)
+    bench.cluster.intake.pod_changed(there[0], None)
     assert bench.take_woken() == ["default/p"]
     assert node_of(bench.decide("p")) == "a"
 
@@ -157,10 +157,10 @@ def test_labels_of_a_namespace_wake_who_names_it_by_them() -> None:
     bench = Bench()
     bench.run("db", "b", app="db")
     before = Namespace(metadata=ObjectMeta(name="default"))
-    bench.cluster.namespace_changed(None, before)
+    bench.cluster.intake.namespace_changed(None, before)
     by_team = app("db", namespaceSelector={"matchLabels": {"team": "x"}})
     assert isinstance(bench.decide("p", near(by_team)), NoFit)
-    bench.cluster.namespace_changed(before, Namespace(metadata=ObjectMeta(name="default", labels={"team": "x"})))
+    bench.cluster.intake.namespace_changed(before, Namespace(metadata=ObjectMeta(name="default", labels={"team": "x"})))
     assert bench.take_woken() == ["default/p"]
     assert node_of(bench.decide("p")) == "b"
 
@@ -184,7 +184,9 @@ def test_a_pod_that_does_not_wait_any_more_is_not_woken() -> None:
 
 def test_a_spread_pod_goes_to_the_emptier_domain_and_waits_until_more_come_there_or_fewer_are_here() -> None:
     bench = Bench()
-    bench.cluster.slice_changed(pool_slice("b", FOUR), None)  # nothing to give in zone y, which counts all the same
+    bench.cluster.intake.slice_changed(
+        pool_slice("b", FOUR), None
+    )  # nothing to give in zone y, which counts all the same
     evenly = {**app("p"), "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
     assert node_of(bench.decide("p", spread=evenly, app="p")) == "a"
     assert isinstance(bench.decide("q", spread=evenly, app="p"), NoFit)
@@ -198,7 +200,7 @@ def test_a_spread_pod_goes_to_the_emptier_domain_and_waits_until_more_come_there
     assert bench.take_woken() == ["default/q"]
     assert node_of(bench.decide("q")) == "a"
     assert isinstance(bench.decide("r", spread=evenly, app="p"), NoFit)
-    bench.cluster.pod_changed(bench.cluster.pod("default/p"), None)
+    bench.cluster.intake.pod_changed(bench.cluster.pod("default/p"), None)
     assert "default/r" in bench.take_woken()
 
 
@@ -223,35 +225,35 @@ def with_volume(name: str, claim_name: str) -> Pod:
 
 def test_a_pod_goes_where_its_volume_is_and_waits_until_it_is_bound() -> None:
     bench = Bench()
-    bench.cluster.volume_claim_changed(None, volume_claim("data"))
-    bench.cluster.pod_changed(None, with_volume("p", "data"))
-    bench.cluster.claim_changed(None, claim("of-p"))
+    bench.cluster.intake.volume_claim_changed(None, volume_claim("data"))
+    bench.cluster.intake.pod_changed(None, with_volume("p", "data"))
+    bench.cluster.intake.claim_changed(None, claim("of-p"))
     assert isinstance(bench.decide("p"), NoFit)
     assert bench.why("p") == "0/2 nodes fit: 2 while a PersistentVolumeClaim of the pod is not bound (a, b)"
-    bench.cluster.volume_claim_changed(None, volume_claim("other"))
+    bench.cluster.intake.volume_claim_changed(None, volume_claim("other"))
     assert bench.take_woken() == []
-    bench.cluster.volume_claim_changed(volume_claim("data"), volume_claim("data", "v"))
+    bench.cluster.intake.volume_claim_changed(volume_claim("data"), volume_claim("data", "v"))
     assert bench.take_woken() == ["default/p"]
     assert isinstance(bench.decide("p"), NoFit)
-    bench.cluster.volume_changed(None, volume("v", "y", "data"))
+    bench.cluster.intake.volume_changed(None, volume("v", "y", "data"))
     assert bench.take_woken() == ["default/p"]
     assert node_of(bench.decide("p")) == "b"
 
 
 def test_a_pod_whose_volume_is_chosen_with_its_node_waits_for_one_to_be_there() -> None:
     bench = Bench()
-    bench.cluster.volume_claim_changed(None, volume_claim("data", kind="local"))
-    bench.cluster.pod_changed(None, with_volume("p", "data"))
-    bench.cluster.claim_changed(None, claim("of-p"))
+    bench.cluster.intake.volume_claim_changed(None, volume_claim("data", kind="local"))
+    bench.cluster.intake.pod_changed(None, with_volume("p", "data"))
+    bench.cluster.intake.claim_changed(None, claim("of-p"))
     assert isinstance(bench.decide("p"), NoFit)
     kind = StorageClass(ObjectMeta("local"), "kubernetes.io/no-provisioner", "WaitForFirstConsumer")
-    bench.cluster.storage_class_changed(None, kind)
+    bench.cluster.intake.storage_class_changed(None, kind)
     assert bench.take_woken() == ["default/p"]
     assert isinstance(bench.decide("p"), NoFit)
     assert bench.why("p") == (
         "0/2 nodes fit: 2 without a PersistentVolume that the pod's claims could have there (a, b)"
     )
-    bench.cluster.volume_changed(None, volume("v", "y", kind="local"))
+    bench.cluster.intake.volume_changed(None, volume("v", "y", kind="local"))
     assert bench.take_woken() == ["default/p"]
     assert node_of(bench.decide("p")) == "b"
 
@@ -260,16 +262,16 @@ def test_a_pod_that_waits_for_the_only_user_of_a_volume_is_woken_when_that_goes(
     bench = Bench()
     spec = VolumeClaimSpec(["ReadWriteOncePod"], volume_name="v")
     once = msgspec.structs.replace(volume_claim("data", "v"), spec=spec)
-    bench.cluster.volume_claim_changed(None, once)
-    bench.cluster.volume_changed(None, volume("v", "y", "data"))
+    bench.cluster.intake.volume_claim_changed(None, once)
+    bench.cluster.intake.volume_changed(None, volume("v", "y", "data"))
     user = with_volume("user", "data")
     user = msgspec.structs.replace(user, spec=msgspec.structs.replace(user.spec, node_name="b", resource_claims=[]))
-    bench.cluster.pod_changed(None, user)
-    bench.cluster.pod_changed(None, with_volume("p", "data"))
-    bench.cluster.claim_changed(None, claim("of-p"))
+    bench.cluster.intake.pod_changed(None, user)
+    bench.cluster.intake.pod_changed(None, with_volume("p", "data"))
+    bench.cluster.intake.claim_changed(None, claim("of-p"))
     assert isinstance(bench.decide("p"), NoFit)
     assert bench.why("p") == "0/2 nodes fit: 2 while another pod uses a ReadWriteOncePod volume of this pod (a, b)"
-    bench.cluster.pod_changed(user, None)
+    bench.cluster.intake.pod_changed(user, None)
     assert bench.take_woken() == ["default/p"]
     assert node_of(bench.decide("p")) == "b"
 
@@ -286,7 +288,7 @@ def test_a_pod_that_only_the_last_of_many_nodes_can_take_is_allocated_there_at_t
     names = [f"n{number:03}" for number in range(count)]
     bench = ReconcilerBench(**dict.fromkeys(names, FOUR))
     for name in names:
-        bench.cluster.node_changed(node(name), node(name, labels={"zone": name}))
+        bench.cluster.intake.node_changed(node(name), node(name, labels={"zone": name}))
     bench.add(labelled(pod("db", nodeName=names[-1]), app="db"))
     bench.add(claim("c", request(count=2)), pod("p", "c", affinity=near(app("db"))))
     bench.run()

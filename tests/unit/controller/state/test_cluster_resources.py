@@ -37,17 +37,17 @@ class Bench:
         """Nodes by name, with their cpu."""
         self.woken: list[str] = []
         self.cluster = bare_cluster(self.woken.append)
-        self.cluster.class_changed(None, device_class())
+        self.cluster.intake.class_changed(None, device_class())
         for name, cpu in nodes.items():
-            self.cluster.node_changed(None, node(name, cpu=cpu))
-            self.cluster.slice_changed(None, pool_slice(name, FOUR))
+            self.cluster.intake.node_changed(None, node(name, cpu=cpu))
+            self.cluster.intake.slice_changed(None, pool_slice(name, FOUR))
 
     def decide(self, name: str, count: int = 1, cpu: str = "4") -> object:
         waiting = self.cluster.pod(f"default/{name}")
         if waiting is None:
             waiting = asking(name, f"of-{name}", cpu=cpu)
-            self.cluster.pod_changed(None, waiting)
-            self.cluster.claim_changed(None, claim(f"of-{name}", request(count=count)))
+            self.cluster.intake.pod_changed(None, waiting)
+            self.cluster.intake.claim_changed(None, claim(f"of-{name}", request(count=count)))
         asked = self.cluster.claim(f"default/of-{name}")
         assert asked is not None
         decision = decide(self.cluster, waiting, asked)
@@ -65,7 +65,7 @@ class Bench:
         assert isinstance(decision, Allocation)
         (entry,) = decision.claims
         (shown,) = write(self.cluster, decision, pod(entry.claim.metadata.name.removeprefix("of-")))
-        self.cluster.claim_changed(entry.claim, shown)
+        self.cluster.intake.claim_changed(entry.claim, shown)
         self.cluster.check()
         return shown
 
@@ -81,13 +81,13 @@ def node_of(decision: object) -> str:
 
 def test_a_node_whose_cpu_is_taken_gets_no_pod_and_gets_it_when_the_cpu_is_free_again() -> None:
     bench = Bench(a="8", b="2")
-    bench.cluster.pod_changed(None, hog("h", "a"))
+    bench.cluster.intake.pod_changed(None, hog("h", "a"))
     assert isinstance(bench.decide("p"), NoFit)
     assert bench.why("p") == (
         "0/2 nodes fit: 1 that have less cpu than the pod needs, even when nothing else runs there (b); "
         "1 with too little free cpu (a)"
     )
-    bench.cluster.pod_changed(hog("h", "a"), hog("h", "a", phase="Succeeded"))
+    bench.cluster.intake.pod_changed(hog("h", "a"), hog("h", "a", phase="Succeeded"))
     assert bench.take_woken() == ["default/p"]
     assert node_of(bench.decide("p")) == "a"
     bench.cluster.check()
@@ -102,10 +102,10 @@ def test_what_was_decided_counts_before_and_after_it_is_written_and_bound() -> N
     waiting = bench.cluster.pod("default/p")
     assert waiting is not None
     bound = asking("p", "of-p", cpu="6", nodeName="a")
-    bench.cluster.pod_changed(waiting, bound)
+    bench.cluster.intake.pod_changed(waiting, bound)
     assert isinstance(bench.decide("q"), NoFit)
     assert bench.take_woken() == []
-    bench.cluster.pod_changed(bound, None)
+    bench.cluster.intake.pod_changed(bound, None)
     assert "default/q" in bench.take_woken()
     assert node_of(bench.decide("q")) == "a"
 
@@ -125,7 +125,7 @@ def test_a_reservation_that_is_taken_back_gives_the_cpu_back_when_its_pod_cannot
     assert isinstance(bench.decide("q"), NoFit)
     show(bench.cluster, reserved(shown))
     assert isinstance(bench.decide("q"), NoFit), "the pod may be on its way to its node"
-    bench.cluster.pod_changed(bench.cluster.pod("default/p"), None)
+    bench.cluster.intake.pod_changed(bench.cluster.pod("default/p"), None)
     assert "default/q" in bench.take_woken()
     assert isinstance(bench.decide("q"), Allocation)
 
@@ -134,10 +134,10 @@ def test_a_pod_whose_other_claim_is_allocated_already_does_not_count_against_its
     bench = Bench(a="8", b="8")
     shown = bench.write(bench.decide("p", cpu="6"))
     waiting = asking("p", "of-p", "second", cpu="6")
-    bench.cluster.pod_changed(bench.cluster.pod("default/p"), waiting)
+    bench.cluster.intake.pod_changed(bench.cluster.pod("default/p"), waiting)
     asked = claim("second", request(count=1))
-    bench.cluster.claim_changed(None, asked)
-    assert bench.cluster._inventory.resources.node_of(pod_name(waiting)) == node_of_claim(shown)
+    bench.cluster.intake.claim_changed(None, asked)
+    assert bench.cluster._state.inventory.resources.node_of(pod_name(waiting)) == node_of_claim(shown)
     decision = decide(bench.cluster, waiting, shown, asked)
     assert node_of(decision) == node_of_claim(shown)
 
@@ -151,11 +151,11 @@ def test_heartbeats_wake_nobody_and_more_allocatable_wakes_only_who_lacked_it() 
     bench = Bench(a="2")
     assert isinstance(bench.decide("cpu"), NoFit)
     assert isinstance(bench.decide("gpus", count=9, cpu="1"), NoFit | Refused)
-    bench.cluster.node_changed(node("a", cpu="2"), node("a", cpu="2", resourceVersion="2"))
+    bench.cluster.intake.node_changed(node("a", cpu="2"), node("a", cpu="2", resourceVersion="2"))
     assert bench.take_woken() == []
-    bench.cluster.node_changed(node("a", cpu="2"), node("a", cpu="1"))
+    bench.cluster.intake.node_changed(node("a", cpu="2"), node("a", cpu="1"))
     assert bench.take_woken() == []
-    bench.cluster.node_changed(node("a", cpu="1"), node("a", cpu="8"))
+    bench.cluster.intake.node_changed(node("a", cpu="1"), node("a", cpu="8"))
     assert bench.take_woken() == ["default/cpu"]
     assert node_of(bench.decide("cpu")) == "a"
     bench.cluster.check()
@@ -163,14 +163,14 @@ def test_heartbeats_wake_nobody_and_more_allocatable_wakes_only_who_lacked_it() 
 
 def test_pods_that_end_wake_nobody_who_lacks_gpus_and_nobody_when_the_node_has_none() -> None:
     bench = Bench(a="8")
-    bench.cluster.node_changed(None, node("cpu-only"))
-    bench.cluster.pod_changed(None, hog("h", "a", cpu="1"))
-    bench.cluster.pod_changed(None, hog("i", "cpu-only"))
+    bench.cluster.intake.node_changed(None, node("cpu-only"))
+    bench.cluster.intake.pod_changed(None, hog("h", "a", cpu="1"))
+    bench.cluster.intake.pod_changed(None, hog("i", "cpu-only"))
     assert isinstance(bench.decide("gpus", count=5, cpu="1"), NoFit)
-    bench.cluster.pod_changed(hog("h", "a", cpu="1"), None)
+    bench.cluster.intake.pod_changed(hog("h", "a", cpu="1"), None)
     assert bench.take_woken() == []
     assert isinstance(bench.decide("cpu", cpu="9"), NoFit)
-    bench.cluster.pod_changed(hog("i", "cpu-only"), None)
+    bench.cluster.intake.pod_changed(hog("i", "cpu-only"), None)
     assert bench.take_woken() == []
 
 
@@ -184,25 +184,25 @@ def test_a_pod_with_a_quantity_that_cannot_be_read_is_refused_by_name() -> None:
 def test_a_pod_without_claims_that_comes_back_with_claims_is_known() -> None:
     bench = Bench(a="8")
     plain, with_claims = asking("p"), asking("p", "c")
-    bench.cluster.pod_changed(None, with_claims)
-    bench.cluster.pod_changed(with_claims, plain)
+    bench.cluster.intake.pod_changed(None, with_claims)
+    bench.cluster.intake.pod_changed(with_claims, plain)
     assert bench.cluster.pod("default/p") is None
-    bench.cluster.pod_changed(plain, with_claims)
+    bench.cluster.intake.pod_changed(plain, with_claims)
     assert bench.cluster.pod("default/p") == with_claims
 
 
 def test_a_pod_that_is_refused_for_a_selector_without_an_answer_somewhere_is_asked_when_another_node_has_room() -> None:
     bench = Bench(a="8", b="8")
     named = pool_slice("b", machine("named", blocks(4, inside="PIX", outside="PIX"), product_name="B"))
-    bench.cluster.slice_changed(pool_slice("b", FOUR), named)
-    bench.cluster.pod_changed(None, hog("h", "b"))
+    bench.cluster.intake.slice_changed(pool_slice("b", FOUR), named)
+    bench.cluster.intake.pod_changed(None, hog("h", "b"))
     is_b = {"cel": {"expression": f'device.attributes["{DRIVER}"].productName == "B"'}}
     waiting, asked = asking("p", "c"), claim("c", request(selectors=[is_b]))
-    bench.cluster.pod_changed(None, waiting)
-    bench.cluster.claim_changed(None, asked)
+    bench.cluster.intake.pod_changed(None, waiting)
+    bench.cluster.intake.claim_changed(None, asked)
     assert isinstance(decide(bench.cluster, waiting, asked), Refused)
     bench.take_woken()
-    bench.cluster.pod_changed(hog("h", "b"), None)
+    bench.cluster.intake.pod_changed(hog("h", "b"), None)
     assert bench.take_woken() == ["default/p"]
     assert node_of(decide(bench.cluster, waiting, asked)) == "b"
 

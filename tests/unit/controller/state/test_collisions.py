@@ -151,7 +151,7 @@ def test_a_device_of_a_driver_that_is_allowed_collides_too_and_of_others_nothing
     for name in ("x", "y"):
         for driver in ("nic.example.com", "other.example.com"):
             held = holding(claim(f"{name}-{driver[:3]}"), "fabric", "port-1", driver=driver)
-            cluster.claim_changed(None, held)
+            cluster.intake.claim_changed(None, held)
     assert seen == [("y-nic", [("other", "nic.example.com/fabric/port-1", "x-nic")])]
     assert [item.metadata.name for item, _ in cluster.all_collisions()] == ["y-nic"]
     show(cluster, claim("x-nic"))

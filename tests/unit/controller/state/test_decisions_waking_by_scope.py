@@ -70,7 +70,7 @@ def change(world: WaitingWorld, rng: Random, number: int) -> None:
     elif kind == "slice" and not any(where == name for where in world.served.values()):
         world.put_host(name, Host(a_host(rng).has, host.zone, host.tainted, host.cordoned, host.cpu))
     elif kind == "class":
-        world.cluster.class_changed(None, class_of(rng.choice((GPU, MIG))))
+        world.cluster.intake.class_changed(None, class_of(rng.choice((GPU, MIG))))
 
 
 def live(seed: int) -> WaitingWorld:

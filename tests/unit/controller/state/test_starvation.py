@@ -181,7 +181,7 @@ def test_the_next_node_is_kept_when_the_kept_one_is_cordoned() -> None:
     world.come("large", 4, 100)
     wait(world, WAIT_S + 1)
     assert world.kept() == ("default/large", "n0")
-    world.cluster.node_changed(node("n0"), node("n0", unschedulable=True))
+    world.cluster.intake.node_changed(node("n0"), node("n0", unschedulable=True))
     wait(world, 1)
     assert world.kept() == ("default/large", "n1")
 
@@ -196,8 +196,8 @@ def test_a_new_leader_keeps_a_node_before_anybody_later_gets_something() -> None
     world.go("default/busy-0")
     for key, made in world.claims.items():
         after.pods[key], after.claims[key], after.lives[key] = world.pods[key], made, 100
-        after.cluster.claim_changed(None, made)
-        after.cluster.pod_changed(None, world.pods[key])
+        after.cluster.intake.claim_changed(None, made)
+        after.cluster.intake.pod_changed(None, world.pods[key])
     after.queue &= {"default/large", "default/late"}
     after.cluster.keep_for_starving(rfc3339(START + timedelta(seconds=after.now_s - WAIT_S)), now_s=0.0)
     after.work()
@@ -227,18 +227,18 @@ def test_a_pod_that_was_decided_for_has_its_node_kept_until_the_watch_shows_it()
 def test_the_cpu_of_pods_that_hold_devices_counts_as_free_and_that_of_others_does_not() -> None:
     for others_cpu, expected in (("1", ("default/large", "n0")), ("5", None)):
         world = World(WAIT_S, node_count=1)
-        world.cluster.node_changed(node("n0"), with_cpu(node("n0"), "8"))
+        world.cluster.intake.node_changed(node("n0"), with_cpu(node("n0"), "8"))
         for number in range(4):
             world.come(f"busy-{number}", 1, 10_000, containers=[container("1")])
         world.work()
         other = pod("other", nodeName="n0", containers=[container(others_cpu)])
-        world.cluster.pod_changed(None, other)
+        world.cluster.intake.pod_changed(None, other)
         for number in range(4):  # they are bound
             bound = msgspec.structs.replace(
                 world.pods[f"default/busy-{number}"],
                 spec=msgspec.structs.replace(world.pods[f"default/busy-{number}"].spec, node_name="n0"),
             )
-            world.cluster.pod_changed(world.pods[f"default/busy-{number}"], bound)
+            world.cluster.intake.pod_changed(world.pods[f"default/busy-{number}"], bound)
             world.pods[f"default/busy-{number}"] = bound
         world.come("large", 4, 100, containers=[container("4")])
         wait(world, WAIT_S + 1)

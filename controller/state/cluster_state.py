@@ -1,0 +1,193 @@
+"""Everything that is known about the cluster, and what keeps its parts in step with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import repeat
+from typing import Final
+from uuid import uuid4
+
+import structlog
+
+from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.podclaims import pod_claims
+from dracaena.controller.allocation.allocator import Allocator
+from dracaena.controller.allocation.legal.books import Holding
+from dracaena.controller.allocation.legal.search import MAX_STEPS
+from dracaena.controller.allocation.state.holdings import claim_holder
+from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.state.pool import DeviceId
+from dracaena.controller.lifecycle.claim_record import ClaimRecord, is_same_allocation
+from dracaena.controller.lifecycle.phases import TENDING, NotAllowedError, Phase
+from dracaena.controller.lifecycle.places import expected_places
+from dracaena.controller.queue.waiting_lines import Scope
+from dracaena.controller.state.collisions import Collision, find_collisions
+from dracaena.controller.state.decisions import Decisions
+from dracaena.controller.state.pod_accounting import PodAccounting
+from dracaena.controller.state.records import Records
+from dracaena.controller.state.scheduler_progress import SchedulerProgress
+from dracaena.controller.state.upkeep import Rules, Upkeep
+
+TENDED: Final = frozenset({Phase.IN_DOUBT, Phase.UNRESERVED, Phase.RESTING})
+"""Phases in which a claim needs tending, now or later."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Wakers:
+    """Who is told what is to be done next. They may be called with the lock held, and must not call back."""
+
+    decide: Callable[[str], None]
+    """Called with the key of each pod that needs a decision."""
+    decide_again: Callable[[str], None]
+    """Called with the key of each pod that fits nowhere and that a change may help, in the order of turns."""
+    tend: Callable[[str], None]
+    """Called with the key of each claim that may need its next step."""
+    fault: Callable[[ClaimRecord, NotAllowedError], None]
+    """Called when an event is not allowed."""
+
+
+class ClusterState:
+    """The tables of a Cluster, used under its lock alone.
+
+    A change of a claim's record is the one thing that others have to follow: who holds which device, where its pods
+    count, who is woken by it (record_changed).
+    """
+
+    def __init__(
+        self,
+        driver: str,
+        wakers: Wakers,
+        rules: Rules,
+        began_s: float,
+        *,
+        allowed_drivers: Iterable[str] = (),
+        first_fit: bool = False,
+        max_steps: int = MAX_STEPS,
+    ) -> None:
+        """`began_s` is Clock.monotonic() now. For `allowed_drivers`, `first_fit` and `max_steps` see Inventory and
+        Allocator."""
+        self.driver = driver
+        self.rules = rules
+        self._wakers = wakers
+        self.inventory = Inventory(driver, allowed_drivers)
+        self.records = Records(driver, rules.bounds, self.record_changed, wakers.fault)
+        self.progress = SchedulerProgress(began_s)
+        self.upkeep = Upkeep(driver, self.records, self.progress, rules, self._rivals_of)
+        self.accounting = PodAccounting(self.inventory.resources, self.inventory.placed)
+        share_ids = (str(uuid4()) for _ in repeat(None))
+        allocator = Allocator(first_fit=first_fit, max_steps=max_steps, share_ids=share_ids)
+        self.decisions = Decisions(
+            allocator, self.inventory, self.records, self.upkeep, self.wake_all, self._ask_all_again
+        )
+
+    def show(self, claim: ResourceClaim, now_s: float, now: datetime, *, watched: bool = True) -> Sequence[Collision]:
+        """Take in a state of a claim; return its collisions if it is the first to show the allocation."""
+        before = self.records.claim(claim.key)
+        is_news = self.records.show(claim, now_s, watched=watched)
+        if before is None and claim.status.allocation is None:
+            self.inventory.requests.see(claim)
+        was_cleared = is_news and before is not None and before.uid == claim.metadata.uid
+        if was_cleared and before is not None and claim.status.allocation is None:
+            for pod, node, for_s in self.upkeep.cleared(before, now_s, now):
+                log.info("allocation was cleared", pod=pod, claim=claim.key, node=node, not_there_for_s=round(for_s, 1))
+        if not is_news or not _is_newly_allocated(None if before is None else before.shown, claim):
+            return ()
+        collisions = self.collisions_of(claim)
+        for collision in collisions:
+            self.wake_all(self.records.naming(collision.rival.key))
+        return collisions
+
+    def record_changed(self, before: ClaimRecord | None, after: ClaimRecord | None) -> None:
+        """Keep the books in step with the records, and wake the pods that a change may help."""
+        subject = after or before
+        assert subject is not None
+        holds = after.held(self.driver) if after is not None else (frozenset(), frozenset())
+        freed = self.inventory.hold(claim_holder(subject.shown), *holds)
+        with_room = self.accounting.claim_changed(subject.key, expected_places(before), expected_places(after))
+        self.decisions.has_room(with_room)
+        self.decisions.pods_moved(self.inventory.placed.changes())
+        if before is None or after is None or before.shown is not after.shown:
+            self.wake_all(self.records.naming(subject.key))
+        elif _may_be_decided_now(before, after):
+            self.wake_all(sorted(before.came))
+        if freed:
+            self.decisions.may_help(self._nodes_of(freed))
+        if after is not None and is_tended(after) and _is_new_for_tending(before, after):
+            self._wakers.tend(after.key)
+
+    def collisions_of(self, claim: ResourceClaim) -> tuple[Collision, ...]:
+        """Return which devices of a claim the server shows in another claim too."""
+        return tuple(find_collisions(claim, self.inventory, self._shown))
+
+    def pool_of(self, node: str) -> str | None:
+        """Return the name of a node's pool, None when it has none."""
+        pool = self.inventory.pool(node)
+        return None if pool is None else pool.pool
+
+    def wake_all(self, keys: Iterable[str]) -> None:
+        """Have each of these pods decided for."""
+        for key in keys:
+            self._wakers.decide(key)
+
+    def tend_claims_of(self, pods: Iterable[Pod | None]) -> None:
+        """Tend the claims of pods: doubts and take-backs depend on what became of the pods."""
+        keys = dict.fromkeys(claim.key for pod in pods if pod is not None for claim in pod_claims(pod))
+        for key in keys:
+            record = self.records.claim(key or "")
+            if record is not None and is_tended(record):
+                self._wakers.tend(record.key)
+
+    def _nodes_of(self, freed: Iterable[DeviceId | Holding]) -> Scope:
+        """Return the nodes that freed devices are on; None: devices of other drivers may be of use to any node."""
+        nodes = set()
+        for one in freed:
+            if isinstance(one, Holding) and one.device.driver != self.driver:
+                return None
+            pool = self.inventory.pool_named(one.device.pool if isinstance(one, Holding) else one.pool)
+            if pool is not None:
+                nodes.add(pool.node)
+        return frozenset(nodes)
+
+    def _ask_all_again(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._wakers.decide_again(key)
+
+    def _shown(self, key: str) -> ResourceClaim | None:
+        record = self.records.claim(key)
+        return None if record is None else record.shown
+
+    def _rivals_of(self, claim: ResourceClaim) -> Iterable[ResourceClaim]:
+        return [collision.rival for collision in self.collisions_of(claim)]
+
+
+def _is_newly_allocated(old: ResourceClaim | None, new: ResourceClaim) -> bool:
+    if new.status.allocation is None:
+        return False
+    return old is None or old.metadata.uid != new.metadata.uid or not is_same_allocation(old, new)
+
+
+def _may_be_decided_now(before: ClaimRecord, after: ClaimRecord) -> bool:
+    """Whether a change may be what the pods waited for that came while no decision could use the claim."""
+    if after.phase is Phase.RESTING:
+        return not after.doubts and bool(before.doubts)  # for a pod on a node
+    return after.is_open and (after.is_open_to_all or (before.is_open, before.astray) != (True, after.astray))
+
+
+def is_tended(record: ClaimRecord) -> bool:
+    """Whether a claim may need a next step, now or later."""
+    return record.phase in TENDED or bool(record.ending) or bool(record.rest) or bool(record.astray)
+
+
+def _is_new_for_tending(before: ClaimRecord | None, after: ClaimRecord) -> bool:
+    """Whether a change may call for another step. Whoever writes for the claim, or settles its doubts, knows when to go
+    on: if that counted, there would be no pause after a failed write."""
+    if before is None or before.shown is not after.shown:
+        return True
+    if TENDING & {before.phase, after.phase}:
+        return False
+    has_new_doubts = not {*after.doubts, *after.astray} <= {*before.doubts, *before.astray}
+    return has_new_doubts or (before.phase, before.ending) != (after.phase, after.ending)

@@ -1,0 +1,204 @@
+"""Takes in what the watches tell, and wakes the pods that a change may help."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import structlog
+
+from dracaena.api.objects import (
+    DeviceClass,
+    DeviceTaintRule,
+    Namespace,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    ResourceClaim,
+    ResourceSlice,
+    StorageClass,
+)
+from dracaena.controller.allocation.nodes.placement.placed_pods import Change, ClaimUse, OfClass
+from dracaena.controller.allocation.nodes.placement.storage import class_of
+from dracaena.controller.allocation.state.holdings import claim_holder
+from dracaena.controller.allocation.state.pool import held_devices, other_holdings
+from dracaena.controller.state.cluster_state import ClusterState
+from dracaena.controller.state.collisions import Collision
+from dracaena.process.clock import Clock
+
+log = structlog.get_logger()
+
+ProblemsChanged = Callable[[int, int], None]
+Collided = Callable[[ResourceClaim, Sequence[Collision]], None]
+
+
+class Intake:
+    """Called from the reflectors' threads, each call under the cluster's lock. Keeps nothing of its own.
+
+    A freed device, or a change of a node or slice, wakes the first pod of each waiting line that it may help. A change
+    of a class wakes all waiting pods, because the person who made it wants to see what it did.
+    """
+
+    def __init__(
+        self,
+        state: ClusterState,
+        lock: threading.Lock,
+        clock: Clock,
+        problems_changed: ProblemsChanged,
+        collided: Collided,
+    ) -> None:
+        self._state = state
+        self._lock = lock
+        self._clock = clock
+        self._problems_changed = problems_changed
+        self._collided = collided
+
+    def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        """Take in a change of a pod: it counts on its node. Pods without claims are not kept."""
+        subject = new or old
+        if subject is None:
+            return
+        key, now_s = subject.key, self._clock.monotonic()
+        with self._lock:
+            self._state.decisions.has_room(self._state.accounting.pod_changed(old, new))
+            self._state.decisions.pods_moved(self._state.inventory.placed.changes())
+            before = self._state.records.unbound(key)
+            known = self._state.records.pod(key)
+            self._state.records.see(old, new, now_s)
+            self._state.progress.see(before, new, self._state.records.unbound(key), now_s)
+            if known is None and not subject.spec.resource_claims:
+                return
+            is_another = known is not None and new is not None and known.metadata.uid != new.metadata.uid
+            if new is None or not new.spec.resource_claims or is_another:
+                self._state.decisions.leave(
+                    key
+                )  # a pod of the same name, made between two looks, is not to stand behind itself
+            self._state.tend_claims_of((known, new))
+        self._state.wake_all((key,))
+
+    def claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        """Take in a change of a claim: it wakes its pods and, when it releases devices, the pods that these may
+        help."""
+        if new is None:
+            if old is not None:
+                with self._lock:
+                    self._state.records.gone(old.key, self._clock.monotonic(), old.metadata.uid)
+            return
+        with self._lock:
+            collisions = self._state.show(new, self._clock.monotonic(), self._clock.now())
+        if collisions:
+            self._collided(new, collisions)
+
+    def claim_set_aside(self, claim: ResourceClaim) -> None:
+        """Reserve what a claim holds now, because its change could not be taken in and will come again.
+
+        It also keeps holding what was taken in before.
+        """
+        held, others = held_devices(claim, self._state.driver), other_holdings(claim, self._state.driver)
+        with self._lock:
+            before = self._state.inventory.holdings.held_by(claim_holder(claim))
+            self._state.inventory.hold(claim_holder(claim), held | before[0], others | before[1])
+
+    def slice_changed(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
+        """Take in a change of a slice; only its pool is read again."""
+        with self._lock:
+            change = self._state.inventory.change_slice(old, new)
+            lasting, passing = self._state.inventory.problem_counts()
+            if change.offer_changed:
+                self._state.decisions.may_help(change.nodes, devices_differ=True)
+        for problem in change.new_problems:
+            say = log.info if problem.passing else log.warning
+            say("left out of the choice", pool=problem.pool, device=problem.device, problem=problem.text)
+        self._problems_changed(lasting, passing)
+
+    def node_changed(self, old: Node | None, new: Node | None) -> None:
+        """Take in a change of a node. Kubelets write its status all the time; only what is allocatable counts."""
+        subject = new or old
+        if subject is None:
+            return
+        is_heartbeat = old is not None and new is not None and _without_status(old) == _without_status(new)
+        if is_heartbeat and old is not None and new is not None and old.status == new.status:
+            return
+        with self._lock:
+            if new is None:
+                self._state.inventory.remove_node(subject.key)
+            elif self._state.inventory.set_node(new):
+                self._state.decisions.has_room([subject.key])
+            if not is_heartbeat:
+                self._state.decisions.may_help(frozenset((subject.key,)), devices_differ=old is None or new is None)
+
+    def class_changed(self, old: DeviceClass | None, new: DeviceClass | None) -> None:
+        """Take in a change of a device class."""
+        subject = new or old
+        if subject is None:
+            return
+        with self._lock:
+            if new is None:
+                self._state.inventory.remove_class(subject.key)
+            else:
+                self._state.inventory.set_class(new)
+            # Also who waits in no line: what is left for kube-scheduler to allocate depends on classes, too.
+            unbound = (pod.key for pod in self._state.records.pods() if not pod.spec.node_name)
+            self._state.wake_all(dict.fromkeys((*self._state.decisions.may_help_all(), *unbound)))
+
+    def taint_rule_changed(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
+        """Take in a change of a DeviceTaintRule."""
+        subject = new or old
+        if subject is None:
+            return
+        with self._lock:
+            if new is None:
+                self._state.inventory.remove_taint_rule(subject.key)
+            else:
+                self._state.inventory.set_taint_rule(new)
+            self._state.decisions.may_help(None, devices_differ=True)
+
+    def namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
+        """Take in a change of a namespace: affinity terms may select it by its labels."""
+        subject = new or old
+        if subject is None:
+            return
+        with self._lock:
+            self._state.inventory.placed.set_namespace(subject.key, None if new is None else new.metadata.labels)
+            self._state.decisions.pods_moved(self._state.inventory.placed.changes())
+
+    def volume_claim_changed(self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
+        """Take in a change of a PersistentVolumeClaim."""
+        subject = new or old
+        if subject is None:
+            return
+        use = ClaimUse(subject.metadata.namespace, subject.metadata.name)
+        with self._lock:
+            self._state.inventory.storage.set_claim(subject.key, new)
+            self._state.decisions.pods_moved([Change(use, is_more=False)])
+
+    def volume_changed(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
+        """Take in a change of a PersistentVolume."""
+        changes = [change for item in (old, new) if item is not None for change in _changes_with(item)]
+        with self._lock:
+            for item in (old, new):
+                if item is not None:
+                    self._state.inventory.storage.set_volume(item.key, new)
+            self._state.decisions.pods_moved(changes)
+
+    def storage_class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:
+        """Take in a change of a StorageClass."""
+        subject = new or old
+        if subject is None:
+            return
+        with self._lock:
+            self._state.inventory.storage.set_class(subject.key, new)
+            self._state.decisions.pods_moved([Change(OfClass(subject.key), is_more=False)])
+
+
+def _changes_with(volume: PersistentVolume) -> Iterator[Change]:
+    """Yield what those wait for whom a change of a volume may help."""
+    yield Change(OfClass(class_of(volume)), is_more=False)
+    claim = volume.spec.claim_ref
+    if claim is not None:
+        yield Change(ClaimUse(claim.namespace, claim.name), is_more=False)
+
+
+def _without_status(node: Node) -> tuple[object, ...]:
+    return node.spec, node.metadata.labels
