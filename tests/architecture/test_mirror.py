@@ -65,46 +65,6 @@ WHOLE_PACKAGE = {
 }
 """Package -> name of a test, less `test_` -> why no one module stands for it."""
 
-NOT_YET = (
-    "controller/test_doubled_devices.py",
-    "controller/test_found_interleavings.py",
-    "controller/test_hostile_pods.py",
-    "controller/test_interleaving_stories.py",
-    "controller/test_interleavings.py",
-    "controller/test_kube_adapter.py",
-    "controller/test_late_doubts.py",
-    "controller/test_leading_nowhere.py",
-    "controller/test_leaks.py",
-    "controller/test_names_of_others.py",
-    "controller/test_other_namespaces.py",
-    "controller/test_readiness.py",
-    "controller/test_taking_back.py",
-    "controller/test_taking_back_failures.py",
-    "controller/test_taking_back_races.py",
-    "controller/test_too_many_requests.py",
-    "controller/allocation/structured/test_counters.py",
-    "controller/allocation/structured/test_differential.py",
-    "controller/allocation/structured/test_fuzz.py",
-    "controller/allocation/structured/test_requests.py",
-    "controller/allocation/test_choice_proof.py",
-    "controller/test_allocator.py",
-    "controller/test_allocator_semantics.py",
-    "controller/test_answers.py",
-    "controller/test_demands.py",
-    "controller/test_earmarks.py",
-    "controller/test_inventory.py",
-    "controller/test_joined_allocator.py",
-    "controller/test_memo.py",
-    "controller/test_node_fit.py",
-    "controller/test_node_fit_vectors.py",
-    "controller/test_node_index.py",
-    "controller/test_node_resources.py",
-    "controller/test_reasons.py",
-    "controller/test_search.py",
-    "controller/test_unknown_fields.py",
-)
-"""Tests of the controller whose names tell no module yet. Rename one and take it off; nothing may be added."""
-
 
 def package_of(test: Path) -> Path:
     """Return the folder whose modules the tests beside this one test."""
@@ -148,7 +108,7 @@ def test_each_folder_of_unit_tests_has_its_package() -> None:
 
 
 def test_each_unit_test_is_named_after_what_it_tests() -> None:
-    known = {*listed(), *(UNIT / path for path in NOT_YET)}
+    known = set(listed())
     stray = [
         name_of(test)
         for test in unit_tests()
@@ -158,14 +118,9 @@ def test_each_unit_test_is_named_after_what_it_tests() -> None:
 
 
 def test_what_is_listed_is_there_and_needs_to_be() -> None:
-    for test in [*listed(), *(UNIT / path for path in NOT_YET)]:
+    for test in listed():
         assert test.is_file(), f"{name_of(test)} is listed here and is not there"
         assert not is_mirrored(test), f"{name_of(test)} is listed here and has a module of its name: take it off"
-
-
-def test_the_list_of_the_controller_is_sorted_and_of_the_controller_only() -> None:
-    assert list(NOT_YET) == sorted(set(NOT_YET))
-    assert all(path.startswith("controller/") for path in NOT_YET)
 
 
 @pytest.mark.parametrize(
