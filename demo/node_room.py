@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from dracaena.api.objects import Container, Node, Pod
-from dracaena.api.quantity import parse_quantity
+from dracaena.api.quantity import read_quantity
 
 ENDED = ("Succeeded", "Failed")
 
@@ -21,7 +21,7 @@ def shortages(pod: Pod, node: Node, others: Iterable[Pod]) -> tuple[str, ...]:
     """
     there = [other for other in others if other.status.phase not in ENDED]
     allocatable = node.status.allocatable if node.status is not None else {}
-    left = {name: parse_quantity(str(amount)).nano for name, amount in allocatable.items()}
+    left = {name: read_quantity(str(amount)).quantity.nano for name, amount in allocatable.items()}
     places = left.pop("pods", 0) // 10**9
     for other in there:
         for name, amount in requested(other).items():
@@ -55,4 +55,4 @@ def _request(container: Container, name: str) -> int:
 
 
 def _amount(requests: Mapping[str, str | int | float], name: str) -> int:
-    return parse_quantity(str(requests.get(name, 0))).nano
+    return read_quantity(str(requests.get(name, 0))).quantity.nano

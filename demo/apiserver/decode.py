@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from dracaena.api.quantity import read_quantity
 from dracaena.demo.apiserver.deep import held_text
 from dracaena.demo.apiserver.errors import not_implemented
-from dracaena.demo.apiserver.quantity import parse_quantity
 from dracaena.demo.apiserver.schema import Field, ListOf, MapOf, Scalar, Struct, Type
 from dracaena.demo.apiserver.times import canonical_time
 
@@ -221,7 +221,7 @@ def _quantity(_: str, raw: Any, place: _Place) -> str:
     if isinstance(raw, bool) or not isinstance(raw, str | int | float):
         raise _mismatch(raw, "resource.Quantity", place)
     try:
-        return str(parse_quantity(raw if isinstance(raw, str) else json.dumps(raw)))
+        return str(read_quantity(raw if isinstance(raw, str) else json.dumps(raw)).quantity)
     except ValueError as error:
         raise UnreadableError(str(error)) from None
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from dracaena.api.quantity import read_quantity
 from dracaena.demo.apiserver.fields import FieldError, forbidden
 from dracaena.demo.apiserver.fieldsets import Path
 from dracaena.demo.apiserver.meta import bumped, with_metadata
-from dracaena.demo.apiserver.quantity import parse_quantity
 from dracaena.demo.apiserver.times import write_time
 from dracaena.demo.apiserver.validation import claim_status, claims, cluster, pods, slices
 from dracaena.demo.apiserver.validation.text import dns_label
@@ -106,7 +106,9 @@ def _qos_class(spec: Document) -> str:
 
 
 def _compute(amounts: Document | None) -> Document:
-    read = {name: parse_quantity((amounts or {})[name]) for name in ("cpu", "memory") if name in (amounts or {})}
+    read = {
+        name: read_quantity((amounts or {})[name]).quantity for name in ("cpu", "memory") if name in (amounts or {})
+    }
     return {name: amount for name, amount in read.items() if amount.nano > 0}
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ipaddress
 from typing import Any, Final
 
+from dracaena.api.quantity import read_quantity
 from dracaena.demo.apiserver.errors import not_implemented
 from dracaena.demo.apiserver.fields import duplicate, forbidden, invalid, required
-from dracaena.demo.apiserver.quantity import parse_quantity
 from dracaena.demo.apiserver.validation.metadata import check_metadata, check_metadata_update
 from dracaena.demo.apiserver.validation.selectors import check_taints
 from dracaena.demo.apiserver.validation.text import Errors, check, dns_label, dns_subdomain, qualified_name
@@ -39,7 +39,7 @@ def _check_node_amounts(status: Document) -> Errors:
     errors: Errors = []
     for part in ("capacity", "allocatable"):
         for name, text in (status.get(part) or {}).items():
-            if parse_quantity(text).nano < 0:
+            if read_quantity(text).quantity.nano < 0:
                 errors.append(invalid(f"status.{part}.{name}", text, "must be greater than or equal to 0"))
     return errors
 

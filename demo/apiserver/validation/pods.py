@@ -5,10 +5,10 @@ from __future__ import annotations
 import ipaddress
 from typing import Any, Final
 
+from dracaena.api.quantity import NANO, read_quantity
 from dracaena.demo.apiserver.errors import not_implemented
 from dracaena.demo.apiserver.fields import IMMUTABLE, FieldError, duplicate, forbidden, invalid, not_supported, required
 from dracaena.demo.apiserver.golang import internal
-from dracaena.demo.apiserver.quantity import parse_quantity
 from dracaena.demo.apiserver.validation.metadata import check_metadata, check_metadata_update
 from dracaena.demo.apiserver.validation.selectors import (
     check_label_selector,
@@ -154,11 +154,11 @@ def _check_resources(resources: Document, path: str, claims: set[str]) -> Errors
 
 
 def _check_amount(name: str, text: str, path: str) -> Errors:
-    amount = parse_quantity(text)
+    amount = read_quantity(text).quantity
     errors = _check_resource_name(name, path)
     if amount.nano < 0:
         errors.append(invalid(path, text, "must be greater than or equal to 0"))
-    if "/" in name and amount.nano % 10**9:
+    if "/" in name and amount.nano % NANO:
         errors.append(invalid(path, text, "must be an integer"))
     return errors
 
@@ -169,7 +169,7 @@ def _check_against_limit(name: str, text: str, limit: str | None, path: str) -> 
     if limit is None:
         missing = required(f"{path}.limits", "Limit must be set for non overcommitable resources")
         return [] if overcommitted else [missing]
-    asked, most = parse_quantity(text), parse_quantity(limit)
+    asked, most = read_quantity(text).quantity, read_quantity(limit).quantity
     if asked != most and not overcommitted:
         return [invalid(f"{path}.requests", text, f"must be equal to {name} limit of {limit}")]
     if asked > most:

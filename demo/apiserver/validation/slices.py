@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from dracaena.api.quantity import Quantity, read_quantity
 from dracaena.demo.apiserver.fields import (
     IMMUTABLE,
     forbidden,
@@ -15,7 +16,6 @@ from dracaena.demo.apiserver.fields import (
     too_many,
 )
 from dracaena.demo.apiserver.golang import internal
-from dracaena.demo.apiserver.quantity import Quantity, parse_quantity
 from dracaena.demo.apiserver.validation.claim_status import check_binding_conditions
 from dracaena.demo.apiserver.validation.claims import (
     TAINT_EFFECTS,
@@ -273,7 +273,7 @@ def _check_capacity(capacity: Document, path: str, *, shared: bool) -> Errors:
     here = f"{path}.requestPolicy"
     if not shared:
         return [forbidden(here, "allowMultipleAllocations must be true")]
-    whole = parse_quantity(capacity["value"])
+    whole = read_quantity(capacity["value"]).quantity
     values, span = policy.get("validValues"), policy.get("validRange")
     if values and span is not None:
         return [
@@ -287,12 +287,12 @@ def _check_capacity(capacity: Document, path: str, *, shared: bool) -> Errors:
         if given or (given is not None and name == "validRange"):
             if default is None:
                 return [required(f"{here}.default", f"required when {name} is defined")]
-            return rule(given, parse_quantity(default), whole, f"{here}.{name}")
+            return rule(given, read_quantity(default).quantity, whole, f"{here}.{name}")
     return []
 
 
 def _check_values(texts: Any, default: Quantity, whole: Quantity, path: str) -> Errors:
-    values = [parse_quantity(text) for text in texts]
+    values = [read_quantity(text).quantity for text in texts]
     errors = [
         invalid(f"{path}[{i + 1}]", texts[i + 1], "values must be sorted in ascending order")
         for i in range(len(values) - 1)
@@ -311,12 +311,12 @@ def _check_values(texts: Any, default: Quantity, whole: Quantity, path: str) -> 
 def _check_range(span: Any, default: Quantity, whole: Quantity, path: str) -> Errors:
     if span.get("min") is None:
         return [required(f"{path}.min", "required when validRange is defined")]
-    low = parse_quantity(span["min"])
+    low = read_quantity(span["min"]).quantity
     rules: list[tuple[bool, str, Quantity, str]] = [
         (low > whole, "min", low, f"min is larger than capacity value: {whole}"),
         (default < low, "min", default, f"default is less than min: {low}"),
     ]
-    high = parse_quantity(span["max"]) if "max" in span else None
+    high = read_quantity(span["max"]).quantity if "max" in span else None
     if high is not None:
         rules += [
             (low > high, "max", low, f"min is larger than max: {high}"),
@@ -325,12 +325,12 @@ def _check_range(span: Any, default: Quantity, whole: Quantity, path: str) -> Er
         ]
     errors = [invalid(f"{path}.{name}", str(value), text) for broken, name, value, text in rules if broken]
     if "step" in span:
-        errors += _check_step(parse_quantity(span["step"]), low, [default, high], whole, f"{path}.step")
+        errors += _check_step(read_quantity(span["step"]).quantity, low, [default, high], whole, f"{path}.step")
     return errors
 
 
 def _check_step(step: Quantity, low: Quantity, points: list[Quantity | None], whole: Quantity, path: str) -> Errors:
-    first = Quantity(low.nano + step.nano, low.form)
+    first = Quantity(low.nano + step.nano, low.notation)
     errors = (
         [invalid(path, str(step), f"one step {first} is larger than capacity value: {whole}")] if first > whole else []
     )

@@ -6,16 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dracaena.api.quantity import MAX_DIGITS, MAX_EXPONENT, NANO
 from dracaena.cel.errors import EvaluationError
 from dracaena.cel.value import INT_MAX
-from dracaena.cel.values.quantity import MAX_DIGITS, MAX_EXPONENT, Quantity
+from dracaena.cel.values.quantity import Quantity
 
 DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 
 
 def amount(quantity: Quantity) -> Fraction:
-    return Fraction(quantity.unscaled) / Fraction(10) ** quantity.scale
+    return Fraction(quantity.amount.nano, NANO)
 
 
 def rounded_up(number: Fraction) -> Fraction:
@@ -82,6 +83,7 @@ def test_an_integer_is_the_amount_itself(case: tuple[str, Fraction, bool]) -> No
     quantity = Quantity.parse(case[0])
     number = quantity.as_int()
     assert number is None or number == amount(quantity)
+    assert (amount(quantity) * Fraction(10) ** quantity.scale).denominator == 1
     assert quantity.approximate() == pytest.approx(float(amount(quantity)), rel=1e-15)
 
 
