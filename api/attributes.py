@@ -10,10 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-MAX_ATTRIBUTES_AND_CAPACITIES = 32
-"""ResourceSliceMaxAttributesAndCapacitiesPerDevice."""
-MAX_STRING_BYTES = 64
-"""DeviceAttributeMaxValueLength, for strings and versions; counted in bytes of UTF-8."""
 MAX_NUMA_NODE = 1023
 """Largest value that resource.kubernetes.io/numaNode may have."""
 

@@ -11,11 +11,12 @@ import string
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from dracaena.api.limits import ATTRIBUTE_VALUE_BYTES
 from dracaena.api.links import MAX_NVLINKS, LinkLevel
 
 WRITTEN_VERSION = "1"
-MAX_ENTRIES = 63
-"""64 bytes of an attribute string less the version."""
+MAX_ENTRIES = ATTRIBUTE_VALUE_BYTES - 1
+"""A character each, in one attribute, less the version."""
 UNKNOWN_SYMBOL = "?"
 SELF_SYMBOL = "-"
 

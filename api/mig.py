@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 from dracaena.api.names import DeviceName
 
-MAX_DEVICE_NAME = 63
-"""A device name is a DNS label (resource.k8s.io/v1)."""
-
 _COMPUTE_PART = re.compile(r"[0-9]+c\.")
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+", re.ASCII)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from dracaena.api import attributes as table
-from dracaena.api import compact
+from dracaena.api import compact, limits
 from dracaena.api.attributes import AttributeSpec, AttributeType
 from dracaena.api.devicepool import DecodedGpu, DecodedMig, DecodedPool, DeviceProblem, decode_pool
 from dracaena.api.groups import lowest_in_group
@@ -170,11 +170,11 @@ def _attribute(spec: AttributeSpec, value: int | str) -> DeviceAttribute | None:
         encoded = value.encode()
     except UnicodeEncodeError:
         return None
-    if len(encoded) <= table.MAX_STRING_BYTES:
+    if len(encoded) <= limits.ATTRIBUTE_VALUE_BYTES:
         return DeviceAttribute(string=value)
     if spec.type is not AttributeType.TEXT:
         return None
-    return DeviceAttribute(string=encoded[: table.MAX_STRING_BYTES].decode(errors="ignore"))
+    return DeviceAttribute(string=encoded[: limits.ATTRIBUTE_VALUE_BYTES].decode(errors="ignore"))
 
 
 def _memory(count_bytes: int | None) -> dict[str, DeviceCapacity]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dracaena.api.attributes import MAX_STRING_BYTES
+from dracaena.api.limits import ATTRIBUTE_VALUE_BYTES
 
 _VENDOR = re.compile(r"([0-9]{1,19})(?:\.([0-9]{1,19}))?(?:\.([0-9]{1,19}))?(?:[-+].*)?", re.ASCII | re.DOTALL)
 _NUMBER, _WORD = r"(?:0|[1-9][0-9]*)", r"(?:0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
@@ -15,7 +15,7 @@ _SEMVER = re.compile(
 
 def is_semver(text: str) -> bool:
     """Tell a version that the API server accepts."""
-    return len(text.encode()) <= MAX_STRING_BYTES and _SEMVER.fullmatch(text) is not None
+    return len(text.encode()) <= ATTRIBUTE_VALUE_BYTES and _SEMVER.fullmatch(text) is not None
 
 
 def to_semver(text: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The Kubernetes CEL environment for devices. Imports nothing of the rest of the project but the API's quantities.
+"""The Kubernetes CEL environment for devices. Of the rest, it imports the API's quantities and limits alone.
 
     selector = compile_selector('device.capacity["gpu.example.com"].memory.isGreaterThan(quantity("40Gi"))')
     outcome = selector.evaluate(Device.of_names("gpu.example.com", capacity={"memory": "80Gi"}))

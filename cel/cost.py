@@ -11,7 +11,6 @@ from typing import Any, Final
 from dracaena.cel.types import Opaque
 from dracaena.cel.value import Map, OptionalValue
 
-COST_LIMIT: Final = 1_000_000  # units an evaluation may use; resource.k8s.io/v1 CELSelectorExpressionMaxCost
 LIST_COST: Final = 10  # units for making a list
 MAP_COST: Final = 30  # units for making a map
 

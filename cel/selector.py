@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dracaena.api.limits import EXPRESSION_COST
 from dracaena.cel import types
 from dracaena.cel.ast import Node
 from dracaena.cel.checker import check
-from dracaena.cel.cost import COST_LIMIT
 from dracaena.cel.device import Device, Features
 from dracaena.cel.environment import environment_of
 from dracaena.cel.errors import CompileError, CostLimitError, DeviceDataError, EvaluationError
@@ -36,11 +36,11 @@ class Selector:
     footprint: Footprint
     _program: Program
 
-    def evaluate(self, device: Device, cost_limit: int = COST_LIMIT) -> Outcome:
+    def evaluate(self, device: Device, cost_limit: int = EXPRESSION_COST) -> Outcome:
         """MATCH, NO_MATCH, or Failed with the reason. Never raises; ends within the cost limit whatever it says."""
         return self.evaluate_with_cost(device, cost_limit)[0]
 
-    def evaluate_with_cost(self, device: Device, cost_limit: int = COST_LIMIT) -> tuple[Outcome, int]:
+    def evaluate_with_cost(self, device: Device, cost_limit: int = EXPRESSION_COST) -> tuple[Outcome, int]:
         """The answer, and what it cost in the units of Kubernetes' model."""
         outcome, state = self._evaluate(device, cost_limit, None)
         return outcome, 0 if state is None else state.cost
@@ -50,7 +50,7 @@ class Selector:
 
         `charge` is told what the evaluation takes while it runs (state.State); what it raises is raised here.
         """
-        outcome, state = self._evaluate(device, COST_LIMIT, charge)
+        outcome, state = self._evaluate(device, EXPRESSION_COST, charge)
         return outcome, 0 if state is None else state.untold
 
     def _evaluate(

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, Literal
 
 import structlog
 
+from dracaena.api import limits
 from dracaena.api.objects import KubeObject, Wire
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import AlreadyExistsError, KubeError, NotFoundError
@@ -35,9 +36,6 @@ REMEMBERED: Final = 4_096
 
 COMPLAINT_GAP_S: Final = 10.0
 """Between two log lines about Events that were dropped."""
-
-MESSAGE_BYTES: Final = 1_024
-"""Longest message that the API takes (core/v1 Event validation)."""
 
 EventType = Literal["Normal", "Warning"]
 
@@ -164,7 +162,7 @@ class EventRecorder:
         if not self._is_within_limit(subject):
             self._count("limited")
             return
-        entry = self._entry(subject, type, reason, cut_bytes(message, MESSAGE_BYTES), latest=latest)
+        entry = self._entry(subject, type, reason, cut_bytes(message, limits.EVENT_NOTE_BYTES), latest=latest)
         try:
             self._queue.put_nowait(entry)
         except queue.Full:

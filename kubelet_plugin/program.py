@@ -11,6 +11,7 @@ from pathlib import Path
 import structlog
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from dracaena.api import limits
 from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.errors import DracaenaError, PermanentError
 from dracaena.api.machine import Machine
@@ -41,7 +42,7 @@ from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.device_watch import DeviceWatch
-from dracaena.kubelet_plugin.discovery.health import MAX_TAINTS, Fault, taints
+from dracaena.kubelet_plugin.discovery.health import Fault, taints
 from dracaena.kubelet_plugin.discovery.pool import PoolIdentity
 from dracaena.kubelet_plugin.driver import ClaimDriver
 from dracaena.kubelet_plugin.driver_release import DriverRelease
@@ -367,7 +368,7 @@ class Program:
         self._device_watch.changed()
 
     def _faults_changed(self, faults: Mapping[DeviceName, Sequence[Fault]]) -> None:
-        room = MAX_TAINTS - self._tainted
+        room = limits.DEVICE_TAINTS - self._tainted
         self._devices.take_taints(
             {device: taints(found, self._driver, self._rules, room=room) for device, found in faults.items()}
         )

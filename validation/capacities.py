@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from dracaena.api import limits
 from dracaena.api.quantity import Quantity
 from dracaena.validation.field import Field, Fields
 from dracaena.validation.quantities import check_quantity
-
-MOST_VALID_VALUES = 10
-"""Values that a request policy lists (CapacityRequestPolicyDiscreteMaxOptions)."""
 
 
 def check_capacity(field: Field, *, shared: bool) -> None:
@@ -48,7 +46,7 @@ def _check_policy(field: Field, policy: Fields, most: Quantity) -> None:
 
 
 def _check_valid_values(field: Field, default: Quantity, most: Quantity) -> None:
-    items = field.items(MOST_VALID_VALUES)
+    items = field.items(limits.CAPACITY_VALID_VALUES)
     if items is None:
         return
     amounts: list[Quantity] = []

@@ -8,22 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from dracaena.validation.configs import MOST_CONFIGS, check_config
+from dracaena.api import limits
+from dracaena.validation.configs import check_config
 from dracaena.validation.field import Field, Fields, check_distinct
 from dracaena.validation.metadata import check_metadata, check_template_metadata
 from dracaena.validation.quantities import check_quantity
 from dracaena.validation.selectors import check_selectors
 from dracaena.validation.syntax import DNS_LABEL, DNS_SUBDOMAIN, FULLY_QUALIFIED_NAME, QUALIFIED_NAME
 from dracaena.validation.tolerations import check_tolerations
-
-MOST_REQUESTS = 32
-"""Requests of one claim, and names in one list of requests (DeviceRequestsMaxSize)."""
-MOST_ALTERNATIVES = 8
-"""Entries of firstAvailable (FirstAvailableDeviceRequestMaxSize)."""
-MOST_CONSTRAINTS = 32
-"""Constraints of one claim (DeviceConstraintsMaxSize)."""
-MOST_DEVICES = 32
-"""Devices that one claim can hold (AllocationResultsMaxSize): the server takes more, no allocator gives them."""
 
 _ALTERNATIVE = ("deviceClassName", "selectors", "allocationMode", "count", "tolerations", "capacity")
 _EXACTLY = (*_ALTERNATIVE, "adminAccess")
@@ -60,9 +52,9 @@ def check_claim_spec(field: Field, driver: str) -> None:
         return
     names = request_names(devices["requests"].value)
     _check_requests(devices["requests"], driver)
-    for constraint in devices["constraints"].items(MOST_CONSTRAINTS) or ():
+    for constraint in devices["constraints"].items(limits.CLAIM_CONSTRAINTS) or ():
         _check_constraint(constraint, names)
-    for entry in devices["config"].items(MOST_CONFIGS) or ():
+    for entry in devices["config"].items(limits.CONFIGS) or ():
         config = entry.fields("requests", "opaque")
         if config is not None:
             _check_references(config["requests"], names)
@@ -84,13 +76,13 @@ def request_names(requests: object) -> RequestNames:
 
 
 def _check_requests(field: Field, driver: str) -> None:
-    requests = field.items(MOST_REQUESTS)
+    requests = field.items(limits.CLAIM_REQUESTS)
     if requests is None:
         return
     counts = [_check_request(request, driver) for request in requests]
     check_distinct(requests, "name", "a second request of this name", "a name for each request")
-    if (total := sum(counts)) > MOST_DEVICES:
-        field.error(f"{total} devices in all", f"at most {MOST_DEVICES}: no allocator gives one claim more")
+    if (total := sum(counts)) > limits.CLAIM_DEVICES:
+        field.error(f"{total} devices in all", f"at most {limits.CLAIM_DEVICES}: no allocator gives one claim more")
 
 
 def _check_request(field: Field, driver: str) -> int:
@@ -117,7 +109,7 @@ def _check_request(field: Field, driver: str) -> int:
 
 
 def _check_alternatives(field: Field, driver: str) -> int:
-    alternatives = field.items(MOST_ALTERNATIVES)
+    alternatives = field.items(limits.REQUEST_ALTERNATIVES)
     if alternatives is None:
         return 0
     counts = []
@@ -192,7 +184,7 @@ def _check_attribute(field: Field) -> None:
 
 def _check_references(field: Field, names: RequestNames) -> None:
     """Check a list of `request` and `request/alternative`; an empty one means all."""
-    references = field.items(MOST_REQUESTS)
+    references = field.items(limits.CLAIM_REQUESTS)
     if references is None:
         return
     for reference in references:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dracaena.api import limits
 from dracaena.cel import Device, Failed, NoMatch
-from dracaena.validation.configs import MOST_CONFIGS, check_config
+from dracaena.validation.configs import check_config
 from dracaena.validation.field import Field, Fields
 from dracaena.validation.metadata import check_metadata
 from dracaena.validation.selectors import CompiledSelector, check_selectors
@@ -25,7 +26,7 @@ def check_class(field: Field, driver: str) -> None:
     if spec is None:
         return
     selectors = check_selectors(spec["selectors"])
-    for entry in spec["config"].items(MOST_CONFIGS) or ():
+    for entry in spec["config"].items(limits.CONFIGS) or ():
         config = entry.fields("opaque")
         if config is not None:
             check_config(config, driver)

@@ -6,15 +6,12 @@ import json
 import re
 from typing import Any
 
+from dracaena.api import limits
 from dracaena.api.config.v1alpha1 import ConfigError, UnreadableTextError, decode_config
 from dracaena.validation.field import Field, Fields
 from dracaena.validation.findings import Path
 from dracaena.validation.syntax import DRIVER_NAME
 
-MOST_CONFIGS = 32
-"""Configurations of one class or claim (resource.k8s.io/v1, DeviceConfigMaxSize)."""
-MOST_PARAMETER_BYTES = 10 << 10
-"""Length of opaque parameters as JSON without blanks (OpaqueParametersMaxLength)."""
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]")
 
 
@@ -39,8 +36,8 @@ def check_config(config: Fields, driver: str) -> None:
 
 def _check_size(parameters: Field) -> bool:
     size = _json_bytes(parameters.value)
-    if size > MOST_PARAMETER_BYTES:
-        parameters.error(f"parameters of {size} bytes", f"at most {MOST_PARAMETER_BYTES >> 10} KiB")
+    if size > limits.PARAMETERS_BYTES:
+        parameters.error(f"parameters of {size} bytes", f"at most {limits.PARAMETERS_BYTES >> 10} KiB")
         return False
     return True
 

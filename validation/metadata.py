@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dracaena.api import limits
 from dracaena.validation.field import Field
 from dracaena.validation.syntax import (
     ANNOTATION_KEY,
@@ -31,8 +32,6 @@ _FIELDS = (
     "uid",
 )
 _STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
-_MOST_ANNOTATION_BYTES = 256 << 10
-"""Keys and values of all annotations together (ObjectMeta, TotalAnnotationSizeLimitB)."""
 
 
 def check_metadata(field: Field, *, namespaced: bool) -> None:
@@ -87,8 +86,8 @@ def _check_labels_and_annotations(labels: Field, annotations: Field) -> None:
     size = sum(
         len(text.encode("utf-8", "replace")) for entry in entries.items() for text in entry if isinstance(text, str)
     )
-    if size > _MOST_ANNOTATION_BYTES:
-        annotations.error(f"{size} bytes", f"at most {_MOST_ANNOTATION_BYTES >> 10} KiB in all")
+    if size > limits.ANNOTATIONS_BYTES:
+        annotations.error(f"{size} bytes", f"at most {limits.ANNOTATIONS_BYTES >> 10} KiB in all")
 
 
 def _check_map(field: Field, keys: Syntax, values: Syntax | None) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dracaena.api import limits
 from dracaena.cel import CompileError, Selector, compile_selector
 from dracaena.validation.field import Field
 from dracaena.validation.findings import CelPosition
 
-MOST_SELECTORS = 32
-"""Selectors of one class or request (resource.k8s.io/v1, DeviceSelectorsMaxSize)."""
-MOST_EXPRESSION_BYTES = 10 << 10
-"""Length of one expression (CELSelectorExpressionMaxLength)."""
 _EXCERPT_CHARACTERS = 100
 """Characters of an expression's line that are shown around the caret."""
 
@@ -26,7 +23,7 @@ class CompiledSelector:
 
 def check_selectors(field: Field) -> list[CompiledSelector] | None:
     """Check a list of selectors; return them in order, or None if there is something wrong with one."""
-    entries = field.items(MOST_SELECTORS)
+    entries = field.items(limits.SELECTORS)
     if entries is None:
         return None
     compiled = [_compiled(entry) for entry in entries]
@@ -40,8 +37,8 @@ def _compiled(entry: Field) -> CompiledSelector | None:
     if expression is None or text is None:
         return None
     size = len(text.encode("utf-8", "replace"))
-    if size > MOST_EXPRESSION_BYTES:
-        expression.error(f"an expression of {size} bytes", f"at most {MOST_EXPRESSION_BYTES >> 10} KiB")
+    if size > limits.EXPRESSION_BYTES:
+        expression.error(f"an expression of {size} bytes", f"at most {limits.EXPRESSION_BYTES >> 10} KiB")
         return None
     try:
         return CompiledSelector(expression, compile_selector(text, new=True))

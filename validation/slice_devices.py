@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from dracaena.api import limits
 from dracaena.validation.capacities import check_capacity
 from dracaena.validation.field import Field, Fields, check_distinct
 from dracaena.validation.nodes import check_node_selector
@@ -13,23 +14,9 @@ from dracaena.validation.syntax import (
     DNS_SUBDOMAIN,
     LABEL_KEY,
     LABEL_VALUE,
-    MOST_ATTRIBUTE_VALUE,
     QUALIFIED_NAME,
     SEMVER,
 )
-
-MOST_ENTRIES = 32
-"""Attributes and capacities of a device (ResourceSliceMaxAttributesAndCapacitiesPerDevice)."""
-MOST_VALUES = 48
-"""Values in all attributes of a device (ResourceSliceMaxAttributeValuesPerDevice)."""
-MOST_TAINTS = 16
-"""Taints of a device (DeviceTaintsMaxLength)."""
-MOST_CONSUMED_SETS = 2
-"""Counter sets that a device draws from (ResourceSliceMaxDeviceCounterConsumptionsPerDevice)."""
-MOST_COUNTERS = 32
-"""Counters of one set (ResourceSliceMaxCountersPerCounterSet)."""
-MOST_BINDING_CONDITIONS = 4
-"""Binding conditions of a device, and binding failure conditions (BindingConditionsMaxSize)."""
 
 _DEVICE = (
     "name",
@@ -63,7 +50,7 @@ def check_device(field: Field, *, per_device_nodes: bool) -> None:
     for name, capacity in (device["capacity"].entries() or {}).items():
         _check_key(name, capacity)
         check_capacity(capacity, shared=shared)
-    for taint in device["taints"].items(MOST_TAINTS) or ():
+    for taint in device["taints"].items(limits.DEVICE_TAINTS) or ():
         _check_taint(taint)
     _check_consumption(device["consumesCounters"])
     _check_nodes(field, device, per_device_nodes=per_device_nodes)
@@ -72,15 +59,15 @@ def check_device(field: Field, *, per_device_nodes: bool) -> None:
     _check_node_resources(device["nodeAllocatableResourceMappings"], device["capacity"].value)
 
 
-def check_counters(field: Field) -> None:
-    """Check the counters of one set: a map that is not empty."""
+def check_counters(field: Field, most: int) -> None:
+    """Check the counters of one set: a map that is not empty, of at most so many."""
     if not field.required("counters with their values"):
         return
     entries = field.entries()
     if entries is None:
         return
-    if len(entries) > MOST_COUNTERS:
-        field.error(f"{len(entries)} counters", f"at most {MOST_COUNTERS}")
+    if len(entries) > most:
+        field.error(f"{len(entries)} counters", f"at most {most}")
         return
     for name, counter in entries.items():
         if not DNS_LABEL.holds(name):
@@ -101,14 +88,14 @@ def _check_attributes(field: Field, device: Fields) -> None:
     attributes = device["attributes"].entries() or {}
     capacities = device["capacity"].value
     entries = len(attributes) + (len(capacities) if isinstance(capacities, dict) else 0)
-    if entries > MOST_ENTRIES:
-        field.error(f"{entries} attributes and capacities", f"at most {MOST_ENTRIES}")
+    if entries > limits.DEVICE_ATTRIBUTES_AND_CAPACITIES:
+        field.error(f"{entries} attributes and capacities", f"at most {limits.DEVICE_ATTRIBUTES_AND_CAPACITIES}")
     values = 0
     for name, attribute in attributes.items():
         _check_key(name, attribute)
         values += _check_attribute(attribute)
-    if values > MOST_VALUES:
-        field.error(f"{values} values of attributes", f"at most {MOST_VALUES}")
+    if values > limits.DEVICE_ATTRIBUTE_VALUES:
+        field.error(f"{values} values of attributes", f"at most {limits.DEVICE_ATTRIBUTE_VALUES}")
 
 
 def _check_attribute(field: Field) -> int:
@@ -143,8 +130,8 @@ def _check_value(field: Field, kind: str) -> None:
         field.name(SEMVER)
     else:
         text = field.text()
-        if text is not None and (size := len(text.encode("utf-8", "replace"))) > MOST_ATTRIBUTE_VALUE:
-            field.error(f"a text of {size} bytes", f"at most {MOST_ATTRIBUTE_VALUE}")
+        if text is not None and (size := len(text.encode("utf-8", "replace"))) > limits.ATTRIBUTE_VALUE_BYTES:
+            field.error(f"a text of {size} bytes", f"at most {limits.ATTRIBUTE_VALUE_BYTES}")
 
 
 def _check_taint(field: Field) -> None:
@@ -169,14 +156,14 @@ def _is_time(text: str) -> bool:
 
 
 def _check_consumption(field: Field) -> None:
-    entries = field.items(MOST_CONSUMED_SETS)
+    entries = field.items(limits.DEVICE_CONSUMPTIONS)
     if entries is None:
         return
     for entry in entries:
         fields = entry.fields("counterSet", "counters")
         if fields is not None:
             fields["counterSet"].name(DNS_LABEL)
-            check_counters(fields["counters"])
+            check_counters(fields["counters"], limits.CONSUMPTION_COUNTERS)
     check_distinct(entries, "counterSet", "a second entry for this set", "one entry for each set")
 
 
@@ -197,7 +184,7 @@ def _check_nodes(field: Field, device: Fields, *, per_device_nodes: bool) -> Non
 
 
 def _check_binding(conditions: Field, failures: Field) -> None:
-    listed = [field.items(MOST_BINDING_CONDITIONS) for field in (conditions, failures)]
+    listed = [field.items(limits.BINDING_CONDITIONS) for field in (conditions, failures)]
     for items in listed:
         for item in items or ():
             item.name(LABEL_KEY)

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+from dracaena.api import limits
 from dracaena.validation.field import Field, Fields, check_distinct
 from dracaena.validation.metadata import check_metadata
 from dracaena.validation.nodes import check_node_selector
 from dracaena.validation.slice_devices import check_counters, check_device
 from dracaena.validation.syntax import DNS_LABEL, DNS_SUBDOMAIN, DRIVER_NAME, POOL_NAME
-
-MOST_DEVICES = 128
-"""Devices of a slice (ResourceSliceMaxDevices)."""
-MOST_ADVANCED_DEVICES = 64
-"""The same once a device has taints, counters or a list (ResourceSliceMaxDevicesWithAdvancedFeatures)."""
-MOST_COUNTER_SETS = 8
-"""Sets of shared counters of a slice (ResourceSliceMaxCounterSets)."""
 
 _SPEC = (
     "driver",
@@ -73,7 +67,7 @@ def _check_nodes(field: Field, spec: Fields) -> None:
 
 
 def _check_devices(field: Field, *, per_device_nodes: bool) -> None:
-    most = MOST_ADVANCED_DEVICES if _is_advanced(field.value) else MOST_DEVICES
+    most = limits.SLICE_ADVANCED_DEVICES if _is_advanced(field.value) else limits.SLICE_DEVICES
     devices = field.items(most)
     if devices is None:
         return
@@ -98,12 +92,12 @@ def _has_list(device: dict[str, object]) -> bool:
 
 
 def _check_counter_sets(field: Field) -> None:
-    sets = field.items(MOST_COUNTER_SETS)
+    sets = field.items(limits.SLICE_COUNTER_SETS)
     if sets is None:
         return
     for entry in sets:
         fields = entry.fields("name", "counters")
         if fields is not None:
             fields["name"].name(DNS_LABEL)
-            check_counters(fields["counters"])
+            check_counters(fields["counters"], limits.COUNTER_SET_COUNTERS)
     check_distinct(sets, "name", "a second set of this name", "a name for each set of the slice")

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dracaena.api import limits
+
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _DNS_LABEL = re.compile(_LABEL, re.ASCII)
 _DNS_SUBDOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*", re.ASCII)
@@ -17,12 +19,6 @@ _SEMVER = re.compile(
     rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:-{_PRE_RELEASE}(?:\.{_PRE_RELEASE})*)?(?:\+[0-9a-zA-Z-]+(?:\.[0-9a-zA-Z-]+)*)?",
     re.ASCII,
 )
-
-MOST_DRIVER_NAME = 63
-MOST_IDENTIFIER = 32
-"""Length of the part of an attribute's name behind its domain (resource.k8s.io/v1, DeviceMaxIDLength)."""
-MOST_ATTRIBUTE_VALUE = 64
-"""Length of an attribute that is a text or a version (DeviceAttributeMaxValueLength)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +39,8 @@ def _within(pattern: re.Pattern[str], most: int) -> Callable[[str], bool]:
 def _is_driver_name(text: str) -> bool:
     # The server lowers the text first: upper case passes, and is told apart by nobody.
     return (
-        len(text.encode("utf-8", "replace")) <= MOST_DRIVER_NAME and _DNS_SUBDOMAIN.fullmatch(text.lower()) is not None
+        len(text.encode("utf-8", "replace")) <= limits.DRIVER_NAME_BYTES
+        and _DNS_SUBDOMAIN.fullmatch(text.lower()) is not None
     )
 
 
@@ -51,14 +48,14 @@ def _is_label_key(text: str) -> bool:
     prefix, slash, name = text.rpartition("/")
     if slash and not _DNS_SUBDOMAIN_HOLDS(prefix):
         return False
-    return len(name) <= 63 and _LABEL_NAME.fullmatch(name) is not None
+    return len(name) <= limits.DNS_LABEL_BYTES and _LABEL_NAME.fullmatch(name) is not None
 
 
 def _is_qualified_name(text: str) -> bool:
     domain, slash, identifier = text.rpartition("/")
     if slash and not _is_driver_name(domain):
         return False
-    return len(identifier) <= MOST_IDENTIFIER and _C_IDENTIFIER.fullmatch(identifier) is not None
+    return len(identifier) <= limits.IDENTIFIER_BYTES and _C_IDENTIFIER.fullmatch(identifier) is not None
 
 
 def _is_extended_resource(text: str) -> bool:
@@ -68,22 +65,29 @@ def _is_extended_resource(text: str) -> bool:
     return _is_label_key(f"requests.{text}")
 
 
-_DNS_SUBDOMAIN_HOLDS = _within(_DNS_SUBDOMAIN, 253)
-_LABEL_WORDS = "lower-case letters, digits and dashes, at most 63 characters, a letter or digit at both ends"
-_SUBDOMAIN_WORDS = "lower-case letters, digits, dashes and dots, at most 253 characters, a letter or digit at both ends"
+_DNS_SUBDOMAIN_HOLDS = _within(_DNS_SUBDOMAIN, limits.DNS_SUBDOMAIN_BYTES)
+_LABEL_WORDS = (
+    f"lower-case letters, digits and dashes, at most {limits.DNS_LABEL_BYTES} characters, "
+    "a letter or digit at both ends"
+)
+_SUBDOMAIN_WORDS = (
+    f"lower-case letters, digits, dashes and dots, at most {limits.DNS_SUBDOMAIN_BYTES} characters, "
+    "a letter or digit at both ends"
+)
 
-DNS_LABEL = Syntax("a DNS label", _LABEL_WORDS, _within(_DNS_LABEL, 63))
+DNS_LABEL = Syntax("a DNS label", _LABEL_WORDS, _within(_DNS_LABEL, limits.DNS_LABEL_BYTES))
 DNS_SUBDOMAIN = Syntax("a DNS name", _SUBDOMAIN_WORDS, _DNS_SUBDOMAIN_HOLDS)
-DRIVER_NAME = Syntax("a driver name", f"a DNS name of at most {MOST_DRIVER_NAME} characters", _is_driver_name)
+DRIVER_NAME = Syntax("a driver name", f"a DNS name of at most {limits.DRIVER_NAME_BYTES} characters", _is_driver_name)
 LABEL_KEY = Syntax(
     "a label key",
-    "letters, digits, '-', '_' and '.', at most 63 characters, with a DNS name and '/' before it or none",
+    f"letters, digits, '-', '_' and '.', at most {limits.DNS_LABEL_BYTES} characters, "
+    "with a DNS name and '/' before it or none",
     _is_label_key,
 )
 LABEL_VALUE = Syntax(
     "a label value",
-    "letters, digits, '-', '_' and '.', at most 63 characters, a letter or digit at both ends",
-    lambda text: not text or (len(text) <= 63 and _LABEL_NAME.fullmatch(text) is not None),
+    f"letters, digits, '-', '_' and '.', at most {limits.DNS_LABEL_BYTES} characters, a letter or digit at both ends",
+    lambda text: not text or (len(text) <= limits.DNS_LABEL_BYTES and _LABEL_NAME.fullmatch(text) is not None),
 )
 ANNOTATION_KEY = Syntax("an annotation key", LABEL_KEY.expected, lambda text: _is_label_key(text.lower()))
 FINALIZER = Syntax(
@@ -93,7 +97,7 @@ FINALIZER = Syntax(
 )
 QUALIFIED_NAME = Syntax(
     "a qualified name",
-    f"an identifier of at most {MOST_IDENTIFIER} characters (letters, digits, '_', no digit first), "
+    f"an identifier of at most {limits.IDENTIFIER_BYTES} characters (letters, digits, '_', no digit first), "
     "with a domain and '/' before it or none",
     _is_qualified_name,
 )
@@ -109,11 +113,11 @@ EXTENDED_RESOURCE = Syntax(
 )
 POOL_NAME = Syntax(
     "a pool name",
-    "one or more DNS names joined by '/', at most 253 characters",
-    lambda text: len(text) <= 253 and all(map(_DNS_SUBDOMAIN_HOLDS, text.split("/"))),
+    f"one or more DNS names joined by '/', at most {limits.POOL_NAME_BYTES} characters",
+    lambda text: len(text) <= limits.POOL_NAME_BYTES and all(map(_DNS_SUBDOMAIN_HOLDS, text.split("/"))),
 )
 SEMVER = Syntax(
     "a semantic version",
-    f"major.minor.patch (semver.org 2.0.0), at most {MOST_ATTRIBUTE_VALUE} characters",
-    _within(_SEMVER, 64),
+    f"major.minor.patch (semver.org 2.0.0), at most {limits.ATTRIBUTE_VALUE_BYTES} characters",
+    _within(_SEMVER, limits.ATTRIBUTE_VALUE_BYTES),
 )

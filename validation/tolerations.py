@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from dracaena.api import limits
 from dracaena.api.names import TAINT_EFFECT, TAINT_VALUE, taint_key
 from dracaena.validation.field import Field, Fields
 from dracaena.validation.syntax import LABEL_KEY, LABEL_VALUE
 
-DOCUMENTED_TOLERATIONS = 16
-"""What resource.k8s.io/v1 documents (DeviceTolerationsMaxLength); kube-apiserver 1.36 does not count them."""
 _EFFECTS = ("", "NoSchedule", "NoExecute", "None")
 
 
@@ -16,8 +15,8 @@ def check_tolerations(field: Field, driver: str) -> None:
     tolerations = field.items()
     if tolerations is None:
         return
-    if len(tolerations) > DOCUMENTED_TOLERATIONS:
-        field.warn("more than is documented; a later server may refuse it", f"at most {DOCUMENTED_TOLERATIONS}")
+    if len(tolerations) > limits.TOLERATIONS:
+        field.warn("more than is documented; a later server may refuse it", f"at most {limits.TOLERATIONS}")
     for toleration in tolerations:
         _check_toleration(toleration, driver)
 

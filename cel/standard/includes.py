@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from dracaena.api.limits import DEVICE_ATTRIBUTE_VALUES
 from dracaena.cel import types
 from dracaena.cel.cost import tree_size
 from dracaena.cel.errors import EvaluationError
@@ -11,16 +12,15 @@ from dracaena.cel.function import Function, member
 from dracaena.cel.standard.collections import search_work
 from dracaena.cel.value import equal
 
-# resource.k8s.io/v1 ResourceSliceMaxAttributeValuesPerDevice: the most values the attributes of a device may have.
-MOST_VALUES: Final = 48
-
 
 def _includes(target: Any, wanted: Any) -> bool:
     if type(target) is not tuple:
         return equal(target, wanted)
     for number, element in enumerate(target):
-        if number >= MOST_VALUES:
-            raise EvaluationError(f"'includes' function cannot be applied to lists longer than {MOST_VALUES} values")
+        if number >= DEVICE_ATTRIBUTE_VALUES:
+            raise EvaluationError(
+                f"'includes' function cannot be applied to lists longer than {DEVICE_ATTRIBUTE_VALUES} values"
+            )
         if equal(element, wanted):
             return True
     return False

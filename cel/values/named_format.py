@@ -11,11 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from dracaena.api.limits import DNS_LABEL_BYTES, DNS_SUBDOMAIN_BYTES
 from dracaena.cel.types import NAMED_FORMAT, Opaque, Type
 from dracaena.cel.values.url import UrlError, check_url
-
-_MAX_LABEL: Final = 63  # bytes, RFC 1123
-_MAX_SUBDOMAIN: Final = 253  # bytes, RFC 1123
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,18 +85,18 @@ _VALUE: Final = _Rule(
 
 
 def _label(text: str) -> list[str]:
-    problems = _too_long(text, _MAX_LABEL)
+    problems = _too_long(text, DNS_LABEL_BYTES)
     if not _LABEL.matches(text):
         problems.append("must not contain dots" if _SUBDOMAIN.matches(text) else _LABEL.problem)
     return problems
 
 
 def _subdomain(text: str, unit: str = "characters") -> list[str]:
-    return _too_long(text, _MAX_SUBDOMAIN, unit) + ([] if _SUBDOMAIN.matches(text) else [_SUBDOMAIN.problem])
+    return _too_long(text, DNS_SUBDOMAIN_BYTES, unit) + ([] if _SUBDOMAIN.matches(text) else [_SUBDOMAIN.problem])
 
 
 def _label_1035(text: str) -> list[str]:
-    return _too_long(text, _MAX_LABEL) + ([] if _LABEL_1035.matches(text) else [_LABEL_1035.problem])
+    return _too_long(text, DNS_LABEL_BYTES) + ([] if _LABEL_1035.matches(text) else [_LABEL_1035.problem])
 
 
 def _qualified_name(text: str) -> list[str]:
@@ -113,14 +111,14 @@ def _qualified_name(text: str) -> list[str]:
         problems.append("prefix part must be non-empty")
     else:
         problems += [f"prefix part {problem}" for problem in _subdomain(prefix, "bytes")]
-    in_name = ["must be non-empty"] if not name else _too_long(name, _MAX_LABEL, "bytes")
+    in_name = ["must be non-empty"] if not name else _too_long(name, DNS_LABEL_BYTES, "bytes")
     if not _KEY.matches(name):
         in_name.append(_KEY.problem)
     return problems + [f"name part {problem}" for problem in in_name]
 
 
 def _label_value(text: str) -> list[str]:
-    return _too_long(text, _MAX_LABEL, "bytes") + ([] if _VALUE.matches(text) else [_VALUE.problem])
+    return _too_long(text, DNS_LABEL_BYTES, "bytes") + ([] if _VALUE.matches(text) else [_VALUE.problem])
 
 
 def _too_long(text: str, most: int, unit: str = "characters") -> list[str]:

@@ -10,11 +10,10 @@ import json
 import re
 from typing import Any, Final
 
+from dracaena.api import limits
 from dracaena.api.json_text import deeper_than, put_back, set_apart
 
 OPAQUE_FIELDS: Final = ("parameters", "data")
-MOST_LEVELS: Final = 10_000
-"""Levels that Go's decoder reads."""
 _READ_LEVELS: Final = 200
 """Levels that are read here like everything else."""
 _NAME: Final = "\ufdd0deep"
@@ -26,7 +25,7 @@ def hold_texts(body: bytes) -> bytes:
     """Return a JSON body in which deep opaque values are held as text. ValueError when it is deeper than Go reads."""
     if not deeper_than(body, _READ_LEVELS):
         return body
-    if deeper_than(body, MOST_LEVELS):
+    if deeper_than(body, limits.JSON_LEVELS):
         raise ValueError("exceeded max depth")
     left, taken = set_apart(body, OPAQUE_FIELDS)
     return put_back(

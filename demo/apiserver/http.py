@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
+from dracaena.api import limits
 from dracaena.demo.apiserver.errors import ApiError, bad_request
 from dracaena.demo.apiserver.faults import Fault
 from dracaena.demo.apiserver.paths import UnknownPathError
@@ -19,7 +20,6 @@ from dracaena.demo.apiserver.router import Answer, Request, Stream
 if TYPE_CHECKING:
     from dracaena.demo.apiserver.server import Listener
 
-_MAX_BODY_BYTES: Final = 3 * 1024 * 1024  # kube-apiserver's limit of a request
 _IDLE_S: Final = 300.0  # a kept connection without requests is closed after this
 
 
@@ -110,7 +110,7 @@ class Handler(BaseHTTPRequestHandler):
         if "chunked" in (self.headers.get("Transfer-Encoding") or "").lower():
             return b"".join(self._chunks())
         length = self._number("Content-Length", self.headers.get("Content-Length") or "0", 10)
-        if length > _MAX_BODY_BYTES:
+        if length > limits.REQUEST_BODY_BYTES:
             self.close_connection = True
             raise _too_large()
         return self.rfile.read(length)
@@ -121,7 +121,7 @@ class Handler(BaseHTTPRequestHandler):
             line = self.rfile.readline(64).decode("ascii", errors="replace")
             size = self._number("the size of a chunk", line.partition(";")[0].strip(), 16)
             total += size
-            if total > _MAX_BODY_BYTES:
+            if total > limits.REQUEST_BODY_BYTES:
                 self.close_connection = True
                 raise _too_large()
             part = self.rfile.read(size)
@@ -178,7 +178,7 @@ def _refusal(error: ApiError) -> Answer:
 
 
 def _too_large() -> ApiError:
-    return ApiError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {_MAX_BODY_BYTES}")
+    return ApiError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {limits.REQUEST_BODY_BYTES}")
 
 
 def _fault_answer(fault: Fault) -> Answer:

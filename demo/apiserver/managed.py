@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from dracaena.api import limits
 from dracaena.demo.apiserver.decode import zero
 from dracaena.demo.apiserver.errors import ApiError, not_implemented
 from dracaena.demo.apiserver.fieldsets import (
@@ -49,8 +50,6 @@ _OWNERLESS: Final[FieldSet] = frozenset(
         )
     }
 )
-# Kubernetes keeps at most this many entries of plain updates; older ones are joined under one name.
-_MAX_UPDATERS: Final = 10
 _JOINED: Final = "ancient-changes"
 # The owner, at the first apply, of everything that an object without owners holds.
 _BEFORE_APPLY: Final = "before-first-apply"
@@ -191,7 +190,7 @@ def _capped(owners: Ownership) -> Ownership:
         (manager for manager in owners if manager.operation == "Update"),
         key=lambda manager: (owners[manager].time or "", manager.name),
     )
-    surplus = len(updaters) - _MAX_UPDATERS
+    surplus = len(updaters) - limits.MANAGED_UPDATES
     if surplus <= 0:
         return owners
     joined = dict(owners)

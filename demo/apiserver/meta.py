@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from dracaena.api import limits
 from dracaena.demo.apiserver.errors import Qualified, bad_request, conflict, invalid
 from dracaena.demo.apiserver.fields import invalid as invalid_field
 from dracaena.demo.apiserver.fields import not_supported
@@ -16,10 +17,8 @@ from dracaena.demo.apiserver.times import read_time, write_time
 
 Document = dict[str, Any]
 
-# The alphabet and lengths of Kubernetes' generated names: no vowels, so that no words arise.
+# The alphabet of Kubernetes' generated names: no vowels, so that no words arise.
 _SUFFIX_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
-_SUFFIX_LENGTH: Final = 5
-_MAX_BASE_LENGTH: Final = 63 - _SUFFIX_LENGTH
 
 # Finalizers that stand for a garbage collector's work.
 ORPHAN: Final = "orphan"
@@ -35,7 +34,7 @@ class NameSource:
 
     def suffix(self) -> str:
         """Five characters."""
-        return "".join(self._source.choices(_SUFFIX_ALPHABET, k=_SUFFIX_LENGTH))
+        return "".join(self._source.choices(_SUFFIX_ALPHABET, k=limits.GENERATED_SUFFIX_BYTES))
 
     def uid(self) -> str:
         """A random UUID, lower case."""
@@ -53,7 +52,7 @@ def begin(document: Document, kind: Kind, namespace: str, now: datetime, names: 
     metadata = document["metadata"]
     name = metadata.get("name")
     if not name and metadata.get("generateName"):
-        name = metadata["generateName"][:_MAX_BASE_LENGTH] + names.suffix()
+        name = metadata["generateName"][: limits.GENERATED_NAME_BYTES - limits.GENERATED_SUFFIX_BYTES] + names.suffix()
     return with_metadata(
         document,
         name=name or None,

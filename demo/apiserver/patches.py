@@ -9,6 +9,7 @@ from typing import Any, Final
 import jsonpatch
 import jsonpointer
 
+from dracaena.api import limits
 from dracaena.demo.apiserver.errors import ApiError, bad_request
 
 JSON_PATCH: Final = "application/json-patch+json"
@@ -16,8 +17,6 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 MEDIA_TYPES: Final = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH)
-
-_MAX_OPERATIONS: Final = 10_000  # as kube-apiserver allows
 
 
 def merge_patch(original: Any, patch: Any) -> Any:
@@ -37,11 +36,14 @@ def json_patch(original: dict[str, Any], operations: Any) -> Any:
     """RFC 6902. Kubernetes answers 422 without saying which operation failed; so do we."""
     if not isinstance(operations, list):
         raise bad_request("json: cannot unmarshal object into Go value of type jsonpatch.Patch")
-    if len(operations) > _MAX_OPERATIONS:
+    if len(operations) > limits.JSON_PATCH_OPERATIONS:
         raise ApiError(
             413,
             "RequestEntityTooLarge",
-            (f"The allowed maximum operations in a JSON patch is {_MAX_OPERATIONS}, got {len(operations)}"),
+            (
+                f"The allowed maximum operations in a JSON patch is {limits.JSON_PATCH_OPERATIONS}, "
+                f"got {len(operations)}"
+            ),
         )
     try:
         return jsonpatch.apply_patch(copy.deepcopy(original), json.loads(json.dumps(operations)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from dracaena.api import limits
 from dracaena.demo.apiserver.errors import ApiError, Qualified, bad_request, invalid
 from dracaena.demo.apiserver.fields import FieldError, forbidden, not_supported
 from dracaena.demo.apiserver.fields import invalid as invalid_field
@@ -15,7 +16,6 @@ from dracaena.demo.apiserver.writes import Options
 Query = dict[str, str]
 
 _FALSE: Final = ("false", "0", "f", "F", "FALSE", "False", "")
-_MANAGER_MAX: Final = 128  # as kube-apiserver limits manager names
 _EXACT, _NOT_OLDER = "Exact", "NotOlderThan"
 
 
@@ -144,14 +144,18 @@ def write_options(query: Query, user_agent: str, kind_of_options: str) -> Option
     if validation not in ("", "Strict", "Warn", "Ignore"):
         errors.append(not_supported("fieldValidation", validation, ("", "Ignore", "Strict", "Warn")))
     manager = query.get("fieldManager", "")
-    if len(manager) > _MANAGER_MAX:
-        errors.append(FieldError("FieldValueTooLong", "fieldManager", "", f"may not be more than {_MANAGER_MAX} bytes"))
+    if len(manager) > limits.FIELD_MANAGER_BYTES:
+        errors.append(
+            FieldError(
+                "FieldValueTooLong", "fieldManager", "", f"may not be more than {limits.FIELD_MANAGER_BYTES} bytes"
+            )
+        )
     if not manager.isprintable():
         errors.append(invalid_field("fieldManager", manager, "should only contain printable characters"))
     if errors:
         raise invalid(Qualified("meta.k8s.io", kind_of_options), "", errors)
     return Options(
-        manager or user_agent.partition("/")[0][:_MANAGER_MAX] or "unknown",
+        manager or user_agent.partition("/")[0][: limits.FIELD_MANAGER_BYTES] or "unknown",
         dry_run == "All",
         validation or "Warn",
         flag(query, "force") if "force" in query else None,

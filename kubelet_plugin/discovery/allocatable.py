@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
+from dracaena.api import limits
 from dracaena.api.machine import Machine
 from dracaena.api.names import TAINT_EFFECT, TAINT_VALUE, taint_key
 from dracaena.api.objects import Device, ResourcePool, ResourceSliceSpec, Taint
 from dracaena.api.resourceslice import encode_devices
 
-MAX_DEVICES_PER_SLICE = 64
-"""ResourceSliceMaxDevicesWithTaintsOrConsumesCounters: a slice may hold 128 devices, but 64 once one has a taint. The
-smaller number always: a node that changes its allocator would else need another number of slices."""
+DEVICES_PER_SLICE = limits.SLICE_ADVANCED_DEVICES
+"""Whether devices have taints depends on the node's allocator. The smaller number always: a node that changes its
+allocator would otherwise need another number of slices."""
 
 FIRST_GENERATION = 1
 """Generation of a pool that nobody has published yet."""
@@ -25,8 +26,8 @@ def allocatable(machine: Machine, *, driver: str, tainted: bool) -> tuple[tuple[
     """
     taints = [Taint(taint_key(driver), TAINT_VALUE, TAINT_EFFECT)] if tainted else []
     devices = tuple(msgspec.structs.replace(device, taints=taints) for device in encode_devices(machine))
-    starts = range(0, max(len(devices), 1), MAX_DEVICES_PER_SLICE)
-    return tuple(devices[start : start + MAX_DEVICES_PER_SLICE] for start in starts)
+    starts = range(0, max(len(devices), 1), DEVICES_PER_SLICE)
+    return tuple(devices[start : start + DEVICES_PER_SLICE] for start in starts)
 
 
 def slice_specs(machine: Machine, *, driver: str, node_name: str, tainted: bool) -> tuple[ResourceSliceSpec, ...]:

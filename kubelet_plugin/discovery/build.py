@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from dracaena.api.limits import DNS_LABEL_BYTES
 from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
-from dracaena.api.mig import MAX_DEVICE_NAME, MigDevice
+from dracaena.api.mig import MigDevice
 from dracaena.api.topology import Nic, Topology
 from dracaena.kubelet_plugin.discovery.inventory import GpuFacts, LeftOut, MigFacts, NicFacts, NodeInventory
 from dracaena.kubelet_plugin.discovery.nvlinks import (
@@ -131,7 +132,7 @@ def _mig_device(facts: MigFacts) -> MigDevice | None:
         multiprocessors=facts.multiprocessors,
         access_minors=facts.access_minors,
     )
-    return mig if len(mig.device_name) <= MAX_DEVICE_NAME else None
+    return mig if len(mig.device_name) <= DNS_LABEL_BYTES else None
 
 
 def _gpu(facts: GpuFacts, pci: PciFacts | None) -> Gpu:

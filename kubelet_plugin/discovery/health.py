@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
+from dracaena.api import limits
 from dracaena.api.objects import Taint
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState
 from dracaena.kubelet_plugin.discovery.nvml_words import (
@@ -47,9 +48,6 @@ clear it, so that a GPU that fails under each new pod does not get one a minute.
 
 MAX_DOUBLINGS = 4
 """At most 16 times CLEAR_POLLS, 16 minutes: an admin who has mended a GPU must not wait for longer."""
-
-MAX_TAINTS = 16
-"""DeviceTaintsMaxLength of resource.k8s.io/v1, a device."""
 
 MAX_MESSAGE = 1024
 """Characters of a health message that kubelet keeps (KEP-4680)."""
@@ -284,7 +282,9 @@ def on_device(faults: Iterable[Fault], gpu_instance: int | None) -> tuple[Fault,
     return tuple(f for f in faults if gpu_instance is None or f.gpu_instance in {None, gpu_instance})
 
 
-def taints(faults: Iterable[Fault], driver: str, rules: Rules, *, room: int = MAX_TAINTS) -> tuple[Taint, ...]:
+def taints(
+    faults: Iterable[Fault], driver: str, rules: Rules, *, room: int = limits.DEVICE_TAINTS
+) -> tuple[Taint, ...]:
     """Return the taints of a device, the worst first, each key and value once, at most `room`."""
     found: dict[tuple[str, str], Taint] = {}
     for fault in sorted(faults, key=_worst_first):

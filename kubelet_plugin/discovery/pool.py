@@ -14,11 +14,12 @@ from typing import Any
 
 import msgspec
 
+from dracaena.api import limits
 from dracaena.api.names import NodeName, PoolName
 from dracaena.api.objects import Device, ResourcePool, ResourceSlice, ResourceSliceSpec, Taint
 
-MAX_GENERATED_BASE = 58
-"""Characters of metadata.generateName that the API server keeps before its five random ones."""
+GENERATED_BASE_BYTES = limits.GENERATED_NAME_BYTES - limits.GENERATED_SUFFIX_BYTES
+"""What the API server keeps of metadata.generateName before its random characters."""
 
 _INDEX = re.compile(r"([0-9a-f]{5,})-")
 
@@ -171,7 +172,7 @@ def _index(pool: PoolIdentity, name: str) -> int | None:
     if match is None:
         return None
     index = int(match[1], 16)
-    return index if name.startswith(_generate_name(pool, index)[:MAX_GENERATED_BASE]) else None
+    return index if name.startswith(_generate_name(pool, index)[:GENERATED_BASE_BYTES]) else None
 
 
 def _spec(pool: PoolIdentity, page: Page, generation: int, count: int) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+from dracaena.api.limits import EXPRESSION_COST
 from dracaena.cel.checker import check
-from dracaena.cel.cost import COST_LIMIT
 from dracaena.cel.device import Device, Features
 from dracaena.cel.environment import environment_of
 from dracaena.cel.parser import parse
@@ -29,7 +29,7 @@ def evaluate(expression: str, device: Device = NO_DEVICE) -> tuple[Any, int]:
     tree = parse(expression)
     environment = environment_of(FEATURES, new=False)
     program = plan(tree, check(tree, environment, expression), expression)
-    state = State(device.values(FEATURES), program.slots, COST_LIMIT)
+    state = State(device.values(FEATURES), program.slots, EXPRESSION_COST)
     return program.run(state), state.cost
 
 

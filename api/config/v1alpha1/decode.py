@@ -33,7 +33,7 @@ MOST_LEVELS: Final = 32
 """Lists and objects within one another. The schemas have 2; far more is no mistake that a message could show, and
 readers that call themselves for each level end at about 1,000."""
 MOST_BYTES: Final = 64 << 10
-"""The API takes 10 KiB (OpaqueParametersMaxLength), and writes each `<`, `>` and `&` of them in six bytes."""
+"""The API takes `limits.PARAMETERS_BYTES`, and writes each `<`, `>` and `&` of them in six bytes."""
 
 _KINDS = ("TopologyPolicy", "GpuConfig")
 

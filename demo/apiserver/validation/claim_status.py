@@ -7,6 +7,7 @@ import re
 import uuid
 from typing import Any, Final
 
+from dracaena.api import limits
 from dracaena.demo.apiserver.fields import (
     IMMUTABLE,
     duplicate,
@@ -19,8 +20,6 @@ from dracaena.demo.apiserver.fields import (
 )
 from dracaena.demo.apiserver.golang import internal
 from dracaena.demo.apiserver.validation.claims import (
-    CONFIG_MAX,
-    PARAMETERS_MAX_BYTES,
     check_items,
     check_json_object,
     check_named_configuration,
@@ -35,12 +34,6 @@ from dracaena.demo.apiserver.validation.text import Errors, check, check_driver_
 
 Document = dict[str, Any]
 
-# Limits of resource.k8s.io/v1.
-RESULTS_MAX: Final = 32
-RESERVED_FOR_MAX: Final = 256
-BINDING_CONDITIONS_MAX: Final = 4
-DEVICE_CONDITIONS_MAX: Final = 8
-NETWORK_IPS_MAX: Final = 16
 
 _UUID_FORM: Final = (
     "uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with "
@@ -54,7 +47,11 @@ def check_claim_status(new: Document, old: Document) -> Errors:
     allocation = after.get("allocation")
     errors = check_metadata_update(new, old)
     errors += check_unique(
-        after.get("reservedFor") or (), RESERVED_FOR_MAX, _check_consumer, lambda one: one["uid"], "status.reservedFor"
+        after.get("reservedFor") or (),
+        limits.RESERVED_FOR,
+        _check_consumer,
+        lambda one: one["uid"],
+        "status.reservedFor",
     )
     allocated = {device_identity(result) for result in (allocation or {}).get("devices", {}).get("results") or ()}
     errors += _check_device_statuses(after.get("devices") or [], allocated)
@@ -115,10 +112,13 @@ def _check_reservation(new: Document, old: Document) -> Errors:
 def _check_allocation(allocation: Document, names: dict[str, set[str]]) -> Errors:
     devices, here = allocation["devices"], "status.allocation.devices"
     errors = check_items(
-        devices.get("results") or (), RESULTS_MAX, lambda r, p: _check_result(r, p, names), f"{here}.results"
+        devices.get("results") or (), limits.CLAIM_DEVICES, lambda r, p: _check_result(r, p, names), f"{here}.results"
     )
     errors += check_items(
-        devices.get("config") or (), 2 * CONFIG_MAX, lambda c, p: _check_allocated_config(c, p, names), f"{here}.config"
+        devices.get("config") or (),
+        2 * limits.CONFIGS,
+        lambda c, p: _check_allocated_config(c, p, names),
+        f"{here}.config",
     )
     if "nodeSelector" in allocation:
         errors += check_node_selector(allocation["nodeSelector"], "status.allocation.nodeSelector")
@@ -140,7 +140,7 @@ def check_binding_conditions(holder: Document, path: str) -> Errors:
     errors: Errors = []
     for name, conditions in (("bindingConditions", wanted), ("bindingFailureConditions", failed)):
         errors += check_items(
-            conditions, BINDING_CONDITIONS_MAX, lambda text, here: check_label_key(here, text), f"{path}.{name}"
+            conditions, limits.BINDING_CONDITIONS, lambda text, here: check_label_key(here, text), f"{path}.{name}"
         )
     errors += [duplicate(f"{path}.bindingConditions[{i}]", text) for i, text in enumerate(wanted) if text in wanted[:i]]
     for i, text in enumerate(failed):
@@ -193,11 +193,11 @@ def _check_device_status(device: Document, path: str, allocated: set[str]) -> Er
     if device_identity(device) not in allocated:
         errors.append(invalid(path, _shown_identity(device), "must be an allocated device in the claim"))
     conditions = device["conditions"] or []
-    if len(conditions) > DEVICE_CONDITIONS_MAX:
-        errors.append(too_many(f"{path}.conditions", len(conditions), DEVICE_CONDITIONS_MAX))
+    if len(conditions) > limits.DEVICE_CONDITIONS:
+        errors.append(too_many(f"{path}.conditions", len(conditions), limits.DEVICE_CONDITIONS))
     errors += check_conditions(conditions, f"{path}.conditions")
     if device.get("data") is not None:
-        errors += check_json_object(device["data"], f"{path}.data", PARAMETERS_MAX_BYTES)
+        errors += check_json_object(device["data"], f"{path}.data", limits.DEVICE_DATA_BYTES)
     return errors + _check_network(device.get("networkData") or {}, f"{path}.networkData")
 
 
@@ -225,8 +225,8 @@ def check_conditions(conditions: list[Document], path: str) -> Errors:
         if condition.get("lastTransitionTime") is None:
             errors.append(required(f"{here}.lastTransitionTime"))
         errors += _check_reason(condition["reason"], f"{here}.reason")
-        if len(condition["message"]) > 32 * 1024:
-            errors.append(too_long(f"{here}.message", 32 * 1024))
+        if len(condition["message"]) > limits.CONDITION_MESSAGE_BYTES:
+            errors.append(too_long(f"{here}.message", limits.CONDITION_MESSAGE_BYTES))
     return errors
 
 
@@ -249,17 +249,18 @@ def _check_reason(reason: str, path: str) -> Errors:
                 ),
             )
         )
-    if len(reason) > 1024:
-        errors.append(too_long(path, 1024))
+    if len(reason) > limits.CONDITION_REASON_BYTES:
+        errors.append(too_long(path, limits.CONDITION_REASON_BYTES))
     return errors
 
 
 def _check_network(data: Document, path: str) -> Errors:
     errors: Errors = []
-    for name, limit in (("interfaceName", 256), ("hardwareAddress", 128)):
+    lengths = (("interfaceName", limits.INTERFACE_NAME_BYTES), ("hardwareAddress", limits.HARDWARE_ADDRESS_BYTES))
+    for name, limit in lengths:
         if len(data.get(name, "").encode()) > limit:
             errors.append(too_long(f"{path}.{name}", limit))
-    return errors + check_unique(data.get("ips") or (), NETWORK_IPS_MAX, _check_interface, str, f"{path}.ips")
+    return errors + check_unique(data.get("ips") or (), limits.NETWORK_IPS, _check_interface, str, f"{path}.ips")
 
 
 def _check_interface(text: str, path: str) -> Errors:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from dracaena.api import limits
 from dracaena.demo.apiserver.decode import Opaque
 from dracaena.demo.apiserver.fields import (
     IMMUTABLE,
@@ -37,16 +38,6 @@ from dracaena.demo.apiserver.validation.text import (
 Document = dict[str, Any]
 ItemCheck = Callable[[Any, str], Errors]
 
-# Limits of resource.k8s.io/v1 (reference: the API's own type definitions).
-REQUESTS_MAX: Final = 32
-SUBREQUESTS_MAX: Final = 8
-CONSTRAINTS_MAX: Final = 32
-CONFIG_MAX: Final = 32
-SELECTORS_MAX: Final = 32
-EXPRESSION_MAX_BYTES: Final = 10 * 1024
-PARAMETERS_MAX_BYTES: Final = 10 * 1024
-POOL_NAME_MAX_BYTES: Final = 253
-IDENTIFIER_MAX_BYTES: Final = 32
 
 TAINT_EFFECTS: Final = ("NoExecute", "NoSchedule", "None")
 _ONE_OF_REQUEST: Final = "exactly one of `exactly` or `firstAvailable` is required"
@@ -82,7 +73,7 @@ def check_pool_name(name: str, path: str) -> Errors:
     """One or more DNS subdomains joined by slashes."""
     if not name:
         return [required(path)]
-    errors = [too_long(path, POOL_NAME_MAX_BYTES)] if len(name.encode()) > POOL_NAME_MAX_BYTES else []
+    errors = [too_long(path, limits.POOL_NAME_BYTES)] if len(name.encode()) > limits.POOL_NAME_BYTES else []
     return errors + [error for part in name.split("/") for error in check(path, part, dns_subdomain)]
 
 
@@ -98,8 +89,8 @@ def check_qualified_name(name: str, path: str) -> Errors:
         if not parts[1]:
             return [*errors, invalid(path, "", "the name must not be empty")]
     identifier = parts[-1]
-    if len(identifier) > IDENTIFIER_MAX_BYTES:
-        errors.append(too_long(path, IDENTIFIER_MAX_BYTES))
+    if len(identifier) > limits.IDENTIFIER_BYTES:
+        errors.append(too_long(path, limits.IDENTIFIER_BYTES))
     return errors + check(path, identifier, c_identifier)
 
 
@@ -159,8 +150,8 @@ def check_class(device_class: Document) -> Errors:
     """A new device class."""
     spec = device_class["spec"]
     errors = check_metadata(device_class, namespaced=False, name_rule=dns_subdomain)
-    errors += check_items(spec.get("selectors") or (), SELECTORS_MAX, _check_selector, "spec.selectors")
-    errors += check_items(spec.get("config") or (), CONFIG_MAX, _check_configuration, "spec.config")
+    errors += check_items(spec.get("selectors") or (), limits.SELECTORS, _check_selector, "spec.selectors")
+    errors += check_items(spec.get("config") or (), limits.CONFIGS, _check_configuration, "spec.config")
     if "extendedResourceName" in spec and not _is_extended_resource(spec["extendedResourceName"]):
         errors.append(
             invalid("spec.extendedResourceName", spec["extendedResourceName"], "must be a valid extended resource name")
@@ -192,16 +183,23 @@ def check_claim_spec(spec: Document, path: str) -> Errors:
     devices, here = spec["devices"], f"{path}.devices"
     names = request_names(spec)
     errors = check_unique(
-        devices["requests"] or (), REQUESTS_MAX, _check_request, lambda request: request["name"], f"{here}.requests"
+        devices["requests"] or (),
+        limits.CLAIM_REQUESTS,
+        _check_request,
+        lambda request: request["name"],
+        f"{here}.requests",
     )
     errors += check_items(
         devices.get("constraints") or (),
-        CONSTRAINTS_MAX,
+        limits.CLAIM_CONSTRAINTS,
         lambda c, p: _check_constraint(c, p, names),
         f"{here}.constraints",
     )
     return errors + check_items(
-        devices.get("config") or (), CONFIG_MAX, lambda c, p: check_named_configuration(c, p, names), f"{here}.config"
+        devices.get("config") or (),
+        limits.CONFIGS,
+        lambda c, p: check_named_configuration(c, p, names),
+        f"{here}.config",
     )
 
 
@@ -212,7 +210,11 @@ def _check_request(request: Document, path: str) -> Errors:
         return [*errors, invalid(path, None, f"{_ONE_OF_REQUEST}, but multiple fields are set")]
     if alternatives:
         return errors + check_unique(
-            alternatives, SUBREQUESTS_MAX, _check_subrequest, lambda sub: sub["name"], f"{path}.firstAvailable"
+            alternatives,
+            limits.REQUEST_ALTERNATIVES,
+            _check_subrequest,
+            lambda sub: sub["name"],
+            f"{path}.firstAvailable",
         )
     if exactly is not None:
         return errors + _check_exact(exactly, f"{path}.exactly")
@@ -226,7 +228,7 @@ def _check_subrequest(request: Document, path: str) -> Errors:
 def _check_exact(request: Document, path: str) -> Errors:
     name = request["deviceClassName"]
     errors = check(f"{path}.deviceClassName", name, dns_subdomain) if name else [required(f"{path}.deviceClassName")]
-    errors += check_items(request.get("selectors") or (), SELECTORS_MAX, _check_selector, f"{path}.selectors")
+    errors += check_items(request.get("selectors") or (), limits.SELECTORS, _check_selector, f"{path}.selectors")
     mode, count = request.get("allocationMode", ""), request.get("count", 0)
     if mode == "All":
         if count:
@@ -246,8 +248,8 @@ def _check_selector(selector: Document, path: str) -> Errors:
     if "cel" not in selector:
         return [required(f"{path}.cel")]
     expression = selector["cel"]["expression"]
-    if len(expression.encode()) > EXPRESSION_MAX_BYTES:
-        return [too_long(f"{path}.cel.expression", EXPRESSION_MAX_BYTES)]
+    if len(expression.encode()) > limits.EXPRESSION_BYTES:
+        return [too_long(f"{path}.cel.expression", limits.EXPRESSION_BYTES)]
     return []
 
 
@@ -285,7 +287,7 @@ def _check_constraint(constraint: Document, path: str, names: dict[str, set[str]
 
 def _check_references(requests: list[str], path: str, names: dict[str, set[str]]) -> Errors:
     return check_unique(
-        requests, REQUESTS_MAX, lambda name, here: check_reference(name, here, names), str, f"{path}.requests"
+        requests, limits.CLAIM_REQUESTS, lambda name, here: check_reference(name, here, names), str, f"{path}.requests"
     )
 
 
@@ -310,4 +312,4 @@ def _check_configuration(config: Document, path: str) -> Errors:
         return [required(f"{path}.opaque")]
     here = f"{path}.opaque"
     errors = check_driver_name(f"{here}.driver", opaque["driver"])
-    return errors + check_json_object(opaque["parameters"], f"{here}.parameters", PARAMETERS_MAX_BYTES)
+    return errors + check_json_object(opaque["parameters"], f"{here}.parameters", limits.PARAMETERS_BYTES)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Any, Final
+from typing import Any
 
+from dracaena.api import limits
 from dracaena.api.quantity import read_quantity
 from dracaena.demo.apiserver.errors import not_implemented
 from dracaena.demo.apiserver.fields import duplicate, forbidden, invalid, required
@@ -13,11 +14,6 @@ from dracaena.demo.apiserver.validation.selectors import check_taints
 from dracaena.demo.apiserver.validation.text import Errors, check, dns_label, dns_subdomain, qualified_name
 
 Document = dict[str, Any]
-
-_REPORTING_INSTANCE_MAX: Final = 128
-_ACTION_MAX: Final = 128
-_REASON_MAX: Final = 128
-_NOTE_MAX_BYTES: Final = 1024
 
 
 def check_node(node: Document) -> Errors:
@@ -90,15 +86,15 @@ def check_event(event: Document) -> Errors:
     errors += check("reportingComponent", reporter, qualified_name)
     if not instance:
         errors.append(required("reportingInstance"))
-    errors += _at_most("reportingInstance", instance, _REPORTING_INSTANCE_MAX)
+    errors += _at_most("reportingInstance", instance, limits.EVENT_REPORTING_INSTANCE_BYTES)
     if not event.get("action"):
         errors.append(required("action"))
-    errors += _at_most("action", event.get("action", ""), _ACTION_MAX)
+    errors += _at_most("action", event.get("action", ""), limits.EVENT_ACTION_BYTES)
     if not event.get("reason"):
         errors.append(required("reason"))
-    errors += _at_most("reason", event.get("reason", ""), _REASON_MAX)
-    if len(event.get("message", "").encode()) > _NOTE_MAX_BYTES:
-        errors.append(invalid("message", "", f"can have at most {_NOTE_MAX_BYTES} bytes"))
+    errors += _at_most("reason", event.get("reason", ""), limits.EVENT_REASON_BYTES)
+    if len(event.get("message", "").encode()) > limits.EVENT_NOTE_BYTES:
+        errors.append(invalid("message", "", f"can have at most {limits.EVENT_NOTE_BYTES} bytes"))
     return errors
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from dracaena.api import limits
 from dracaena.demo.apiserver.fields import IMMUTABLE, forbidden, invalid, required, too_long
 from dracaena.demo.apiserver.validation.text import (
     Errors,
@@ -15,7 +16,6 @@ from dracaena.demo.apiserver.validation.text import (
     qualified_name,
 )
 
-_ANNOTATIONS_MAX_BYTES: Final = 256 * 1024  # TotalAnnotationSizeLimitB of apimachinery
 _STANDARD_FINALIZERS: Final = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
 
 
@@ -55,8 +55,8 @@ def check_labels(metadata: dict[str, Any], path: str, *, annotations_first: bool
     for key, value in (metadata.get("annotations") or {}).items():
         annotations += [invalid(f"{path}.annotations", key, message) for message in qualified_name(key.lower())]
         size += len(key.encode()) + len(value.encode())
-    if size > _ANNOTATIONS_MAX_BYTES:
-        annotations.append(too_long(f"{path}.annotations", _ANNOTATIONS_MAX_BYTES))
+    if size > limits.ANNOTATIONS_BYTES:
+        annotations.append(too_long(f"{path}.annotations", limits.ANNOTATIONS_BYTES))
     return annotations + labels if annotations_first else labels + annotations
 
 

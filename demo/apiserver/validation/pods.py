@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Any, Final
 
+from dracaena.api.limits import PORT
 from dracaena.api.quantity import NANO, read_quantity
 from dracaena.demo.apiserver.errors import not_implemented
 from dracaena.demo.apiserver.fields import IMMUTABLE, FieldError, duplicate, forbidden, invalid, not_supported, required
@@ -29,7 +30,6 @@ from dracaena.demo.apiserver.validation.text import (
 Document = dict[str, Any]
 
 _INT32_MAX: Final = 2**31 - 1
-_PORT_MAX: Final = 65535
 _STANDARD_RESOURCES: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 # Extended resources that stand for a device class: the one use of a kubernetes.io domain here.
 _IMPLICIT_EXTENDED: Final = "deviceclass.resource.kubernetes.io/"
@@ -137,8 +137,8 @@ def _check_port(port: Document, path: str) -> Errors:
         errors.append(required(f"{path}.containerPort"))
     for name in ("containerPort", "hostPort"):
         number = port.get(name, 0)
-        if number and not 0 < number <= _PORT_MAX:
-            errors.append(invalid(f"{path}.{name}", number, f"must be between 1 and {_PORT_MAX}, inclusive"))
+        if number and not 0 < number <= PORT:
+            errors.append(invalid(f"{path}.{name}", number, f"must be between 1 and {PORT}, inclusive"))
     return errors + _one_of(port, "protocol", ("SCTP", "TCP", "UDP"), path)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from dracaena.api import limits
 from dracaena.api.quantity import Quantity, read_quantity
 from dracaena.demo.apiserver.fields import (
     IMMUTABLE,
@@ -38,18 +39,6 @@ from dracaena.demo.apiserver.validation.text import (
 
 Document = dict[str, Any]
 
-# Limits of resource.k8s.io/v1 in Kubernetes 1.36.
-DEVICES_MAX: Final = 128
-DEVICES_MAX_ADVANCED: Final = 64  # as soon as one device has taints or consumes counters
-ATTRIBUTES_AND_CAPACITIES_MAX: Final = 32
-ATTRIBUTE_VALUES_MAX: Final = 48
-VALUE_MAX_BYTES: Final = 64
-TAINTS_MAX: Final = 16
-COUNTER_SETS_MAX: Final = 8
-COUNTERS_PER_SET_MAX: Final = 32
-CONSUMED_SETS_MAX: Final = 2
-CONSUMED_COUNTERS_MAX: Final = 32
-VALID_VALUES_MAX: Final = 10
 
 _NUMBER: Final = r"(0|[1-9]\d*)"
 _PRE_RELEASE: Final = r"(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)"
@@ -97,7 +86,7 @@ def _check_spec(spec: Document, old: Document | None) -> Errors:
     errors += _check_devices(spec, old)
     return errors + check_unique(
         spec.get("sharedCounters") or (),
-        COUNTER_SETS_MAX,
+        limits.SLICE_COUNTER_SETS,
         _check_counter_set,
         lambda one: one["name"],
         "spec.sharedCounters",
@@ -152,7 +141,7 @@ def _check_devices(spec: Document, old: Document | None) -> Errors:
     def one(device: Document, path: str) -> Errors:
         return _check_device(device, before.get(device["name"]), path, per_device=per_device)
 
-    limit = DEVICES_MAX_ADVANCED if advanced else DEVICES_MAX
+    limit = limits.SLICE_ADVANCED_DEVICES if advanced else limits.SLICE_DEVICES
     return check_unique(devices, limit, one, lambda device: device["name"], "spec.devices")
 
 
@@ -160,18 +149,23 @@ def _check_device(device: Document, old: Document | None, path: str, *, per_devi
     errors = check(f"{path}.name", device["name"], dns_label)
     attributes, capacity = device.get("attributes") or {}, device.get("capacity") or {}
     count = len(attributes) + len(capacity)
-    if count > ATTRIBUTES_AND_CAPACITIES_MAX:
+    if count > limits.DEVICE_ATTRIBUTES_AND_CAPACITIES:
         errors.append(
             invalid(
                 path,
                 count,
-                (f"the total number of attributes and capacities must not exceed {ATTRIBUTES_AND_CAPACITIES_MAX}"),
+                (
+                    "the total number of attributes and capacities must not exceed "
+                    f"{limits.DEVICE_ATTRIBUTES_AND_CAPACITIES}"
+                ),
             )
         )
-    if len(attributes) > ATTRIBUTE_VALUES_MAX:
+    if len(attributes) > limits.DEVICE_ATTRIBUTE_VALUES:
         errors.append(
             invalid(
-                path, len(attributes), (f"the total number of attribute values must not exceed {ATTRIBUTE_VALUES_MAX}")
+                path,
+                len(attributes),
+                (f"the total number of attribute values must not exceed {limits.DEVICE_ATTRIBUTE_VALUES}"),
             )
         )
     for name, value in attributes.items():
@@ -183,10 +177,10 @@ def _check_device(device: Document, old: Document | None, path: str, *, per_devi
         errors += _check_capacity(value, f"{path}.capacity[{name}]", shared=shared)
     taints = device.get("taints") or []
     if old is None or taints != (old.get("taints") or []):
-        errors += check_items(taints, TAINTS_MAX, _check_taint, f"{path}.taints")
+        errors += check_items(taints, limits.DEVICE_TAINTS, _check_taint, f"{path}.taints")
     errors += check_unique(
         device.get("consumesCounters") or (),
-        CONSUMED_SETS_MAX,
+        limits.DEVICE_CONSUMPTIONS,
         _check_consumption,
         lambda one: one["counterSet"],
         f"{path}.consumesCounters",
@@ -196,15 +190,15 @@ def _check_device(device: Document, old: Document | None, path: str, *, per_devi
 
 def _check_attribute(value: Document, path: str) -> Errors:
     errors: Errors = []
-    if "string" in value and len(value["string"].encode()) > VALUE_MAX_BYTES:
-        errors.append(too_long(f"{path}.string", VALUE_MAX_BYTES))
+    if "string" in value and len(value["string"].encode()) > limits.ATTRIBUTE_VALUE_BYTES:
+        errors.append(too_long(f"{path}.string", limits.ATTRIBUTE_VALUE_BYTES))
     if "version" in value:
         if not _SEMVER.fullmatch(value["version"]):
             errors.append(
                 invalid(f"{path}.version", value["version"], "must be a string compatible with semver.org spec 2.0.0")
             )
-        if len(value["version"].encode()) > VALUE_MAX_BYTES:
-            errors.append(too_long(f"{path}.version", VALUE_MAX_BYTES))
+        if len(value["version"].encode()) > limits.ATTRIBUTE_VALUE_BYTES:
+            errors.append(too_long(f"{path}.version", limits.ATTRIBUTE_VALUE_BYTES))
     if len(value) != 1:
         shown = internal("DeviceAttribute", value) if value else ""
         errors.append(invalid(path, shown, "exactly one value must be specified"))
@@ -246,13 +240,13 @@ def _check_device_nodes(device: Document, path: str, *, per_device: bool) -> Err
 def _check_counter_set(counter_set: Document, path: str) -> Errors:
     name = counter_set["name"]
     errors = check(f"{path}.name", name, dns_label) if name else [required(f"{path}.name")]
-    return errors + _check_counters(counter_set.get("counters") or {}, f"{path}.counters", COUNTERS_PER_SET_MAX)
+    return errors + _check_counters(counter_set.get("counters") or {}, f"{path}.counters", limits.COUNTER_SET_COUNTERS)
 
 
 def _check_consumption(consumption: Document, path: str) -> Errors:
     name = consumption["counterSet"]
     errors = check(f"{path}.counterSet", name, dns_label) if name else [required(f"{path}.counterSet")]
-    return errors + _check_counters(consumption.get("counters") or {}, f"{path}.counters", CONSUMED_COUNTERS_MAX)
+    return errors + _check_counters(consumption.get("counters") or {}, f"{path}.counters", limits.CONSUMPTION_COUNTERS)
 
 
 def _check_counters(counters: Document, path: str, limit: int) -> Errors:
@@ -302,8 +296,8 @@ def _check_values(texts: Any, default: Quantity, whole: Quantity, path: str) -> 
     def one(value: Quantity, here: str) -> Errors:
         return [invalid(here, str(value), f"option is larger than capacity value: {whole}")] if value > whole else []
 
-    errors += check_unique(values, VALID_VALUES_MAX, one, lambda value: str(value.whole()), path)
-    if default not in values or len(values) > VALID_VALUES_MAX:
+    errors += check_unique(values, limits.CAPACITY_VALID_VALUES, one, lambda value: str(value.whole()), path)
+    if default not in values or len(values) > limits.CAPACITY_VALID_VALUES:
         errors.append(invalid(path, str(default), "default value is not valid according to the requestPolicy"))
     return errors
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from dracaena.api import limits
 from dracaena.demo.apiserver.fields import FieldError, invalid, required, too_long
 
 Errors = list[FieldError]
@@ -44,8 +45,6 @@ _C_IDENTIFIER_MESSAGE: Final = (
     f"or '_' (e.g. 'my_name',  or 'MY_NAME',  or 'MyName', regex used for validation is '{_C_IDENTIFIER}')"
 )
 
-DNS_LABEL_MAX: Final = 63
-DNS_SUBDOMAIN_MAX: Final = 253
 
 NameRule = Callable[[str], Sequence[str]]
 
@@ -56,7 +55,7 @@ def _too_long(limit: int) -> str:
 
 def dns_label(text: str) -> list[str]:
     """RFC 1123 label."""
-    messages = [] if len(text.encode()) <= DNS_LABEL_MAX else [_too_long(DNS_LABEL_MAX)]
+    messages = [] if len(text.encode()) <= limits.DNS_LABEL_BYTES else [_too_long(limits.DNS_LABEL_BYTES)]
     if re.fullmatch(_LABEL, text):
         return messages
     return [*messages, "must not contain dots" if re.fullmatch(_SUBDOMAIN, text) else _LABEL_MESSAGE]
@@ -64,7 +63,7 @@ def dns_label(text: str) -> list[str]:
 
 def dns_subdomain(text: str) -> list[str]:
     """RFC 1123 subdomain."""
-    messages = [] if len(text.encode()) <= DNS_SUBDOMAIN_MAX else [_too_long(DNS_SUBDOMAIN_MAX)]
+    messages = [] if len(text.encode()) <= limits.DNS_SUBDOMAIN_BYTES else [_too_long(limits.DNS_SUBDOMAIN_BYTES)]
     return messages if re.fullmatch(_SUBDOMAIN, text) else [*messages, _SUBDOMAIN_MESSAGE]
 
 
@@ -82,8 +81,8 @@ def qualified_name(text: str) -> list[str]:
     name = parts[-1]
     if not name:
         messages.append("name part must be non-empty")
-    elif len(name) > DNS_LABEL_MAX:
-        messages.append(f"name part {_too_long(DNS_LABEL_MAX)}")
+    elif len(name) > limits.DNS_LABEL_BYTES:
+        messages.append(f"name part {_too_long(limits.DNS_LABEL_BYTES)}")
     if not re.fullmatch(_NAME_PART, name):
         messages.append(_NAME_PART_MESSAGE)
     return messages
@@ -91,7 +90,7 @@ def qualified_name(text: str) -> list[str]:
 
 def label_value(text: str) -> list[str]:
     """The syntax of label values."""
-    messages = [] if len(text) <= DNS_LABEL_MAX else [_too_long(DNS_LABEL_MAX)]
+    messages = [] if len(text) <= limits.DNS_LABEL_BYTES else [_too_long(limits.DNS_LABEL_BYTES)]
     return messages if re.fullmatch(_LABEL_VALUE, text) else [*messages, _LABEL_VALUE_MESSAGE]
 
 
@@ -111,10 +110,10 @@ def check_label_key(path: str, text: str) -> Errors:
 
 
 def check_driver_name(path: str, text: str) -> Errors:
-    """A driver name: DNS subdomain of at most 63 bytes, upper case tolerated."""
+    """A driver name: DNS subdomain of limited length, upper case tolerated."""
     if not text:
         return [required(path)]
-    errors = [too_long(path, DNS_LABEL_MAX)] if len(text) > DNS_LABEL_MAX else []
+    errors = [too_long(path, limits.DRIVER_NAME_BYTES)] if len(text) > limits.DRIVER_NAME_BYTES else []
     return errors + [invalid(path, text, message) for message in dns_subdomain(text.lower())]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.api import attributes as table
-from dracaena.api import compact
+from dracaena.api import compact, limits
 from dracaena.api.machine import Gpu
 from dracaena.api.quantity import format_bytes, parse_bytes
 from dracaena.api.versions import is_semver, to_semver
@@ -30,7 +30,7 @@ def test_names_are_unique_and_valid() -> None:
 def test_each_kind_of_device_stays_within_the_limit_of_attributes_and_capacities(
     attributes: tuple[table.AttributeSpec, ...], capacities: tuple[str, ...]
 ) -> None:
-    assert len(attributes) + len(capacities) <= table.MAX_ATTRIBUTES_AND_CAPACITIES
+    assert len(attributes) + len(capacities) <= limits.DEVICE_ATTRIBUTES_AND_CAPACITIES
 
 
 def test_a_mig_device_carries_its_parent_in_place_of_groups_and_strings() -> None:
@@ -103,7 +103,7 @@ def test_other_quantities_are_refused(text: str) -> None:
 @given(st.lists(st.none() | st.integers(-1, 61), max_size=compact.MAX_ENTRIES))
 def test_compact_strings_are_lossless_and_fit(entries: list[int | None]) -> None:
     text = compact.encode(entries)
-    assert len(text.encode()) <= table.MAX_STRING_BYTES
+    assert len(text.encode()) <= limits.ATTRIBUTE_VALUE_BYTES
     assert list(compact.decode(text)) == entries
 
 

@@ -7,7 +7,8 @@ from itertools import product
 
 import pytest
 
-from dracaena.api.mig import MAX_DEVICE_NAME, MigDevice
+from dracaena.api.limits import DNS_LABEL_BYTES
+from dracaena.api.mig import MigDevice
 
 PARENT = "GPU-72544D34-f24e-599b-9b93-b5ba76e367e2"
 PROFILES = ("1g.5gb", "1g.5gb+me", "1g.5gb-me", "1g.10gb", "1g.10gb+me.all", "1g.12gb+gfx", "2g.10gb", "7g.141gb")
@@ -37,5 +38,5 @@ def test_names_are_dns_labels_and_no_two_are_equal() -> None:
     names = [device.device_name for device in devices]
     assert len(set(names)) == len(names)
     for name in names:
-        assert len(name) <= MAX_DEVICE_NAME
+        assert len(name) <= DNS_LABEL_BYTES
         assert re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", name)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 
 from dracaena.api import attributes as table
+from dracaena.api import limits
 from dracaena.api.links import UNKNOWN_LINK, Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.objects import Device
@@ -55,12 +56,12 @@ def assert_round_trip(machine: Machine) -> None:
 
 def assert_within_the_limits_of_the_api(device: Device) -> None:
     assert DNS_LABEL.fullmatch(device.name)
-    assert len(device.attributes) + len(device.capacity) <= table.MAX_ATTRIBUTES_AND_CAPACITIES
+    assert len(device.attributes) + len(device.capacity) <= limits.DEVICE_ATTRIBUTES_AND_CAPACITIES
     assert [key for key in (*device.attributes, *device.capacity) if not KEY.fullmatch(key)] == []
     for attribute in device.attributes.values():
         values = [attribute.int_value, attribute.bool_value, attribute.string, attribute.version]
         assert sum(value is not None for value in values) == 1
-        assert len((attribute.string or "").encode()) <= table.MAX_STRING_BYTES
+        assert len((attribute.string or "").encode()) <= limits.ATTRIBUTE_VALUE_BYTES
         assert attribute.version is None or is_semver(attribute.version)
     assert all(QUANTITY.fullmatch(capacity.value) for capacity in device.capacity.values())
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dracaena.api.limits import DEVICE_TAINTS
 from dracaena.kubelet_plugin.discovery.health import (
     CLEAR_POLLS,
     INFORMED_POLLS,
     LASTS_POLLS,
     MAX_DOUBLINGS,
     MAX_MESSAGE,
-    MAX_TAINTS,
     RELAPSE_POLLS,
     Fault,
     GpuHealth,
@@ -121,8 +121,8 @@ def test_several_faults_make_several_taints_the_worst_first_and_never_more_than_
     for number in (31, 79, *range(200, 230)):
         health = noted(health, xid(number))
     health = polled(health, replace(WELL, remap_pending=True))
-    found = taints(health.faults, DRIVER, RULES, room=MAX_TAINTS - 1)
-    assert len(found) == MAX_TAINTS - 1
+    found = taints(health.faults, DRIVER, RULES, room=DEVICE_TAINTS - 1)
+    assert len(found) == DEVICE_TAINTS - 1
     assert {taint.effect for taint in found} == {"NoSchedule"}
     assert len({(taint.key, taint.value) for taint in found}) == len(found)
     assert (found[0].key, found[0].value) == (f"{DRIVER}/row-remap", "pending")
