@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dracaena.api import objects
+from dracaena.api import limits, objects
 from dracaena.api.go_json import encode_as_go
 from dracaena.api.objects import Toleration
 from dracaena.api.packed import unpacked
@@ -24,12 +24,7 @@ from dracaena.controller.allocation.legal.read.documents import (
     stop,
 )
 
-MAX_DEVICES: Final = 32
-"""Devices that one claim can hold (AllocationResultsMaxSize of resource.k8s.io/v1)."""
-_MAX_ENTRIES: Final = 32
-"""Requests, constraints and configs of a claim, selectors of a request or class (limits of the API)."""
-_MAX_ALTERNATIVES: Final = 8
-_MAX_TOLERATIONS: Final = 16
+MAX_DEVICES: Final = limits.CLAIM_DEVICES
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +135,12 @@ def _claim(claim: objects.ResourceClaim) -> Claim:
         constraints=tuple(
             _constraint(entry, f"spec.devices.constraints[{index}]")
             for index, entry in enumerate(
-                a_list(unpacked(devices.get("constraints")), "spec.devices.constraints", _MAX_ENTRIES)
+                a_list(unpacked(devices.get("constraints")), "spec.devices.constraints", limits.CLAIM_CONSTRAINTS)
             )
         ),
         configs=tuple(
             _config(entry, f"spec.devices.config[{index}]", ("requests", "opaque"))
-            for index, entry in enumerate(a_list(devices.get("config"), "spec.devices.config", _MAX_ENTRIES))
+            for index, entry in enumerate(a_list(devices.get("config"), "spec.devices.config", limits.CONFIGS))
         ),
     )
 
@@ -159,14 +154,15 @@ def _class(device_class: objects.DeviceClass) -> DeviceClass:
         selectors=_selectors(spec.get("selectors"), "spec.selectors"),
         configs=tuple(
             _config(entry, f"spec.config[{index}]", ("opaque",))
-            for index, entry in enumerate(a_list(spec.get("config"), "spec.config", _MAX_ENTRIES))
+            for index, entry in enumerate(a_list(spec.get("config"), "spec.config", limits.CONFIGS))
         ),
     )
 
 
 def _requests(value: Any, path: str) -> tuple[ClaimRequest, ...]:
     return tuple(
-        _claim_request(entry, f"{path}[{index}]") for index, entry in enumerate(a_list(value, path, _MAX_ENTRIES))
+        _claim_request(entry, f"{path}[{index}]")
+        for index, entry in enumerate(a_list(value, path, limits.CLAIM_REQUESTS))
     )
 
 
@@ -180,7 +176,7 @@ def _claim_request(entry: Any, path: str) -> ClaimRequest:
     if exactly is not None:
         where = f"{path}.exactly"
         return ClaimRequest(name, (_request(an_object(exactly, where), where, name, name, _EXACTLY_FIELDS),))
-    entries = a_list(alternatives, f"{path}.firstAvailable", _MAX_ALTERNATIVES)
+    entries = a_list(alternatives, f"{path}.firstAvailable", limits.REQUEST_ALTERNATIVES)
     if not entries:
         raise stop(path, "neither exactly nor firstAvailable")
     choices = tuple(_subrequest(entry, f"{path}.firstAvailable[{index}]", name) for index, entry in enumerate(entries))
@@ -227,7 +223,7 @@ def _count(value: Any, path: str) -> int:
 
 def _selectors(value: Any, path: str) -> tuple[str, ...]:
     expressions = []
-    for index, entry in enumerate(a_list(value, path, _MAX_ENTRIES)):
+    for index, entry in enumerate(a_list(value, path, limits.SELECTORS)):
         where = f"{path}[{index}]"
         selector = an_object(entry, where)
         only(selector, ("cel",), where)
@@ -241,7 +237,7 @@ def _selectors(value: Any, path: str) -> tuple[str, ...]:
 
 def _tolerations(value: Any, path: str) -> tuple[Toleration, ...]:
     tolerations = []
-    for index, entry in enumerate(a_list(value, path, _MAX_TOLERATIONS)):
+    for index, entry in enumerate(a_list(value, path, limits.TOLERATIONS)):
         where = f"{path}[{index}]"
         document = an_object(entry, where)
         only(document, Toleration.__struct_encode_fields__, where)
@@ -315,5 +311,5 @@ def _parameters(value: Any, path: str) -> msgspec.Raw:
 
 def _names(value: Any, path: str) -> tuple[str, ...]:
     # A claim has at most 32 requests with 8 alternatives each to name.
-    entries = a_list(value, path, _MAX_ENTRIES * (_MAX_ALTERNATIVES + 1))
+    entries = a_list(value, path, limits.CLAIM_REQUESTS * (limits.REQUEST_ALTERNATIVES + 1))
     return tuple(a_text(name, f"{path}[{index}]") for index, name in enumerate(entries))
