@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import ResourceClaim
-from dracaena.controller.allocation.legal.read.slices import DeviceId
 from dracaena.controller.allocation.state.holdings import claim_holder
 from dracaena.controller.allocation.state.inventory import Inventory
 

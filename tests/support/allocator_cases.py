@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from dracaena.api import objects
+from dracaena.api.device_id import DeviceId
 from dracaena.api.quantity import parse_quantity
 from dracaena.controller.allocation.legal.books import Books, Holding
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, Mistake, NeedsPerson, Outcome
@@ -22,7 +23,7 @@ from dracaena.controller.allocation.legal.read.claims import Claim, read_claim, 
 from dracaena.controller.allocation.legal.read.documents import Unsupported
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.read.pools import SliceIndex
-from dracaena.controller.allocation.legal.read.slices import DeviceId, read_slice
+from dracaena.controller.allocation.legal.read.slices import read_slice
 from dracaena.controller.allocation.legal.read.taints import with_taint_rules
 from dracaena.controller.allocation.legal.results import allocation_results
 from dracaena.controller.allocation.legal.search import solve

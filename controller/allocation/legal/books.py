@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import DeviceResult
 from dracaena.api.quantity import parse_quantity
 from dracaena.controller.allocation.legal.read.pools import Pool, PoolState
-from dracaena.controller.allocation.legal.read.slices import CounterId, DeviceId
+from dracaena.controller.allocation.legal.read.slices import CounterId
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from dracaena.api.device_id import PoolId
 from dracaena.api.quantity import Quantity
 from dracaena.controller.allocation.legal.read.claims import Claim, Request
 from dracaena.controller.allocation.legal.read.pools import PoolState
-from dracaena.controller.allocation.legal.read.slices import Device, PoolId, Slice
+from dracaena.controller.allocation.legal.read.slices import Device, Slice
 
 
 class Rule(Enum):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import Node
 from dracaena.api.quantity import Quantity
 from dracaena.controller.allocation.legal.books import Books
@@ -33,7 +34,7 @@ from dracaena.controller.allocation.legal.read.pools import (
     SliceSource,
     gather_pools,
 )
-from dracaena.controller.allocation.legal.read.slices import CounterId, DeviceId
+from dracaena.controller.allocation.legal.read.slices import CounterId
 from dracaena.controller.allocation.legal.selectors import SelectorFailure, Selectors
 from dracaena.controller.allocation.nodes.node_fit import first_untolerated
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.controller.allocation.effort import SEARCH_STEPS, Effort, Work
 from dracaena.controller.allocation.legal.lookahead import Lookahead
 from dracaena.controller.allocation.legal.outcome import (
@@ -25,7 +26,6 @@ from dracaena.controller.allocation.legal.outcome import (
 )
 from dracaena.controller.allocation.legal.problem import Alternative, MistakeError, Problem
 from dracaena.controller.allocation.legal.read.claims import MAX_DEVICES
-from dracaena.controller.allocation.legal.read.slices import DeviceId, PoolId
 from dracaena.controller.allocation.legal.tentative import Tentative, requests_of
 
 MAX_STEPS: Final = 100_000

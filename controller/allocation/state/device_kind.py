@@ -17,9 +17,10 @@ import msgspec
 from dracaena import cel
 from dracaena.api import attributes as table
 from dracaena.api import objects
+from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import DeviceAttribute
 from dracaena.controller.allocation.legal.constraints import find_attribute, scalar
-from dracaena.controller.allocation.legal.read.slices import Device, DeviceId, read_device
+from dracaena.controller.allocation.legal.read.slices import Device, read_device
 
 IDENTITY: Final = frozenset({table.UUID.name, table.PCI_BUS_ID.name})
 """Attributes that no two devices share; names as they are published."""

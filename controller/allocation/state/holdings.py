@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from dracaena.api import device_id
+from dracaena.api.device_id import PoolId
 from dracaena.api.objects import ResourceClaim
 from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.legal.read import slices as legal
-from dracaena.controller.allocation.legal.read.slices import PoolId
+from dracaena.api.device_id import PoolId
 from dracaena.controller.allocation.state.pool import DeviceId
 
 
@@ -52,6 +54,10 @@ class Holdings:
         return found
 
     def holders(self, device: legal.DeviceId, *, but: Collection[str]) -> tuple[str, ...]:
+            found += (Holding("", device_id.DeviceId(*pool, name)) for name in whole)
+        return found
+
+    def holders(self, device: device_id.DeviceId, *, but: Collection[str]) -> tuple[str, ...]:
         """Return who holds a device besides `but`, sorted: whole or a share of it.
 
         Cost: a look-up when nobody else does, else O(holders).

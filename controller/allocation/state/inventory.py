@@ -16,12 +16,13 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from dracaena.api.device_id import PoolId
 from dracaena.api.names import taint_key
 from dracaena.api.objects import DeviceClass, DeviceTaintRule, Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.effort import Effort
 from dracaena.controller.allocation.legal.books import Books, Holding
 from dracaena.controller.allocation.legal.read.pools import JointSlices, SliceIndex, SliceSource
-from dracaena.controller.allocation.legal.read.slices import Device, PoolId, read_slice
+from dracaena.controller.allocation.legal.read.slices import Device, read_slice
 from dracaena.controller.allocation.legal.read.taints import with_taint_rules
 from dracaena.controller.allocation.nodes.node_index import NodeIndex
 from dracaena.controller.allocation.nodes.node_resources import NodeResources, ResourceDemand, pod_name

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from dracaena.api import device_id
 from dracaena.api.names import TAINT_EFFECT, taint_key
 from dracaena.api.objects import Device, DeviceResult, ResourceClaim, ResourceSlice, Taint
 from dracaena.api.resourceslice import decode_pool
@@ -132,6 +133,7 @@ def holdings_beside(holder: str, results: Iterable[DeviceResult], driver: str) -
         return frozenset(holdings_of(holder, beside))
     except ValueError:  # an amount that the API server would not store: then nobody else gets anything of the device
         ids = (legal.DeviceId(result.driver, result.pool, result.device) for result in beside)
+        ids = (device_id.DeviceId(result.driver, result.pool, result.device) for result in beside)
         return frozenset(Holding(holder, device) for device in ids)
 
 

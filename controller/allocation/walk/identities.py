@@ -11,8 +11,9 @@ from typing import Final
 
 from dracaena import cel
 from dracaena.api import objects
+from dracaena.api.device_id import DeviceId
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
-from dracaena.controller.allocation.legal.read.slices import Device, DeviceId
+from dracaena.controller.allocation.legal.read.slices import Device
 from dracaena.controller.allocation.score.box import mask_of
 from dracaena.controller.allocation.state.pool import NodePool
 

@@ -13,11 +13,11 @@ from itertools import islice
 from typing import Final
 
 from dracaena.api.config.v1alpha1 import TopologyPolicy
+from dracaena.api.device_id import DeviceId
 from dracaena.controller.allocation.effort import Effort
 from dracaena.controller.allocation.legal.constraints import find_attribute, scalar
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson, Outcome, Plan
 from dracaena.controller.allocation.legal.problem import Alternative, Problem
-from dracaena.controller.allocation.legal.read.slices import DeviceId
 from dracaena.controller.allocation.legal.search import RequestKey, Restriction, solve
 from dracaena.controller.allocation.score.box import Box, ordinals_of
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine

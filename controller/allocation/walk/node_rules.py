@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.controller.allocation.effort import DEVICE_STEPS, Effort, Work
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson, Plan
@@ -16,7 +17,6 @@ from dracaena.controller.allocation.legal.problem import Cluster, Problem, pose
 from dracaena.controller.allocation.legal.read import claims as legal
 from dracaena.controller.allocation.legal.read.documents import Unsupported
 from dracaena.controller.allocation.legal.read.features import Features
-from dracaena.controller.allocation.legal.read.slices import DeviceId, PoolId
 from dracaena.controller.allocation.legal.search import Restriction, solve
 from dracaena.controller.allocation.request.demands import ClaimDemand
 from dracaena.controller.allocation.score.choices import Choice, Engine

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from dracaena.api.device_id import PoolId
 from dracaena.api.objects import Node
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.read.nodes import BadNodeSelectorError, selects
-from dracaena.controller.allocation.legal.read.slices import CounterId, Device, PoolId, Slice
+from dracaena.controller.allocation.legal.read.slices import CounterId, Device, Slice
 
 
 class PoolState(Enum):

@@ -7,34 +7,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dracaena.api import objects
+from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.api.objects import DeviceAttribute, Taint
 from dracaena.api.quantity import Quantity, parse_quantity
-
-
-class PoolId(NamedTuple):
-    """A pool of a driver. Two drivers may use one pool name."""
-
-    driver: str
-    pool: str
-
-    def __str__(self) -> str:
-        return f"{self.driver}/{self.pool}"
-
-
-class DeviceId(NamedTuple):
-    """A device in the cluster."""
-
-    driver: str
-    pool: str
-    device: str
-
-    @property
-    def pool_id(self) -> PoolId:
-        """The pool that it is in."""
-        return PoolId(self.driver, self.pool)
-
-    def __str__(self) -> str:
-        return f"{self.driver}/{self.pool}/{self.device}"
 
 
 @dataclass(frozen=True, slots=True)

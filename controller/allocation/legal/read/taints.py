@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import DeviceTaintRule, ResourceSlice
-from dracaena.controller.allocation.legal.read.slices import DeviceId
 
 
 def with_taint_rules(published: ResourceSlice, rules: Iterable[DeviceTaintRule]) -> ResourceSlice:

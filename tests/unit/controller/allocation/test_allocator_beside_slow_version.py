@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.api.names import taint_key
 from dracaena.api.objects import DeviceClass, Pod, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.allocator import Allocator, NoFit
@@ -19,7 +20,7 @@ from dracaena.controller.allocation.legal.books import Books, Holding
 from dracaena.controller.allocation.legal.problem import Cluster, Problem, pose
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.read.pools import SliceIndex
-from dracaena.controller.allocation.legal.read.slices import DeviceId, PoolId, read_slice
+from dracaena.controller.allocation.legal.read.slices import read_slice
 from dracaena.controller.allocation.legal.search import Restriction
 from dracaena.controller.allocation.nodes.node_fit import unfit_reason
 from dracaena.controller.allocation.request.demands import ClaimDemand, Refused

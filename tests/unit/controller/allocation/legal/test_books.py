@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import DeviceResult
 from dracaena.controller.allocation.legal.books import Books, Holding, holdings_of
 from dracaena.controller.allocation.legal.problem import Problem
-from dracaena.controller.allocation.legal.read.slices import DeviceId
 from support.structured import World, consumes, device, published
 
 GPU = DeviceId("driver-a", "pool-1", "gpu")

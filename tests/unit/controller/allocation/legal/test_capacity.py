@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from dracaena.api.device_id import DeviceId
 from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, Plan, Rule
 from dracaena.controller.allocation.legal.read.features import Features
-from dracaena.controller.allocation.legal.read.slices import DeviceId
 from support.structured import Document, World, claim, consumes, device, everything, exactly, published
 
 NANO = 10**9

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from dracaena.api.device_id import DeviceId
 from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, Rule
 from dracaena.controller.allocation.legal.read.features import Features
-from dracaena.controller.allocation.legal.read.slices import DeviceId
 from support.structured import Document, World, claim, consumes, device, exactly, published
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, Plan, Rule
 from dracaena.controller.allocation.legal.problem import Problem
-from dracaena.controller.allocation.legal.read.slices import DeviceId, PoolId
 from dracaena.controller.allocation.legal.search import Restriction, solve
 from support.structured import (
     Document,
