@@ -10,6 +10,7 @@ import msgspec
 
 from dracaena.api.decision import Decision
 from dracaena.api.decision import RunnerUp as RunnerUpDocument
+from dracaena.api.device_id import DeviceId
 from dracaena.api.go_json import as_go_writes
 from dracaena.api.objects import AllocationConfig, AllocationResult, DeviceResult, ResourceClaim
 from dracaena.api.opaque import index_left_out
@@ -20,7 +21,7 @@ from dracaena.controller.allocation.score.box import links_in_words, ordinals_of
 from dracaena.controller.allocation.score.choices import Choice
 from dracaena.controller.allocation.state.holdings import claim_holder
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.pool import DeviceId, NodePool, holdings_beside
+from dracaena.controller.allocation.state.pool import NodePool, holdings_beside
 from dracaena.controller.allocation.walk.census import Census
 from dracaena.controller.allocation.walk.combinations import Combination
 from dracaena.controller.allocation.walk.node_rules import NodeChoice
@@ -80,7 +81,7 @@ class Allocation:
     def devices(self, claim: ClaimAllocation) -> frozenset[DeviceId]:
         """Return the devices of one of the claims."""
         return frozenset(
-            DeviceId(result.pool, result.device)
+            DeviceId(self.driver, result.pool, result.device)
             for result in claim.results
             if result.driver == self.driver and not result.admin_access
         )

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import inf
 
+from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import ResourceClaim
 from dracaena.controller.allocation.legal.books import Holding
-from dracaena.controller.allocation.state.pool import DeviceId, held_devices, other_holdings
+from dracaena.controller.allocation.state.pool import held_devices, other_holdings
 from dracaena.controller.lifecycle.phases import OURS, SHOWN, UNDER_WAY, Event, Phase, after
 from dracaena.controller.lifecycle.versions import version_of
 

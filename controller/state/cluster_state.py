@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import structlog
 
+from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import Allocator
@@ -18,7 +19,6 @@ from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.legal.search import MAX_STEPS
 from dracaena.controller.allocation.state.holdings import claim_holder
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.pool import DeviceId
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, is_same_allocation
 from dracaena.controller.lifecycle.phases import TENDING, NotAllowedError, Phase
 from dracaena.controller.lifecycle.places import expected_places

@@ -21,6 +21,7 @@ import msgspec
 from bench.report import Floor, Progress, Row, Section, as_text, floors_as_text
 from dracaena.api.config.v1alpha1 import NO_POLICY
 from dracaena.api.decision import Decision, RunnerUp, encode_decision
+from dracaena.api.device_id import DeviceId
 from dracaena.api.machine import Machine
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.allocator import RELATIVE_UP_TO_GPUS, NoFit
@@ -29,7 +30,7 @@ from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.score.box import mask_of
 from dracaena.controller.allocation.score.choices import Demand, Engine
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.pool import DeviceId, held_devices
+from dracaena.controller.allocation.state.pool import held_devices
 from dracaena.controller.cache.pods import kept_pod
 from dracaena.controller.cache.slices import with_shared_values
 from dracaena.controller.garbage import freeze_what_stays
@@ -191,7 +192,9 @@ class World:
             assert pool is not None
             taken = self.rng.getrandbits(len(pool.devices))
             devices = (device for ordinal, device in enumerate(pool.devices) if taken >> ordinal & 1)
-            self.inventory.hold(f"scattered {name}", frozenset(DeviceId(name, device or "") for device in devices))
+            self.inventory.hold(
+                f"scattered {name}", frozenset(DeviceId(DRIVER, name, device or "") for device in devices)
+            )
 
     def buckets(self) -> int:
         """Return how many buckets there are."""

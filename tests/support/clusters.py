@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dracaena.api.device_id import DeviceId
 from dracaena.api.machine import Machine
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice, Taint
-from dracaena.controller.allocation.state.pool import DeviceId
 from support.allocation import (
+    DRIVER,
     blocks,
     claim,
     device_class,
@@ -51,7 +52,7 @@ class RandomCluster:
     def held(self) -> frozenset[DeviceId]:
         """All devices in use."""
         return frozenset(
-            DeviceId(name, device_name(self.machines[name], ordinal))
+            DeviceId(DRIVER, name, device_name(self.machines[name], ordinal))
             for name, ordinals in self.taken.items()
             for ordinal in ordinals
         )

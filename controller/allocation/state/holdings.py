@@ -6,13 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from dracaena.api import device_id
-from dracaena.api.device_id import PoolId
+from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.api.objects import ResourceClaim
 from dracaena.controller.allocation.legal.books import Holding
-from dracaena.controller.allocation.legal.read import slices as legal
-from dracaena.api.device_id import PoolId
-from dracaena.controller.allocation.state.pool import DeviceId
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +46,19 @@ class Holdings:
         if pool.driver == self._driver:
             shared = {holding.device.device for holding in beside}
             whole = (name for name in self._holders.get(pool.pool, ()) if name not in shared)
-            found += (Holding("", legal.DeviceId(*pool, name)) for name in whole)
+            found += (Holding("", DeviceId(*pool, name)) for name in whole)
         return found
 
-    def holders(self, device: legal.DeviceId, *, but: Collection[str]) -> tuple[str, ...]:
-            found += (Holding("", device_id.DeviceId(*pool, name)) for name in whole)
-        return found
-
-    def holders(self, device: device_id.DeviceId, *, but: Collection[str]) -> tuple[str, ...]:
+    def holders(self, device: DeviceId, *, but: Collection[str]) -> tuple[str, ...]:
         """Return who holds a device besides `but`, sorted: whole or a share of it.
 
         Cost: a look-up when nobody else does, else O(holders).
         """
         if device.driver == self._driver:
-            ours = DeviceId(device.pool, device.device)
             count = self._holders.get(device.pool, {}).get(device.device, 0)
-            if count <= sum(ours in self._held_by.get(name, ()) for name in but):
+            if count <= sum(device in self._held_by.get(name, ()) for name in but):
                 return ()
-            return tuple(sorted(name for name, held in self._held_by.items() if ours in held and name not in but))
+            return tuple(sorted(name for name, held in self._held_by.items() if device in held and name not in but))
         beside = self._others_of.get(device.pool_id, {})
         mine = [self._others_by.get(name, frozenset()) for name in but]
         if not any(held.device == device and not any(held in one for one in mine) for held in beside):
@@ -108,7 +99,9 @@ class Holdings:
     def check(self) -> None:
         """State what must always hold. For tests: slow."""
         counts: Counter[DeviceId] = Counter(device for devices in self._held_by.values() for device in devices)
-        known = {DeviceId(p, d): count for p, devices in self._holders.items() for d, count in devices.items()}
+        known = {
+            DeviceId(self._driver, p, d): count for p, devices in self._holders.items() for d, count in devices.items()
+        }
         assert known == dict(counts), "holders are counted"
 
     def _hold_others(self, holder: str, others: frozenset[Holding]) -> tuple[frozenset[Holding], frozenset[Holding]]:

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from dracaena.api.device_id import PoolId
+from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.api.names import taint_key
 from dracaena.api.objects import DeviceClass, DeviceTaintRule, Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.effort import Effort
@@ -35,7 +35,6 @@ from dracaena.controller.allocation.request.request_reader import RequestReader
 from dracaena.controller.allocation.score.box import Box
 from dracaena.controller.allocation.state.holdings import Holdings, claim_holder
 from dracaena.controller.allocation.state.pool import (
-    DeviceId,
     NodeKind,
     NodePool,
     PoolContents,

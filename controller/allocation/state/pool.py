@@ -1,6 +1,6 @@
 """The devices of one node, as the slices of its pool tell.
 
-Rules of pools: the legal allocator of Kubernetes (resource.k8s.io/v1). Of a pool only the highest generation
+Rules of pools: the structured allocator of Kubernetes (resource.k8s.io/v1). Of a pool only the highest generation
 counts; it must be complete; two devices of one name make it invalid. Our pools belong to one node each.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from dracaena.api import device_id
+from dracaena.api.device_id import DeviceId
 from dracaena.api.names import TAINT_EFFECT, taint_key
 from dracaena.api.objects import Device, DeviceResult, ResourceClaim, ResourceSlice, Taint
 from dracaena.api.resourceslice import decode_pool
@@ -19,14 +19,6 @@ from dracaena.controller.allocation.legal.books import Holding, holdings_of
 from dracaena.controller.allocation.legal.read import slices as legal
 from dracaena.controller.allocation.score.box import Box, make_box, mask_of
 from dracaena.controller.allocation.state.device_kind import DeviceKind, device_kinds, digest_of
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class DeviceId:
-    """A device of our driver."""
-
-    pool: str
-    device: str
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -113,7 +105,7 @@ def held_devices(claim: ResourceClaim, driver: str) -> frozenset[DeviceId]:
         return frozenset()
     results = claim.status.allocation.devices.results
     return frozenset(
-        DeviceId(result.pool, result.device)
+        DeviceId(driver, result.pool, result.device)
         for result in results
         if result.driver == driver and not result.admin_access
     )
@@ -132,8 +124,7 @@ def holdings_beside(holder: str, results: Iterable[DeviceResult], driver: str) -
     try:
         return frozenset(holdings_of(holder, beside))
     except ValueError:  # an amount that the API server would not store: then nobody else gets anything of the device
-        ids = (legal.DeviceId(result.driver, result.pool, result.device) for result in beside)
-        ids = (device_id.DeviceId(result.driver, result.pool, result.device) for result in beside)
+        ids = (DeviceId(result.driver, result.pool, result.device) for result in beside)
         return frozenset(Holding(holder, device) for device in ids)
 
 

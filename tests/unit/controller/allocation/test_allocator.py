@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dracaena.api.device_id import DeviceId
 from dracaena.api.machine import Machine
 from dracaena.api.objects import AllocationResult, Node, Pod, ResourceClaim, ResourceSlice, Taint
 from dracaena.api.topology import Topology
@@ -16,7 +17,6 @@ from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.request.demands import Refused
 from dracaena.controller.allocation.result import Allocation, allocation_document, decision_of
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
-from dracaena.controller.allocation.state.pool import DeviceId
 from support.allocation import (
     DRIVER,
     blocks,
@@ -93,7 +93,7 @@ def cluster(
 ) -> Inventory:
     """A cluster of these machines by node name; `taken` are ordinals in use."""
     used = [
-        DeviceId(name, device_name(machines[name], ordinal))
+        DeviceId(DRIVER, name, device_name(machines[name], ordinal))
         for name, ordinals in (taken or {}).items()
         for ordinal in ordinals
     ]

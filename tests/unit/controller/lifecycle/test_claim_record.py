@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import ConsumerReference, ResourceClaim
-from dracaena.controller.allocation.state.pool import DeviceId
 from dracaena.controller.lifecycle.claim_record import (
     ClaimRecord,
     Doubt,
@@ -57,7 +57,7 @@ def devices(record: ClaimRecord) -> set[str]:
     return {device.device for device in record.held(DRIVER)[0]}
 
 
-SHARE = Share("d1", P, "n", frozenset({DeviceId("n", "gpu-1")}))
+SHARE = Share("d1", P, "n", frozenset({DeviceId(DRIVER, "n", "gpu-1")}))
 
 
 def test_a_claim_that_nobody_decided_for_is_what_the_server_shows() -> None:

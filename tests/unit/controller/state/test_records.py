@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
-from dracaena.controller.allocation.state.pool import DeviceId
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity, Share
 from dracaena.controller.lifecycle.phases import Event, NotAllowedError, Phase
 from dracaena.controller.lifecycle.proof import Bounds
@@ -32,7 +32,7 @@ def empty(version: int, uid: str = "uid-c") -> ResourceClaim:
 
 
 def share(decision_id: str = "d1") -> Share:
-    return Share(decision_id, P, "n", frozenset({DeviceId("n", "gpu-1")}))
+    return Share(decision_id, P, "n", frozenset({DeviceId(DRIVER, "n", "gpu-1")}))
 
 
 class Books:
@@ -189,7 +189,7 @@ def test_a_state_that_may_not_come_is_healed_by_it_and_what_was_held_stays(monke
     assert books.records.show(empty(2), 1.0)
     assert len(books.faults) == 1
     assert (books.phase, books.doubts) == (Phase.RESTING, (Doubt(P, 1.0),))
-    assert books.record.held(DRIVER)[0] == {DeviceId("n", "gpu-1")}
+    assert books.record.held(DRIVER)[0] == {DeviceId(DRIVER, "n", "gpu-1")}
 
 
 # Who came meanwhile

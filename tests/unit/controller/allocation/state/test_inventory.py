@@ -6,11 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import DeviceAttribute, ResourceSlice, Taint
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation, commit
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
-from dracaena.controller.allocation.state.pool import DeviceId, read_pool
+from dracaena.controller.allocation.state.pool import read_pool
 from support.allocation import (
     DRIVER,
     OUR_TAINT,
@@ -45,7 +46,7 @@ def with_devices(item: ResourceSlice, name: str, *places: int, **pool: Any) -> R
 
 
 def names(made: Any, *ordinals: int) -> frozenset[DeviceId]:
-    return frozenset(DeviceId("node-a", device_name(made, ordinal)) for ordinal in ordinals)
+    return frozenset(DeviceId(DRIVER, "node-a", device_name(made, ordinal)) for ordinal in ordinals)
 
 
 def test_all_devices_of_a_complete_pool_are_free_by_ordinal() -> None:
@@ -82,7 +83,7 @@ def test_a_device_is_free_when_nobody_holds_it_any_more() -> None:
 
 def test_what_is_held_before_its_pool_is_known_is_not_free_later() -> None:
     inventory = Inventory(DRIVER)
-    inventory.hold("early", names(FOUR, 2) | {DeviceId("elsewhere", "gpu-x")})
+    inventory.hold("early", names(FOUR, 2) | {DeviceId(DRIVER, "elsewhere", "gpu-x")})
     inventory.set_node(node("node-a"))
     inventory.change_slice(None, SLICE)
     assert inventory.free("node-a") == 0b1011
@@ -223,7 +224,9 @@ def test_whatever_changes_in_whatever_order_the_books_are_those_of_a_fresh_start
                 slices[name] = new
             case _:
                 made = rng.choice(MACHINES)
-                devices = {DeviceId(name, device_name(made, o)) for o in range(len(made.gpus)) if rng.random() < 0.3}
+                devices = {
+                    DeviceId(DRIVER, name, device_name(made, o)) for o in range(len(made.gpus)) if rng.random() < 0.3
+                }
                 holder = f"holder-{rng.randrange(8)}"
                 before = held.get(holder, frozenset())
                 held[holder] = frozenset(devices)

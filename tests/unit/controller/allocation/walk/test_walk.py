@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import pytest
 
+from dracaena.api.device_id import DeviceId
 from dracaena.api.machine import Machine
 from dracaena.api.mig import MigDevice
 from dracaena.api.objects import Node, Pod, ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
-from dracaena.controller.allocation.state.pool import DeviceId
 from dracaena.controller.allocation.walk.node_rules import NodeChoice, NodeRules
 from dracaena.controller.allocation.walk.pod_demand import PodDemand, read_pod_demand
 from dracaena.controller.allocation.walk.walk import Walk
@@ -105,7 +105,7 @@ def test_each_node_is_counted_once_whichever_part_of_the_walk_refused_it(seed: i
     for name in names:
         pool = inventory.pool(name)
         assert pool is not None
-        whole = [DeviceId(name, device) for device in pool.devices if device is not None]
+        whole = [DeviceId(DRIVER, name, device) for device in pool.devices if device is not None]
         if rng.random() < 0.5:
             inventory.hold(f"holder of {name}", frozenset(whole))
             free[name] -= len(whole)

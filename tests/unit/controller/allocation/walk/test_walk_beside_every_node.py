@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.explanation import Unsatisfied
@@ -16,7 +17,6 @@ from dracaena.controller.allocation.nodes.node_filter import NodeFilter
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.score.choices import Choice, Engine
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
-from dracaena.controller.allocation.state.pool import DeviceId
 from dracaena.controller.allocation.walk.walk import NOT_SELECTED
 from support.allocation import DRIVER, claim, node, pod, pool_slice, request
 from support.clusters import CLASSES, SWITCHED, RandomCluster, random_claims, random_cluster, random_pod
@@ -140,7 +140,7 @@ def test_the_census_tells_buckets_filters_and_nodes_without_gpus_apart() -> None
     for name, keep in (("b0", 1), ("b1", 1), ("a2", 6), ("a10", 6)):
         pool = inventory.pool(name)
         assert pool is not None
-        inventory.hold(name, frozenset(DeviceId(name, device or "") for device in pool.devices[keep:]))
+        inventory.hold(name, frozenset(DeviceId(DRIVER, name, device or "") for device in pool.devices[keep:]))
     decision = decide(inventory, pod("p"), count=2)
     assert isinstance(decision, Allocation)
     assert decision.node == "a2"
