@@ -1,13 +1,13 @@
 """The Kubernetes CEL environment for devices. Of the rest, it imports the API's quantities and limits alone.
 
     selector = compile_selector('device.capacity["gpu.example.com"].memory.isGreaterThan(quantity("40Gi"))')
-    outcome = selector.evaluate(Device.of_names("gpu.example.com", capacity={"memory": "80Gi"}))
+    outcome = selector.evaluate(DeviceView.of_names("gpu.example.com", capacity={"memory": "80Gi"}))
 
 `compile_selector` raises CompileError with the place of the mistake. `evaluate` answers `MATCH`, `NO_MATCH` or
 `Failed(reason)`, and never raises. `SelectorMemo` remembers compiled selectors and answers.
 """
 
-from dracaena.cel.device import AttributeValue, Device, Features, Version
+from dracaena.cel.device import AttributeValue, DeviceView, LanguageFeatures, Version
 from dracaena.cel.errors import CompileError
 from dracaena.cel.footprint import Footprint
 from dracaena.cel.memo import SelectorMemo
@@ -19,10 +19,10 @@ __all__ = [
     "NO_MATCH",
     "AttributeValue",
     "CompileError",
-    "Device",
+    "DeviceView",
     "Failed",
-    "Features",
     "Footprint",
+    "LanguageFeatures",
     "Match",
     "NoMatch",
     "Outcome",

@@ -12,27 +12,27 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Node:
+class SyntaxNode:
     """One node. `height` counts the levels of the tree below and with this node."""
 
     position: int
     height: int = field(default=1, kw_only=True)
 
     @property
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[SyntaxNode, ...]:
         """The nodes directly below."""
         return ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Literal(Node):
+class Literal(SyntaxNode):
     """A value written out: number, text, bytes, true, false, null."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ident(Node):
+class Ident(SyntaxNode):
     """A variable or the name of a type. `rooted` names begin with a dot and mean no local variable."""
 
     name: str
@@ -40,98 +40,98 @@ class Ident(Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Select(Node):
+class Select(SyntaxNode):
     """`operand.field`; with `test_only` it is `has(operand.field)`, with `optional` `operand.?field`."""
 
-    operand: Node
+    operand: SyntaxNode
     field_name: str
     test_only: bool = False
     optional: bool = False
 
     @property
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[SyntaxNode, ...]:
         """The operand."""
         return (self.operand,)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Index(Node):
+class Index(SyntaxNode):
     """`operand[index]`; with `optional` `operand[?index]`."""
 
-    operand: Node
-    index: Node
+    operand: SyntaxNode
+    index: SyntaxNode
     optional: bool = False
 
     @property
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[SyntaxNode, ...]:
         """Operand and index."""
         return (self.operand, self.index)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call(Node):
+class Call(SyntaxNode):
     """A function or operator with its arguments. `target` is the receiver of `target.function(…)`."""
 
     function: str
-    target: Node | None
-    arguments: tuple[Node, ...]
+    target: SyntaxNode | None
+    arguments: tuple[SyntaxNode, ...]
 
     @property
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[SyntaxNode, ...]:
         """The receiver, then the arguments."""
         return self.arguments if self.target is None else (self.target, *self.arguments)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ListLiteral(Node):
+class ListLiteral(SyntaxNode):
     """`[a, ?b]`: elements, each with whether it is optional."""
 
-    elements: tuple[Node, ...]
+    elements: tuple[SyntaxNode, ...]
     optional: tuple[bool, ...]
 
     @property
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[SyntaxNode, ...]:
         """The elements."""
         return self.elements
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MapLiteral(Node):
+class MapLiteral(SyntaxNode):
     """`{k: v, ?k: v}`."""
 
-    keys: tuple[Node, ...]
-    values: tuple[Node, ...]
+    keys: tuple[SyntaxNode, ...]
+    values: tuple[SyntaxNode, ...]
     optional: tuple[bool, ...]
 
     @property
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[SyntaxNode, ...]:
         """Keys and values in turn."""
         return tuple(node for pair in zip(self.keys, self.values, strict=True) for node in pair)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MessageLiteral(Node):
+class MessageLiteral(SyntaxNode):
     """`Name{…}`. The environment knows no message types, so the checker refuses it; the fields are not kept."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Bind(Node):
+class Bind(SyntaxNode):
     """`cel.bind(name, value, body)`: the value is computed when `body` first asks for it, and at most once."""
 
     name: str
-    value: Node
-    body: Node
+    value: SyntaxNode
+    body: SyntaxNode
 
     @property
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[SyntaxNode, ...]:
         """Value and body."""
         return (self.value, self.body)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fold(Node):
+class Fold(SyntaxNode):
     """A macro that walks a list or map.
 
     `kind` is "all", "exists", "exists_one", "list" (map, filter, transformList), "map" (transformMap) or "entries"
@@ -140,21 +140,21 @@ class Fold(Node):
     """
 
     kind: str
-    range: Node
+    range: SyntaxNode
     names: tuple[str, ...]
-    condition: Node | None
-    transform: Node | None
+    condition: SyntaxNode | None
+    transform: SyntaxNode | None
 
     @property
-    def children(self) -> tuple[Node, ...]:
+    def children(self) -> tuple[SyntaxNode, ...]:
         """Range, condition and transform, as far as there are any."""
         return tuple(node for node in (self.range, self.condition, self.transform) if node is not None)
 
 
-def walk(root: Node) -> Iterator[Node]:
+def walk(root: SyntaxNode) -> Iterator[SyntaxNode]:
     """The node and everything below it, parents first. Nodes that a macro uses twice come once."""
     waiting = [root]
-    seen: set[Node] = set()
+    seen: set[SyntaxNode] = set()
     while waiting:
         node = waiting.pop()
         if node not in seen:

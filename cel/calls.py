@@ -13,7 +13,7 @@ from dracaena.cel.checker import ResolvedCall
 from dracaena.cel.errors import EvaluationError
 from dracaena.cel.folds import no_overload
 from dracaena.cel.function import CostFunction, Overload
-from dracaena.cel.state import FAILED, Run, State
+from dracaena.cel.state import FAILED, EvaluationState, Run
 from dracaena.cel.types import Opaque, Type
 from dracaena.cel.value import Duration, Map, OptionalValue, Timestamp, TypeValue, UInt
 
@@ -143,7 +143,7 @@ _Apply = Callable[..., Any]
 def _applied(choose: _Choice, price: _Price) -> _Apply:
     """What makes a call with these values and pays for it."""
 
-    def apply(state: State, *values: Any) -> Any:
+    def apply(state: EvaluationState, *values: Any) -> Any:
         try:
             overload = choose(*values)
             if overload.work is not None:
@@ -163,7 +163,7 @@ def _cost(price: _Price, values: tuple[Any, ...], result: Any) -> int:
 
 
 def _binary(apply: _Apply, price: _Price, left: Run, right: Run) -> Run:
-    def call_two(state: State) -> Any:
+    def call_two(state: EvaluationState) -> Any:
         try:
             first = left(state)
         except EvaluationError as error:
@@ -183,7 +183,7 @@ def _binary(apply: _Apply, price: _Price, left: Run, right: Run) -> Run:
 def _many(apply: _Apply, price: _Price, arguments: tuple[Run, ...]) -> Run:
     before, last = arguments[:-1], arguments[-1]
 
-    def call_many(state: State) -> Any:
+    def call_many(state: EvaluationState) -> Any:
         values = []
         for argument in before:
             values.append(argument(state))  # noqa: PERF401 - a comprehension is a frame more for each level of nesting
@@ -197,7 +197,7 @@ def _many(apply: _Apply, price: _Price, arguments: tuple[Run, ...]) -> Run:
     return call_many
 
 
-def value_or_failed(state: State, run: Run) -> Any:
+def value_or_failed(state: EvaluationState, run: Run) -> Any:
     """The value, or FAILED: the second argument is evaluated and counts even when the first one failed."""
     try:
         return run(state)
@@ -209,7 +209,7 @@ def value_or_failed(state: State, run: Run) -> Any:
 
 
 def _simple_unary(choose: _Choice, price: int, argument: Run) -> Run:
-    def call_one(state: State) -> Any:
+    def call_one(state: EvaluationState) -> Any:
         state.cost += price
         value = argument(state)
         return choose(value).call(value)
@@ -218,7 +218,7 @@ def _simple_unary(choose: _Choice, price: int, argument: Run) -> Run:
 
 
 def _simple_binary(choose: _Choice, price: int, left: Run, right: Run) -> Run:
-    def call_two(state: State) -> Any:
+    def call_two(state: EvaluationState) -> Any:
         state.cost += price
         try:
             first = left(state)

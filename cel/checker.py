@@ -20,15 +20,15 @@ from dracaena.cel.ast import (
     Literal,
     MapLiteral,
     MessageLiteral,
-    Node,
     Select,
+    SyntaxNode,
     walk,
 )
 from dracaena.cel.environment import Environment
 from dracaena.cel.errors import EvaluationError
 from dracaena.cel.function import Function, Overload
 from dracaena.cel.library.format_check import format_problem
-from dracaena.cel.source import Problem, compile_error
+from dracaena.cel.source import Diagnostic, compile_error
 from dracaena.cel.types import Type, list_of, map_of, optional_of
 from dracaena.cel.unify import Substitution, TooComplexError, instantiate, more_general, never_fits
 from dracaena.cel.value import TypeValue, type_of
@@ -48,26 +48,26 @@ class ResolvedCall:
 class Checked:
     """What the checker found out about the nodes of a tree."""
 
-    _types: dict[Node, Type]
-    calls: dict[Node, ResolvedCall]
-    type_values: dict[Node, TypeValue] = field(default_factory=dict)
+    _types: dict[SyntaxNode, Type]
+    calls: dict[SyntaxNode, ResolvedCall]
+    type_values: dict[SyntaxNode, TypeValue] = field(default_factory=dict)
     guesses: bool = False
     """Whether types are no promise: a call on a value of unknown type left a type parameter open, as in
     `dyn(x).reverse()`. As in the reference, the next use then settles it by mere order of overloads."""
 
-    def type_of(self, node: Node) -> Type:
+    def type_of(self, node: SyntaxNode) -> Type:
         """The type of a node; dyn where only the values can tell."""
         return self._types[node]
 
 
-def check(root: Node, environment: Environment, text: str) -> Checked:
+def check(root: SyntaxNode, environment: Environment, text: str) -> Checked:
     """Check a tree. CompileError tells all problems found."""
     checker = _Checker(environment)
     try:
         checker.check(root)
         checked = checker.result()
     except TooComplexError:
-        raise compile_error(text, [Problem(checker.current.position, "types are too complex")]) from None
+        raise compile_error(text, [Diagnostic(checker.current.position, "types are too complex")]) from None
     problems = checker.problems or [
         *_mixed_literals(root, checked),
         *_invalid_literals(root, environment),
@@ -84,17 +84,17 @@ _LARGEST_TYPE: Final = 512
 
 class _Checker:
     def __init__(self, environment: Environment) -> None:
-        self.problems: list[Problem] = []
-        self.current: Node
+        self.problems: list[Diagnostic] = []
+        self.current: SyntaxNode
         """The node whose type was asked for last."""
         self._environment = environment
         self._substitution = Substitution()
-        self._types: dict[Node, Type] = {}
-        self._calls: dict[Node, ResolvedCall] = {}
-        self._type_values: dict[Node, TypeValue] = {}
+        self._types: dict[SyntaxNode, Type] = {}
+        self._calls: dict[SyntaxNode, ResolvedCall] = {}
+        self._type_values: dict[SyntaxNode, TypeValue] = {}
         self._guesses = False
         self._locals: list[tuple[str, Type]] = []
-        self._checks: dict[type[Node], Callable[[Any], Type]] = {
+        self._checks: dict[type[SyntaxNode], Callable[[Any], Type]] = {
             Literal: self._literal,
             Ident: self._ident,
             Select: self._select,
@@ -112,7 +112,7 @@ class _Checker:
         final = {node: self._substitution.resolve(type_, final=True) for node, type_ in self._types.items()}
         return Checked(final, self._calls, self._type_values, self._guesses)
 
-    def check(self, node: Node) -> Type:
+    def check(self, node: SyntaxNode) -> Type:
         """The type of the node, after everything below it. A node that a macro uses twice is checked once."""
         known = self._types.get(node)
         if known is not None:
@@ -126,14 +126,14 @@ class _Checker:
 
     # Small things
 
-    def _report(self, node: Node, message: str) -> Type:
-        self.problems.append(Problem(node.position, message))
+    def _report(self, node: SyntaxNode, message: str) -> Type:
+        self.problems.append(Diagnostic(node.position, message))
         return types.ERROR
 
     def _fits(self, first: Type, second: Type) -> bool:
         return self._substitution.fits(((first, second),))
 
-    def _mismatch(self, node: Node, expected: Type, found: Type) -> Type:
+    def _mismatch(self, node: SyntaxNode, expected: Type, found: Type) -> Type:
         wanted, seen = self._shown(expected), self._shown(found)
         return self._report(node, f"expected type '{wanted}' but found '{seen}'")
 
@@ -146,7 +146,7 @@ class _Checker:
             return found
         return more_general(so_far, found) if self._fits(so_far, found) else types.DYN
 
-    def _unwrapped(self, node: Node, found: Type, *, optional: bool) -> Type:
+    def _unwrapped(self, node: SyntaxNode, found: Type, *, optional: bool) -> Type:
         """The type that an element or entry adds to its literal."""
         if not optional:
             return found
@@ -169,7 +169,7 @@ class _Checker:
                     return type_
         return self._global(node, node.name) or self._undeclared(node, node.name)
 
-    def _global(self, node: Node, name: str) -> Type | None:
+    def _global(self, node: SyntaxNode, name: str) -> Type | None:
         variable = self._environment.variables.get(name)
         if variable is not None:
             return variable
@@ -179,7 +179,7 @@ class _Checker:
         self._type_values[node] = TypeValue(name)
         return types.type_of_type(named)
 
-    def _undeclared(self, node: Node, name: str) -> Type:
+    def _undeclared(self, node: SyntaxNode, name: str) -> Type:
         return self._report(node, f"undeclared reference to '{name}' (in container '')")
 
     def _select(self, node: Select) -> Type:
@@ -235,7 +235,13 @@ class _Checker:
         return types.BOOL
 
     def _resolve(
-        self, node: Node, function: Function, arguments: tuple[Type, ...], *, is_member: bool, namespaced: bool = False
+        self,
+        node: SyntaxNode,
+        function: Function,
+        arguments: tuple[Type, ...],
+        *,
+        is_member: bool,
+        namespaced: bool = False,
     ) -> Type:
         """The result type of a call, from all overloads that its arguments fit."""
         result: Type | None = None
@@ -263,7 +269,7 @@ class _Checker:
             self._guesses = True
         return result
 
-    def _no_overload(self, node: Node, name: str, arguments: tuple[Type, ...], *, is_member: bool) -> Type:
+    def _no_overload(self, node: SyntaxNode, name: str, arguments: tuple[Type, ...], *, is_member: bool) -> Type:
         shown = [self._shown(argument) for argument in arguments]
         signature = f"{shown[0]}.({', '.join(shown[1:])})" if is_member else f"({', '.join(shown)})"
         return self._report(node, f"found no matching overload for '{name}' applied to '{signature}'")
@@ -330,7 +336,7 @@ class _Checker:
         return types.ERROR, types.ERROR
 
 
-def qualified_name(node: Node) -> str | None:
+def qualified_name(node: SyntaxNode) -> str | None:
     """`a.b.c` as a name, or None when the node is no chain of names."""
     parts: list[str] = []
     while isinstance(node, Select) and not node.test_only and not node.optional:
@@ -342,11 +348,11 @@ def qualified_name(node: Node) -> str | None:
     return ".".join(reversed(parts))
 
 
-def _mixed_literals(root: Node, checked: Checked) -> list[Problem]:
+def _mixed_literals(root: SyntaxNode, checked: Checked) -> list[Diagnostic]:
     """Lists and maps whose parts differ in type: Kubernetes wants them of one type, except below a call of `format`."""
-    problems: list[Problem] = []
+    problems: list[Diagnostic] = []
 
-    def compare(nodes: tuple[Node, ...], optional: tuple[bool, ...]) -> None:
+    def compare(nodes: tuple[SyntaxNode, ...], optional: tuple[bool, ...]) -> None:
         first: Type | None = None
         for node, is_optional in zip(nodes, optional, strict=True):
             found = checked.type_of(node)
@@ -355,11 +361,13 @@ def _mixed_literals(root: Node, checked: Checked) -> list[Problem]:
             if first is None:
                 first = found
             elif found != first:
-                problems.append(Problem(node.position, f"expected type '{first.short()}' but found '{found.short()}'"))
+                problems.append(
+                    Diagnostic(node.position, f"expected type '{first.short()}' but found '{found.short()}'")
+                )
                 return
 
     waiting = [root]
-    seen: set[Node] = set()
+    seen: set[SyntaxNode] = set()
     while waiting:
         node = waiting.pop()
         if node in seen or (isinstance(node, Call) and node.function == "format"):
@@ -374,9 +382,9 @@ def _mixed_literals(root: Node, checked: Checked) -> list[Problem]:
     return problems
 
 
-def _invalid_literals(root: Node, environment: Environment) -> list[Problem]:
+def _invalid_literals(root: SyntaxNode, environment: Environment) -> list[Diagnostic]:
     """Timestamps, durations and patterns that are written out and wrong."""
-    problems: list[Problem] = []
+    problems: list[Diagnostic] = []
     for node in walk(root):
         if not isinstance(node, Call) or not node.arguments or not isinstance(node.arguments[0], Literal):
             continue
@@ -387,7 +395,7 @@ def _invalid_literals(root: Node, environment: Environment) -> list[Problem]:
             elif node.function in ("timestamp", "duration") and node.target is None:
                 _convert(environment.functions[node.function], literal.value)
         except EvaluationError:
-            problems.append(Problem(literal.position, f"invalid {node.function} argument"))
+            problems.append(Diagnostic(literal.position, f"invalid {node.function} argument"))
     return problems
 
 
@@ -395,7 +403,7 @@ def _holds_dyn(type_: Type) -> bool:
     return type_.kind in ("dyn", "any") or any(map(_holds_dyn, type_.parameters))
 
 
-def _invalid_formats(root: Node, checked: Checked) -> Iterator[Problem]:
+def _invalid_formats(root: SyntaxNode, checked: Checked) -> Iterator[Diagnostic]:
     for node in walk(root):
         problem = format_problem(node, checked.type_of) if isinstance(node, Call) else None
         if problem is not None:

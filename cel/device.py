@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from dracaena.cel.errors import DeviceDataError, EvaluationError
 from dracaena.cel.value import INT_MAX, INT_MIN, Map
-from dracaena.cel.values.quantity import Quantity
+from dracaena.cel.values.quantity import QuantityValue
 from dracaena.cel.values.semver import Semver
 
 
 @dataclass(frozen=True, slots=True)
-class Features:
+class LanguageFeatures:
     """Feature gates of the API server that change the language. The defaults are those of Kubernetes 1.36."""
 
     consumable_capacity: bool = True  # DRAConsumableCapacity: device.allowMultipleAllocations
@@ -32,8 +32,8 @@ AttributeValue = bool | int | str | Version | tuple[bool | int | str | Version, 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Device:
-    """One device of a ResourceSlice.
+class DeviceView:
+    """What a selector sees of one device of a ResourceSlice.
 
     `attributes` and `capacity` are grouped by domain; attributes without a prefix belong to the driver's domain. An
     attribute value that is None or of another type is data that Kubernetes does not know either: every selector fails
@@ -54,11 +54,11 @@ class Device:
         capacity: Mapping[str, str] | None = None,
         *,
         allow_multiple_allocations: bool = False,
-    ) -> Device:
+    ) -> DeviceView:
         """A device from qualified names, as a ResourceSlice has them: "model" or "example.com/model"."""
         return cls(driver, _by_domain(driver, attributes), _by_domain(driver, capacity), allow_multiple_allocations)
 
-    def values(self, features: Features) -> DeviceValues:
+    def values(self, features: LanguageFeatures) -> DeviceValues:
         """What CEL sees, made once and kept. DeviceDataError names the attribute or capacity that has no value."""
         found = self._values.get(features.list_type_attributes)
         if found is None:
@@ -112,7 +112,7 @@ def _by_domain(driver: str, names: Mapping[str, Any] | None) -> dict[str, dict[s
     return domains
 
 
-def _values_of(device: Device, features: Features) -> DeviceValues:
+def _values_of(device: DeviceView, features: LanguageFeatures) -> DeviceValues:
     attributes: dict[str, dict[str, Any]] = {}
     capacity: dict[str, dict[str, Any]] = {}
     for domain in sorted(device.attributes):
@@ -128,11 +128,11 @@ def _values_of(device: Device, features: Features) -> DeviceValues:
     return DeviceValues(_text(device.driver), attributes, capacity, device.allow_multiple_allocations)
 
 
-def _shown(device: Device, domain: str, name: str) -> str:
+def _shown(device: DeviceView, domain: str, name: str) -> str:
     return name if domain == device.driver else f"{domain}/{name}"
 
 
-def _attribute(name: str, value: AttributeValue | None, features: Features) -> Any:
+def _attribute(name: str, value: AttributeValue | None, features: LanguageFeatures) -> Any:
     if isinstance(value, tuple) and features.list_type_attributes:
         return tuple(_scalar(name, element) for element in value)
     return _scalar(name, value)
@@ -158,8 +158,8 @@ def _text(value: str) -> str:
     return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _quantity(name: str, text: str) -> Quantity:
+def _quantity(name: str, text: str) -> QuantityValue:
     try:
-        return Quantity.parse(text)
+        return QuantityValue.parse(text)
     except EvaluationError as error:
         raise DeviceDataError(f"capacity {name}: {error.message}") from error

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from dracaena.cel import types
-from dracaena.cel.device import Features
+from dracaena.cel.device import LanguageFeatures
 from dracaena.cel.function import Function, Overload
 from dracaena.cel.library import LIBRARIES
 from dracaena.cel.standard import STANDARD, includes
@@ -48,7 +48,7 @@ _TYPE_NAMES: Final = {
 
 
 @cache
-def environment_of(features: Features, *, new: bool) -> Environment:
+def environment_of(features: LanguageFeatures, *, new: bool) -> Environment:
     """The environment for selectors; for `new` expressions only with what the feature gates allow."""
     attribute = types.DYN if features.list_type_attributes else types.ANY
     fields = {

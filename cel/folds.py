@@ -13,7 +13,7 @@ from typing import Any
 
 from dracaena.cel.cost import LIST_COST
 from dracaena.cel.errors import EvaluationError
-from dracaena.cel.state import Run, State
+from dracaena.cel.state import EvaluationState, Run
 from dracaena.cel.value import Map, type_name
 
 
@@ -25,7 +25,7 @@ def no_overload() -> EvaluationError:
 _GO_NAMES = {"int": "types.Int", "string": "types.String", "bool": "types.Bool", "double": "types.Double"}
 
 
-def _single(state: State, range_: Run, slots: tuple[int, ...], turn: int) -> Iterator[None]:
+def _single(state: EvaluationState, range_: Run, slots: tuple[int, ...], turn: int) -> Iterator[None]:
     """Each element of a list or key of a map in its variable. A turn of the loop is so much work."""
     items = range_(state)
     if type(items) is not tuple and type(items) is not Map:
@@ -40,7 +40,7 @@ def _single(state: State, range_: Run, slots: tuple[int, ...], turn: int) -> Ite
         yield
 
 
-def _pairs(state: State, range_: Run, slots: tuple[int, ...], turn: int) -> Iterator[None]:
+def _pairs(state: EvaluationState, range_: Run, slots: tuple[int, ...], turn: int) -> Iterator[None]:
     """Index and element of a list, or key and value of a map, in their variables. A turn is so much work."""
     items = range_(state)
     if type(items) is not tuple and type(items) is not Map:
@@ -62,7 +62,7 @@ def quantifier(range_: Run, slots: tuple[int, ...], predicate: Run, *, turn: int
     walk = _single if len(slots) == 1 else _pairs
     condition_cost = 3 if decisive else 2  # not_strictly_false(accumulator); exists negates the accumulator as well
 
-    def fold(state: State) -> bool:
+    def fold(state: EvaluationState) -> bool:
         error: EvaluationError | None = None
         decided = False
         for _ in walk(state, range_, slots, turn):
@@ -93,7 +93,7 @@ def exists_one(range_: Run, slots: tuple[int, ...], predicate: Run, *, turn: int
     """Whether the predicate is true of exactly one element. It decides nothing early, and absorbs no error."""
     walk = _single if len(slots) == 1 else _pairs
 
-    def fold(state: State) -> bool:
+    def fold(state: EvaluationState) -> bool:
         error: EvaluationError | None = None
         count = 0
         for _ in walk(state, range_, slots, turn):
@@ -122,7 +122,7 @@ def collect_list(
     walk = _single if len(slots) == 1 else _pairs
     step_cost = 2 if constant else 2 + LIST_COST
 
-    def fold(state: State) -> tuple[Any, ...]:
+    def fold(state: EvaluationState) -> tuple[Any, ...]:
         error: EvaluationError | None = None
         collected: list[Any] = []
         for _ in walk(state, range_, slots, turn):
@@ -157,7 +157,7 @@ def collect_map(
 ) -> Run:
     """`transformMap`, which keeps the keys, and `transformMapEntry` (`entries`), which makes a map of each pair."""
 
-    def fold(state: State) -> Map:
+    def fold(state: EvaluationState) -> Map:
         error: EvaluationError | None = None
         collected: list[tuple[Any, Any]] = []
         keys: set[Any] = set()

@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dracaena.cel.ast import Bind, Fold, Ident, Index, Literal, Node, Select
-from dracaena.cel.device import Device, Version
+from dracaena.cel.ast import Bind, Fold, Ident, Index, Literal, Select, SyntaxNode
+from dracaena.cel.device import DeviceView, Version
 
 # A path from the device: () is the device, ("attributes",) all attributes, ("attributes", domain) those of a domain,
 # ("attributes", domain, name) one of them.
@@ -26,13 +26,13 @@ class Footprint:
     paths: tuple[Path, ...]
     everything: bool = field(init=False)
     """Whether it can read all attributes or all capacities, so that remembering is no cheaper than evaluating."""
-    _readers: tuple[Callable[[Device], Hashable], ...] = field(init=False, repr=False, compare=False)
+    _readers: tuple[Callable[[DeviceView], Hashable], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "everything", any(path in _TOO_MUCH for path in self.paths))
         object.__setattr__(self, "_readers", tuple(map(_reader, self.paths)))
 
-    def key(self, device: Device) -> Hashable:
+    def key(self, device: DeviceView) -> Hashable:
         """What the expression can see of the device, as one value to compare and look up by."""
         return tuple([read(device) for read in self._readers])
 
@@ -41,7 +41,7 @@ _GROUPS: Final = ("attributes", "capacity")
 _TOO_MUCH: Final[tuple[Path, ...]] = ((), ("attributes",), ("capacity",))
 
 
-def _reader(path: Path) -> Callable[[Device], Hashable]:
+def _reader(path: Path) -> Callable[[DeviceView], Hashable]:
     """What reads one part of a device as a value that is equal only to the same part of an equal device."""
     if path == ("driver",):
         return lambda device: device.driver
@@ -49,7 +49,7 @@ def _reader(path: Path) -> Callable[[Device], Hashable]:
         return lambda device: device.allow_multiple_allocations
     if not path:
         return _whole
-    domains: Callable[[Device], _Domains] = _attributes if path[0] == "attributes" else _capacity
+    domains: Callable[[DeviceView], _Domains] = _attributes if path[0] == "attributes" else _capacity
     if len(path) == 1:
         return lambda device: _all(domains(device))
     domain = path[1]
@@ -62,15 +62,15 @@ def _reader(path: Path) -> Callable[[Device], Hashable]:
 _Domains = Mapping[str, Mapping[str, Any]]
 
 
-def _attributes(device: Device) -> _Domains:
+def _attributes(device: DeviceView) -> _Domains:
     return device.attributes
 
 
-def _capacity(device: Device) -> _Domains:
+def _capacity(device: DeviceView) -> _Domains:
     return device.capacity
 
 
-def _whole(device: Device) -> Hashable:
+def _whole(device: DeviceView) -> Hashable:
     return device.driver, device.allow_multiple_allocations, _all(device.attributes), _all(device.capacity)
 
 
@@ -94,7 +94,7 @@ def _tagged(value: Any) -> Hashable:
     return (kind, value)
 
 
-def footprint_of(root: Node) -> Footprint:
+def footprint_of(root: SyntaxNode) -> Footprint:
     """The footprint of a checked expression."""
     finder = _Finder()
     finder.visit(root)
@@ -105,10 +105,10 @@ def footprint_of(root: Node) -> Footprint:
 class _Finder:
     def __init__(self) -> None:
         self.found: set[Path] = set()
-        self._seen: set[Node] = set()
+        self._seen: set[SyntaxNode] = set()
         self._names: list[tuple[str, Path | None]] = []
 
-    def visit(self, node: Node) -> None:
+    def visit(self, node: SyntaxNode) -> None:
         """Record what the node and everything below it reads."""
         if node in self._seen:
             return
@@ -141,14 +141,14 @@ class _Finder:
         self.visit(node.body)
         self._names.pop()
 
-    def _visit_indexes(self, node: Node) -> None:
+    def _visit_indexes(self, node: SyntaxNode) -> None:
         """What the computed indexes within a path read."""
         while isinstance(node, Select | Index):
             if isinstance(node, Index):
                 self.visit(node.index)
             node = node.operand
 
-    def _path(self, node: Node) -> Path | None:
+    def _path(self, node: SyntaxNode) -> Path | None:
         """The part of the device that the node is, as far as names tell; None when it is something else."""
         keys: list[str | None] = []
         while isinstance(node, Select | Index):
@@ -174,5 +174,5 @@ class _Finder:
         return () if node.name == "device" else None
 
 
-def _constant_key(index: Node) -> str | None:
+def _constant_key(index: SyntaxNode) -> str | None:
     return index.value if isinstance(index, Literal) and isinstance(index.value, str) else None

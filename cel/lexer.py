@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from dracaena.cel.source import Problem, compile_error
+from dracaena.cel.source import Diagnostic, compile_error
 from dracaena.cel.value import INT_MAX, INT_MIN, UINT_MAX, UInt
 
 _ESCAPE = r"\\(?:[abfnrtv\"'\\?`]|[0-3][0-7][0-7]|[xX][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})"
@@ -50,13 +50,15 @@ def tokens_of(text: str) -> list[Token]:
     """The tokens of an expression, ended by one of kind END. A character that begins none is a CompileError."""
     surrogate = None if text.isascii() else _SURROGATE.search(text)
     if surrogate is not None:
-        raise compile_error(text, [Problem(surrogate.start(), "Syntax error: half of a character (a lone surrogate)")])
+        raise compile_error(
+            text, [Diagnostic(surrogate.start(), "Syntax error: half of a character (a lone surrogate)")]
+        )
     tokens: list[Token] = []
     position = 0
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
-            raise compile_error(text, [Problem(position, _unknown_token(text, position))])
+            raise compile_error(text, [Diagnostic(position, _unknown_token(text, position))])
         group = match.lastgroup or ""
         if group != "skip":
             found = match.group()

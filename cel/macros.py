@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dracaena.cel.ast import Bind, Call, Fold, Ident, Node, Select
+from dracaena.cel.ast import Bind, Call, Fold, Ident, Select, SyntaxNode
 
 # Names that expressions cannot have, for variables that macros introduce.
 _SORT_INPUT = "@__sortBy_input__"
@@ -22,12 +22,14 @@ class MacroError(Exception):
         self.message = message
 
 
-def height(*nodes: Node) -> int:
+def height(*nodes: SyntaxNode) -> int:
     """The height of the highest node; 0 of none."""
     return max((node.height for node in nodes), default=0)
 
 
-def expand(position: int, function: str, target: Node | None, arguments: tuple[Node, ...]) -> Node | None:
+def expand(
+    position: int, function: str, target: SyntaxNode | None, arguments: tuple[SyntaxNode, ...]
+) -> SyntaxNode | None:
     """What the call expands to, or None when it is no macro. Arguments that do not fit are a MacroError."""
     if target is None:
         return _has(arguments[0]) if function == "has" and len(arguments) == 1 else None
@@ -37,13 +39,13 @@ def expand(position: int, function: str, target: Node | None, arguments: tuple[N
     return None if macro is None else macro(position, target, arguments)
 
 
-def _has(argument: Node) -> Node:
+def _has(argument: SyntaxNode) -> SyntaxNode:
     if not isinstance(argument, Select) or argument.optional:
         raise MacroError(argument.position, "invalid argument to has() macro")
     return Select(argument.position, argument.operand, argument.field_name, test_only=True, height=argument.height)
 
 
-def _bind(position: int, target: Node, arguments: tuple[Node, ...]) -> Node | None:
+def _bind(position: int, target: SyntaxNode, arguments: tuple[SyntaxNode, ...]) -> SyntaxNode | None:
     if not isinstance(target, Ident) or target.name != "cel":
         return None
     name, value, body = arguments
@@ -52,11 +54,11 @@ def _bind(position: int, target: Node, arguments: tuple[Node, ...]) -> Node | No
     return _binding(position, name.name, value, body)
 
 
-def _binding(position: int, name: str, value: Node, body: Node) -> Bind:
+def _binding(position: int, name: str, value: SyntaxNode, body: SyntaxNode) -> Bind:
     return Bind(position, name, value, body, height=1 + height(value, body))
 
 
-def _names(nodes: tuple[Node, ...], complaint: str) -> tuple[str, ...]:
+def _names(nodes: tuple[SyntaxNode, ...], complaint: str) -> tuple[str, ...]:
     names: list[str] = []
     for node in nodes:
         if not isinstance(node, Ident):
@@ -69,13 +71,13 @@ def _names(nodes: tuple[Node, ...], complaint: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-_Macro = Callable[[int, Node, tuple[Node, ...]], Node]
+_Macro = Callable[[int, SyntaxNode, tuple[SyntaxNode, ...]], SyntaxNode]
 
 
 def _fold(kind: str, variables: int, *, conditions: int, transforms: int, complaint: str) -> _Macro:
     """A macro of this many variables, then at most one condition, then at most one transformation."""
 
-    def expand_fold(position: int, target: Node, arguments: tuple[Node, ...]) -> Node:
+    def expand_fold(position: int, target: SyntaxNode, arguments: tuple[SyntaxNode, ...]) -> SyntaxNode:
         names = _names(arguments[:variables], complaint)
         condition = arguments[variables] if conditions else None
         transform = arguments[variables + conditions] if transforms else None
@@ -84,19 +86,21 @@ def _fold(kind: str, variables: int, *, conditions: int, transforms: int, compla
     return expand_fold
 
 
-def _filter(position: int, target: Node, arguments: tuple[Node, ...]) -> Node:
+def _filter(position: int, target: SyntaxNode, arguments: tuple[SyntaxNode, ...]) -> SyntaxNode:
     names = _names(arguments[:1], "argument is not an identifier")
     element = Ident(arguments[0].position, names[0])
     return Fold(position, "list", target, names, arguments[1], element, height=1 + height(target, *arguments))
 
 
 def _optional_map(function: str, *, wraps: bool) -> _Macro:
-    def expand_optional(position: int, target: Node, arguments: tuple[Node, ...]) -> Node:
+    def expand_optional(position: int, target: SyntaxNode, arguments: tuple[SyntaxNode, ...]) -> SyntaxNode:
         """`has value ? of(bind(name, value, body)) : none`, where the target is computed twice, as in the reference."""
         name, body = arguments
         if not isinstance(name, Ident):
             raise MacroError(name.position, f"{function}() variable name must be a simple identifier")
-        bound: Node = _binding(position, name.name, Call(position, "value", target, (), height=1 + target.height), body)
+        bound: SyntaxNode = _binding(
+            position, name.name, Call(position, "value", target, (), height=1 + target.height), body
+        )
         if wraps:
             bound = Call(position, "optional.of", None, (bound,), height=1 + bound.height)
         condition = Call(position, "hasValue", target, (), height=1 + target.height)
@@ -106,7 +110,7 @@ def _optional_map(function: str, *, wraps: bool) -> _Macro:
     return expand_optional
 
 
-def _sort_by(position: int, target: Node, arguments: tuple[Node, ...]) -> Node:
+def _sort_by(position: int, target: SyntaxNode, arguments: tuple[SyntaxNode, ...]) -> SyntaxNode:
     """`bind(input, target, input.@sortByAssociatedKeys(input.map(name, key)))`."""
     names = _names(arguments[:1], "sortBy() variable name must be a simple identifier")
     sorted_input = Ident(target.position, _SORT_INPUT)

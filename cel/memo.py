@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Final
 
-from dracaena.cel.device import Device, Features
+from dracaena.cel.device import DeviceView, LanguageFeatures
 from dracaena.cel.errors import CompileError, DeviceDataError
 from dracaena.cel.outcome import Failed, Outcome
 from dracaena.cel.selector import Selector, compile_selector
@@ -29,7 +29,7 @@ class SelectorMemo:
 
     def __init__(
         self,
-        features: Features | None = None,
+        features: LanguageFeatures | None = None,
         *,
         most_selectors: int = MOST_SELECTORS,
         most_answers: int = MOST_ANSWERS,
@@ -38,7 +38,7 @@ class SelectorMemo:
     ) -> None:
         """`compiled` is called with each expression that was compiled and remembered; what it raises is raised here."""
         self._compiled = compiled
-        self._features = features or Features()
+        self._features = features or LanguageFeatures()
         self._most_selectors = most_selectors
         self._most_answers = most_answers
         self._most_characters = most_characters
@@ -62,7 +62,7 @@ class SelectorMemo:
         return known
 
     def evaluate(
-        self, selector: Selector, device: Device, charge: Callable[[int], None] = lambda units: None
+        self, selector: Selector, device: DeviceView, charge: Callable[[int], None] = lambda units: None
     ) -> Outcome:
         """The selector's answer about the device, remembered from an equal one if there was any.
 

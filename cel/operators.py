@@ -9,7 +9,7 @@ from dracaena.cel.cost import size_of, tenth
 from dracaena.cel.errors import EvaluationError
 from dracaena.cel.folds import no_overload
 from dracaena.cel.standard.comparison import equality_cost
-from dracaena.cel.state import FAILED, Run, State
+from dracaena.cel.state import FAILED, EvaluationState, Run
 from dracaena.cel.types import Opaque
 from dracaena.cel.value import Map, OptionalValue, equal
 
@@ -17,7 +17,7 @@ from dracaena.cel.value import Map, OptionalValue, equal
 def equals(left: Run, right: Run, *, negated: bool) -> Run:
     """`==` and `!=` of any two values."""
 
-    def compare(state: State) -> bool:
+    def compare(state: EvaluationState) -> bool:
         try:
             first = left(state)
         except EvaluationError as error:
@@ -38,7 +38,7 @@ def _equality_price(first: Any, second: Any, *, negated: bool) -> int:
     return 1 if isinstance(first, Opaque) and not negated else equality_cost(first, second)
 
 
-def _compared(state: State, first: Any, second: Any, *, negated: bool) -> bool:
+def _compared(state: EvaluationState, first: Any, second: Any, *, negated: bool) -> bool:
     """The answer, paid for. Lists and maps are counted before they are compared; opaque values know only their type."""
     state.cost += _equality_price(first, second, negated=negated)
     if type(first) is tuple or type(first) is Map or type(first) is OptionalValue:
@@ -56,7 +56,7 @@ def equals_constant(left: Run, constant: Any, *, negated: bool) -> Run:
     prices = [tenth(length) for length in range(size)] if kind is str else []
     whole_price = tenth(size)
 
-    def compare_text(state: State) -> bool:
+    def compare_text(state: EvaluationState) -> bool:
         try:
             value = left(state)
         except EvaluationError:
@@ -68,7 +68,7 @@ def equals_constant(left: Run, constant: Any, *, negated: bool) -> Run:
             return bool(value == constant) is not negated
         return _compared(state, value, constant, negated=negated)
 
-    def compare_scalar(state: State) -> bool:
+    def compare_scalar(state: EvaluationState) -> bool:
         try:
             value = left(state)
         except EvaluationError:
@@ -90,7 +90,7 @@ def logical(terms: tuple[Run, ...], *, decisive: bool) -> Run:
 
     otherwise = not decisive
 
-    def decide(state: State) -> bool:
+    def decide(state: EvaluationState) -> bool:
         error: EvaluationError | None = None
         for term in terms:
             try:
@@ -112,7 +112,7 @@ def logical(terms: tuple[Run, ...], *, decisive: bool) -> Run:
 def conditional(condition: Run, chosen: Run, otherwise: Run) -> Run:
     """`? :`, which evaluates one of its branches only."""
 
-    def choose(state: State) -> Any:
+    def choose(state: EvaluationState) -> Any:
         decided = condition(state)
         if decided is True:
             return chosen(state)
@@ -126,7 +126,7 @@ def conditional(condition: Run, chosen: Run, otherwise: Run) -> Run:
 def optional_or(optional: Run, otherwise: Run, *, unwraps: bool) -> Run:
     """`or` and `orValue`, which evaluate their argument only when there is no value."""
 
-    def choose(state: State) -> Any:
+    def choose(state: EvaluationState) -> Any:
         value = optional(state)
         if type(value) is not OptionalValue:
             return value

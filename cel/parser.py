@@ -17,11 +17,11 @@ from dracaena.cel.ast import (
     Literal,
     MapLiteral,
     MessageLiteral,
-    Node,
     Select,
+    SyntaxNode,
 )
 from dracaena.cel.lexer import END, Token, float_value, int_value, string_value, tokens_of, uint_value
-from dracaena.cel.source import Problem, compile_error
+from dracaena.cel.source import Diagnostic, compile_error
 
 # Levels of nesting. The reference has the same limit; three Python frames a level stay below the interpreter's 1,000.
 NESTING_LIMIT: Final = 250
@@ -68,10 +68,10 @@ _NUMBERS: Final = frozenset({"int", "float"})
 _WANTED: Final = {"ident": "an identifier", END: "an operator"}
 
 # A comma list's item: is it optional, its key (maps only), its value.
-_Item = tuple[bool, Node | None, Node]
+_Item = tuple[bool, SyntaxNode | None, SyntaxNode]
 
 
-def parse(text: str) -> Node:
+def parse(text: str) -> SyntaxNode:
     """The syntax tree of an expression, or CompileError with the place of the first error."""
     parser = _Parser(text)
     root = parser.expression(0)
@@ -112,16 +112,18 @@ class _Parser:
         self._fail(token.position, f"Syntax error: unexpected {seen}, expecting {wanted}")
 
     def _fail(self, position: int, message: str) -> NoReturn:
-        raise compile_error(self._text, [Problem(position, message)])
+        raise compile_error(self._text, [Diagnostic(position, message)])
 
     # Nodes
 
-    def _bounded(self, node: Node) -> Node:
+    def _bounded(self, node: SyntaxNode) -> SyntaxNode:
         if node.height > HEIGHT_LIMIT:
             self._fail(node.position, "max recursion depth exceeded")
         return node
 
-    def _call(self, position: int, function: str, target: Node | None, arguments: tuple[Node, ...]) -> Node:
+    def _call(
+        self, position: int, function: str, target: SyntaxNode | None, arguments: tuple[SyntaxNode, ...]
+    ) -> SyntaxNode:
         """A call, or what its macro expands to."""
         try:
             expanded = macros.expand(position, function, target, arguments)
@@ -134,7 +136,7 @@ class _Parser:
 
     # Grammar
 
-    def expression(self, weakest: int) -> Node:
+    def expression(self, weakest: int) -> SyntaxNode:
         """Operands joined by operators that bind at least this strongly; 0 allows the conditional too."""
         self._depth += 1
         if self._depth > NESTING_LIMIT:
@@ -158,7 +160,7 @@ class _Parser:
         self._depth -= 1
         return left
 
-    def _logical(self, operator: str, first: Node, strength: int) -> Node:
+    def _logical(self, operator: str, first: SyntaxNode, strength: int) -> SyntaxNode:
         """A chain of one logical operator as a balanced tree, so that its length costs no depth."""
         terms, positions = [first], []
         while token := self._accept(operator):
@@ -166,17 +168,19 @@ class _Parser:
             terms.append(self.expression(strength + 1))
         return self._balanced(_FUNCTIONS[operator], terms, positions, 0, len(positions) - 1)
 
-    def _balanced(self, function: str, terms: list[Node], positions: list[int], low: int, high: int) -> Node:
+    def _balanced(
+        self, function: str, terms: list[SyntaxNode], positions: list[int], low: int, high: int
+    ) -> SyntaxNode:
         middle = (low + high + 1) // 2
         left = terms[middle] if middle == low else self._balanced(function, terms, positions, low, middle - 1)
         right = terms[middle + 1] if middle == high else self._balanced(function, terms, positions, middle + 1, high)
         return self._call(positions[middle], function, None, (left, right))
 
-    def _operand(self) -> Node:
+    def _operand(self) -> SyntaxNode:
         """An operand with its prefixes (`!`, `-`) and suffixes (`.field`, `.call()`, `[index]`)."""
         prefixes = self._prefixes()
         token = self._take()
-        node: Node
+        node: SyntaxNode
         if token.kind == "(":
             node = self.expression(0)
             self.expect(")")
@@ -226,7 +230,7 @@ class _Parser:
             return []
         return prefixes
 
-    def _prefixed(self, prefixes: list[Token], node: Node) -> Node:
+    def _prefixed(self, prefixes: list[Token], node: SyntaxNode) -> SyntaxNode:
         if len(prefixes) % 2 == 0:
             return node
         function = "!_" if prefixes[0].kind == "!" else "-_"
@@ -253,12 +257,12 @@ class _Parser:
             items.append((optional, key, value))
         return items
 
-    def _list(self, opening: Token, items: list[_Item]) -> Node:
+    def _list(self, opening: Token, items: list[_Item]) -> SyntaxNode:
         elements = tuple(item[2] for item in items)
         optional = tuple(item[0] for item in items)
         return self._bounded(ListLiteral(opening.position, elements, optional, height=1 + macros.height(*elements)))
 
-    def _map(self, opening: Token, items: list[_Item]) -> Node:
+    def _map(self, opening: Token, items: list[_Item]) -> SyntaxNode:
         keys = tuple(item[1] for item in items if item[1] is not None)
         values = tuple(item[2] for item in items)
         optional = tuple(item[0] for item in items)
@@ -286,7 +290,7 @@ class _Parser:
             ahead += 2
         return self._tokens[ahead].kind == "{"
 
-    def _message(self, name: str) -> Node:
+    def _message(self, name: str) -> SyntaxNode:
         while self._accept("."):
             name += f".{self.expect('ident').text}"
         opening = self.expect("{")
@@ -303,7 +307,7 @@ class _Parser:
             self.expression(0)
         return MessageLiteral(opening.position, name)
 
-    def _literal(self, token: Token) -> Node:
+    def _literal(self, token: Token) -> SyntaxNode:
         if token.kind == "-":
             number = self._take()
             return self._number(Token(number.kind, f"-{number.text}", token.position))
@@ -319,7 +323,7 @@ class _Parser:
             self._unexpected(token, "an operand")
         return Literal(token.position, constants[token.kind])
 
-    def _number(self, token: Token) -> Node:
+    def _number(self, token: Token) -> SyntaxNode:
         names = {"int": "int", "uint": "uint", "float": "double"}
         readers = {"int": int_value, "uint": uint_value, "float": float_value}
         value = readers[token.kind](token.text)

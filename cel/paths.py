@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dracaena.cel.errors import EvaluationError
-from dracaena.cel.state import Run, State
+from dracaena.cel.state import EvaluationState, Run
 from dracaena.cel.value import NONE, Map, OptionalValue, UInt, type_name
 
 
@@ -82,7 +82,7 @@ def path(root: Run, base_cost: int, steps: tuple[Step, ...]) -> Run:
         return _constant_path(root, base_cost, tuple(step.constant for step in steps))
     has = steps[-1].tests
 
-    def walk(state: State) -> Any:
+    def walk(state: EvaluationState) -> Any:
         state.cost += base_cost
         found = _walk(state, root(state), steps)
         return found is True if has else found
@@ -91,7 +91,7 @@ def path(root: Run, base_cost: int, steps: tuple[Step, ...]) -> Run:
 
 
 def _constant_path(root: Run, base_cost: int, keys: tuple[Any, ...]) -> Run:
-    def walk(state: State) -> Any:
+    def walk(state: EvaluationState) -> Any:
         state.cost += base_cost
         value = root(state)
         if type(value) is OptionalValue:
@@ -104,7 +104,7 @@ def _constant_path(root: Run, base_cost: int, keys: tuple[Any, ...]) -> Run:
     return walk
 
 
-def _walk(state: State, value: Any, steps: tuple[Step, ...]) -> Any:
+def _walk(state: EvaluationState, value: Any, steps: tuple[Step, ...]) -> Any:
     optional = False
     if type(value) is OptionalValue:
         if not value.has_value:
@@ -129,7 +129,7 @@ def _walk(state: State, value: Any, steps: tuple[Step, ...]) -> Any:
     return OptionalValue(value) if optional else value
 
 
-def _key(state: State, key: Run, *, paid: bool) -> Any:
+def _key(state: EvaluationState, key: Run, *, paid: bool) -> Any:
     """The computed key of a step. A step whose key fails is paid for, unless it is optional."""
     try:
         return key(state)
@@ -143,14 +143,14 @@ def attribute(domain: str, name: str, *, capacity: bool) -> Run:
     """`device.attributes[domain][name]` or the same of capacity, without making maps of them: the common selector."""
     missing = f"no such key: {name}"
 
-    def read_attribute(state: State) -> Any:
+    def read_attribute(state: EvaluationState) -> Any:
         state.cost += 4
         names = state.attributes.get(domain)
         if names is None or name not in names:
             raise EvaluationError(missing)
         return names[name]
 
-    def read_capacity(state: State) -> Any:
+    def read_capacity(state: EvaluationState) -> Any:
         state.cost += 4
         names = state.capacity.get(domain)
         if names is None or name not in names:

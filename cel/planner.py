@@ -19,16 +19,16 @@ from dracaena.cel.ast import (
     ListLiteral,
     Literal,
     MapLiteral,
-    Node,
     Select,
+    SyntaxNode,
 )
 from dracaena.cel.checker import Checked, ResolvedCall
 from dracaena.cel.cost import LIST_COST, MAP_COST, NODE_WORK, tree_size
 from dracaena.cel.device import DeviceValues
 from dracaena.cel.environment import DEVICE
 from dracaena.cel.errors import CompileError, CostLimitError, EvaluationError
-from dracaena.cel.source import Problem, compile_error
-from dracaena.cel.state import UNSET, Raised, Run, State
+from dracaena.cel.source import Diagnostic, compile_error
+from dracaena.cel.state import UNSET, EvaluationState, Raised, Run
 from dracaena.cel.types import DYN, Type
 from dracaena.cel.value import Map, OptionalValue, UInt
 from dracaena.cel.values.regex import matching
@@ -56,7 +56,7 @@ def _plain(run: Run) -> Planned:
 
 
 def _constant(value: Any) -> Planned:
-    def give(_state: State) -> Any:
+    def give(_state: EvaluationState) -> Any:
         return value
 
     return Planned(give, give, constant=True, value=value)
@@ -70,7 +70,7 @@ class Program:
     slots: int
 
 
-def plan(root: Node, checked: Checked, text: str) -> Program:
+def plan(root: SyntaxNode, checked: Checked, text: str) -> Program:
     """The program of a checked tree. A literal whose conversion fails is a CompileError."""
     planner = _Planner(checked, text)
     planned = planner.plan(root)
@@ -82,10 +82,10 @@ class _Planner:
         self.slots = 0
         self._checked = checked
         self._text = text
-        self._planned: dict[Node, Planned] = {}
+        self._planned: dict[SyntaxNode, Planned] = {}
         self._locals: list[tuple[str, Planned]] = []
-        self._folding = State(_NO_DEVICE, 0, _FOLDING_LIMIT, work=_FOLDING_LIMIT)
-        self._plans: dict[type[Node], Callable[[Any], Planned]] = {
+        self._folding = EvaluationState(_NO_DEVICE, 0, _FOLDING_LIMIT, work=_FOLDING_LIMIT)
+        self._plans: dict[type[SyntaxNode], Callable[[Any], Planned]] = {
             Literal: self._literal,
             Ident: self._ident,
             Select: self._path,
@@ -105,7 +105,7 @@ class _Planner:
             "@in": self._in,
         }
 
-    def plan(self, node: Node) -> Planned:
+    def plan(self, node: SyntaxNode) -> Planned:
         """How the node is evaluated. A node that a macro uses twice is planned once."""
         known = self._planned.get(node)
         if known is None:
@@ -114,12 +114,12 @@ class _Planner:
             self._planned[node] = known
         return known
 
-    def _form(self, node: Node) -> Callable[[Any], Planned]:
+    def _form(self, node: SyntaxNode) -> Callable[[Any], Planned]:
         if isinstance(node, Call) and node.function in self._operators:
             return self._operators[node.function]
         return self._plans[type(node)]
 
-    def _static(self, node: Node) -> Type:
+    def _static(self, node: SyntaxNode) -> Type:
         """The type that values of the node are sure to have, or dyn."""
         return DYN if self._checked.guesses else self._checked.type_of(node)
 
@@ -127,8 +127,8 @@ class _Planner:
         self.slots += 1
         return self.slots - 1
 
-    def _failing_literal(self, node: Node, error: EvaluationError) -> CompileError:
-        return compile_error(self._text, [Problem(node.position, f"program instantiation failed: {error.message}")])
+    def _failing_literal(self, node: SyntaxNode, error: EvaluationError) -> CompileError:
+        return compile_error(self._text, [Diagnostic(node.position, f"program instantiation failed: {error.message}")])
 
     # Literals
 
@@ -164,7 +164,7 @@ class _Planner:
 
     def _path(self, node: Select | Index) -> Planned:
         steps: list[paths.Step] = []
-        below: Node = node
+        below: SyntaxNode = node
         while isinstance(below, Select | Index) and below not in self._checked.type_values:
             steps.append(self._step(below))
             below = below.operand
@@ -189,7 +189,7 @@ class _Planner:
             return paths.Step(index.value, optional=node.optional)
         return paths.Step(key=index.resolve, optional=node.optional)
 
-    def _device_attribute(self, root: Node, steps: list[paths.Step]) -> Planned | None:
+    def _device_attribute(self, root: SyntaxNode, steps: list[paths.Step]) -> Planned | None:
         """The fast form of `device.driver`, `device.attributes["domain"].name` and the same of capacity."""
         if not isinstance(root, Ident) or self._checked.type_of(root) != DEVICE or self._is_local(root):
             return None
@@ -227,7 +227,7 @@ class _Planner:
             run = self._computed_once(run)
         return _plain(run)
 
-    def _converted(self, node: Node, resolved: ResolvedCall, value: Any) -> Planned:
+    def _converted(self, node: SyntaxNode, resolved: ResolvedCall, value: Any) -> Planned:
         try:
             for overload in resolved.overloads:
                 if all(map(calls.accepts, overload.parameters, (value,))):
@@ -236,7 +236,7 @@ class _Planner:
         except EvaluationError as error:
             raise self._failing_literal(node, error) from None
 
-    def _check_pattern(self, node: Node, pattern: Any) -> None:
+    def _check_pattern(self, node: SyntaxNode, pattern: Any) -> None:
         if isinstance(pattern, str):
             try:
                 matching.check(pattern)
@@ -260,7 +260,7 @@ class _Planner:
             return run
         cost = self._folding.cost - before
 
-        def give(state: State) -> Any:
+        def give(state: EvaluationState) -> Any:
             state.cost += cost
             return value
 
@@ -269,7 +269,7 @@ class _Planner:
     def _logical(self, node: Call) -> Planned:
         """A chain of one operator is one loop over its terms, in their order."""
         terms: list[Run] = []
-        waiting: list[Node] = [node]
+        waiting: list[SyntaxNode] = [node]
         while waiting:
             term = waiting.pop()
             if isinstance(term, Call) and term.function == node.function:
@@ -335,7 +335,7 @@ class _Planner:
 
 def _turn(fold: Fold) -> int:
     """The work of one turn of a loop: its nodes, without those within loops of their own, which pay for themselves."""
-    seen: set[Node] = set()
+    seen: set[SyntaxNode] = set()
     waiting = [part for part in (fold.condition, fold.transform) if part is not None]
     while waiting:
         node = waiting.pop()
@@ -359,7 +359,7 @@ def _path_planned(root: Run, steps: tuple[paths.Step, ...]) -> Planned:
     if steps:
         return Planned(paths.path(root, 1, steps), paths.path(root, 0, steps))
 
-    def run(state: State) -> Any:
+    def run(state: EvaluationState) -> Any:
         state.cost += 1
         return root(state)
 
@@ -367,18 +367,18 @@ def _path_planned(root: Run, steps: tuple[paths.Step, ...]) -> Planned:
 
 
 def _resolved(run: Run, less: int) -> Run:
-    def resolve(state: State) -> Any:
+    def resolve(state: EvaluationState) -> Any:
         state.cost -= less
         return run(state)
 
     return resolve
 
 
-def _whole_device(state: State) -> Map:
+def _whole_device(state: EvaluationState) -> Map:
     return state.values.as_map()
 
 
-def _driver(state: State) -> str:
+def _driver(state: EvaluationState) -> str:
     state.cost += 2
     return state.driver
 
@@ -390,7 +390,7 @@ def _variable(slot: int) -> Run:
 def _bound(slot: int, value: Run) -> Run:
     """A variable of cel.bind: computed at its first use, and then kept, even if it is an error."""
 
-    def read(state: State) -> Any:
+    def read(state: EvaluationState) -> Any:
         found = state.slots[slot]
         if found is UNSET:
             try:
@@ -411,7 +411,7 @@ _BINDING_WORK: Final = 8 * NODE_WORK  # an optMap is so many nodes
 def _binding(slot: int, body: Run) -> Run:
     """Each optMap evaluates its receiver twice, so a chain of them doubles: the checks here end it at the limits."""
 
-    def bind(state: State) -> Any:
+    def bind(state: EvaluationState) -> Any:
         state.slots[slot] = UNSET
         state.check_limit()
         state.spend(_BINDING_WORK)
@@ -421,7 +421,7 @@ def _binding(slot: int, body: Run) -> Run:
 
 
 def _list_of(elements: list[Run]) -> Run:
-    def make(state: State) -> tuple[Any, ...]:
+    def make(state: EvaluationState) -> tuple[Any, ...]:
         state.cost += LIST_COST
         made = tuple([element(state) for element in elements])
         state.spend_on(made)
@@ -431,7 +431,7 @@ def _list_of(elements: list[Run]) -> Run:
 
 
 def _list_with_optionals(elements: list[Run], optional: tuple[bool, ...]) -> Run:
-    def make(state: State) -> tuple[Any, ...]:
+    def make(state: EvaluationState) -> tuple[Any, ...]:
         state.cost += LIST_COST
         made: list[Any] = []
         for element, is_optional in zip(elements, optional, strict=True):
@@ -449,7 +449,7 @@ def _list_with_optionals(elements: list[Run], optional: tuple[bool, ...]) -> Run
 
 
 def _map_of(keys: list[Run], values: list[Run], optional: tuple[bool, ...]) -> Run:
-    def make(state: State) -> Map:
+    def make(state: EvaluationState) -> Map:
         state.cost += MAP_COST
         made: list[tuple[Any, Any]] = []
         for key_run, value_run, is_optional in zip(keys, values, optional, strict=True):

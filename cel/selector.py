@@ -8,17 +8,17 @@ from typing import Any
 
 from dracaena.api.limits import EXPRESSION_COST
 from dracaena.cel import types
-from dracaena.cel.ast import Node
+from dracaena.cel.ast import SyntaxNode
 from dracaena.cel.checker import check
-from dracaena.cel.device import Device, Features
+from dracaena.cel.device import DeviceView, LanguageFeatures
 from dracaena.cel.environment import environment_of
 from dracaena.cel.errors import CompileError, CostLimitError, DeviceDataError, EvaluationError
 from dracaena.cel.footprint import Footprint, footprint_of
 from dracaena.cel.outcome import MATCH, NO_MATCH, Failed, Outcome
 from dracaena.cel.parser import parse
 from dracaena.cel.planner import Program, plan
-from dracaena.cel.source import Problem, compile_error
-from dracaena.cel.state import State
+from dracaena.cel.source import Diagnostic, compile_error
+from dracaena.cel.state import EvaluationState
 from dracaena.cel.value import OptionalValue, type_name
 
 TOO_DEEP = "expression nests too deeply for the calling program's stack"
@@ -32,20 +32,20 @@ class Selector:
     """
 
     expression: str
-    features: Features
+    features: LanguageFeatures
     footprint: Footprint
     _program: Program
 
-    def evaluate(self, device: Device, cost_limit: int = EXPRESSION_COST) -> Outcome:
+    def evaluate(self, device: DeviceView, cost_limit: int = EXPRESSION_COST) -> Outcome:
         """MATCH, NO_MATCH, or Failed with the reason. Never raises; ends within the cost limit whatever it says."""
         return self.evaluate_with_cost(device, cost_limit)[0]
 
-    def evaluate_with_cost(self, device: Device, cost_limit: int = EXPRESSION_COST) -> tuple[Outcome, int]:
+    def evaluate_with_cost(self, device: DeviceView, cost_limit: int = EXPRESSION_COST) -> tuple[Outcome, int]:
         """The answer, and what it cost in the units of Kubernetes' model."""
         outcome, state = self._evaluate(device, cost_limit, None)
         return outcome, 0 if state is None else state.cost
 
-    def evaluate_charged(self, device: Device, charge: Callable[[int], None]) -> tuple[Outcome, int]:
+    def evaluate_charged(self, device: DeviceView, charge: Callable[[int], None]) -> tuple[Outcome, int]:
         """The answer, and what `charge` still has to be told when the answer has been remembered.
 
         `charge` is told what the evaluation takes while it runs (state.State); what it raises is raised here.
@@ -54,14 +54,14 @@ class Selector:
         return outcome, 0 if state is None else state.untold
 
     def _evaluate(
-        self, device: Device, cost_limit: int, charge: Callable[[int], None] | None
-    ) -> tuple[Outcome, State | None]:
+        self, device: DeviceView, cost_limit: int, charge: Callable[[int], None] | None
+    ) -> tuple[Outcome, EvaluationState | None]:
         try:
             values = device.values(self.features)
         except DeviceDataError as error:
             return Failed(str(error)), None
         program = self._program
-        state = State(values, program.slots, cost_limit, charge=charge)
+        state = EvaluationState(values, program.slots, cost_limit, charge=charge)
         try:
             result = program.run(state)
             if state.cost > cost_limit:
@@ -76,14 +76,14 @@ class Selector:
             return Failed(TOO_DEEP), state
 
 
-def compile_selector(expression: str, features: Features | None = None, *, new: bool = False) -> Selector:
+def compile_selector(expression: str, features: LanguageFeatures | None = None, *, new: bool = False) -> Selector:
     """Check an expression and make it ready to be asked.
 
     Stored expressions may use everything this version knows, whatever the feature gates say, so that a gate that is
     switched off breaks no object. `new` is for what is being written now: gates count then. CompileError tells every
     problem with its place.
     """
-    features = features or Features()
+    features = features or LanguageFeatures()
     try:
         tree = parse(expression)
         environment = environment_of(features, new=new)
@@ -94,13 +94,13 @@ def compile_selector(expression: str, features: Features | None = None, *, new: 
         raise CompileError(TOO_DEEP) from None
 
 
-def _check_result(result: types.Type, tree: Node, features: Features, expression: str) -> None:
+def _check_result(result: types.Type, tree: SyntaxNode, features: LanguageFeatures, expression: str) -> None:
     allowed = [types.BOOL, types.ANY]
     if features.list_type_attributes:
         allowed.append(types.DYN)
     if result not in allowed:
         message = f"must evaluate to bool or the unknown type, not {result}"
-        raise compile_error(expression, [Problem(tree.position, message)])
+        raise compile_error(expression, [Diagnostic(tree.position, message)])
 
 
 def _outcome(result: Any) -> Outcome:

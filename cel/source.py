@@ -12,7 +12,7 @@ SHOWN_PROBLEMS = 20
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Problem:
+class Diagnostic:
     """One thing that is wrong, at an offset in characters."""
 
     position: int
@@ -25,14 +25,14 @@ def line_and_column(text: str, position: int) -> tuple[int, int]:
     return before.count("\n") + 1, position - (before.rfind("\n") + 1) + 1
 
 
-def render(text: str, problem: Problem) -> str:
+def render(text: str, problem: Diagnostic) -> str:
     """The problem with its line and a caret below the place, as the API server shows it."""
     line, column = line_and_column(text, problem.position)
     shown = text.split("\n")[line - 1].replace("\t", " ")
     return f"ERROR: <input>:{line}:{column}: {problem.message}\n | {shown}\n | {'.' * (column - 1)}^"
 
 
-def compile_error(text: str, problems: Iterable[Problem]) -> CompileError:
+def compile_error(text: str, problems: Iterable[Diagnostic]) -> CompileError:
     """The error that tells all problems in the order of the text; message and position are the first one's."""
     ordered = sorted(set(problems))
     first = ordered[0]

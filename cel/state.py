@@ -18,7 +18,7 @@ WORK_OF_UNIT: Final = 2
 WORK_EXCEEDED: Final = "operation cancelled: actual cost limit exceeded: it takes too many steps"
 
 
-class State:
+class EvaluationState:
     """One evaluation. `cost` counts the units of Kubernetes' model up, `work` what is left of `WORK_LIMIT` down."""
 
     __slots__ = (
@@ -98,7 +98,7 @@ class State:
             self._charge(units)
 
 
-Run = Callable[[State], Any]
+Run = Callable[[EvaluationState], Any]
 
 
 class Raised:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dracaena.api import limits
-from dracaena.cel import Device, Failed, NoMatch
+from dracaena.cel import DeviceView, Failed, NoMatch
 from dracaena.validation.configs import check_config
 from dracaena.validation.field import Field, Fields
 from dracaena.validation.metadata import check_metadata
@@ -47,7 +47,7 @@ def _warn_of_strangers(field: Field, selectors: Sequence[CompiledSelector], driv
     Selectors run in order until one is false. One that has no answer, because it reads an attribute that is not there,
     ends the allocation of the whole claim.
     """
-    stranger = Device("stranger.invalid")
+    stranger = DeviceView("stranger.invalid")
     for each in selectors:
         match each.selector.evaluate(stranger, _MOST_COST):
             case NoMatch():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from dracaena.cel.ast import Call, ListLiteral, Literal, MapLiteral, Node
+from dracaena.cel.ast import Call, ListLiteral, Literal, MapLiteral, SyntaxNode
 from dracaena.cel.library.formatting import FormatError, parse_format, refusal
-from dracaena.cel.source import Problem
+from dracaena.cel.source import Diagnostic
 from dracaena.cel.types import Type
 
 _ANY_OF: Final = "list map int uint double bool string timestamp bytes duration type null"
@@ -26,7 +26,7 @@ _KINDS: Final = {
 }
 
 
-def format_problem(call: Call, type_of: Callable[[Node], Type]) -> Problem | None:
+def format_problem(call: Call, type_of: Callable[[SyntaxNode], Type]) -> Diagnostic | None:
     """What is wrong with a call of `format`, or None; also None when it is not all written out."""
     if call.function != "format" or not isinstance(call.target, Literal) or len(call.arguments) != 1:
         return None
@@ -40,17 +40,17 @@ def format_problem(call: Call, type_of: Callable[[Node], Type]) -> Problem | Non
                 continue
             wrong = _wrong(arguments.elements[used], part.letter, type_of)
             if wrong is not None:
-                return Problem(wrong.position, refusal(part.letter, _name(type_of(wrong))))
+                return Diagnostic(wrong.position, refusal(part.letter, _name(type_of(wrong))))
             used += 1
     except FormatError as error:
-        return Problem(call.position, str(error))
+        return Diagnostic(call.position, str(error))
     if used < len(arguments.elements):
         reason = f"too many arguments supplied to string.format (expected {used}, got {len(arguments.elements)})"
-        return Problem(call.position, reason)
+        return Diagnostic(call.position, reason)
     return None
 
 
-def _wrong(argument: Node, letter: str, type_of: Callable[[Node], Type]) -> Node | None:
+def _wrong(argument: SyntaxNode, letter: str, type_of: Callable[[SyntaxNode], Type]) -> SyntaxNode | None:
     """The argument, or what it holds, when the clause does not write its type."""
     if type_of(argument).kind not in _KINDS[letter]:
         return argument

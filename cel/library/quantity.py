@@ -8,18 +8,18 @@ from dracaena.cel.cost import reading_work, size_of, tenth
 from dracaena.cel.errors import EvaluationError
 from dracaena.cel.function import Function, global_, member
 from dracaena.cel.types import BOOL, DOUBLE, INT, QUANTITY, STRING
-from dracaena.cel.values.quantity import Quantity
+from dracaena.cel.values.quantity import QuantityValue
 
 
 def _is_quantity(text: str) -> bool:
     try:
-        Quantity.parse(text)
+        QuantityValue.parse(text)
     except EvaluationError:
         return False
     return True
 
 
-def _as_integer(quantity: Quantity) -> int:
+def _as_integer(quantity: QuantityValue) -> int:
     number = quantity.as_int()
     if number is None:
         raise EvaluationError("cannot convert value to integer")
@@ -34,7 +34,9 @@ _PAIR: Final = (QUANTITY, QUANTITY)
 
 FUNCTIONS: Final = (
     Function(
-        "quantity", (global_("string_to_quantity", (STRING,), QUANTITY, Quantity.parse, work=reading_work),), _text_cost
+        "quantity",
+        (global_("string_to_quantity", (STRING,), QUANTITY, QuantityValue.parse, work=reading_work),),
+        _text_cost,
     ),
     Function(
         "isQuantity", (global_("is_quantity_string", (STRING,), BOOL, _is_quantity, work=reading_work),), _text_cost
@@ -50,8 +52,8 @@ FUNCTIONS: Final = (
         (member("quantity_is_less_than", _PAIR, BOOL, lambda quantity, other: quantity.compare(other) < 0),),
         1,
     ),
-    Function("compareTo", (member("quantity_compare_to", _PAIR, INT, Quantity.compare),), 1),
-    Function("asApproximateFloat", (member("quantity_get_float", (QUANTITY,), DOUBLE, Quantity.approximate),), 1),
+    Function("compareTo", (member("quantity_compare_to", _PAIR, INT, QuantityValue.compare),), 1),
+    Function("asApproximateFloat", (member("quantity_get_float", (QUANTITY,), DOUBLE, QuantityValue.approximate),), 1),
     Function("asInteger", (member("quantity_get_int", (QUANTITY,), INT, _as_integer),), 1),
     Function(
         "isInteger",
@@ -61,12 +63,12 @@ FUNCTIONS: Final = (
     Function(
         "add",
         (
-            member("quantity_add", _PAIR, QUANTITY, Quantity.add),
+            member("quantity_add", _PAIR, QUANTITY, QuantityValue.add),
             member(
                 "quantity_add_int",
                 (QUANTITY, INT),
                 QUANTITY,
-                lambda quantity, number: quantity.add(Quantity.of_int(number)),
+                lambda quantity, number: quantity.add(QuantityValue.of_int(number)),
             ),
         ),
         1,
@@ -74,12 +76,12 @@ FUNCTIONS: Final = (
     Function(
         "sub",
         (
-            member("quantity_sub", _PAIR, QUANTITY, Quantity.subtract),
+            member("quantity_sub", _PAIR, QUANTITY, QuantityValue.subtract),
             member(
                 "quantity_sub_int",
                 (QUANTITY, INT),
                 QUANTITY,
-                lambda quantity, number: quantity.subtract(Quantity.of_int(number)),
+                lambda quantity, number: quantity.subtract(QuantityValue.of_int(number)),
             ),
         ),
         1,

@@ -12,18 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dracaena.api.quantity import NANO, NANO_SCALE, QuantityError, read_quantity
-from dracaena.api.quantity import Quantity as Amount
+from dracaena.api.quantity import NANO, NANO_SCALE, Quantity, QuantityError, read_quantity
 from dracaena.cel.errors import EvaluationError
 from dracaena.cel.types import QUANTITY, Opaque, Type
 from dracaena.cel.value import INT_MAX, INT_MIN
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Quantity(Opaque):
+class QuantityValue(Opaque):
     """An exact amount. Quantities are equal by amount, however they are written."""
 
-    amount: Amount
+    amount: Quantity
     scale: int
     """The reference would keep a whole number × 10^-`scale`."""
     is_decimal: bool = False
@@ -32,50 +31,52 @@ class Quantity(Opaque):
     cel_type: ClassVar[Type] = QUANTITY
 
     @staticmethod
-    def parse(text: str) -> Quantity:
+    def parse(text: str) -> QuantityValue:
         """Read a quantity as Kubernetes does. Raises EvaluationError; `read_quantity` says how it rounds."""
         try:
-            return Quantity(*read_quantity(text))
+            return QuantityValue(*read_quantity(text))
         except QuantityError as error:
             raise EvaluationError(str(error)) from None
 
     @staticmethod
-    def of_int(number: int) -> Quantity:
+    def of_int(number: int) -> QuantityValue:
         """A whole number, as `add(1)` makes it."""
-        return Quantity(Amount(number * NANO, "exponential"), 0)
+        return QuantityValue(Quantity(number * NANO, "exponential"), 0)
 
     @property
     def sign(self) -> int:
         """-1, 0 or 1."""
         return (self.amount.nano > 0) - (self.amount.nano < 0)
 
-    def compare(self, other: Quantity) -> int:
+    def compare(self, other: QuantityValue) -> int:
         """-1 when this is less than the other, 0 when equal, 1 when greater."""
         return (self.amount > other.amount) - (self.amount < other.amount)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Quantity) and self.amount == other.amount
+        return isinstance(other, QuantityValue) and self.amount == other.amount
 
     def __hash__(self) -> int:
         return hash(self.amount)
 
-    def add(self, other: Quantity) -> Quantity:
+    def add(self, other: QuantityValue) -> QuantityValue:
         """The sum. It is written like this quantity, or like the other when this is zero."""
         notation = (self if self.amount.nano else other).amount.notation
-        total = Amount(self.amount.nano + other.amount.nano, notation)
+        total = Quantity(self.amount.nano + other.amount.nano, notation)
         if not (self.is_decimal or other.is_decimal):
             if not other.amount.nano:
-                return Quantity(total, self.scale)
+                return QuantityValue(total, self.scale)
             if not self.amount.nano:
-                return Quantity(total, other.scale)
+                return QuantityValue(total, other.scale)
         scale = max(self.scale, other.scale)
         numbers = (_at_scale(amount, scale) for amount in (self.amount, other.amount, total))
         fits = all(INT_MIN <= number <= INT_MAX for number in numbers)
-        return Quantity(total, scale, self.is_decimal or other.is_decimal or not fits)
+        return QuantityValue(total, scale, self.is_decimal or other.is_decimal or not fits)
 
-    def subtract(self, other: Quantity) -> Quantity:
+    def subtract(self, other: QuantityValue) -> QuantityValue:
         """The difference; `add` says how it is written."""
-        return self.add(Quantity(Amount(-other.amount.nano, other.amount.notation), other.scale, other.is_decimal))
+        return self.add(
+            QuantityValue(Quantity(-other.amount.nano, other.amount.notation), other.scale, other.is_decimal)
+        )
 
     def as_int(self) -> int | None:
         """The amount as int64, or None when the reference does not convert it (see above)."""
@@ -97,7 +98,7 @@ class Quantity(Opaque):
         return str(self.amount)
 
 
-def _at_scale(amount: Amount, scale: int) -> int:
+def _at_scale(amount: Quantity, scale: int) -> int:
     """The amount in units of 10^-`scale`, which divide it."""
     if scale > NANO_SCALE:
         return amount.nano * int(10 ** (scale - NANO_SCALE))

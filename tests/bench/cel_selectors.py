@@ -15,7 +15,7 @@ import celpy.adapter
 from cel_expr_python import cel
 
 from bench.report import Progress, Row, Section, as_text
-from dracaena.cel import MATCH, Device, SelectorMemo, compile_selector
+from dracaena.cel import MATCH, DeviceView, SelectorMemo, compile_selector
 
 SELECTOR: Final = """
 device.driver == "gpu.example.com" &&
@@ -30,7 +30,7 @@ MEASURED_S: Final = 0.3
 
 def rows(progress: Progress) -> Section:
     """Measure everything in one run and return the rows."""
-    device = Device.of_names("gpu.example.com", dict(ATTRIBUTES))
+    device = DeviceView.of_names("gpu.example.com", dict(ATTRIBUTES))
     selector = compile_selector(SELECTOR)
     assert selector.evaluate(device) == MATCH
     memo = SelectorMemo()

@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from dracaena.cel import CompileError, Device, Failed, Features, compile_selector
+from dracaena.cel import CompileError, DeviceView, Failed, LanguageFeatures, compile_selector
 from dracaena.cel.values.regex import engine, matching
 from support.hostile_selectors import DEVICE_ATTRIBUTES, DRIVER, MOST_BYTES
 
-_FEATURES: Final = Features(consumable_capacity=True, list_type_attributes=True)
+_FEATURES: Final = LanguageFeatures(consumable_capacity=True, list_type_attributes=True)
 _SHOWN: Final = 8
 _ATTRIBUTES: Final = f'device.attributes["{DRIVER}"]'
 
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.planted:
         matching._WORK_OF_INSTRUCTION = 0  # type: ignore[misc]
         matching._STEPS_OF_WORK = 10**9  # type: ignore[misc]
-    device = Device.of_names(DRIVER, DEVICE_ATTRIBUTES)
+    device = DeviceView.of_names(DRIVER, DEVICE_ATTRIBUTES)
     worst: dict[str, list[tuple[float, str, str]]] = {"compile": [], "evaluate": []}
     seed, tried, refused = options.seed, 0, 0
     end = time.monotonic() + options.seconds

@@ -15,9 +15,9 @@ from conformance.case import Case, UnreadableCasesError
 from dracaena.cel import (
     AttributeValue,
     CompileError,
-    Device,
+    DeviceView,
     Failed,
-    Features,
+    LanguageFeatures,
     Match,
     Outcome,
     Version,
@@ -40,7 +40,7 @@ def cases(folder: Path) -> list[Case]:
 
 
 def _differences(case: dict[str, Any]) -> list[str]:
-    features = Features(
+    features = LanguageFeatures(
         consumable_capacity=bool(case["enableConsumableCapacity"]),
         list_type_attributes=bool(case["enableListTypeAttributes"]),
     )
@@ -87,9 +87,9 @@ def _shown(case: dict[str, Any], answer: str, fits: bool) -> list[str]:
     )
 
 
-def device_of(case: dict[str, Any]) -> Device:
+def device_of(case: dict[str, Any]) -> DeviceView:
     """The device of a case, with attributes and capacity as the API writes them."""
-    return Device.of_names(
+    return DeviceView.of_names(
         case["driver"],
         {name: _attribute(value) for name, value in (case["attributes"] or {}).items()},
         {name: value["value"] for name, value in (case["capacity"] or {}).items()},

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.cel import device_of
-from dracaena.cel import CompileError, Device, Failed, Features, Match, compile_selector
+from dracaena.cel import CompileError, DeviceView, Failed, LanguageFeatures, Match, compile_selector
 
 COMPILE_ERROR = "compile error"
 ERROR = "error"
@@ -39,15 +39,15 @@ class VectorFile:
     vectors: tuple[Vector, ...]
 
     @property
-    def device(self) -> Device:
+    def device(self) -> DeviceView:
         return device_of(self.document)
 
 
 # The gates of all vectors: everything is known.
-FEATURES = Features(consumable_capacity=True, list_type_attributes=True)
+FEATURES = LanguageFeatures(consumable_capacity=True, list_type_attributes=True)
 
 
-def ours(expression: str, device: Device, features: Features = FEATURES) -> Vector:
+def ours(expression: str, device: DeviceView, features: LanguageFeatures = FEATURES) -> Vector:
     """What our implementation answers."""
     try:
         selector = compile_selector(expression, features, new=True)

@@ -7,29 +7,29 @@ from typing import Any
 
 from dracaena.api.limits import EXPRESSION_COST
 from dracaena.cel.checker import check
-from dracaena.cel.device import Device, Features
+from dracaena.cel.device import DeviceView, LanguageFeatures
 from dracaena.cel.environment import environment_of
 from dracaena.cel.parser import parse
 from dracaena.cel.planner import plan
 from dracaena.cel.standard.times import timestamp_text
-from dracaena.cel.state import State
+from dracaena.cel.state import EvaluationState
 from dracaena.cel.value import Duration, Map, OptionalValue, Timestamp, TypeValue, UInt
 from dracaena.cel.values.ip import Address, Network
 from dracaena.cel.values.named_format import NamedFormat
-from dracaena.cel.values.quantity import Quantity
+from dracaena.cel.values.quantity import QuantityValue
 from dracaena.cel.values.semver import Semver
 from dracaena.cel.values.url import Url
 
-FEATURES = Features(list_type_attributes=True)
-NO_DEVICE = Device("gpu.example.com")
+FEATURES = LanguageFeatures(list_type_attributes=True)
+NO_DEVICE = DeviceView("gpu.example.com")
 
 
-def evaluate(expression: str, device: Device = NO_DEVICE) -> tuple[Any, int]:
+def evaluate(expression: str, device: DeviceView = NO_DEVICE) -> tuple[Any, int]:
     """The value of an expression of any type and its cost. Raises CompileError, EvaluationError or CostLimitError."""
     tree = parse(expression)
     environment = environment_of(FEATURES, new=False)
     program = plan(tree, check(tree, environment, expression), expression)
-    state = State(device.values(FEATURES), program.slots, EXPRESSION_COST)
+    state = EvaluationState(device.values(FEATURES), program.slots, EXPRESSION_COST)
     return program.run(state), state.cost
 
 
@@ -68,9 +68,9 @@ def _render_other(value: Any) -> dict[str, Any]:
             return {"duration": str(value.nanoseconds)}
         case TypeValue() | NamedFormat():
             return {"type" if isinstance(value, TypeValue) else "format": value.name}
-        case Quantity() | Semver() | Address() | Network() | Url():
+        case QuantityValue() | Semver() | Address() | Network() | Url():
             return {_OPAQUE[type(value)]: str(value)}
     raise TypeError(type(value).__name__)
 
 
-_OPAQUE: dict[type, str] = {Quantity: "quantity", Semver: "semver", Address: "ip", Network: "cidr", Url: "url"}
+_OPAQUE: dict[type, str] = {QuantityValue: "quantity", Semver: "semver", Address: "ip", Network: "cidr", Url: "url"}

@@ -25,13 +25,13 @@ class CelSelectors:
         """What is compiled and evaluated is charged to `effort`, whose OverdueError every method may raise."""
         self._effort = effort or Effort()
         self._memo = cel.SelectorMemo(
-            cel.Features(
+            cel.LanguageFeatures(
                 consumable_capacity=features.consumable_capacity, list_type_attributes=features.list_attributes
             ),
             compiled=self._compiled,
         )
         # By identity: a device is a value that is made once for each version of its slice.
-        self._devices: dict[int, tuple[Device, cel.Device]] = {}
+        self._devices: dict[int, tuple[Device, cel.DeviceView]] = {}
 
     def evaluate(self, expression: str, device: Device) -> bool | SelectorFailure:
         """Return whether the device matches, or why that cannot be told."""
@@ -68,7 +68,7 @@ class CelSelectors:
     def _compiled(self, expression: str) -> None:
         self._effort.charge(CHARACTER_STEPS * len(expression), Work.SELECTOR, expression)
 
-    def _device(self, device: Device) -> cel.Device:
+    def _device(self, device: Device) -> cel.DeviceView:
         known = self._devices.get(id(device))
         if known is None:
             if len(self._devices) >= MOST_DEVICES:
@@ -82,9 +82,9 @@ def _no_selector(error: cel.CompileError) -> SelectorFailure:
     return SelectorFailure(f"{error.message} (line {error.line}, column {error.column})")
 
 
-def cel_device(device: Device) -> cel.Device:
+def cel_device(device: Device) -> cel.DeviceView:
     """Return the device as CEL sees it."""
-    return cel.Device.of_names(
+    return cel.DeviceView.of_names(
         device.id.driver,
         {name: _value(attribute) for name, attribute in device.attributes.items()},
         {capacity.name: str(capacity.value) for capacity in device.capacities},

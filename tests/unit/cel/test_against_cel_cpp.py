@@ -22,15 +22,15 @@ from cel_expr_python import cel
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dracaena.cel import CompileError, Device, Failed, Features, Match, compile_selector
+from dracaena.cel import CompileError, DeviceView, Failed, LanguageFeatures, Match, compile_selector
 
-EVERYTHING = Features(consumable_capacity=True, list_type_attributes=True)
+EVERYTHING = LanguageFeatures(consumable_capacity=True, list_type_attributes=True)
 ENVIRONMENT = cel.NewEnv(variables={})
 
 
 def ours(expression: str) -> str:
     try:
-        outcome = compile_selector(expression, EVERYTHING).evaluate(Device("d"))
+        outcome = compile_selector(expression, EVERYTHING).evaluate(DeviceView("d"))
     except CompileError:
         return "no"
     if isinstance(outcome, Failed):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from dracaena.cel import CompileError, Device, Features, Match, compile_selector
+from dracaena.cel import CompileError, DeviceView, LanguageFeatures, Match, compile_selector
 
-DEFAULT = Features()
-LISTS = Features(list_type_attributes=True)
-NEITHER = Features(consumable_capacity=False)
+DEFAULT = LanguageFeatures()
+LISTS = LanguageFeatures(list_type_attributes=True)
+NEITHER = LanguageFeatures(consumable_capacity=False)
 
 
-def message_of(expression: str, features: Features = LISTS, *, new: bool = False) -> str:
+def message_of(expression: str, features: LanguageFeatures = LISTS, *, new: bool = False) -> str:
     with pytest.raises(CompileError) as caught:
         compile_selector(expression, features, new=new)
     return caught.value.message
@@ -96,8 +96,10 @@ def test_without_list_attributes_no_macro_walks_over_an_attribute() -> None:
         ("device.attributes['x'].y.includes(1)", DEFAULT, "undeclared reference to 'includes' (in container '')"),
     ],
 )
-def test_a_gate_that_is_off_counts_for_new_expressions_only(expression: str, gate_off: Features, message: str) -> None:
-    everything = Features(consumable_capacity=True, list_type_attributes=True)
+def test_a_gate_that_is_off_counts_for_new_expressions_only(
+    expression: str, gate_off: LanguageFeatures, message: str
+) -> None:
+    everything = LanguageFeatures(consumable_capacity=True, list_type_attributes=True)
     assert message_of(expression, gate_off, new=True) == message
     compile_selector(expression, gate_off)
     compile_selector(expression, everything, new=True)
@@ -105,11 +107,11 @@ def test_a_gate_that_is_off_counts_for_new_expressions_only(expression: str, gat
 
 def test_numbers_of_different_types_may_be_ordered_but_not_added() -> None:
     selector = compile_selector("1 < 2u && 2u > 1.5 && 1.5 >= 1 && 1 <= 1.0")
-    assert isinstance(selector.evaluate(Device("d")), Match)
+    assert isinstance(selector.evaluate(DeviceView("d")), Match)
 
 
 def test_a_loop_variable_hides_the_device_and_a_leading_dot_finds_it() -> None:
-    device = Device("d")
+    device = DeviceView("d")
     assert isinstance(compile_selector("[1].exists(device, device == 1)").evaluate(device), Match)
     assert isinstance(compile_selector("[1].exists(device, .device.driver == 'd')").evaluate(device), Match)
     assert message_of("[1].exists(device, device.driver == 'd')").startswith("type 'int' does not support")

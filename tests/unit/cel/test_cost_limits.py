@@ -7,10 +7,10 @@ import tracemalloc
 import pytest
 
 from dracaena.api.limits import EXPRESSION_COST
-from dracaena.cel import MATCH, Device, Failed, Features, compile_selector
+from dracaena.cel import MATCH, DeviceView, Failed, LanguageFeatures, compile_selector
 
-EVERYTHING = Features(consumable_capacity=True, list_type_attributes=True)
-DEVICE = Device.of_names("d", {"text": "x" * 64})
+EVERYTHING = LanguageFeatures(consumable_capacity=True, list_type_attributes=True)
+DEVICE = DeviceView.of_names("d", {"text": "x" * 64})
 COST = "operation cancelled: actual cost limit exceeded"
 WORK = "operation cancelled: actual cost limit exceeded: it takes too many steps"
 

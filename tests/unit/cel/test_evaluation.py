@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dracaena.cel import MATCH, NO_MATCH, Device, Failed, Features, Outcome, Version, compile_selector
+from dracaena.cel import MATCH, NO_MATCH, DeviceView, Failed, LanguageFeatures, Outcome, Version, compile_selector
 
-EVERYTHING = Features(consumable_capacity=True, list_type_attributes=True)
-DEVICE = Device.of_names(
+EVERYTHING = LanguageFeatures(consumable_capacity=True, list_type_attributes=True)
+DEVICE = DeviceView.of_names(
     "gpu.example.com",
     {"model": "A100", "index": 3, "whole": True, "version": Version("1.2.3"), "other.example.com/ids": (1, 2)},
     {"memory": "40Gi"},
@@ -15,7 +15,7 @@ DEVICE = Device.of_names(
 BROKEN = "1 / 0 == 1"
 
 
-def answer(expression: str, device: Device = DEVICE, features: Features = EVERYTHING) -> Outcome:
+def answer(expression: str, device: DeviceView = DEVICE, features: LanguageFeatures = EVERYTHING) -> Outcome:
     return compile_selector(expression, features).evaluate(device)
 
 
@@ -116,16 +116,19 @@ def test_a_result_that_is_not_bool_is_an_error(expression: str, reason: str) -> 
 @pytest.mark.parametrize(
     ("device", "reason"),
     [
-        (Device.of_names("d", {"v": Version("1.x")}), "attribute v: parse semantic version: "),
-        (Device.of_names("d", {"other.example.com/v": Version("")}), "attribute other.example.com/v: parse semantic"),
-        (Device.of_names("d", {"a": None}), "attribute a: unsupported attribute value"),
-        (Device.of_names("d", {"a": 2**63}), "attribute a: unsupported attribute value"),
-        (Device.of_names("d", {"a": 1.5}), "attribute a: unsupported attribute value"),  # type: ignore[dict-item]
-        (Device.of_names("d", {"a": (1, None)}), "attribute a: unsupported attribute value"),  # type: ignore[dict-item]
-        (Device.of_names("d", {}, {"c": "much"}), "capacity c: "),
+        (DeviceView.of_names("d", {"v": Version("1.x")}), "attribute v: parse semantic version: "),
+        (
+            DeviceView.of_names("d", {"other.example.com/v": Version("")}),
+            "attribute other.example.com/v: parse semantic",
+        ),
+        (DeviceView.of_names("d", {"a": None}), "attribute a: unsupported attribute value"),
+        (DeviceView.of_names("d", {"a": 2**63}), "attribute a: unsupported attribute value"),
+        (DeviceView.of_names("d", {"a": 1.5}), "attribute a: unsupported attribute value"),  # type: ignore[dict-item]
+        (DeviceView.of_names("d", {"a": (1, None)}), "attribute a: unsupported attribute value"),  # type: ignore[dict-item]
+        (DeviceView.of_names("d", {}, {"c": "much"}), "capacity c: "),
     ],
 )
-def test_a_device_with_data_that_has_no_value_fails_every_selector(device: Device, reason: str) -> None:
+def test_a_device_with_data_that_has_no_value_fails_every_selector(device: DeviceView, reason: str) -> None:
     for expression in ("true", "false", 'device.driver == "d"'):
         outcome = answer(expression, device)
         assert isinstance(outcome, Failed)
@@ -133,12 +136,12 @@ def test_a_device_with_data_that_has_no_value_fails_every_selector(device: Devic
 
 
 def test_lists_are_data_without_value_while_their_gate_is_off() -> None:
-    outcome = answer("true", DEVICE, Features())
+    outcome = answer("true", DEVICE, LanguageFeatures())
     assert outcome == Failed("attribute other.example.com/ids: unsupported attribute value")
 
 
 def test_halves_of_characters_in_a_device_are_replaced() -> None:
-    device = Device.of_names("d", {"lone": "a\ud800b", "pair": "\ud83d\ude00"})
+    device = DeviceView.of_names("d", {"lone": "a\ud800b", "pair": "\ud83d\ude00"})
     assert answer('bytes(device.attributes["d"].lone) == b"a\\xef\\xbf\\xbdb"', device) == MATCH
     assert answer('device.attributes["d"].pair == "\U0001f600"', device) == MATCH
 
@@ -150,6 +153,6 @@ def test_an_outcome_is_no_truth_value() -> None:
 
 
 def test_an_unprefixed_name_belongs_to_the_drivers_domain() -> None:
-    device = Device.of_names("d.example.com", {"a": 1, "d.example.com/b": 2, "e.example.com/a": 3}, {"c": "1"})
+    device = DeviceView.of_names("d.example.com", {"a": 1, "d.example.com/b": 2, "e.example.com/a": 3}, {"c": "1"})
     assert device.attributes == {"d.example.com": {"a": 1, "b": 2}, "e.example.com": {"a": 3}}
     assert device.capacity == {"d.example.com": {"c": "1"}}

@@ -15,15 +15,15 @@ from dracaena.cel import (
     MATCH,
     NO_MATCH,
     CompileError,
-    Device,
+    DeviceView,
     Failed,
-    Features,
+    LanguageFeatures,
     SelectorMemo,
     Version,
     compile_selector,
 )
 
-EVERYTHING = Features(consumable_capacity=True, list_type_attributes=True)
+EVERYTHING = LanguageFeatures(consumable_capacity=True, list_type_attributes=True)
 
 
 def paths(expression: str) -> tuple[tuple[str, ...], ...]:
@@ -75,7 +75,7 @@ def test_reading_all_attributes_is_everything() -> None:
 def test_keys_tell_apart_what_python_holds_equal() -> None:
     footprint = compile_selector('device.attributes["d"].a == 1', EVERYTHING).footprint
     values: list[Any] = [1, True, "1", Version("1.0.0"), "1.0.0", (1,), (True,), None]
-    keys = [footprint.key(Device.of_names("d", {"a": value})) for value in values]
+    keys = [footprint.key(DeviceView.of_names("d", {"a": value})) for value in values]
     assert len(set(keys)) == len(values)
 
 
@@ -85,7 +85,7 @@ SCALARS = st.one_of(
 )  # fmt: skip
 NAMES = st.sampled_from(["name", "b", "i", "v", "oth.example.com/x", "oth.example.com/i"])
 DEVICES = st.builds(
-    Device.of_names,
+    DeviceView.of_names,
     st.sampled_from(["dra.example.com", "other"]),
     st.dictionaries(NAMES, SCALARS),
     st.dictionaries(st.sampled_from(["memory", "oth.example.com/m"]), st.sampled_from(["1", "40Gi"])),
@@ -95,7 +95,7 @@ DEVICES = st.builds(
 
 @settings(max_examples=600, derandomize=True, deadline=None)
 @given(st.integers(0, 10**9), DEVICES, DEVICES)
-def test_devices_with_equal_keys_get_equal_answers(seed: int, first: Device, second: Device) -> None:
+def test_devices_with_equal_keys_get_equal_answers(seed: int, first: DeviceView, second: DeviceView) -> None:
     """The second device takes over from the first what the expression can read; the rest stays different."""
     try:
         selector = compile_selector(Generator(seed).selector(), EVERYTHING)
@@ -108,7 +108,7 @@ def test_devices_with_equal_keys_get_equal_answers(seed: int, first: Device, sec
     assert selector.evaluate_with_cost(mixed) == selector.evaluate_with_cost(first)
 
 
-def _with_part_of(device: Device, other: Device, path: tuple[str, ...]) -> Device:
+def _with_part_of(device: DeviceView, other: DeviceView, path: tuple[str, ...]) -> DeviceView:
     if not path:
         return other
     if path == ("driver",):
@@ -136,7 +136,9 @@ def test_the_memo_answers_as_the_selector_does() -> None:
     chance = random.Random(1)
     expressions = [Generator(seed).selector() for seed in range(60)]
     devices = [
-        Device.of_names("dra.example.com", {"name": chance.choice(["fish", "a"]), "i": chance.randrange(3), "id": n})
+        DeviceView.of_names(
+            "dra.example.com", {"name": chance.choice(["fish", "a"]), "i": chance.randrange(3), "id": n}
+        )
         for n in range(10)
     ]
     asked = 0
@@ -157,7 +159,7 @@ def test_equal_devices_cost_one_evaluation() -> None:
     evaluated = 0
     plain = type(selector).evaluate_charged
 
-    def counted(self: Any, device: Device, charge: Any) -> Any:
+    def counted(self: Any, device: DeviceView, charge: Any) -> Any:
         nonlocal evaluated
         evaluated += 1
         return plain(self, device, charge)
@@ -165,7 +167,7 @@ def test_equal_devices_cost_one_evaluation() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(selector), "evaluate_charged", counted)
         for number in range(1_000):
-            device = Device.of_names("d", {"model": "A100" if number % 2 else "B1", "uuid": f"GPU-{number}"})
+            device = DeviceView.of_names("d", {"model": "A100" if number % 2 else "B1", "uuid": f"GPU-{number}"})
             assert memo.evaluate(selector, device) is (MATCH if number % 2 else NO_MATCH)
     assert evaluated == 2
 
@@ -175,7 +177,7 @@ def test_the_memo_forgets_before_it_grows_beyond_its_bounds() -> None:
     for number in range(20):
         selector = memo.compile(f'device.attributes["d"].n == {number}')
         for value in range(20):
-            memo.evaluate(selector, Device.of_names("d", {"n": value}))
+            memo.evaluate(selector, DeviceView.of_names("d", {"n": value}))
             assert len(memo._answers) <= 5
         assert len(memo._selectors) <= 3
 
@@ -184,7 +186,7 @@ def test_the_memo_holds_so_many_characters_and_no_answer_of_what_it_forgot() -> 
     memo = SelectorMemo(most_characters=1_000)
     for number in range(40):
         selector = memo.compile(f'device.attributes["d"].n == {number} || {"false || " * 20} true')
-        memo.evaluate(selector, Device.of_names("d", {"n": 1}))
+        memo.evaluate(selector, DeviceView.of_names("d", {"n": 1}))
         assert sum(map(len, memo._selectors)) <= 1_000
         assert {selector for selector, _ in memo._answers} <= set(memo._selectors.values())
     assert 0 < len(memo._answers) < 10
@@ -209,6 +211,6 @@ def test_an_expression_that_does_not_compile_is_an_error_each_time() -> None:
 def test_a_device_with_invalid_data_fails_even_if_the_answer_for_its_parts_is_known() -> None:
     memo = SelectorMemo()
     selector = memo.compile('device.attributes["d"].model == "A100"')
-    assert memo.evaluate(selector, Device.of_names("d", {"model": "A100"})) is MATCH
-    broken = Device.of_names("d", {"model": "A100", "version": Version("x")})
+    assert memo.evaluate(selector, DeviceView.of_names("d", {"model": "A100"})) is MATCH
+    broken = DeviceView.of_names("d", {"model": "A100", "version": Version("x")})
     assert isinstance(memo.evaluate(selector, broken), Failed)

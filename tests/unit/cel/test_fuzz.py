@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from conformance.random_expressions import Generator
 
-from dracaena.cel import CompileError, Device, Failed, Features, Version, compile_selector
+from dracaena.cel import CompileError, DeviceView, Failed, LanguageFeatures, Version, compile_selector
 from dracaena.cel.parser import parse
 
 NAMES = ("name", "b", "i", "v", "oth.example.com/x")
-EVERYTHING = Features(consumable_capacity=True, list_type_attributes=True)
+EVERYTHING = LanguageFeatures(consumable_capacity=True, list_type_attributes=True)
 WORDS = """
     && || == != <= >= in true false null device attributes x 0 1u 0x1f 1.5e3 'a' "b" b'c' r'd' .? [? {? all(x, exists(
     map(y, cel.bind( has( optional.of( é // for size() matches('[ 99999999999999
@@ -65,7 +65,7 @@ def test_no_selector_breaks_the_evaluator() -> None:
     values = (1, 0, -1, 2**63 - 1, True, "", "fish", "é" * 64, Version("1.2.3"), (), (1, 2), ("a",), None, Version("x"))
     answers: dict[str, int] = {}
     for seed in range(6_000):
-        device = Device.of_names(
+        device = DeviceView.of_names(
             chance.choice(["dra.example.com", "x"]),
             {
                 name: chance.choice(values)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from dracaena.cel import CompileError, Device, Failed, Features, Selector, compile_selector
+from dracaena.cel import CompileError, DeviceView, Failed, LanguageFeatures, Selector, compile_selector
 from dracaena.cel.cost import WORK_LIMIT
 from dracaena.cel.values.regex import engine, matching
 from support.hostile_selectors import DEVICE_ATTRIBUTES, DRIVER, MOST_BYTES, compiled, evaluated
 
-EVERYTHING = Features(consumable_capacity=True, list_type_attributes=True)
-DEVICE = Device.of_names(DRIVER, DEVICE_ATTRIBUTES)
+EVERYTHING = LanguageFeatures(consumable_capacity=True, list_type_attributes=True)
+DEVICE = DeviceView.of_names(DRIVER, DEVICE_ATTRIBUTES)
 
 # Calls of functions, 0.1 µs and more each. The worst found so far: 1.0 million to compile, 1.4 million to evaluate.
 MOST_CALLS = 2_000_000
@@ -154,6 +154,6 @@ def test_one_pattern_of_its_own_for_each_device_stays_within_the_budget(monkeypa
     selector = compile_or_refuse(evaluated()["a pattern from the device"])
     assert selector is not None
     for number in range(100):
-        device = Device.of_names(DRIVER, {**DEVICE_ATTRIBUTES, "uuid": f"GPU-{number:032x}"})
+        device = DeviceView.of_names(DRIVER, {**DEVICE_ATTRIBUTES, "uuid": f"GPU-{number:032x}"})
         assert not isinstance(selector.evaluate(device), Failed)
     assert engine._ready.cache_info().currsize <= 32

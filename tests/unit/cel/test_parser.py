@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dracaena.cel import CompileError, Device, Features, Match, compile_selector
+from dracaena.cel import CompileError, DeviceView, LanguageFeatures, Match, compile_selector
 
-EVERYTHING = Features(consumable_capacity=True, list_type_attributes=True)
-DEVICE = Device.of_names("gpu.example.com", {"model": "A100", "index": 3})
+EVERYTHING = LanguageFeatures(consumable_capacity=True, list_type_attributes=True)
+DEVICE = DeviceView.of_names("gpu.example.com", {"model": "A100", "index": 3})
 
 
 def holds(expression: str) -> bool:

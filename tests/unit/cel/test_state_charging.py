@@ -8,7 +8,7 @@ from dracaena import cel
 from dracaena.cel.state import PULSE
 
 NUMBERS = f"[{','.join(map(str, range(30)))}]"
-DEVICE = cel.Device.of_names("gpu.example.com", {"a": 1}, {})
+DEVICE = cel.DeviceView.of_names("gpu.example.com", {"a": 1}, {})
 
 
 class StopError(Exception):

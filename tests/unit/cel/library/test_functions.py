@@ -17,7 +17,7 @@ from dracaena.cel.types import Type
 from dracaena.cel.value import INT_MAX, INT_MIN, NONE, UINT_MAX, Duration, Map, OptionalValue, Timestamp, UInt, equal
 from dracaena.cel.values.ip import Address, Network
 from dracaena.cel.values.named_format import NAMED_FORMATS
-from dracaena.cel.values.quantity import Quantity
+from dracaena.cel.values.quantity import QuantityValue
 from dracaena.cel.values.semver import Semver
 from dracaena.cel.values.url import Url
 
@@ -39,7 +39,7 @@ SCALARS: dict[str, st.SearchStrategy[Any]] = {
     "timestamp": st.integers(-5, 5).map(Timestamp),
 }
 OPAQUE: dict[str, st.SearchStrategy[Any]] = {
-    "kubernetes.Quantity": st.sampled_from(["0", "1Gi", "-5m", "10E", "99999999999999999999"]).map(Quantity.parse),
+    "kubernetes.Quantity": st.sampled_from(["0", "1Gi", "-5m", "10E", "99999999999999999999"]).map(QuantityValue.parse),
     "kubernetes.Semver": st.sampled_from(["1.2.3", "0.0.1-a.1+b", f"{UINT_MAX}.0.0"]).map(Semver.parse),
     "kubernetes.URL": st.sampled_from(["https://u@h:1/p?a=b&a#f", "/x", "a:b"]).map(Url.parse),
     "kubernetes.NamedFormat": st.sampled_from(list(NAMED_FORMATS.values())),

@@ -11,7 +11,7 @@ import pytest
 
 from dracaena.cel.ast import Call, walk
 from dracaena.cel.checker import check
-from dracaena.cel.device import Device, Version
+from dracaena.cel.device import DeviceView, Version
 from dracaena.cel.environment import environment_of
 from dracaena.cel.errors import CompileError, EvaluationError
 from dracaena.cel.parser import parse
@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parent / "vectors"
 VECTORS: dict[str, list[dict[str, Any]]] = {
     path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))
 }
-DEVICE = Device.of_names(
+DEVICE = DeviceView.of_names(
     "d",
     {"s": "x", "i": 3, "b": True, "v": Version("1.2.3"), "is": (1, 2), "ss": ("a", "b")},
     {"q": "1Gi"},

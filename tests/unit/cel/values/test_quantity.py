@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from dracaena.api.quantity import MAX_DIGITS, MAX_EXPONENT, NANO
 from dracaena.cel.errors import EvaluationError
 from dracaena.cel.value import INT_MAX
-from dracaena.cel.values.quantity import Quantity
+from dracaena.cel.values.quantity import QuantityValue
 
 DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 
 
-def amount(quantity: Quantity) -> Fraction:
+def amount(quantity: QuantityValue) -> Fraction:
     return Fraction(quantity.amount.nano, NANO)
 
 
@@ -49,13 +49,13 @@ def test_a_quantity_is_the_amount_that_its_text_says(case: tuple[str, Fraction, 
     wanted = rounded_up(number)
     if binary and abs(wanted) > INT_MAX:
         wanted = Fraction(INT_MAX) * (1 if wanted > 0 else -1)
-    assert amount(Quantity.parse(text)) == wanted
+    assert amount(QuantityValue.parse(text)) == wanted
 
 
 @settings(max_examples=250, deadline=None, derandomize=True)
 @given(written(), written())
 def test_arithmetic_and_order_are_exact(one: tuple[str, Fraction, bool], other: tuple[str, Fraction, bool]) -> None:
-    left, right = Quantity.parse(one[0]), Quantity.parse(other[0])
+    left, right = QuantityValue.parse(one[0]), QuantityValue.parse(other[0])
     assert amount(left.add(right)) == amount(left) + amount(right)
     assert amount(left.subtract(right)) == amount(left) - amount(right)
     assert left.compare(right) == (amount(left) > amount(right)) - (amount(left) < amount(right))
@@ -70,8 +70,8 @@ def test_arithmetic_and_order_are_exact(one: tuple[str, Fraction, bool], other: 
 def test_the_canonical_text_says_the_same_amount_and_is_its_own_canonical_text(
     case: tuple[str, Fraction, bool],
 ) -> None:
-    quantity = Quantity.parse(case[0])
-    again = Quantity.parse(str(quantity))
+    quantity = QuantityValue.parse(case[0])
+    again = QuantityValue.parse(str(quantity))
     assert again == quantity
     assert str(again) == str(quantity)
     assert "." not in str(quantity)
@@ -80,7 +80,7 @@ def test_the_canonical_text_says_the_same_amount_and_is_its_own_canonical_text(
 @settings(max_examples=250, deadline=None, derandomize=True)
 @given(written())
 def test_an_integer_is_the_amount_itself(case: tuple[str, Fraction, bool]) -> None:
-    quantity = Quantity.parse(case[0])
+    quantity = QuantityValue.parse(case[0])
     number = quantity.as_int()
     assert number is None or number == amount(quantity)
     assert (amount(quantity) * Fraction(10) ** quantity.scale).denominator == 1
@@ -111,25 +111,25 @@ def test_an_integer_is_the_amount_itself(case: tuple[str, Fraction, bool]) -> No
     ],
 )
 def test_the_canonical_text_has_no_fraction_and_the_largest_suffix(text: str, canonical: str) -> None:
-    assert str(Quantity.parse(text)) == canonical
+    assert str(QuantityValue.parse(text)) == canonical
 
 
 def test_a_sum_is_written_as_its_first_term_or_as_the_second_when_that_is_zero() -> None:
-    assert str(Quantity.parse("1Ki").add(Quantity.parse("1k"))) == "2024"
-    assert str(Quantity.parse("1Gi").add(Quantity.parse("1024Mi"))) == "2Gi"
-    assert str(Quantity.parse("0").add(Quantity.parse("1Ki"))) == "1Ki"
-    assert str(Quantity.parse("1k").subtract(Quantity.parse("1k")).add(Quantity.parse("1Ki"))) == "1Ki"
-    assert str(Quantity.parse("1k").add(Quantity.of_int(500))) == "1500"
+    assert str(QuantityValue.parse("1Ki").add(QuantityValue.parse("1k"))) == "2024"
+    assert str(QuantityValue.parse("1Gi").add(QuantityValue.parse("1024Mi"))) == "2Gi"
+    assert str(QuantityValue.parse("0").add(QuantityValue.parse("1Ki"))) == "1Ki"
+    assert str(QuantityValue.parse("1k").subtract(QuantityValue.parse("1k")).add(QuantityValue.parse("1Ki"))) == "1Ki"
+    assert str(QuantityValue.parse("1k").add(QuantityValue.of_int(500))) == "1500"
 
 
 def test_the_smallest_int64_is_subtracted_with_the_right_sign() -> None:
     """The reference negates it in 64 bits, where it stays negative."""
-    assert amount(Quantity.parse("1").subtract(Quantity.of_int(-(2**63)))) == 2**63 + 1
+    assert amount(QuantityValue.parse("1").subtract(QuantityValue.of_int(-(2**63)))) == 2**63 + 1
 
 
 def test_a_comparison_does_not_change_what_is_compared() -> None:
     """In the reference a comparison with a large quantity makes a small one large: it is no integer any more."""
-    small, large = Quantity.parse("5"), Quantity.parse("10E").add(Quantity.parse("10Ei"))
+    small, large = QuantityValue.parse("5"), QuantityValue.parse("10E").add(QuantityValue.parse("10Ei"))
     assert small.compare(large) < 0
     assert small.as_int() == 5
 
@@ -137,16 +137,16 @@ def test_a_comparison_does_not_change_what_is_compared() -> None:
 @pytest.mark.parametrize("text", ["", " ", "1 ", "abc", "1.2.3", "1zz", "٣", "1\n", "0x1", "1_000"])
 def test_what_has_not_the_form_of_a_quantity_is_refused(text: str) -> None:
     with pytest.raises(EvaluationError, match="quantities must match"):
-        Quantity.parse(text)
+        QuantityValue.parse(text)
 
 
 @pytest.mark.parametrize("text", ["1mm", "--1", "1e", "1Ee3", "1iK", f"1e{MAX_EXPONENT + 1}", "1e-" + "9" * 5000])
 def test_an_unknown_suffix_is_refused(text: str) -> None:
     with pytest.raises(EvaluationError, match="suffix"):
-        Quantity.parse(text)
+        QuantityValue.parse(text)
 
 
 def test_numbers_that_are_too_long_to_work_with_are_refused() -> None:
-    Quantity.parse("9" * MAX_DIGITS)
+    QuantityValue.parse("9" * MAX_DIGITS)
     with pytest.raises(EvaluationError, match="numeric part"):
-        Quantity.parse("9" * (MAX_DIGITS + 1))
+        QuantityValue.parse("9" * (MAX_DIGITS + 1))
