@@ -24,7 +24,7 @@ from dracaena.demo.apiserver import ApiServer
 from dracaena.demo.kube_controller_manager import KubeControllerManager
 from dracaena.demo.kube_scheduler import KubeScheduler
 from dracaena.demo.kubelet import WIPE_AFTER_S, Kubelet
-from dracaena.demo.programs import Program
+from dracaena.demo.programs import ProgramProcess
 from dracaena.kube.client import KubeClient
 from dracaena.kube.transport import Transport
 from dracaena.process.clock import Clock, SystemClock
@@ -53,7 +53,7 @@ class StandIn(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSpec:
+class DemoNode:
     """A node of the cluster: its name, and the recorded machine that its plugin plays."""
 
     name: str
@@ -107,7 +107,7 @@ def _remove(folder: Path, *, but: str) -> None:
             shutil.rmtree(path)
 
 
-class Cluster:
+class DemoCluster:
     """A running cluster inside a `with` block.
 
     Its files are in `root`, which must be a short path, or in a folder of its own that goes with the block.
@@ -117,7 +117,7 @@ class Cluster:
 
     def __init__(
         self,
-        nodes: Sequence[NodeSpec],
+        nodes: Sequence[DemoNode],
         *,
         root: Path | None = None,
         clock: Clock | None = None,
@@ -131,7 +131,7 @@ class Cluster:
         self._dra_versions = tuple(dra_versions)
         self._cleanup = ExitStack()
         self._never = threading.Event()
-        self.plugins: dict[str, Program] = {}
+        self.plugins: dict[str, ProgramProcess] = {}
         self.kubelets: dict[str, Kubelet] = {}
         self.folders: dict[str, NodeFolders] = {}
 
@@ -199,21 +199,21 @@ class Cluster:
     def _start_programs(self) -> None:
         log = self.root / "logs"
         connection = ("--kubeconfig", str(self.kubeconfig), "--http-address", "127.0.0.1:0")
-        self.controller = Program(
+        self.controller = ProgramProcess(
             "controller", ("controller", *connection, "--leader-elect=false"), log / "controller.log"
         )
         for node in self.nodes:
             folders = self.folders[node.name]
             arguments = ("kubelet-plugin", *connection, "--node-name", node.name, "--machine", node.machine)
             places = ("--kubelet-root", str(folders.kubelet_root), "--cdi-root", str(folders.cdi_root))
-            program = Program(f"plugin of {node.name}", (*arguments, *places), log / f"plugin-{node.name}.log")
+            program = ProgramProcess(f"plugin of {node.name}", (*arguments, *places), log / f"plugin-{node.name}.log")
             self.plugins[node.name] = program
         self._cleanup.callback(self._stop_programs)
         for program in self.programs:
             program.start()
 
     @property
-    def programs(self) -> tuple[Program, ...]:
+    def programs(self) -> tuple[ProgramProcess, ...]:
         """All real processes, the controller first."""
         return (self.controller, *self.plugins.values())
 

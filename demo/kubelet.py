@@ -28,8 +28,8 @@ import grpc
 import structlog
 
 from dracaena.api.objects import Node, ResourceSlice
-from dracaena.demo.kubelet_claims import ClaimInfo, PreparedDevice
-from dracaena.demo.kubelet_pods import PodRunner, PrepareError
+from dracaena.demo.kubelet_claims import ClaimInfo, PluginDevice
+from dracaena.demo.kubelet_pods import ClaimNotReadyError, PodRunner
 from dracaena.demo.pod_status import node_document
 from dracaena.demo.reconcile import ReconcileLoop
 from dracaena.kube.client import KubeClient
@@ -137,7 +137,7 @@ class PluginSockets:
         """See DraPlugins."""
         self._latest(driver)
 
-    def prepare(self, driver: str, claims: Sequence[ClaimInfo]) -> dict[str, tuple[PreparedDevice, ...] | str]:
+    def prepare(self, driver: str, claims: Sequence[ClaimInfo]) -> dict[str, tuple[PluginDevice, ...] | str]:
         """See DraPlugins."""
         messages, stub = self._latest(driver).messages_and_stub()
         request = messages.NodePrepareResourcesRequest(claims=_claims(messages, claims))
@@ -145,7 +145,7 @@ class PluginSockets:
         return {
             uid: entry.error
             or tuple(
-                PreparedDevice(tuple(device.request_names), tuple(device.cdi_device_ids)) for device in entry.devices
+                PluginDevice(tuple(device.request_names), tuple(device.cdi_device_ids)) for device in entry.devices
             )
             for uid, entry in response.claims.items()
         }
@@ -162,7 +162,7 @@ class PluginSockets:
             for instance in reversed(self._instances.values()):
                 if instance.driver == driver:
                     return instance
-        raise PrepareError(f"DRA driver {driver} is not registered")
+        raise ClaimNotReadyError(f"DRA driver {driver} is not registered")
 
     # the folder
 
@@ -264,10 +264,10 @@ def _call(driver: str, method: Callable[..., Any], request: Any, claims: Sequenc
     try:
         response = method(request, timeout=CALL_TIMEOUT_S)
     except grpc.RpcError as error:
-        raise PrepareError(f"{driver}: {_words(error)}") from error
+        raise ClaimNotReadyError(f"{driver}: {_words(error)}") from error
     asked, answered = {claim.uid for claim in claims}, set(response.claims)
     if asked != answered:
-        raise PrepareError(
+        raise ClaimNotReadyError(
             f"{driver}: skipped claims {', '.join(sorted(asked - answered)) or 'none'}, "
             f"answered unknown claims {', '.join(sorted(answered - asked)) or 'none'}"
         )

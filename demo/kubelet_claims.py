@@ -15,7 +15,7 @@ STATE_FILE = "dra_manager_state"
 log = structlog.get_logger()
 
 
-class PreparedDevice(msgspec.Struct, frozen=True):
+class PluginDevice(msgspec.Struct, frozen=True):
     """One device of a plugin's answer; empty request names mean every request of the claim."""
 
     request_names: tuple[str, ...]
@@ -34,7 +34,7 @@ class ClaimInfo(msgspec.Struct, frozen=True):
     name: str
     drivers: tuple[str, ...]
     pod_uids: tuple[str, ...]
-    devices: tuple[PreparedDevice, ...] | None = None
+    devices: tuple[PluginDevice, ...] | None = None
 
     def with_pod(self, pod_uid: str) -> ClaimInfo:
         """Return the claim with one more pod."""

@@ -13,7 +13,7 @@ import structlog
 from dracaena.api.errors import TemporaryError
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.demo.container_runtime import UnresolvableDevicesError, resolve
-from dracaena.demo.kubelet_claims import ClaimInfo, ClaimState, PreparedDevice
+from dracaena.demo.kubelet_claims import ClaimInfo, ClaimState, PluginDevice
 from dracaena.demo.objects import PodDocument
 from dracaena.demo.pod_claims import TERMINAL_PHASES, claim_name, is_reserved_for, needed_entries
 from dracaena.demo.pod_status import running_status
@@ -25,7 +25,7 @@ from dracaena.process.clock import Clock, rfc3339
 log = structlog.get_logger()
 
 
-class PrepareError(TemporaryError):
+class ClaimNotReadyError(TemporaryError):
     """A claim is not ready to be used on this node, or a plugin could not prepare or unprepare it."""
 
 
@@ -36,7 +36,7 @@ class DraPlugins(Protocol):
         """Raise PrepareError when no instance of the driver is registered."""
         ...
 
-    def prepare(self, driver: str, claims: Sequence[ClaimInfo]) -> Mapping[str, tuple[PreparedDevice, ...] | str]:
+    def prepare(self, driver: str, claims: Sequence[ClaimInfo]) -> Mapping[str, tuple[PluginDevice, ...] | str]:
         """Return for each claim UID the devices or the error text. Raises PrepareError when the whole call failed."""
         ...
 
@@ -118,7 +118,7 @@ class PodRunner:
             return
         try:
             self._check_containers(pod, self._prepare(pod))
-        except PrepareError as error:
+        except ClaimNotReadyError as error:
             self._fail(pod, "FailedPrepareDynamicResources", f"Failed to prepare dynamic resources: {error}")
         except UnresolvableDevicesError as error:
             self._fail(pod, "Failed", f"Error: CDI device injection failed: {error}")
@@ -139,13 +139,13 @@ class PodRunner:
             self._plugins.require(driver)
         self._state.put(*infos.values())
         waiting = sorted({info.uid for info in infos.values() if info.devices is None})
-        devices: dict[str, list[PreparedDevice]] = {uid: [] for uid in waiting}
+        devices: dict[str, list[PluginDevice]] = {uid: [] for uid in waiting}
         for driver in drivers:
             asked = [info for uid in waiting if (info := self._state.get(uid)) is not None and driver in info.drivers]
             for uid, answer in (self._plugins.prepare(driver, asked) if asked else {}).items():
                 if isinstance(answer, str):
                     claim = next(info for info in asked if info.uid == uid)
-                    raise PrepareError(f"{driver}: claim {claim.namespace}/{claim.name}: {answer}")
+                    raise ClaimNotReadyError(f"{driver}: claim {claim.namespace}/{claim.name}: {answer}")
                 devices[uid].extend(answer)
         for name, info in infos.items():
             if info.uid in devices:
@@ -155,16 +155,18 @@ class PodRunner:
 
     def _claim_info(self, pod: Pod, name: str | None) -> ClaimInfo:
         if name is None:
-            raise PrepareError("a claim of the pod is not created yet")
+            raise ClaimNotReadyError("a claim of the pod is not created yet")
         namespace = pod.metadata.namespace
         try:
             claim = self._client.get(ResourceClaim, name, namespace=namespace)
         except KubeError as error:
-            raise PrepareError(str(error)) from error
+            raise ClaimNotReadyError(str(error)) from error
         if not is_reserved_for(claim, pod):
-            raise PrepareError(f"pod {pod.metadata.name} is not allowed to use resource claim {name}: not reserved")
+            raise ClaimNotReadyError(
+                f"pod {pod.metadata.name} is not allowed to use resource claim {name}: not reserved"
+            )
         if claim.status.allocation is None:
-            raise PrepareError(f"resource claim {name} is not allocated")
+            raise ClaimNotReadyError(f"resource claim {name} is not allocated")
         known = self._state.get(claim.metadata.uid)
         if known is None:
             drivers = sorted({result.driver for result in claim.status.allocation.devices.results})
@@ -208,7 +210,7 @@ class PodRunner:
                 continue
             try:
                 self._unprepare(info)
-            except PrepareError as error:
+            except ClaimNotReadyError as error:
                 log.warning("unprepare failed, again soon", claim=f"{info.namespace}/{info.name}", error=str(error))
                 done = False
         return done
@@ -218,7 +220,7 @@ class PodRunner:
             self._plugins.require(driver)
             error = self._plugins.unprepare(driver, [info])[info.uid]
             if error:
-                raise PrepareError(f"{driver}: {error}")
+                raise ClaimNotReadyError(f"{driver}: {error}")
         self._state.remove(info.uid)
 
     def _end_pod(self, pod: Pod) -> None:

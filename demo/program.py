@@ -25,9 +25,9 @@ from dracaena.api.names import (
     uuids_annotation,
 )
 from dracaena.demo import verify
-from dracaena.demo.cluster import Cluster, ClusterError, short_folder
+from dracaena.demo.cluster import ClusterError, DemoCluster, short_folder
 from dracaena.demo.observation import Observation, ObservedNode, ObservedPod, observe
-from dracaena.demo.scenario import NODES, WAITING, Manifest, apply, delete_pods, load_manifests
+from dracaena.demo.scenario import NODES, WAITING, ManifestFile, apply, delete_pods, load_manifests
 from dracaena.demo.view import View
 from dracaena.process.clock import SystemClock
 from dracaena.process.logs import configure_logs
@@ -60,7 +60,7 @@ def run(keep: bool, plain: bool) -> int:  # noqa: FBT001 - the command's two fla
     try:
         with short_folder(kept_after_error=LOGS) as root, _logs_in(root):
             logs = root / LOGS
-            with Cluster(NODES, root=root) as cluster:
+            with DemoCluster(NODES, root=root) as cluster:
                 try:
                     holds = Demo(cluster, view).show(keep=keep)
                 except ClusterError:
@@ -110,7 +110,7 @@ def _logs_in(root: Path) -> Iterator[None]:
             configure_logs("warning", "text")
 
 
-def _quote_logs(view: View, cluster: Cluster) -> None:
+def _quote_logs(view: View, cluster: DemoCluster) -> None:
     for program in cluster.programs:
         view.error(f"Last lines of {program.name}:")
         view.text(program.log_tail())
@@ -119,7 +119,7 @@ def _quote_logs(view: View, cluster: Cluster) -> None:
 class Demo:
     """The parts of the show, in their order."""
 
-    def __init__(self, cluster: Cluster, view: View) -> None:
+    def __init__(self, cluster: DemoCluster, view: View) -> None:
         self._cluster = cluster
         self._view = view
 
@@ -148,7 +148,7 @@ class Demo:
         view.note("NV#: NVLinks of a pair. PCIe levels from near to far: PIX, PXB, PHB, NODE, SYS.")
         return observation
 
-    def _load(self, manifests: Sequence[Manifest]) -> Observation:
+    def _load(self, manifests: Sequence[ManifestFile]) -> Observation:
         view, cluster = self._view, self._cluster
         view.section("Apply a DeviceClass and pods, each with a ResourceClaimTemplate")
         view.manifests([(manifest.file, manifest.comment) for manifest in manifests])
@@ -294,7 +294,7 @@ KEEP_COMMANDS = (
 """What the embedded API server serves to a stock kubectl."""
 
 
-def _ordered(observation: Observation, manifests: Sequence[Manifest]) -> Observation:
+def _ordered(observation: Observation, manifests: Sequence[ManifestFile]) -> Observation:
     """Return the observation with its pods in the order of the manifests."""
     names = [document["metadata"]["name"] for manifest in manifests for document in manifest.documents]
     return replace(observation, pods=tuple(sorted(observation.pods, key=lambda pod: names.index(pod.name))))

@@ -27,7 +27,7 @@ class ProgramEndedError(TemporaryError):
     """A program that should run has ended; str() holds the end of its log."""
 
 
-class Program:
+class ProgramProcess:
     """One `dracaena` process whose output goes to a file. After its end the same arguments can be started again."""
 
     def __init__(self, name: str, arguments: Sequence[str], log_path: Path) -> None:

@@ -10,16 +10,16 @@ from typing import Any
 import yaml
 
 from dracaena.api.objects import KubeObject, Pod
-from dracaena.demo.cluster import NodeSpec
+from dracaena.demo.cluster import DemoNode
 from dracaena.demo.objects import KINDS
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import AlreadyExistsError, NotFoundError
 
 NODES = (
-    NodeSpec("box-7", "7-gpu-box"),
-    NodeSpec("dgx-1v", "dgx-1v"),
-    NodeSpec("dgx-a100", "dgx-a100"),
-    NodeSpec("h100-pcie", "h100-pcie-bridged-numa-3-5"),
+    DemoNode("box-7", "7-gpu-box"),
+    DemoNode("dgx-1v", "dgx-1v"),
+    DemoNode("dgx-a100", "dgx-a100"),
+    DemoNode("h100-pcie", "h100-pcie-bridged-numa-3-5"),
 )
 """Four machines whose links have nothing in common: switches only, a mesh of NVLinks, NVSwitches, bridged pairs."""
 
@@ -30,7 +30,7 @@ NAMESPACE = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class ManifestFile:
     """One YAML file with its documents, in their order."""
 
     file: str
@@ -53,18 +53,18 @@ def manifest_folder() -> Any:
     return resources.files("dracaena.demo") / "manifests"
 
 
-def load_manifests() -> tuple[Manifest, ...]:
+def load_manifests() -> tuple[ManifestFile, ...]:
     """Read all manifests, sorted by file name."""
     files = sorted(
         (item for item in manifest_folder().iterdir() if item.name.endswith(".yaml")), key=lambda item: item.name
     )
     return tuple(
-        Manifest(item.name, tuple(doc for doc in yaml.safe_load_all(item.read_text(encoding="utf-8")) if doc))
+        ManifestFile(item.name, tuple(doc for doc in yaml.safe_load_all(item.read_text(encoding="utf-8")) if doc))
         for item in files
     )
 
 
-def apply(client: KubeClient, manifests: Iterable[Manifest]) -> None:
+def apply(client: KubeClient, manifests: Iterable[ManifestFile]) -> None:
     """Create every object that is not there yet. Raises KubeError."""
     for manifest in manifests:
         for document in manifest.documents:

@@ -22,7 +22,7 @@ from dracaena.api.names import (
 )
 from dracaena.api.objects import ResourceClaim
 from dracaena.api.podlist import decode_podlist
-from dracaena.demo.cluster import Cluster, NodeFolders
+from dracaena.demo.cluster import DemoCluster, NodeFolders
 from dracaena.demo.container_runtime import UnresolvableDevicesError, resolve
 from dracaena.demo.observation import Observation, ObservedPod
 
@@ -153,7 +153,7 @@ def _checkpoints(places: NodeFolders) -> list[Path]:
     return sorted(folder.glob("*.json")) if folder.is_dir() else []
 
 
-def settled(cluster: Cluster, names_waiting: Collection[str]) -> Callable[[Observation], str | None]:
+def settled(cluster: DemoCluster, names_waiting: Collection[str]) -> Callable[[Observation], str | None]:
     """Return a check of the whole load for Cluster.wait: None when everything holds, else the first problem."""
 
     def first_problem(observation: Observation) -> str | None:

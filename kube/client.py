@@ -104,7 +104,7 @@ class Bookmark:
 
 
 @dataclass(frozen=True, slots=True)
-class Change(Generic[T]):
+class ObjectChange(Generic[T]):
     """One event of a watch. For a deletion `object` is the last state."""
 
     deleted: bool
@@ -120,7 +120,7 @@ class Watch(Generic[T]):
         self._stream = stream
         self._call = call
 
-    def __iter__(self) -> Iterator[Change[T] | Bookmark]:
+    def __iter__(self) -> Iterator[ObjectChange[T] | Bookmark]:
         """Yield changes and bookmarks until the server ends the watch.
 
         Raises GoneError when the version is too old, another KubeError when the server or the connection fails.
@@ -134,7 +134,7 @@ class Watch(Generic[T]):
                 status = _parse(_Status, event.object, self._call)
                 raise error_for(self._call, status.code, bytes(event.object))
             else:
-                yield Change(event.type == "DELETED", _read(self._reader, self._kind, event.object, self._call))
+                yield ObjectChange(event.type == "DELETED", _read(self._reader, self._kind, event.object, self._call))
 
     def close(self) -> None:
         """End the watch; the iteration raises or stops."""

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from dracaena.api.objects import KubeObject
-from dracaena.kube.client import Bookmark, Change, KubeClient, Listing, Watch
+from dracaena.kube.client import Bookmark, KubeClient, Listing, ObjectChange, Watch
 from dracaena.kube.errors import GoneError, KubeError, NotFoundError
 from dracaena.kube.freshness import Freshness
 from dracaena.kube.reading import Reader, StandIn, Unread
@@ -336,7 +336,7 @@ class Reflector(Generic[T]):
                 self._watch = None
             watch.close()
 
-    def _take_in(self, event: Change[T]) -> None:
+    def _take_in(self, event: ObjectChange[T]) -> None:
         item = event.object
         if not isinstance(item, Unread):
             self._apply(item.key, None if event.deleted else item)

@@ -31,7 +31,7 @@ faults on purpose.
 
 from __future__ import annotations
 
-from dracaena.demo.apiserver.faults import Fault, Faults
+from dracaena.demo.apiserver.faults import Faults, InjectedFault
 from dracaena.demo.apiserver.server import ApiServer
 
-__all__ = ["ApiServer", "Fault", "Faults"]
+__all__ = ["ApiServer", "Faults", "InjectedFault"]

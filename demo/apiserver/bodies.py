@@ -146,7 +146,7 @@ _FIX_OWNERS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class DecodedBody:
     """A canonical document and the warnings to send along."""
 
     document: Document
@@ -169,7 +169,7 @@ def _drop_repeated_owners(metadata: Document, when: str) -> list[str]:
     return [f"{_REPEATED_OWNERS}{when}; {_FIX_OWNERS}: {', '.join(repeated)}"]
 
 
-def read_object(kind: Kind, raw: Any, validation: str, now: datetime) -> Read:
+def read_object(kind: Kind, raw: Any, validation: str, now: datetime) -> DecodedBody:
     """The object of a create or update: canonical, defaulted, unknown fields dealt with as `validation` asks."""
     label = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}'
     _check_type(kind, raw)
@@ -179,7 +179,7 @@ def read_object(kind: Kind, raw: Any, validation: str, now: datetime) -> Read:
         raise bad_request(f"{label}: {error}") from None
     if strict_errors and validation == STRICT:
         raise bad_request(f"{label}: strict decoding error: {', '.join(strict_errors)}")
-    return Read(document, (*(strict_errors if validation == WARN else ()), *warnings))
+    return DecodedBody(document, (*(strict_errors if validation == WARN else ()), *warnings))
 
 
 def _check_type(kind: Kind, raw: Any) -> None:
@@ -201,7 +201,7 @@ def _check_type(kind: Kind, raw: Any) -> None:
     raise bad_request(f'no kind "{named or ""}" is registered for version "{version or ""}"')
 
 
-def read_patched(kind: Kind, patched: Any, validation: str, now: datetime, opaque: str) -> Read:
+def read_patched(kind: Kind, patched: Any, validation: str, now: datetime, opaque: str) -> DecodedBody:
     """The object that a patch made. What is wrong with it is reported against the patch, as 422."""
     try:
         document, strict_errors, warnings = _canonical(kind, patched, now, opaque, _MADE_SO)
@@ -209,7 +209,7 @@ def read_patched(kind: Kind, patched: Any, validation: str, now: datetime, opaqu
         raise _patch_refused(patched, str(error)) from None
     if strict_errors and validation == STRICT:
         raise _patch_refused(patched, f"strict decoding error: {', '.join(strict_errors)}")
-    return Read(document, (*(strict_errors if validation == WARN else ()), *warnings))
+    return DecodedBody(document, (*(strict_errors if validation == WARN else ()), *warnings))
 
 
 def _patch_refused(patched: Any, why: str) -> Exception:

@@ -15,14 +15,14 @@ from typing import Any, Final
 from dracaena.api.quantity import read_quantity
 from dracaena.demo.apiserver.deep import held_text
 from dracaena.demo.apiserver.errors import not_implemented
-from dracaena.demo.apiserver.schema import Field, ListOf, MapOf, Scalar, Struct, Type
+from dracaena.demo.apiserver.schema import ListOf, MapOf, Scalar, SchemaField, Struct, Type
 from dracaena.demo.apiserver.times import canonical_time
 
 _GO_NAMES: Final = {"int32": "int32", "int64": "int64", "string": "string", "bool": "bool"}
 _RANGES: Final = {"int32": 2**31, "int64": 2**63}
 
 
-class Opaque(dict[str, Any]):
+class OpaqueJson(dict[str, Any]):
     """Opaque JSON of an object, together with the text that a real server would keep for it.
 
     kube-apiserver stores opaque parameters as bytes and compares them as bytes. So a claim whose parameters were sent
@@ -37,7 +37,7 @@ class Opaque(dict[str, Any]):
         self.text = text
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Opaque) and self.text == other.text
+        return isinstance(other, OpaqueJson) and self.text == other.text
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -142,7 +142,7 @@ def _struct(struct: Struct, raw: Any, place: _Place, passed: tuple[str, ...] = (
     return document
 
 
-def _writes_null(known: Field) -> bool:
+def _writes_null(known: SchemaField) -> bool:
     if known.pointer or isinstance(known.type, ListOf | MapOf):
         return known.always
     if isinstance(known.type, Scalar):
@@ -150,13 +150,13 @@ def _writes_null(known: Field) -> bool:
     return False
 
 
-def _absent(known: Field, place: _Place) -> Any:
+def _absent(known: SchemaField, place: _Place) -> Any:
     if known.pointer or isinstance(known.type, ListOf | MapOf):
         return None
     return _field(known, None, place)
 
 
-def _field(known: Field, raw: Any, place: _Place) -> Any:
+def _field(known: SchemaField, raw: Any, place: _Place) -> Any:
     """The canonical value, or None for what is left out (or written as null)."""
     if raw is None and (known.pointer or isinstance(known.type, ListOf | MapOf)):
         return None
@@ -242,13 +242,13 @@ def _opaque(name: str, raw: Any, place: _Place) -> Any:
         return raw
     held = held_text(raw)
     if held is not None:
-        return Opaque(raw, held)
+        return OpaqueJson(raw, held)
     sent = getattr(raw, "text", None)
     if place.opaque == AS_SENT and sent is not None:
-        return Opaque(raw, sent)
-    keeps_order = place.opaque == COMPACT or (place.opaque == MERGED and isinstance(raw, Opaque))
+        return OpaqueJson(raw, sent)
+    keeps_order = place.opaque == COMPACT or (place.opaque == MERGED and isinstance(raw, OpaqueJson))
     text = go_text(raw, sort_keys=not keeps_order)
-    return Opaque(json.loads(text), text)
+    return OpaqueJson(json.loads(text), text)
 
 
 _SCALARS: Final[dict[str, Callable[[str, Any, _Place], Any]]] = {

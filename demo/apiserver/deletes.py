@@ -11,7 +11,7 @@ from dracaena.demo.apiserver.errors import ApiError, Qualified, bad_request, con
 from dracaena.demo.apiserver.fields import aggregate
 from dracaena.demo.apiserver.resources import NAMESPACE, NODE, POD, Kind
 from dracaena.demo.apiserver.selectors import Selection
-from dracaena.demo.apiserver.storage import Storage, Stored, key_of
+from dracaena.demo.apiserver.storage import ObjectStorage, Stored, key_of
 from dracaena.demo.apiserver.strategies import BY_KIND
 from dracaena.demo.apiserver.times import write_time
 from dracaena.demo.apiserver.validation.pods import check_binding
@@ -25,7 +25,7 @@ _BINDING = Qualified("", "pods/binding")
 class Deletes:
     """DELETE in its three ways: at once, after a grace period, after the last finalizer."""
 
-    def __init__(self, storage: Storage, clock: Callable[[], datetime]) -> None:
+    def __init__(self, storage: ObjectStorage, clock: Callable[[], datetime]) -> None:
         self._storage = storage
         self._clock = clock
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class InjectedFault:
     """What the next `times` requests meet whose method and path (with query) match.
 
     `delay_s` seconds pass first. Then the request is answered with `status` (a Kubernetes Status, with ``Retry-After``
@@ -36,9 +36,9 @@ class Faults:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._left: list[tuple[Fault, int]] = []
+        self._left: list[tuple[InjectedFault, int]] = []
 
-    def add(self, fault: Fault) -> None:
+    def add(self, fault: InjectedFault) -> None:
         """Let the next matching requests meet `fault`."""
         with self._lock:
             self._left.append((fault, fault.times))
@@ -53,7 +53,7 @@ class Faults:
         with self._lock:
             return sum(times for _, times in self._left)
 
-    def take(self, method: str, path: str) -> Fault | None:
+    def take(self, method: str, path: str) -> InjectedFault | None:
         """The fault of this request, counted down."""
         with self._lock:
             for at, (fault, times) in enumerate(self._left):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dracaena.demo.apiserver.schema import Field, ListOf, MapOf, Scalar, Struct, Type
+from dracaena.demo.apiserver.schema import ListOf, MapOf, Scalar, SchemaField, Struct, Type
 
 Path = tuple[str, ...]
 FieldSet = frozenset[Path]
@@ -31,7 +31,7 @@ class Shape:
     atomic: bool = False
 
     @classmethod
-    def of(cls, known: Field) -> Shape:
+    def of(cls, known: SchemaField) -> Shape:
         """The shape of a field's value."""
         return cls(known.type, known.keys, known.is_set, known.atomic)
 

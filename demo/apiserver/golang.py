@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dracaena.demo.apiserver.schema import OPAQUE, Field, ListOf, MapOf, Scalar, Struct, Type, structs
+from dracaena.demo.apiserver.schema import OPAQUE, ListOf, MapOf, Scalar, SchemaField, Struct, Type, structs
 
 # Where Go's name of a field is not the JSON name with a capital.
 _NAMES: Final = {
@@ -39,7 +39,7 @@ def _struct(struct: Struct, value: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def _value(field: Field, value: Any) -> Any:
+def _value(field: SchemaField, value: Any) -> Any:
     if value is not None:
         return _given(field.type, value)
     if isinstance(field.type, Struct) and not field.pointer:

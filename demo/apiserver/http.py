@@ -13,9 +13,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 from dracaena.api import limits
 from dracaena.demo.apiserver.errors import ApiError, bad_request
-from dracaena.demo.apiserver.faults import Fault
+from dracaena.demo.apiserver.faults import InjectedFault
 from dracaena.demo.apiserver.paths import UnknownPathError
-from dracaena.demo.apiserver.router import Answer, Request, Stream
+from dracaena.demo.apiserver.router import AnswerStream, ApiAnswer, ApiRequest
 
 if TYPE_CHECKING:
     from dracaena.demo.apiserver.server import Listener
@@ -60,15 +60,15 @@ class Handler(BaseHTTPRequestHandler):
         answer = self._answer()
         if fault and fault.after:
             self._suffer(fault, early=False)
-        if isinstance(answer, Stream):
+        if isinstance(answer, AnswerStream):
             self._send_stream(answer)
         else:
             self._send(answer)
 
-    def _answer(self) -> Answer | Stream:
+    def _answer(self) -> ApiAnswer | AnswerStream:
         try:
             url = urlsplit(self.path)
-            request = Request(
+            request = ApiRequest(
                 self.command,
                 url.path,
                 dict(parse_qsl(url.query, keep_blank_values=True)),
@@ -80,7 +80,7 @@ class Handler(BaseHTTPRequestHandler):
         except ApiError as error:
             return _refusal(error)
         except UnknownPathError:
-            return Answer(404, b"404 page not found\n", "text/plain; charset=utf-8")
+            return ApiAnswer(404, b"404 page not found\n", "text/plain; charset=utf-8")
         except (ConnectionError, TimeoutError):
             raise
         except (RecursionError, UnicodeEncodeError) as error:
@@ -90,7 +90,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.handle_error(self.request, self.client_address)
             return _refusal(ApiError(500, "InternalError", f"defect of the embedded API server: {error!r}"))
 
-    def _suffer(self, fault: Fault, *, early: bool) -> None:
+    def _suffer(self, fault: InjectedFault, *, early: bool) -> None:
         if early:
             if fault.delay_s:
                 self.server.stopping.wait(fault.delay_s)
@@ -142,7 +142,7 @@ class Handler(BaseHTTPRequestHandler):
         readable, _, _ = select.select([self.connection], [], [], 0)
         return bool(readable) and self.connection.recv(1, socket.MSG_PEEK) == b""
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: ApiAnswer) -> None:
         self.send_response(answer.code)
         self.send_header("Content-Type", answer.media_type)
         self.send_header("Content-Length", str(len(answer.body)))
@@ -153,7 +153,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(answer.body)
 
-    def _send_stream(self, stream: Stream) -> None:
+    def _send_stream(self, stream: AnswerStream) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
@@ -172,16 +172,16 @@ def _non_empty(lines: Iterable[bytes]) -> Iterator[bytes]:
     return (line for line in lines if line)
 
 
-def _refusal(error: ApiError) -> Answer:
+def _refusal(error: ApiError) -> ApiAnswer:
     body = json.dumps(error.status(), separators=(",", ":"), ensure_ascii=False).encode()
-    return Answer(error.code, body, headers=tuple(error.headers.items()))
+    return ApiAnswer(error.code, body, headers=tuple(error.headers.items()))
 
 
 def _too_large() -> ApiError:
     return ApiError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {limits.REQUEST_BODY_BYTES}")
 
 
-def _fault_answer(fault: Fault) -> Answer:
+def _fault_answer(fault: InjectedFault) -> ApiAnswer:
     assert fault.status is not None
     reasons = {429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout", 409: "Conflict"}
     headers = {} if fault.retry_after_s is None else {"Retry-After": str(fault.retry_after_s)}

@@ -12,7 +12,7 @@ from dracaena.demo.apiserver.bodies import parse_json
 from dracaena.demo.apiserver.errors import ApiError, bad_request, expired
 from dracaena.demo.apiserver.queries import ListOptions
 from dracaena.demo.apiserver.resources import Kind
-from dracaena.demo.apiserver.storage import Storage, Stored
+from dracaena.demo.apiserver.storage import ObjectStorage, Stored
 
 _FORMAT: Final = "meta.k8s.io/v1"
 _LATEST: Final = -1  # in a token: go on with whatever is there now
@@ -28,7 +28,7 @@ _TOO_OLD: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class ContinueToken:
     """Where the next page begins: after `after`, in the list as of `version`."""
 
     version: int
@@ -40,7 +40,7 @@ class Token:
         return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
     @classmethod
-    def decode(cls, text: str) -> Token:
+    def decode(cls, text: str) -> ContinueToken:
         """Read the wire form; 400 when it is none."""
         try:
             raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
@@ -53,7 +53,7 @@ class Token:
         return cls(version, start[:-1])
 
 
-def read_list(storage: Storage, kind: Kind, options: ListOptions) -> bytes:
+def read_list(storage: ObjectStorage, kind: Kind, options: ListOptions) -> bytes:
     """The encoded list. 410 when the version asked for is gone, 504 when it has not come."""
     if options.token:
         return _continued(storage, kind, options)
@@ -70,14 +70,14 @@ def read_list(storage: Storage, kind: Kind, options: ListOptions) -> bytes:
     return _page(kind, version, objects, options, limit)
 
 
-def _continued(storage: Storage, kind: Kind, options: ListOptions) -> bytes:
+def _continued(storage: ObjectStorage, kind: Kind, options: ListOptions) -> bytes:
     if options.version not in ("", "0"):
         raise bad_request("specifying resource version is not allowed when using continue")
-    token = Token.decode(options.token)
+    token = ContinueToken.decode(options.token)
     try:
         version, objects = storage.snapshot(kind, None if token.version == _LATEST else token.version)
     except ApiError:
-        fresh = Token(_LATEST, token.after).encode()
+        fresh = ContinueToken(_LATEST, token.after).encode()
         raise ApiError(410, "Expired", _TOO_OLD, None, list_metadata={"continue": fresh}) from None
     return _page(kind, version, [entry for entry in objects if entry[0] > token.after], options, options.limit)
 
@@ -88,7 +88,7 @@ def _page(kind: Kind, version: int, objects: list[tuple[str, Stored]], options: 
     if 0 < limit < len(chosen):
         rest = len(chosen) - limit
         chosen = chosen[:limit]
-        metadata["continue"] = Token(version, chosen[-1][0]).encode()
+        metadata["continue"] = ContinueToken(version, chosen[-1][0]).encode()
         if not (options.selection.labels or options.selection.fields):
             metadata["remainingItemCount"] = rest
     return encode_list(kind, metadata, [stored for _, stored in chosen])

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dracaena.demo.apiserver.patches import MEDIA_TYPES
 from dracaena.demo.apiserver.resources import GROUP_VERSIONS, KINDS, Kind
-from dracaena.demo.apiserver.schema import Field, ListOf, MapOf, Scalar, Struct, Type
+from dracaena.demo.apiserver.schema import ListOf, MapOf, Scalar, SchemaField, Struct, Type
 
 Document = dict[str, Any]
 
@@ -119,7 +119,7 @@ def _struct_schema(struct: Struct) -> Document:
     return schema | ({"x-kubernetes-map-type": "atomic"} if struct.atomic else {})
 
 
-def _field_schema(known: Field) -> Document:
+def _field_schema(known: SchemaField) -> Document:
     schema = dict(_type_schema(known.type))
     if known.merge:
         schema["x-kubernetes-patch-strategy"] = "merge,retainKeys" if known.retain_keys else "merge"

@@ -25,9 +25,9 @@ from dracaena.demo.apiserver.paths import DiscoveryPath, ResourcePath, UnknownPa
 from dracaena.demo.apiserver.queries import Query, flag, list_options, version_of_get, write_options
 from dracaena.demo.apiserver.resources import NAMESPACE
 from dracaena.demo.apiserver.schema import structs
-from dracaena.demo.apiserver.storage import Storage, Stored
-from dracaena.demo.apiserver.watches import Watch
-from dracaena.demo.apiserver.writes import Options, Target, Writes, Written
+from dracaena.demo.apiserver.storage import ObjectStorage, Stored
+from dracaena.demo.apiserver.watches import WatchSession
+from dracaena.demo.apiserver.writes import Options, Target, WriteOutcome, Writes
 
 Document = dict[str, Any]
 
@@ -37,7 +37,7 @@ _ROOTS: Final = ("api", "apis")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ApiRequest:
     """One request, read whole. Header names are in lower case."""
 
     method: str
@@ -49,7 +49,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiAnswer:
     """One answer, whole."""
 
     code: int
@@ -59,7 +59,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class AnswerStream:
     """An answer that goes on."""
 
     lines: Iterator[bytes]
@@ -68,14 +68,16 @@ class Stream:
 class Router:
     """Answers requests. Raises `ApiError` for refusals, UnknownPathError for paths that are no API."""
 
-    def __init__(self, storage: Storage, clock: Callable[[], datetime], names: meta.NameSource, address: str) -> None:
+    def __init__(
+        self, storage: ObjectStorage, clock: Callable[[], datetime], names: meta.NameSource, address: str
+    ) -> None:
         self._storage = storage
         self._clock = clock
         self._writes = Writes(storage, clock, names)
         self._deletes = Deletes(storage, clock)
         self._address = address
 
-    def answer(self, request: Request) -> Answer | Stream:
+    def answer(self, request: ApiRequest) -> ApiAnswer | AnswerStream:
         """Answer one request."""
         root = request.path.strip("/").partition("/")[0]
         if root not in _ROOTS:
@@ -88,18 +90,18 @@ class Router:
             return _document(200, self._discovery(path))
         return self._resource(request, path)
 
-    def _plain_page(self, request: Request) -> Answer:
+    def _plain_page(self, request: ApiRequest) -> ApiAnswer:
         if request.path.startswith("/openapi/"):
             return self._schema(request.path)
         if request.path in _HEALTH or any(request.path.startswith(f"{path}/") for path in _HEALTH):
-            return Answer(200, b"ok", _TEXT)
+            return ApiAnswer(200, b"ok", _TEXT)
         if request.path.rstrip("/") == "/version":
             return _document(200, discovery.VERSION)
         if request.path == "/":
             return _document(200, discovery.paths())
         raise UnknownPathError(request.path)
 
-    def _schema(self, path: str) -> Answer:
+    def _schema(self, path: str) -> ApiAnswer:
         if path.rstrip("/") == "/openapi/v3":
             return _document(200, openapi.index())
         found = openapi.document(path)
@@ -114,7 +116,7 @@ class Router:
             return discovery.group(path.group)
         return discovery.groups() if path.root == "apis" else discovery.core_versions(self._address)
 
-    def _resource(self, request: Request, path: ResourcePath) -> Answer | Stream:
+    def _resource(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer | AnswerStream:
         if not path.name:
             return self._collection(request, path)
         if path.subresource == "binding":
@@ -125,7 +127,7 @@ class Router:
             raise method_not_allowed()
         return handler(request, path)
 
-    def _collection(self, request: Request, path: ResourcePath) -> Answer | Stream:
+    def _collection(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer | AnswerStream:
         if request.method == "GET":
             return self._list_or_watch(request, path)
         if path.kind.namespaced and not path.namespace:
@@ -138,35 +140,35 @@ class Router:
 
     # ---- reads
 
-    def _list_or_watch(self, request: Request, path: ResourcePath) -> Answer | Stream:
+    def _list_or_watch(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer | AnswerStream:
         options = list_options(path.kind, path.namespace, path.name, request.query)
         if options.watch:
             options.version_number()
-            return Stream(Watch(self._storage, path.kind, options, self._clock, request.is_gone).lines())
-        return Answer(200, read_list(self._storage, path.kind, options))
+            return AnswerStream(WatchSession(self._storage, path.kind, options, self._clock, request.is_gone).lines())
+        return ApiAnswer(200, read_list(self._storage, path.kind, options))
 
-    def _get(self, request: Request, path: ResourcePath) -> Answer | Stream:
+    def _get(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer | AnswerStream:
         if flag(request.query, "watch"):
             return self._list_or_watch(request, path)
         self._storage.wait_for(version_of_get(request.query))
         stored = self._storage.get(path.kind, _target(path).key)
         if stored is None:
             raise not_found(path.kind.qualified_resource, path.name)
-        return Answer(200, stored.encoded)
+        return ApiAnswer(200, stored.encoded)
 
     # ---- writes
 
-    def _create(self, request: Request, path: ResourcePath) -> Answer:
+    def _create(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
         options = _options(request, "CreateOptions")
         raw = parse_object(request.body, media_type(request.headers.get("content-type", "")), path.kind.kind)
         return _written(self._writes.create(_target(path), raw, options))
 
-    def _replace(self, request: Request, path: ResourcePath) -> Answer:
+    def _replace(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
         options = _options(request, "UpdateOptions")
         raw = parse_object(request.body, media_type(request.headers.get("content-type", "")), path.kind.kind)
         return _written(self._writes.replace(_target(path), raw, options))
 
-    def _patch(self, request: Request, path: ResourcePath) -> Answer:
+    def _patch(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
         form = media_type(request.headers.get("content-type", ""))
         if form not in MEDIA_TYPES:
             raise ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
@@ -175,22 +177,22 @@ class Router:
             raise method_not_allowed()
         return _written(self._writes.patch(_target(path), form, request.body, options))
 
-    def _delete(self, request: Request, path: ResourcePath) -> Answer:
+    def _delete(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
         options = _delete_options(request)
         stored, gone = self._deletes.delete(_target(path), options)
         if gone and not path.kind.returns_deleted:
             return _document(200, meta.status_details(path.kind, stored.document))
-        return Answer(200, stored.encoded)
+        return ApiAnswer(200, stored.encoded)
 
-    def _delete_collection(self, request: Request, path: ResourcePath) -> Answer:
+    def _delete_collection(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
         options = _delete_options(request)
         listed = list_options(path.kind, path.namespace, "", request.query)
         if listed.limit or listed.token or listed.version not in ("", "0"):
             raise not_implemented("deletecollection with limit, continue or resourceVersion")
         version, deleted = self._deletes.delete_collection(path.kind, listed.selection, options)
-        return Answer(200, encode_list(path.kind, {"resourceVersion": str(version)}, deleted))
+        return ApiAnswer(200, encode_list(path.kind, {"resourceVersion": str(version)}, deleted))
 
-    def _bind(self, request: Request, path: ResourcePath) -> Answer:
+    def _bind(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
         if request.method != "POST":
             raise method_not_allowed()
         options = _options(request, "CreateOptions")
@@ -219,11 +221,11 @@ def _target(path: ResourcePath) -> Target:
     return Target(path.kind, namespace, path.name, path.subresource)
 
 
-def _options(request: Request, kind: str) -> Options:
+def _options(request: ApiRequest, kind: str) -> Options:
     return write_options(request.query, request.headers.get("user-agent", ""), kind)
 
 
-def _delete_options(request: Request) -> Document:
+def _delete_options(request: ApiRequest) -> Document:
     """From the body, or else from the query."""
     struct = structs()["DeleteOptions"]
     if request.body:
@@ -245,11 +247,11 @@ def _delete_options(request: Request) -> Document:
     return read_plain(struct, raw, "DeleteOptions")
 
 
-def _document(code: int, document: Document) -> Answer:
-    return Answer(code, json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode())
+def _document(code: int, document: Document) -> ApiAnswer:
+    return ApiAnswer(code, json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode())
 
 
-def _written(written: Written) -> Answer:
+def _written(written: WriteOutcome) -> ApiAnswer:
     stored: Stored = written.stored
     headers = tuple(("Warning", f"299 - {json.dumps(text)}") for text in written.warnings)
-    return Answer(201 if written.created else 200, stored.encoded, headers=headers)
+    return ApiAnswer(201 if written.created else 200, stored.encoded, headers=headers)

@@ -36,7 +36,7 @@ class MapOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class SchemaField:
     """One field of a struct, with its rules for decoding and merging."""
 
     name: str
@@ -59,7 +59,7 @@ class Struct:
 
     name: str
     atomic: bool = False
-    fields: dict[str, Field] = field(default_factory=dict, repr=False)
+    fields: dict[str, SchemaField] = field(default_factory=dict, repr=False)
     unserved: set[str] = field(default_factory=set, repr=False)
 
 
@@ -98,11 +98,11 @@ def structs() -> dict[str, Struct]:
     return known
 
 
-def _field(name: str, words: list[str], known: dict[str, Struct]) -> Field:
+def _field(name: str, words: list[str], known: dict[str, Struct]) -> SchemaField:
     type_text, *flags = words
     options = dict(flag.partition("=")[::2] for flag in flags)
     pointer = type_text.startswith("*")
-    return Field(
+    return SchemaField(
         name,
         _type(type_text.removeprefix("*"), known),
         pointer=pointer,

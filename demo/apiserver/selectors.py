@@ -17,7 +17,7 @@ _WORD: Final = re.compile(r"\s*(!=|==|=|!|,|\(|\)|>|<|[^\s!=,()<>]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Requirement:
+class LabelCondition:
     """One condition on labels. `operator` is ``in``, ``notin``, ``exists``, ``!``, ``gt`` or ``lt``."""
 
     key: str
@@ -51,8 +51,8 @@ class _LabelParser:
         self._words = [match[1] for match in _WORD.finditer(text)]
         self._at = 0
 
-    def parse(self) -> tuple[Requirement, ...]:
-        found: list[Requirement] = []
+    def parse(self) -> tuple[LabelCondition, ...]:
+        found: list[LabelCondition] = []
         while self._at < len(self._words):
             found.append(self._requirement())
             if self._at < len(self._words):
@@ -71,20 +71,20 @@ class _LabelParser:
         self._at += 1
         return word
 
-    def _requirement(self) -> Requirement:
+    def _requirement(self) -> LabelCondition:
         if self._peek() == "!":
             self._next()
-            return Requirement(self._key(), "!")
+            return LabelCondition(self._key(), "!")
         key = self._key()
         word = self._peek()
         if word in ("", ","):
-            return Requirement(key, "exists")
+            return LabelCondition(key, "exists")
         operator = self._next()
         if operator in ("=", "==", "!="):
             value = "" if self._peek() in ("", ",") else self._next()
-            return Requirement(key, "notin" if operator == "!=" else "in", frozenset({self._value(value)}))
+            return LabelCondition(key, "notin" if operator == "!=" else "in", frozenset({self._value(value)}))
         if operator in ("in", "notin"):
-            return Requirement(key, operator, self._values())
+            return LabelCondition(key, operator, self._values())
         if operator in (">", "<"):
             value = self._next()
             if not re.fullmatch(r"-?\d+", value):
@@ -92,7 +92,7 @@ class _LabelParser:
                     f"unable to parse requirement: values[0][{key}]: Invalid value: \"{value}\": for 'Gt', 'Lt' "
                     "operators, the value must be an integer"
                 )
-            return Requirement(key, "gt" if operator == ">" else "lt", frozenset({value}))
+            return LabelCondition(key, "gt" if operator == ">" else "lt", frozenset({value}))
         raise bad_request(f"unable to parse requirement: found '{operator}', expected: in, notin, =, ==, !=, gt, lt")
 
     def _key(self) -> str:
@@ -124,7 +124,7 @@ class _LabelParser:
                 values.add(self._value(word))
 
 
-def parse_labels(text: str) -> tuple[Requirement, ...]:
+def parse_labels(text: str) -> tuple[LabelCondition, ...]:
     """``labelSelector``; 400 when it cannot be read."""
     return _LabelParser(text).parse()
 
@@ -194,7 +194,7 @@ class Selection:
 
     namespace: str = ""
     name: str = ""
-    labels: tuple[Requirement, ...] = ()
+    labels: tuple[LabelCondition, ...] = ()
     fields: tuple[FieldTerm, ...] = ()
 
     def matches(self, document: Document) -> bool:

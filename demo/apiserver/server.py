@@ -16,7 +16,7 @@ from dracaena.demo.apiserver.http import Handler
 from dracaena.demo.apiserver.meta import NameSource
 from dracaena.demo.apiserver.resources import NAMESPACE
 from dracaena.demo.apiserver.router import Router
-from dracaena.demo.apiserver.storage import Storage
+from dracaena.demo.apiserver.storage import ObjectStorage
 from dracaena.demo.apiserver.times import utc_now
 from dracaena.demo.apiserver.writes import Options, Target, Writes
 
@@ -93,7 +93,7 @@ class ApiServer:
         self.faults = faults if faults is not None else Faults()
         self._port = port
         self._clock = clock
-        self._storage = Storage(window=event_window)
+        self._storage = ObjectStorage(window=event_window)
         self._names = NameSource()
         self._listener: Listener | None = None
         self._thread: threading.Thread | None = None

@@ -40,7 +40,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class StorageEvent:
     """One write. `before` is None for a creation; `after` of a deletion is the last state, with the deletion's
     version."""
 
@@ -72,12 +72,12 @@ class Subscription:
     """The events of one kind from some version on, in order. Made by `Storage.subscribe`."""
 
     def __init__(self, limit: int) -> None:
-        self._events: deque[Event] = deque()
+        self._events: deque[StorageEvent] = deque()
         self._condition = threading.Condition()
         self._limit = limit
         self._is_closed = False
 
-    def push(self, event: Event) -> None:
+    def push(self, event: StorageEvent) -> None:
         """Called by the storage under its lock. A reader too far behind is cut off, as a real server does."""
         with self._condition:
             if len(self._events) >= self._limit:
@@ -86,7 +86,7 @@ class Subscription:
                 self._events.append(event)
             self._condition.notify()
 
-    def take(self, timeout_s: float) -> list[Event]:
+    def take(self, timeout_s: float) -> list[StorageEvent]:
         """All events at hand; waits up to `timeout_s` seconds for a first one."""
         with self._condition:
             if not self._events and not self._is_closed:
@@ -112,7 +112,7 @@ class Subscription:
             self._condition.notify()
 
 
-class Storage:
+class ObjectStorage:
     """All objects of all kinds. `lock` is re-entrant: hold it over a read that decides a write."""
 
     def __init__(self, *, window: int, future_wait_s: float = FUTURE_VERSION_WAIT_S) -> None:
@@ -120,7 +120,7 @@ class Storage:
         self._grown = threading.Condition(self.lock)
         self._future_wait_s = future_wait_s
         self._objects: dict[Kind, dict[str, Stored]] = {kind: {} for kind in KINDS}
-        self._events: deque[Event] = deque()
+        self._events: deque[StorageEvent] = deque()
         self._window = window
         self._forgotten = 0  # the version of the youngest event that has left the window
         self._version = 1  # 0 means "any version" on the wire, so no write ever has it
@@ -144,7 +144,7 @@ class Storage:
             before = self._objects[kind].get(key)
             after = stamped(document, self._version + 1)
             self._objects[kind][key] = after
-            self._commit(Event(after.version, "MODIFIED" if before else "ADDED", kind, key, before, after))
+            self._commit(StorageEvent(after.version, "MODIFIED" if before else "ADDED", kind, key, before, after))
             return after
 
     def delete(self, kind: Kind, key: str) -> Stored:
@@ -152,10 +152,10 @@ class Storage:
         with self.lock:
             before = self._objects[kind].pop(key)
             after = stamped(before.document, self._version + 1)
-            self._commit(Event(after.version, "DELETED", kind, key, before, after))
+            self._commit(StorageEvent(after.version, "DELETED", kind, key, before, after))
             return after
 
-    def _commit(self, event: Event) -> None:
+    def _commit(self, event: StorageEvent) -> None:
         self._version = event.version
         self._events.append(event)
         if len(self._events) > self._window:
@@ -248,7 +248,7 @@ class Storage:
                     assert last is None or last.after is stored, f"{kind.plural} {key} is as its last event says"
 
 
-def _revert(objects: dict[str, Stored], event: Event) -> None:
+def _revert(objects: dict[str, Stored], event: StorageEvent) -> None:
     if event.before is None:
         objects.pop(event.key, None)
     else:

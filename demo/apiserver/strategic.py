@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from dracaena.demo.apiserver.errors import ApiError, bad_request
-from dracaena.demo.apiserver.schema import Field, ListOf, MapOf, Struct, Type
+from dracaena.demo.apiserver.schema import ListOf, MapOf, SchemaField, Struct, Type
 
 Document = dict[str, Any]
 
@@ -63,7 +63,7 @@ def _retain(merged: Document, patch: Document) -> None:
         del merged[name]
 
 
-def _known(type_: Type, name: str) -> Field | None:
+def _known(type_: Type, name: str) -> SchemaField | None:
     return type_.fields.get(name) if isinstance(type_, Struct) else None
 
 
@@ -82,7 +82,7 @@ def _merge_field(type_: Type, merged: Document, name: str, value: Any) -> None:
         merged[name] = _plain(value)
 
 
-def _merge_list(known: Field, original: list[Any], patch: list[Any]) -> list[Any]:
+def _merge_list(known: SchemaField, original: list[Any], patch: list[Any]) -> list[Any]:
     assert isinstance(known.type, ListOf)
     if not known.merge_key:
         if any(isinstance(one, dict | list) for one in patch):

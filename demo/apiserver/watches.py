@@ -13,7 +13,7 @@ from dracaena.demo.apiserver.errors import ApiError
 from dracaena.demo.apiserver.queries import ListOptions
 from dracaena.demo.apiserver.resources import Kind
 from dracaena.demo.apiserver.selectors import Selection
-from dracaena.demo.apiserver.storage import Event, Storage, Stored, Subscription, stamped
+from dracaena.demo.apiserver.storage import ObjectStorage, StorageEvent, Stored, Subscription, stamped
 
 # kube-apiserver ends a watch without timeoutSeconds after 30 to 60 minutes, spread at random.
 _DEFAULT_TIMEOUT_S: Final = 1800
@@ -28,7 +28,7 @@ def _line(event_type: str, encoded: bytes) -> bytes:
     return b'{"type":"' + event_type.encode() + b'","object":' + encoded + b"}\n"
 
 
-def event_line(selection: Selection, event: Event) -> bytes | None:
+def event_line(selection: Selection, event: StorageEvent) -> bytes | None:
     """One event as a client with `selection` sees it; None when it sees nothing.
 
     An object that stops matching is DELETED for the client: with its last matching state and the version of the change.
@@ -57,12 +57,12 @@ def bookmark_line(kind: Kind, version: int, *, ends_initial_events: bool = False
     return _line("BOOKMARK", json.dumps(document | {"metadata": metadata}, separators=(",", ":")).encode())
 
 
-class Watch:
+class WatchSession:
     """One client's watch. `lines` ends at the time-out, when the storage closes or when `is_gone` says so."""
 
     def __init__(
         self,
-        storage: Storage,
+        storage: ObjectStorage,
         kind: Kind,
         options: ListOptions,
         clock: Callable[[], datetime],

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from dracaena.demo.apiserver import admission, managed, meta, patches, strategic
-from dracaena.demo.apiserver.bodies import IGNORE, WARN, Read, parse_json, parse_yaml, read_object, read_patched
+from dracaena.demo.apiserver.bodies import IGNORE, WARN, DecodedBody, parse_json, parse_yaml, read_object, read_patched
 from dracaena.demo.apiserver.decode import COMPACT, MERGED, SORTED, UnreadableError, decode, zero
 from dracaena.demo.apiserver.errors import (
     MODIFIED,
@@ -28,7 +28,7 @@ from dracaena.demo.apiserver.fields import forbidden, required
 from dracaena.demo.apiserver.fields import invalid as invalid_field
 from dracaena.demo.apiserver.managed import Manager, Ownership
 from dracaena.demo.apiserver.resources import NAMESPACE, NODE, Kind
-from dracaena.demo.apiserver.storage import Storage, Stored, key_of, stored_as
+from dracaena.demo.apiserver.storage import ObjectStorage, Stored, key_of, stored_as
 from dracaena.demo.apiserver.strategies import BY_KIND, Door, Strategy
 from dracaena.demo.apiserver.times import write_time
 from dracaena.demo.apiserver.validation.metadata import check_metadata, check_metadata_update
@@ -50,7 +50,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriteOutcome:
     """The outcome of a write."""
 
     stored: Stored
@@ -74,26 +74,26 @@ class Target:
 
 
 # From the stored object and its owners to the new object, its owners and warnings.
-Transform = Callable[[Document, Ownership], tuple[Read, Ownership]]
+Transform = Callable[[Document, Ownership], tuple[DecodedBody, Ownership]]
 
 
 class Writes:
     """Creates, updates and patches."""
 
-    def __init__(self, storage: Storage, clock: Callable[[], datetime], names: meta.NameSource) -> None:
+    def __init__(self, storage: ObjectStorage, clock: Callable[[], datetime], names: meta.NameSource) -> None:
         self._storage = storage
         self._clock = clock
         self._names = names
 
     # ---- create
 
-    def create(self, target: Target, raw: Any, options: Options) -> Written:
+    def create(self, target: Target, raw: Any, options: Options) -> WriteOutcome:
         """POST. 409 when the name is taken, 404 when the namespace is missing."""
         with self._storage.lock:
             read = read_object(target.kind, raw, options.validation, self._clock())
             return self._create(target, read, None, options)
 
-    def _create(self, target: Target, read: Read, owners: Ownership | None, options: Options) -> Written:
+    def _create(self, target: Target, read: DecodedBody, owners: Ownership | None, options: Options) -> WriteOutcome:
         kind, now = target.kind, self._clock()
         strategy = BY_KIND[kind.kind]
         meta.require_namespace(read.document, kind, target.namespace)
@@ -112,7 +112,9 @@ class Writes:
             raise already_exists(kind.qualified_resource, name)
         document = managed.with_ownership(document, owners)
         warnings = (*read.warnings, *strategy.warn(document))
-        return Written(self._put(kind, key, document, None, dry_run=options.dry_run), created=True, warnings=warnings)
+        return WriteOutcome(
+            self._put(kind, key, document, None, dry_run=options.dry_run), created=True, warnings=warnings
+        )
 
     def _admit_creation(self, target: Target, document: Document) -> Document:
         kind = target.kind
@@ -150,7 +152,7 @@ class Writes:
 
     # ---- update
 
-    def replace(self, target: Target, raw: Any, options: Options) -> Written:
+    def replace(self, target: Target, raw: Any, options: Options) -> WriteOutcome:
         """PUT. Creates where the kind allows that."""
         with self._storage.lock:
             kind, now = target.kind, self._clock()
@@ -166,14 +168,14 @@ class Writes:
                 why = precondition_failed(kind, target.key, "UID", uid, old.document["metadata"]["uid"])
                 raise conflict(kind.qualified_resource, target.name, why)
 
-            def transform(live: Document, owners: Ownership) -> tuple[Read, Ownership]:
+            def transform(live: Document, owners: Ownership) -> tuple[DecodedBody, Ownership]:
                 door = strategy.door(target.subresource)
                 owners = _requested_owners(read.document, owners, target.subresource)
                 return read, self._owned_by_update(kind, door, live, read.document, options, target.subresource, owners)
 
             return self._update(target, old, transform, options)
 
-    def patch(self, target: Target, media_type: str, body: bytes, options: Options) -> Written:
+    def patch(self, target: Target, media_type: str, body: bytes, options: Options) -> WriteOutcome:
         """PATCH in any of the four forms."""
         _check_patch_options(media_type, options)
         with self._storage.lock:
@@ -185,7 +187,7 @@ class Writes:
             except ValueError as error:
                 raise bad_request(f"error decoding patch: {error}") from None
 
-            def transform(live: Document, owners: Ownership) -> tuple[Read, Ownership]:
+            def transform(live: Document, owners: Ownership) -> tuple[DecodedBody, Ownership]:
                 patched = _patched(target.kind, media_type, live, patch)
                 opaque = _OPAQUE_TEXT[media_type]
                 read = read_patched(target.kind, patched, options.validation, self._clock(), opaque)
@@ -213,7 +215,7 @@ class Writes:
         now = write_time(self._clock())
         return managed.owned_after_update(kind.struct, old, new, owners, by, now, door.reset)
 
-    def _update(self, target: Target, old: Stored | None, transform: Transform, options: Options) -> Written:
+    def _update(self, target: Target, old: Stored | None, transform: Transform, options: Options) -> WriteOutcome:
         kind = target.kind
         if old is None:
             raise not_found(kind.qualified_resource, target.name)
@@ -229,12 +231,12 @@ class Writes:
         self._check_update(kind, door, document, live)
         warnings = read.warnings if target.subresource else (*read.warnings, *_update_warnings(kind, document))
         if _is_same(document, live):
-            return Written(old, warnings=warnings)
+            return WriteOutcome(old, warnings=warnings)
         if meta.ends_with_update(document, live) and not document.get("spec", {}).get("finalizers"):
             if not options.dry_run:
                 self._storage.delete(kind, target.key)
-            return Written(stored_as(document, old.version), warnings=warnings)
-        return Written(self._put(kind, target.key, document, old, dry_run=options.dry_run), warnings=warnings)
+            return WriteOutcome(stored_as(document, old.version), warnings=warnings)
+        return WriteOutcome(self._put(kind, target.key, document, old, dry_run=options.dry_run), warnings=warnings)
 
     def _check_update(self, kind: Kind, door: Door, new: Document, old: Document) -> None:
         errors = check_metadata(new, namespaced=kind.namespaced, name_rule=path_segment, common=True)
@@ -246,7 +248,7 @@ class Writes:
 
     # ---- server-side apply
 
-    def _apply(self, target: Target, old: Stored | None, body: bytes, options: Options) -> Written:
+    def _apply(self, target: Target, old: Stored | None, body: bytes, options: Options) -> WriteOutcome:
         kind = target.kind
         config = _read_config(target, body)
         if old is None and target.subresource:
@@ -256,7 +258,7 @@ class Writes:
         by = Manager(options.manager, "Apply", kind.api_version, target.subresource)
         now = write_time(self._clock())
 
-        def transform(live: Document, owners: Ownership) -> tuple[Read, Ownership]:
+        def transform(live: Document, owners: Ownership) -> tuple[DecodedBody, Ownership]:
             bare = managed.without_ownership(live)
             applied = managed.apply(kind.struct, bare, config, owners, by, now, door.reset, force=bool(options.force))
             return self._read_applied(target, applied.document), applied.owners
@@ -277,7 +279,7 @@ class Writes:
         read, owners = transform(live, {})
         return self._create(target, read, owners, options)
 
-    def _read_applied(self, target: Target, merged: Document) -> Read:
+    def _read_applied(self, target: Target, merged: Document) -> DecodedBody:
         try:
             read = read_patched(target.kind, merged, IGNORE, self._clock(), SORTED)
         except UnreadableError as error:

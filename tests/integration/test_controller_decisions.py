@@ -13,7 +13,7 @@ from dracaena.api.decision import decode_decision
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER, decision_annotation
 from dracaena.api.objects import DeviceClass, Pod, ResourceClaim
 from dracaena.controller.allocation.turn import turn
-from dracaena.demo.apiserver import Fault, Faults
+from dracaena.demo.apiserver import Faults, InjectedFault
 from dracaena.kube.client import KubeClient
 from dracaena.kube.events import Event
 from support.allocation import DRIVER, blocks, device_name, machine, own_config, policy, request
@@ -198,7 +198,7 @@ def test_a_write_whose_answer_gets_lost_is_made_once(
     """The server carries the write out and closes the connection without an answer."""
     publish(client, {"n": SEVEN})
     path = r"/resourceclaims/c0\?" if subresource == "c0" else r"/resourceclaims/c0/status"
-    faults.add(Fault(method="PATCH", path=path, close=True, after=True))
+    faults.add(InjectedFault(method="PATCH", path=path, close=True, after=True))
     ask(client, "p", {"c0": 2})
     with running_controller(connection):
         wait_for(lambda: allocated_all(client), "the claim", timeout_s=30)
@@ -211,8 +211,8 @@ def test_a_server_that_answers_with_errors_for_a_while_is_borne(
     faults: Faults, client: KubeClient, connection: DyingTransport
 ) -> None:
     publish(client, {"n": SEVEN})
-    faults.add(Fault(method="GET", path="watch=true", status=500, times=3))
-    faults.add(Fault(method="PATCH", path=r"/resourceclaims/c\?", status=409, message="changed", times=2))
+    faults.add(InjectedFault(method="GET", path="watch=true", status=500, times=3))
+    faults.add(InjectedFault(method="PATCH", path=r"/resourceclaims/c\?", status=409, message="changed", times=2))
     ask(client, "p", {"c": 4})
     with running_controller(connection) as controller:
         wait_for(lambda: allocated_all(client), "the claim", timeout_s=30)

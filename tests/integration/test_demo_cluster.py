@@ -9,7 +9,7 @@ import pytest
 from dracaena.api.names import DEFAULT_DRIVER_NAME, uuids_annotation
 from dracaena.api.objects import Pod, ResourceClaim, ResourceSlice
 from dracaena.api.podlist import decode_podlist
-from dracaena.demo.cluster import Cluster
+from dracaena.demo.cluster import DemoCluster
 from dracaena.demo.observation import Observation, observe
 from support.embedded_cluster import (
     TWO_NODES,
@@ -24,8 +24,8 @@ from support.workload import NAMESPACE, create_claim, create_class, create_pod, 
 
 
 @pytest.fixture(scope="module")
-def running_cluster() -> Iterator[Cluster]:
-    with Cluster(TWO_NODES) as cluster:
+def running_cluster() -> Iterator[DemoCluster]:
+    with DemoCluster(TWO_NODES) as cluster:
         create_class(cluster.client)
         for count in (1, 2, 3, 4, 5, 6, 7, 8):
             create_template(cluster.client, f"gpus-{count}", count)
@@ -33,7 +33,7 @@ def running_cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def cluster(running_cluster: Cluster) -> Iterator[Cluster]:
+def cluster(running_cluster: DemoCluster) -> Iterator[DemoCluster]:
     """The cluster with nothing on it, before and after each test."""
     yield running_cluster
     client = running_cluster.client
@@ -48,28 +48,28 @@ def cluster(running_cluster: Cluster) -> Iterator[Cluster]:
     wait_all_free(running_cluster)
 
 
-def check_disks_agree(cluster: Cluster, seen: Observation) -> None:
+def check_disks_agree(cluster: DemoCluster, seen: Observation) -> None:
     held = devices_held(seen)
     assert len(held) == len(set(held))
     assert checkpointed_claims(cluster) == claims_in_use(seen)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 6, 7, 8])
-def test_a_pod_gets_as_many_gpus_as_it_asks_for(cluster: Cluster, count: int) -> None:
+def test_a_pod_gets_as_many_gpus_as_it_asks_for(cluster: DemoCluster, count: int) -> None:
     create_pod(cluster.client, "p1", template=f"gpus-{count}")
     seen = wait_settled(cluster, pods=1)
     assert len(devices_held(seen)) == count
     check_disks_agree(cluster, seen)
 
 
-def wait_allocated(cluster: Cluster, count: int) -> None:
+def wait_allocated(cluster: DemoCluster, count: int) -> None:
     """Wait until so many claims are allocated."""
     wait_observed(
         cluster, f"{count} claims", lambda seen: None if len(claims_in_use(seen)) == count else str(claims_in_use(seen))
     )
 
 
-def test_pods_of_all_sizes_share_the_nodes_and_give_everything_back(cluster: Cluster) -> None:
+def test_pods_of_all_sizes_share_the_nodes_and_give_everything_back(cluster: DemoCluster) -> None:
     # 15 GPUs: all there are, and only one packing of 7 and 8 is left at the end. One pod after the other: claims of
     # pods that come together are made in any order, and another order may leave 4 GPUs on no node.
     for number, count in enumerate((4, 3, 1, 2, 4, 1)):
@@ -85,7 +85,7 @@ def test_pods_of_all_sizes_share_the_nodes_and_give_everything_back(cluster: Clu
     check_disks_agree(cluster, wait_settled(cluster, pods=1))
 
 
-def test_a_second_pod_on_a_prepared_claim_is_listed_and_annotated(cluster: Cluster) -> None:
+def test_a_second_pod_on_a_prepared_claim_is_listed_and_annotated(cluster: DemoCluster) -> None:
     create_claim(cluster.client, "shared", count=2)
     create_pod(cluster.client, "p1", claim="shared")
     wait_settled(cluster, pods=1)
@@ -102,7 +102,7 @@ def test_a_second_pod_on_a_prepared_claim_is_listed_and_annotated(cluster: Clust
     check_disks_agree(cluster, left)
 
 
-def test_a_pod_deleted_by_force_frees_its_gpus(cluster: Cluster) -> None:
+def test_a_pod_deleted_by_force_frees_its_gpus(cluster: DemoCluster) -> None:
     create_pod(cluster.client, "p1", template="gpus-8")
     wait_settled(cluster, pods=1)
     create_pod(cluster.client, "p2", template="gpus-8")
@@ -113,7 +113,7 @@ def test_a_pod_deleted_by_force_frees_its_gpus(cluster: Cluster) -> None:
     check_disks_agree(cluster, seen)
 
 
-def test_a_restarted_plugin_keeps_claims_podlist_and_annotations(cluster: Cluster) -> None:
+def test_a_restarted_plugin_keeps_claims_podlist_and_annotations(cluster: DemoCluster) -> None:
     create_pod(cluster.client, "p1", template="gpus-3")
     before = wait_settled(cluster, pods=1)
     node = before.pods[0].pod.spec.node_name
@@ -130,7 +130,7 @@ def test_a_restarted_plugin_keeps_claims_podlist_and_annotations(cluster: Cluste
     check_disks_agree(cluster, seen)
 
 
-def test_slices_that_kubelet_deletes_are_published_again(cluster: Cluster) -> None:
+def test_slices_that_kubelet_deletes_are_published_again(cluster: DemoCluster) -> None:
     client = cluster.client
     before = {item.spec.node_name: item.metadata.uid for item in client.list(ResourceSlice).items}
     cluster.kubelets["dgx-1v"].stop()
@@ -146,7 +146,7 @@ def test_slices_that_kubelet_deletes_are_published_again(cluster: Cluster) -> No
     wait_settled(cluster, pods=1)
 
 
-def test_a_restarted_kubelet_ends_a_pod_that_was_deleted_meanwhile(cluster: Cluster) -> None:
+def test_a_restarted_kubelet_ends_a_pod_that_was_deleted_meanwhile(cluster: DemoCluster) -> None:
     create_pod(cluster.client, "p1", template="gpus-2")
     node = wait_settled(cluster, pods=1).pods[0].pod.spec.node_name
     cluster.kubelets[node].stop()
@@ -156,7 +156,7 @@ def test_a_restarted_kubelet_ends_a_pod_that_was_deleted_meanwhile(cluster: Clus
     wait_all_free(cluster)
 
 
-def test_a_claim_without_a_known_class_waits_and_says_so(cluster: Cluster) -> None:
+def test_a_claim_without_a_known_class_waits_and_says_so(cluster: DemoCluster) -> None:
     document = {"requests": [{"name": "gpus", "exactly": {"deviceClassName": "other", "count": 1}}]}
     client = cluster.client
     client.create(ResourceClaim, {"metadata": {"name": "c"}, "spec": {"devices": document}}, namespace=NAMESPACE)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from dracaena.demo import verify
-from dracaena.demo.cluster import Cluster
+from dracaena.demo.cluster import DemoCluster
 from dracaena.demo.observation import Observation
-from dracaena.demo.programs import Program
+from dracaena.demo.programs import ProgramProcess
 from dracaena.demo.scenario import NODES, WAITING, apply, delete_pods, load_manifests
 from support.embedded_cluster import (
     checkpointed_claims,
@@ -55,7 +55,7 @@ def test_after_kill_9_each_pod_has_the_state_and_number_of_gpus_of_a_calm_run_an
     Of both runs, each by itself: every check of demo/verify, that is API, nodes' disks and pods' annotations agree.
     """
     manifests = load_manifests()
-    with Cluster(NODES) as cluster:
+    with DemoCluster(NODES) as cluster:
         broken_invariant = verify.settled(cluster, WAITING)
         apply(cluster.client, manifests)
         calm = wait_settled(cluster, WAITING, pods=7)
@@ -98,7 +98,7 @@ def test_after_kill_9_each_pod_has_the_state_and_number_of_gpus_of_a_calm_run_an
         assert checkpointed_claims(cluster) == []
 
 
-def kill_and_start(program: Program) -> None:
+def kill_and_start(program: ProgramProcess) -> None:
     program.kill()
     assert not program.is_running
     program.start()

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from dracaena.api.objects import ResourceSlice
-from dracaena.demo.cluster import Cluster, NodeSpec
+from dracaena.demo.cluster import DemoCluster, DemoNode
 from dracaena.demo.observation import Observation
 from dracaena.demo.programs import ProgramEndedError
 from support.embedded_cluster import wait_observed, wait_settled
 from support.workload import create_class, create_pod, create_template
 
-NODE = NodeSpec("dgx-1v", "dgx-1v")
+NODE = DemoNode("dgx-1v", "dgx-1v")
 
 
 def test_a_kubelet_that_knows_only_v1beta1_prepares_too() -> None:
-    with Cluster([NODE], dra_versions=["v1beta1.DRAPlugin"]) as cluster:
+    with DemoCluster([NODE], dra_versions=["v1beta1.DRAPlugin"]) as cluster:
         create_class(cluster.client)
         create_template(cluster.client, "t", count=2)
         create_pod(cluster.client, "p1", template="t")
@@ -23,7 +23,7 @@ def test_a_kubelet_that_knows_only_v1beta1_prepares_too() -> None:
 
 
 def test_slices_of_a_killed_plugin_are_wiped_and_come_back_with_it() -> None:
-    with Cluster([NODE], wipe_after_s=0.5) as cluster:
+    with DemoCluster([NODE], wipe_after_s=0.5) as cluster:
         create_class(cluster.client)
         create_template(cluster.client, "t", count=1)
         create_pod(cluster.client, "p1", template="t")
@@ -43,5 +43,5 @@ def test_slices_of_a_killed_plugin_are_wiped_and_come_back_with_it() -> None:
 
 def test_a_program_that_cannot_start_ends_the_cluster_with_its_last_words() -> None:
     with pytest.raises(ProgramEndedError, match=r"(?s)plugin of n1 ended with 2.*no-such-machine") as caught:
-        Cluster([NodeSpec("n1", "no-such-machine")]).__enter__()
+        DemoCluster([DemoNode("n1", "no-such-machine")]).__enter__()
     assert "Traceback" not in str(caught.value)

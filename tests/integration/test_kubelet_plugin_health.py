@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.objects import Node
 from dracaena.cli.main import main
-from dracaena.demo.apiserver import Fault, Faults
+from dracaena.demo.apiserver import Faults, InjectedFault
 from dracaena.kubelet_plugin.adapters.health import RESEND_S
 from dracaena.kubelet_plugin.health_monitor import DEADLINE_S, EVENTS_S, POLL_S
 from dracaena.kubelet_plugin.live_machine import REREAD_S
@@ -272,7 +272,7 @@ def test_a_taint_that_the_server_did_not_take_is_published_at_the_next_try(node:
     node.program.start()
     node.ready()
     assert node.nvml is not None
-    faults.add(Fault(method="P(UT|ATCH)", path=".*/resourceslices/.*", status=503, times=3))
+    faults.add(InjectedFault(method="P(UT|ATCH)", path=".*/resourceslices/.*", status=503, times=3))
     node.nvml.health[1].remap_failed = True
     node.until(lambda: taints(node)[NAMES[1]] == [("row-remap", "failed", "NoSchedule")], "tainted", EVENTS_S)
     metrics = http(node.program, "/metrics")[1]

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.errors import BadInputError, PermanentError
 from dracaena.api.names import gpu_device_name
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
-from dracaena.demo.apiserver import Fault, Faults
+from dracaena.demo.apiserver import Faults, InjectedFault
 from dracaena.kubelet_plugin.driver import ANSWER_RESERVE_S
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
@@ -113,7 +113,7 @@ def test_a_claim_from_prepare_to_unprepare(world: World, plugin: Program) -> Non
 
 @pytest.mark.embedded_only(reason="makes the server fail")
 def test_annotations_are_tried_again_when_the_server_fails(world: World, plugin: Program, faults: Faults) -> None:
-    faults.add(Fault(method="PATCH", path=".*/pods/.*", status=503, times=2))
+    faults.add(InjectedFault(method="PATCH", path=".*/pods/.*", status=503, times=2))
     pod = world.pod("pod", "claim")
     claim = world.allocated_claim("claim", [0], pod)
     assert world.prepare(claim)[claim.metadata.uid].error == ""
@@ -298,7 +298,7 @@ def test_a_start_that_fails_half_way_leaves_no_socket_and_frees_the_instance(wor
 
 @pytest.mark.embedded_only(reason="makes the server fail")
 def test_an_api_server_that_is_away_at_start_delays_publishing_only(world: World, faults: Faults) -> None:
-    faults.add(Fault(path=".*/resourceslices.*", status=503, times=10_000))
+    faults.add(InjectedFault(path=".*/resourceslices.*", status=503, times=10_000))
     claim = world.allocated_claim("claim", [0])
     program = Program(world.settings(), registry=CollectorRegistry())
     program.start()
@@ -361,7 +361,7 @@ def test_a_spec_that_was_lost_is_there_again_after_a_start(world: World) -> None
 def test_a_plugin_that_cannot_watch_the_pods_of_its_node_is_not_ready_and_says_why(
     world: World, faults: Faults
 ) -> None:
-    faults.add(Fault(path="/pods[?].*watch=true", times=10_000, status=403, message="no right to watch"))
+    faults.add(InjectedFault(path="/pods[?].*watch=true", times=10_000, status=403, message="no right to watch"))
     clock = FakeClock()
     program = Program(world.settings(), clock=clock, registry=CollectorRegistry())
     program.start()

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.errors import TemporaryError
 from dracaena.api.objects import Node
-from dracaena.demo.apiserver import Fault, Faults
+from dracaena.demo.apiserver import Faults, InjectedFault
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.lock import CallLock
 from dracaena.kubelet_plugin.node_section import LAST_ASKING, LAST_SECTION, NodeSection
@@ -135,7 +135,7 @@ def test_a_plugin_that_cannot_follow_its_node_is_not_ready_and_says_so(
 ) -> None:
     section = section_of(world) if sectioned else None
     settings = section.choose() if section is not None else world.settings()
-    faults.add(Fault(path=r"/nodes\?", status=503, times=10_000))
+    faults.add(InjectedFault(path=r"/nodes\?", status=503, times=10_000))
     program = Program(settings, registry=CollectorRegistry(), section=section)
     program.start()
     try:
@@ -152,7 +152,7 @@ def test_a_plugin_that_cannot_follow_its_node_is_not_ready_and_says_so(
 def test_without_the_api_server_the_section_of_the_last_start_holds(world: World, faults: Faults) -> None:
     label(world, "indexed")
     with_server = section_of(world).choose()
-    faults.add(Fault(path=".*/nodes.*", status=503, times=10_000))
+    faults.add(InjectedFault(path=".*/nodes.*", status=503, times=10_000))
     assert section_of(world).choose() == with_server
     (data_folder(world) / LAST_SECTION).unlink()
     with pytest.raises(TemporaryError, match=f"label {LABEL} of node {NODE} that names one cannot be read"):
@@ -165,7 +165,7 @@ def test_without_the_api_server_a_request_for_the_driver_is_remembered(world: Wo
     asking = {"nvidia.com/gpu.deploy.client": "paused-for-driver-upgrade"}
     world.client.merge_patch(Node, NODE, {"metadata": {"labels": {**asking, "other": "paused-for-lunch"}}})
     section_of(world).choose()
-    faults.add(Fault(path=".*/nodes.*", status=503, times=10_000))
+    faults.add(InjectedFault(path=".*/nodes.*", status=503, times=10_000))
     without_server = section_of(world)
     without_server.choose()
     assert without_server.labels == asking

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from dracaena.demo import verify
-from dracaena.demo.cluster import Cluster, NodeSpec
+from dracaena.demo.cluster import DemoCluster, DemoNode
 from dracaena.demo.observation import Observation, observe
 
-TWO_NODES = (NodeSpec("box-7", "7-gpu-box"), NodeSpec("dgx-1v", "dgx-1v"))
+TWO_NODES = (DemoNode("box-7", "7-gpu-box"), DemoNode("dgx-1v", "dgx-1v"))
 """Enough for most questions: every node costs a process and a second."""
 
 TIMEOUT_S = 40.0
 
 
-def wait_settled(cluster: Cluster, waiting: Collection[str] = (), *, pods: int) -> Observation:
+def wait_settled(cluster: DemoCluster, waiting: Collection[str] = (), *, pods: int) -> Observation:
     """Wait until this many pods are there and all but `waiting` run, with API and disks agreeing."""
     settled = verify.settled(cluster, waiting)
 
@@ -30,13 +30,13 @@ def wait_settled(cluster: Cluster, waiting: Collection[str] = (), *, pods: int) 
     return wait_observed(cluster, f"{pods} pods to settle", problem)
 
 
-def wait_all_free(cluster: Cluster) -> Observation:
+def wait_all_free(cluster: DemoCluster) -> Observation:
     return wait_observed(
         cluster, "all to be free", lambda seen: next(iter(verify.all_free(seen, cluster.folders)), None)
     )
 
 
-def wait_observed(cluster: Cluster, what: str, problem: Callable[[Observation], str | None]) -> Observation:
+def wait_observed(cluster: DemoCluster, what: str, problem: Callable[[Observation], str | None]) -> Observation:
     """Wait until `problem` has nothing to say about what the API shows, and return that."""
     latest: list[Observation] = []
 
@@ -58,7 +58,7 @@ def devices_held(observation: Observation) -> list[tuple[str, str]]:
     )
 
 
-def checkpointed_claims(cluster: Cluster) -> list[str]:
+def checkpointed_claims(cluster: DemoCluster) -> list[str]:
     """Return the claim UID of every checkpoint on every node."""
     paths: Iterable[str] = (
         path.name.split(".")[0]

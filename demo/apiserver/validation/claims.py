@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from dracaena.api import limits
-from dracaena.demo.apiserver.decode import Opaque
+from dracaena.demo.apiserver.decode import OpaqueJson
 from dracaena.demo.apiserver.fields import (
     IMMUTABLE,
     duplicate,
@@ -106,7 +106,7 @@ def check_json_object(value: Any, path: str, limit: int) -> Errors:
     """Opaque data: a JSON object of limited size."""
     if value is None:
         return [required(path)]
-    text = value.text if isinstance(value, Opaque) else json.dumps(value)
+    text = value.text if isinstance(value, OpaqueJson) else json.dumps(value)
     if len(text.encode()) > limit:
         return [too_long(path, limit)]
     return [] if isinstance(value, dict) else [invalid(path, "<value omitted>", "must be a valid JSON object")]

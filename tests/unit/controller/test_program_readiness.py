@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.controller.program import Controller
 from dracaena.controller.settings import ControllerSettings
-from dracaena.demo.apiserver import ApiServer, Fault
+from dracaena.demo.apiserver import ApiServer, InjectedFault
 from dracaena.process.http import HttpEndpoint
 from support.clock import FakeClock
 from support.kube import client_from, wait_for
@@ -53,7 +53,7 @@ def test_one_kind_whose_watch_is_refused_is_named_after_half_a_minute_and_until_
 ) -> None:
     clock = FakeClock()
     with ApiServer(clock=clock.now) as server:
-        server.faults.add(Fault(path=f"/{kind}[?].*watch=true", times=FOR_EVER, status=503, message="broken"))
+        server.faults.add(InjectedFault(path=f"/{kind}[?].*watch=true", times=FOR_EVER, status=503, message="broken"))
         with served(server, tmp_path, clock) as port:
             wait_for(lambda: readiness(port)[0] == 200, "the first lists")
             clock.advance(25)
@@ -75,7 +75,7 @@ def test_one_kind_whose_watch_is_refused_is_named_after_half_a_minute_and_until_
 def test_a_first_list_that_fails_is_named_with_its_error(tmp_path: Path) -> None:
     clock = FakeClock()
     with ApiServer(clock=clock.now) as server:
-        server.faults.add(Fault(path="/resourceclaims[?]", times=FOR_EVER, status=500, message="cannot decode"))
+        server.faults.add(InjectedFault(path="/resourceclaims[?]", times=FOR_EVER, status=500, message="cannot decode"))
         with served(server, tmp_path, clock) as port:
 
             def told() -> bool:

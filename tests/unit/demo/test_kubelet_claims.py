@@ -2,15 +2,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dracaena.demo.kubelet_claims import STATE_FILE, ClaimInfo, ClaimState, PreparedDevice
+from dracaena.demo.kubelet_claims import STATE_FILE, ClaimInfo, ClaimState, PluginDevice
 
 CLAIM = ClaimInfo("uid-1", "default", "c1", ("gpu.test",), ("pod-1",))
 
 
 def test_claims_outlive_a_restart_but_are_to_be_prepared_again(tmp_path: Path) -> None:
-    ClaimState(tmp_path).put(
-        CLAIM, ClaimInfo("uid-0", "default", "c0", ("gpu.test",), (), (PreparedDevice((), ("a",)),))
-    )
+    ClaimState(tmp_path).put(CLAIM, ClaimInfo("uid-0", "default", "c0", ("gpu.test",), (), (PluginDevice((), ("a",)),)))
     assert [(info.uid, info.devices) for info in ClaimState(tmp_path).values()] == [("uid-0", None), ("uid-1", None)]
 
 

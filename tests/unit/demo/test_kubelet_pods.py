@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dracaena.demo.apiserver import ApiServer
-from dracaena.demo.kubelet_claims import ClaimInfo, PreparedDevice
-from dracaena.demo.kubelet_pods import PodRunner, PrepareError
+from dracaena.demo.kubelet_claims import ClaimInfo, PluginDevice
+from dracaena.demo.kubelet_pods import ClaimNotReadyError, PodRunner
 from dracaena.process.clock import SystemClock
 from support.kube import client_for, wait_for
 from support.workload import allocate, create_claim, create_pod, get_pod
@@ -22,11 +22,11 @@ class PluginThatComesDuringTheCall:
     def require(self, driver: str) -> None:
         pass
 
-    def prepare(self, driver: str, claims: Sequence[ClaimInfo]) -> Mapping[str, tuple[PreparedDevice, ...] | str]:
+    def prepare(self, driver: str, claims: Sequence[ClaimInfo]) -> Mapping[str, tuple[PluginDevice, ...] | str]:
         self.calls += 1
         if self.calls == 1:
             self.runner.wake()
-            raise PrepareError("the old instance hung up")
+            raise ClaimNotReadyError("the old instance hung up")
         return {info.uid: () for info in claims}
 
     def unprepare(self, driver: str, claims: Sequence[ClaimInfo]) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dracaena.demo.apiserver import ApiServer
-from dracaena.demo.programs import Program, ProgramEndedError
+from dracaena.demo.programs import ProgramEndedError, ProgramProcess
 from support.kube import kubeconfig_document, wait_for
 
 
@@ -23,7 +23,9 @@ def kubeconfig(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_program_that_ends_by_itself_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
-    program = Program("plugin of n1", ("kubelet-plugin", "--node-name", "n1", "--machine", "no-such"), tmp_path / "log")
+    program = ProgramProcess(
+        "plugin of n1", ("kubelet-plugin", "--node-name", "n1", "--machine", "no-such"), tmp_path / "log"
+    )
     program.start()
     wait_for(lambda: not program.is_running, "the program to end")
     with pytest.raises(ProgramEndedError, match="plugin of n1 ended with 2") as caught:
@@ -32,7 +34,7 @@ def test_a_program_that_ends_by_itself_is_named_with_the_end_of_its_log(tmp_path
 
 
 def test_a_program_that_was_killed_or_stopped_is_not_missed_and_starts_again(tmp_path: Path, kubeconfig: Path) -> None:
-    program = Program("controller", ("controller", "--kubeconfig", str(kubeconfig)), tmp_path / "log")
+    program = ProgramProcess("controller", ("controller", "--kubeconfig", str(kubeconfig)), tmp_path / "log")
     program.check()
     program.start()
     assert program.is_running
@@ -49,7 +51,7 @@ def test_settings_of_the_callers_environment_do_not_reach_a_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DRACAENA_LOG_LEVEL", "nonsense")
-    program = Program("version", ("version",), tmp_path / "log")
+    program = ProgramProcess("version", ("version",), tmp_path / "log")
     program.start()
     wait_for(lambda: not program.is_running, "the program to end")
     with pytest.raises(ProgramEndedError, match="ended with 0"):

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from dracaena.demo.apiserver.errors import ApiError
-from dracaena.demo.apiserver.storage import Storage
+from dracaena.demo.apiserver.storage import ObjectStorage
 
 PODS = "/api/v1/namespaces/default/pods"
 ALL_PODS = "/api/v1/pods"
@@ -172,7 +172,7 @@ def test_a_version_that_is_no_number_is_refused(api):
 
 
 def test_a_read_waits_for_a_version_that_is_on_its_way():
-    storage = Storage(window=10, future_wait_s=30.0)
+    storage = ObjectStorage(window=10, future_wait_s=30.0)
     waited = threading.Thread(target=storage.wait_for, args=(2,))
     waited.start()
     from dracaena.demo.apiserver.resources import NODE
@@ -184,7 +184,7 @@ def test_a_read_waits_for_a_version_that_is_on_its_way():
 
 def test_a_version_that_does_not_come_is_too_large():
     with pytest.raises(ApiError) as refused:
-        Storage(window=10, future_wait_s=0.01).wait_for(99)
+        ObjectStorage(window=10, future_wait_s=0.01).wait_for(99)
     assert refused.value.code == 504
     assert refused.value.status()["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
     assert refused.value.headers == {"Retry-After": "1"}

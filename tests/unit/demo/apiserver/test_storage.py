@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from dracaena.demo.apiserver.errors import ApiError
 from dracaena.demo.apiserver.resources import NODE, POD
 from dracaena.demo.apiserver.selectors import Selection, parse_labels
-from dracaena.demo.apiserver.storage import Storage
+from dracaena.demo.apiserver.storage import ObjectStorage
 from dracaena.demo.apiserver.watches import event_line
 
 WINDOW = 12
@@ -36,7 +36,7 @@ class History(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.storage = Storage(window=WINDOW, future_wait_s=0.0)
+        self.storage = ObjectStorage(window=WINDOW, future_wait_s=0.0)
         self.notes = 0
         self.states: dict[int, dict[str, Any]] = {self.storage.version: {}}
 
@@ -111,7 +111,7 @@ TestHistory = History.TestCase
 
 
 def test_a_reader_that_falls_behind_is_cut_off():
-    storage = Storage(window=3)
+    storage = ObjectStorage(window=3)
     subscription, _, _ = storage.subscribe(POD, storage.version)
     for note in range(4):
         storage.put(POD, "ns/a", _pod("a", "red", str(note)))
