@@ -1,7 +1,8 @@
 """The limits of the API, each once: its value with the unit in the name or below it, and where Kubernetes says it.
 
 These are the limits that kube-apiserver 1.36 enforces. `validate`, the demo's API server and what publishes objects
-read them here; the transcripts of the demo's tests, recorded from a kube-apiserver, keep them honest.
+read them here. Its tests compare them with the sources of Kubernetes, and the demo's transcripts, recorded from a
+kube-apiserver, hold the demo's server to them.
 
 Each says what is limited, and in parentheses the name of the constant in Kubernetes. The lines between them name its
 file within k8s.io.
