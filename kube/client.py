@@ -25,10 +25,11 @@ WRITE_TIMEOUT_S = 10
 """The server drops a write that takes longer (`?timeout=`), so that it cannot land long after we gave it up."""
 
 PAGE_SIZE = 500
-"""Objects a list page: kubectl's own chunk size, about 3 MB of ResourceSlices."""
+"""Objects per page of a list: kubectl's own chunk size, about 3 MB of ResourceSlices."""
 
 PAGE_BYTES = 8 << 20
-"""Of a page that is longer fewer objects are asked for: an object may have 1.5 MB, and a page is in memory whole."""
+"""After a page longer than this, fewer objects are asked for: one object may have 1.5 MB, and memory holds a whole
+page."""
 
 MERGE_PATCH = "application/merge-patch+json"
 
@@ -93,12 +94,12 @@ class Listing(Generic[T]):
     items: tuple[T, ...]
     resource_version: str
     unread: tuple[Unread[T], ...] = ()
-    """Objects that are there and cannot be read."""
+    """Objects that exist but cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bookmark:
-    """The watch is this far; nothing changed."""
+    """The watch has reached this version; nothing changed."""
 
     resource_version: str
 
@@ -162,7 +163,7 @@ class KubeClient:
         return _one(kind, self._transport.request("GET", _path(kind, namespace, name)))
 
     def get_raw(self, path: str) -> bytes:
-        """Read what is no object of the API, `/version` for example."""
+        """Read something that is not an API object, `/version` for example."""
         return self._transport.request("GET", path)
 
     def list(
@@ -176,8 +177,8 @@ class KubeClient:
     ) -> Listing[T]:
         """Read all objects, of one namespace or of all, in pages. One that cannot be read is only named.
 
-        Without a reader, which whoever reads on and on has, each is named in the log.
-        In memory are what is kept of all objects, and one page as text: PAGE_BYTES, or one object if that is longer.
+        Without a reader (callers that read repeatedly have one), each is named in the log. Memory holds what is kept of
+        all objects, and one page as text: PAGE_BYTES, or one object if that is longer.
         """
         path, call = _path(kind, namespace), f"GET {_path(kind, namespace)}"
         query = _selectors(field_selector, label_selector)

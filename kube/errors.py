@@ -15,8 +15,8 @@ from dracaena.kube.retry_after import retry_after_s
 class KubeError(TemporaryError):
     """The API refused or did not answer. `status` is the HTTP status, None when there was no answer.
 
-    `reason` and `message` come from the Status object that the server sends. `retry_after_s` is how long it asks to be
-    left alone, None when it says nothing of that (kube.retry_after).
+    `reason` and `message` come from the Status object that the server sends. `retry_after_s` is how long it asks
+    clients to stay away, None when it does not say (kube.retry_after).
     """
 
     def __init__(
@@ -30,8 +30,8 @@ class KubeError(TemporaryError):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the server said that it did not do what was asked for: a 4xx, 429 too. After a 5xx, a time-out (408),
-        or without an answer, it may have done it, or do it yet."""
+        """Whether the server said that it did not do what was asked for: any 4xx, 429 included. After a 5xx, a time-out
+        (408) or no answer at all it may have done it, or may still do it."""
         return self.status is not None and 400 <= self.status < 500 and self.status != 408
 
 
@@ -68,7 +68,7 @@ class ApiUnavailableError(KubeError):
 
 
 def error_for(call: str, status: int, body: bytes, headers: Mapping[str, str] = MappingProxyType({})) -> KubeError:
-    """Return the error for an answer that is no success. `call` says what was asked, for the message."""
+    """Return the error for an unsuccessful answer. `call` says what was asked, for the message."""
     reason, message, details = _status_object(body)
     kind = _kind(status, reason)
     wait_s = retry_after_s(headers, details)

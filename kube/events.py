@@ -20,22 +20,22 @@ from dracaena.process.clock import Clock, rfc3339
 
 WRITES_PER_S: Final = 20.0
 WRITE_BURST: Final = 100
-"""Events are written at this rate at most, after so many at once: 1,000 pods that are allocated together make 2,000
-Events in 95 s. One costs kube-apiserver about 3 ms of CPU, so they take 6 % of a core from what binds pods."""
+"""Events are written at this rate at most, after an initial burst: 1,000 pods that are allocated together make 2,000
+Events in 95 s. Each costs kube-apiserver about 3 ms of CPU, so they take 6 % of a core away from binding pods."""
 
 OBJECT_REFILL_S: Final = 60.0
 OBJECT_BURST: Final = 25
-"""About one object an Event a minute is taken, after so many at once: whatever goes wrong with one pod in a circle, its
-Events do not push out those of others."""
+"""Each object gets one Event a minute, after an initial burst: however often the same thing goes wrong with one pod,
+its Events do not crowd out those of others."""
 
 QUEUE_LENGTH: Final = 2_000
 """Events that may wait to be written, about 3 MB; more are dropped, so that a slow server costs no more memory."""
 
 REMEMBERED: Final = 4_096
-"""Events and objects of late that are remembered, each with some 200 bytes."""
+"""Recent Events and objects that are remembered, at about 200 bytes each."""
 
 COMPLAINT_GAP_S: Final = 10.0
-"""Between two log lines about Events that were dropped."""
+"""Least time between two log lines about dropped Events."""
 
 EventType = Literal["Normal", "Warning"]
 
@@ -136,7 +136,7 @@ class EventRecorder:
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Write what waits as far as the rate lets it through at once, for at most timeout_s, and end."""
+        """Write the waiting Events that the rate allows at once, for at most timeout_s, and end."""
         self._stopping.set()
         try:
             self._queue.put(None, timeout=timeout_s)
@@ -154,10 +154,10 @@ class EventRecorder:
         *,
         latest: bool = False,
     ) -> None:
-        """Queue one event about an object. Never blocks, never raises; what is too much is dropped and counted.
+        """Queue one event about an object. Never blocks, never raises; Events beyond the limits are dropped.
 
-        With `latest` only the newest message of this reason is of interest: there is one Event of it for the object,
-        and its message is replaced.
+        With `latest` only the newest message of this reason matters: the object has one such Event, and its message is
+        replaced.
         """
         if not self._is_within_limit(subject):
             self._count("limited")
@@ -234,7 +234,7 @@ class EventRecorder:
                 self._count("written")
 
     def _let_through(self, bucket: TokenBucket) -> bool:
-        """Wait until an Event may be written; return False when it is the end before."""
+        """Wait until an Event may be written; return False if the end comes first."""
         while wait_s := bucket.take(self._clock.monotonic()):
             if self._clock.sleep_until_set(self._stopping, wait_s):
                 return False
@@ -270,7 +270,7 @@ class EventRecorder:
 
 
 def cut_bytes(text: str, limit_bytes: int) -> str:
-    """Cut a text to a number of UTF-8 bytes on a character boundary, with three dots where something is gone."""
+    """Cut a text to a number of UTF-8 bytes on a character boundary, with three dots where something was cut."""
     raw = text.encode()
     if len(raw) <= limit_bytes:
         return text

@@ -9,19 +9,19 @@ from typing import Final, Protocol
 from dracaena.process.clock import Clock
 
 QUIET_S: Final = 60.0
-"""A real server sends bookmarks every 60 to 75 s: for so long an open watch without a word is well."""
+"""A real server sends bookmarks every 60 to 75 s: an open watch that has been silent for this long is still healthy."""
 
 STALE_S: Final = 30.0
-"""A cache that has not been fresh for so long cannot be relied on. With QUIET_S it is more than the silence after which
-all is listed (reflector.SILENCE_S); a broken watch is mostly open again within a second."""
+"""A cache that has not been fresh for this long cannot be relied on. Together with QUIET_S this is more than the
+silence after which everything is listed (reflector.SILENCE_S); a broken watch is usually open again within a second."""
 
 
 class Freshness:
-    """What a reflector's thread went through, as one number for everybody else. Safe from many threads.
+    """What a reflector's thread has seen, as one number for everybody else. Safe from many threads.
 
     A cache is fresh at the moment of a complete list, and while a watch is open on which an event or a bookmark came
     within QUIET_S. Opening a watch counts as hearing from the server too, but only once until something else is heard:
-    a server that accepts watches and never tells anything is not well.
+    a server that accepts watches and never sends anything is not healthy.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -46,7 +46,7 @@ class Freshness:
                 self._heard_s, self._opening_counts = self._opened_s, False
 
     def heard(self) -> None:
-        """An event or a bookmark came by the open watch and was taken in."""
+        """An event or a bookmark arrived on the open watch and was taken in."""
         with self._lock:
             self._heard_s = self._clock.monotonic()
             self._opening_counts = True
@@ -80,7 +80,7 @@ class Freshness:
 
 
 class Cache(Protocol):
-    """A reflector, as far as it tells about itself."""
+    """What a reflector tells about itself."""
 
     @property
     def resource(self) -> str:
@@ -104,8 +104,8 @@ class Cache(Protocol):
 
 
 def cache_trouble(caches: Iterable[Cache]) -> str | None:
-    """Return which cache cannot be relied on and why, the one that was never filled or is stale for longest; None when
-    each was filled and has been fresh within STALE_S."""
+    """Return which cache cannot be relied on and why, the one that was never filled or has been stale for longest; None
+    when each was filled and has been fresh within STALE_S."""
     known = [(cache.synced, -cache.stale_s, cache.resource, cache.last_error) for cache in caches]
     bad = sorted((one for one in known if not one[0] or -one[1] >= STALE_S), key=lambda one: one[:3])
     if not bad:
@@ -121,8 +121,8 @@ def cache_trouble(caches: Iterable[Cache]) -> str | None:
 
 
 def unfollowed(caches: Iterable[Cache]) -> str | None:
-    """Return which cache is not being kept up to date at this moment and why, None when each is. Between two watches
-    that is so for a moment; where no watch can be opened it is so from the first list on."""
+    """Return which cache is not being kept up to date at this moment and why, None when all are. Between two watches
+    that is briefly so; where no watch can be opened it is so from the first list on."""
     for cache in caches:
         if not cache.followed:
             return f"{cache.resource} are not being watched: {cache.last_error or 'the next watch is not open yet'}"

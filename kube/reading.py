@@ -14,15 +14,15 @@ from dracaena.api.objects import KubeObject, ObjectMeta
 T = TypeVar("T", bound=KubeObject)
 
 REASON_CHARACTERS = 300
-"""Of what a decoder says: it may quote the object."""
+"""What is kept of a decoder's message, in characters: it may quote the object."""
 
 StandIn = Callable[[ObjectMeta, bytes, str], T]
-"""Makes what is kept in place of an object that cannot be read: of its name, its text, and the reason."""
+"""Makes what is kept in place of an object that cannot be read, from its name, its text and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unread(Generic[T]):
-    """An object that is there and cannot be read."""
+    """An object that exists but cannot be read."""
 
     metadata: ObjectMeta
     """Name, namespace, UID and version, as far as these can be read; an empty name otherwise."""
@@ -44,7 +44,7 @@ class Reader(Generic[T]):
     keep: Callable[[T], T] = lambda item: item
     """Makes what is kept of an object."""
     stand_in: StandIn[T] | None = None
-    """Raises what it likes when it cannot: then nothing of the kind is safe to go on with, and the read fails whole.
+    """May raise anything when it cannot: then no object of the kind is safe to go on with, and the whole read fails.
 
     So does an object without a name that can be read: left out of a list, it would count as deleted, and what it holds
     as free."""
@@ -75,7 +75,7 @@ _APART = ("managedFields", "labels", "annotations", "ownerReferences", "finalize
 
 
 def name_of(text: bytes) -> ObjectMeta:
-    """Read which object it is, and nothing else of it. Never raises: what cannot be read is empty."""
+    """Read which object it is, and nothing else. Never raises: what cannot be read is empty."""
     found = _metadata(text)
     if not found and (taken := set_apart(text, ["metadata"])[1]):
         found = _metadata(b'{"metadata":%s}' % taken[0])  # what cannot be passed over stands beside it

@@ -24,10 +24,11 @@ WATCH_TIMEOUT_S = 300
 
 SILENCE_S = 80.0
 """Longest silence of a watch. Bookmarks come every 60 to 75 s, but none before the first event of a kind since the
-server started: so silence is no sign that the connection is dead, and all objects are listed to know."""
+server started: so silence does not prove that the connection is dead, and all objects are listed to find out."""
 
 SHORT_WATCH_S = 10.0
-"""A watch is asked for minutes: one that ends sooner tells of a server in trouble, so the next one waits a little."""
+"""Watches are meant to last minutes: one that ends sooner is a sign of a server in trouble, so the next one waits a
+little."""
 
 FIRST_BACKOFF_S = 0.8
 LONGEST_BACKOFF_S = 30.0
@@ -41,7 +42,7 @@ UNSERVED = frozenset({404, 501})
 """Answers that say that a server does not have a kind: 404 from kube-apiserver, 501 by HTTP itself (RFC 9110)."""
 
 UNSERVED_S = 300.0
-"""How often a kind is looked for that the server does not serve; to turn it on an admin restarts the server."""
+"""How often to look for a kind that the server does not serve; turning it on takes a restart of the server."""
 
 log = structlog.get_logger()
 
@@ -64,22 +65,25 @@ class Backoff:
 
 
 class Reflector(Generic[T]):
-    """All objects of a kind that a field selector names, as the server last told.
+    """All objects of a kind that a field selector names, as the server last reported them.
 
-    `on_change(old, new)` is called from the reflector's thread, one call at a time, in the server's order: old is
-    None for a new object, new is None for a deleted one. After a broken watch a fresh list is compared with the
-    cache, so that nothing is missed; several changes of one object may then arrive as one.
-    One object that is in trouble costs nothing else. A change for which `on_change` fails is set aside: the cache keeps
-    the state that was told last, and the change is told again after ever longer waits, or as a part of the object's
-    next one. `set_aside` is called with it first; what that one raises fails the list or the watch.
-    Of an object that cannot be read the cache keeps what `stand_in` makes of it (see reading), else its last state, or
-    with `unread_is_gone` nothing. Each is logged once for each of its versions.
-    Of a list all deletions are told first, then the objects of which `first` says so by their old and new state, then
-    the others, by key.
-    `transform` makes what is kept of each object as it is read, under the same key and version.
-    A kind with `older` versions, which decode to the same, is read by the first that the server serves. Where it serves
-    none of them, or does not serve an `optional` kind, there are no objects, and it is asked again every UNSERVED_S. Of
-    any other kind that is an error.
+    `on_change(old, new)` is called from the reflector's thread, one call at a time, in the server's order: old is None
+    for a new object, new is None for a deleted one. After a broken watch a fresh list is compared with the cache, so
+    that nothing is missed; several changes of one object may then arrive as one.
+
+    An object in trouble affects no other. A change for which `on_change` fails is set aside: the cache keeps the state
+    that was told last, and the change is told again after ever longer waits, or as a part of the object's next one.
+    `set_aside` is called with it first; an exception from it fails the list or the watch. Of an object that cannot be
+    read the cache keeps what `stand_in` makes of it (see reading), else its last state, or nothing with
+    `unread_is_gone`. Each is logged once for each of its versions.
+
+    Of a list, all deletions are told first, then the objects that `first` picks by their old and new state, then the
+    others, by key. `transform` makes what is kept of each object as it is read, under the same key and version.
+
+    A kind with `older` versions, which decode to the same, is read in the first version that the server serves. Where
+    it serves none of them, or does not serve an `optional` kind, there are no objects, and the server is asked again
+    every UNSERVED_S. For any other kind that is an error.
+
     Reads are safe from any thread and cost a lock and a lookup.
     """
 

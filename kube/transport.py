@@ -48,7 +48,7 @@ _UNREADABLE = (
     AttributeError,
     RecursionError,
 )
-"""What the official client raises on a kubeconfig that is none: it looks into values without asking what they are."""
+"""What the official client raises on a malformed kubeconfig: it uses values without checking their types."""
 
 
 log = structlog.get_logger()

@@ -5,8 +5,9 @@ Pure, so that `dracaena validate` and an admission webhook give the same answer:
     for finding in validate_object(claim):
         print(finding)
 
-An ERROR is what kube-apiserver 1.36 refuses, or what nobody can ever do; a WARNING is what it takes although it
-surely does something else than its author wants. docs/validate.md lists both, and where they differ from the server.
+An ERROR is what kube-apiserver 1.36 refuses, or what can never be fulfilled; a WARNING is what it accepts although it
+certainly does something other than its author wants. docs/validate.md lists both, and where they differ from the
+server.
 """
 
 from __future__ import annotations

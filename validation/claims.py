@@ -45,7 +45,7 @@ def check_template(field: Field, driver: str) -> None:
 
 
 def check_claim_spec(field: Field, driver: str) -> None:
-    """Check the spec of a claim, for a driver of this name as ours."""
+    """Check the spec of a claim; `driver` is the name of our driver."""
     spec = field.fields("devices")
     devices = spec and spec["devices"].fields("requests", "constraints", "config")
     if not devices:

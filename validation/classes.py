@@ -17,7 +17,7 @@ _MOST_COST = 10_000
 
 
 def check_class(field: Field, driver: str) -> None:
-    """Check a DeviceClass, for a driver of this name as ours."""
+    """Check a DeviceClass; `driver` is the name of our driver."""
     device_class = field.fields("apiVersion", "kind", "metadata", "spec")
     if device_class is None:
         return
@@ -42,7 +42,7 @@ def check_class(field: Field, driver: str) -> None:
 
 
 def _warn_of_strangers(field: Field, selectors: Sequence[CompiledSelector], driver: str, *, is_ours: bool) -> None:
-    """Warn where the class does not turn away a device of a driver that is no one's: one without any attribute.
+    """Warn where the class does not turn away a device without any attribute, which could be any driver's.
 
     Selectors run in order until one is false. One that has no answer, because it reads an attribute that is not there,
     ends the allocation of the whole claim.

@@ -16,7 +16,8 @@ _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]")
 
 
 def check_config(config: Fields, driver: str) -> None:
-    """Check what a class and a claim say alike: `opaque`. The parameters are read if they are for this driver."""
+    """Check the part that classes and claims have in common: `opaque`. The parameters are read if they are for this
+    driver."""
     opaque_field = config["opaque"]
     if opaque_field.absent:
         opaque_field.error("missing", "opaque parameters for a driver")

@@ -1,7 +1,7 @@
 """Reads a document of the API value by value and reports what is wrong with each, as its strict decoder does.
 
 JSON null is the same as absence, an absent field the same as its zero value ("", 0, false, no entries). A value of a
-wrong type is reported once and read as None; who reads it checks nothing more about it.
+wrong type is reported once and read as None; its reader checks nothing more about it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Field:
 
     @property
     def absent(self) -> bool:
-        """Whether nothing stands here."""
+        """Whether there is nothing here."""
         return self.value is None
 
     def error(self, message: str, expected: str, cel: CelPosition | None = None) -> None:
@@ -44,7 +44,7 @@ class Field:
         self._add(Severity.ERROR, message, expected, cel)
 
     def warn(self, message: str, expected: str) -> None:
-        """Report that this value is taken but is a mistake."""
+        """Report that this value is accepted but is a mistake."""
         self._add(Severity.WARNING, message, expected)
 
     def _add(self, severity: Severity, message: str, expected: str, cel: CelPosition | None = None) -> None:
@@ -80,7 +80,7 @@ class Field:
         return {str(key): self.below(str(key), entries[key]) for key in sorted(entries, key=str)}
 
     def items(self, most: int | None = None) -> list[Field] | None:
-        """Read a list. One that is too long is reported and nothing in it looked at, as the server does."""
+        """Read a list. One that is too long is reported and not looked into, as on the server."""
         if self.value is None:
             return []
         if not isinstance(self.value, list):
@@ -123,7 +123,7 @@ class Field:
         return True
 
     def name(self, syntax: Syntax, *, optional: bool = False) -> str | None:
-        """Read a text of this syntax. None if it is none, or absent."""
+        """Read a text of this syntax. None if it breaks the syntax, or is absent."""
         text = self.text()
         if text is None or (optional and self.absent):
             return None
@@ -136,7 +136,7 @@ class Field:
         return text
 
     def choice(self, choices: tuple[str, ...]) -> str | None:
-        """Read one of a few texts. None if it is another."""
+        """Read a text that must be one of a few. None if it is not."""
         text = self.text()
         if text is not None and text not in choices:
             self.error("unknown value", f"one of {listed(choices)}")
@@ -169,7 +169,8 @@ class Fields:
 
 
 def check_distinct(fields: list[Field], key: str | None, message: str, expected: str) -> None:
-    """Report each object with the text at this key, or each text, that an earlier one has; empty ones count as none."""
+    """Report each object that repeats an earlier one's text at this key, or each text that repeats an earlier one;
+    empty texts do not count."""
     met: set[str] = set()
     for field in fields:
         text = field.value if key is None else text_at(field, key)

@@ -21,9 +21,9 @@ class Severity(Enum):
     """How bad it is."""
 
     ERROR = "error"
-    """The API server refuses the object, or nobody can ever do what it says."""
+    """The API server refuses the object, or what it says can never be done."""
     WARNING = "warning"
-    """The API server takes it, and it surely does something else than its author wants."""
+    """The API server accepts it, but it certainly does something other than its author wants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class CelPosition:
     line: int
     column: int
     excerpt: str
-    """That line of the expression with a caret in the line below, about the column."""
+    """That line of the expression, with a caret below it near the column."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def check_metadata(field: Field, *, namespaced: bool) -> None:
     _check_name(metadata["name"], metadata["generateName"])
     namespace = metadata["namespace"]
     if namespaced:
-        if namespace.value != "":  # like an absent one it is filled in by who sends the object
+        if namespace.value != "":  # like an absent one it is filled in by whoever sends the object
             namespace.name(DNS_LABEL, optional=True)
     elif namespace.text():
         namespace.error("a namespace on an object that is in none", "no namespace")

@@ -22,7 +22,7 @@ _DEVICES: Mapping[str, tuple[str, ...]] = {
 def check_policies(
     reference: ObjectReference, document: Mapping[str, Any], classes: Classes, driver: str
 ) -> list[Finding]:
-    """Report what only several policies together make wrong. One that is wrong by itself is somebody else's finding."""
+    """Report contradictions between policies. A policy that is wrong by itself is reported elsewhere."""
     report = Report(reference)
     whole = Field(document, (), report)
     if reference.kind == "DeviceClass":

@@ -10,7 +10,7 @@ _MOST_BITS = 500
 
 
 def check_quantity(field: Field) -> Quantity | None:
-    """Read a quantity, a text or a number; null is 0. None, and a finding, if it is none."""
+    """Read a quantity, a text or a number; null is 0. None, with a finding, if it is not a quantity."""
     value = field.value
     if value is None:
         return Quantity(0)

@@ -24,7 +24,7 @@ class Input:
         met: set[tuple[str, Key]] = set()
         for number, (reference, document) in enumerate(objects):
             if not isinstance(_value_at(document, ("metadata", "name")), str):
-                continue  # a generated name is another one each time
+                continue  # a generated name is different each time
             key = (reference.kind, reference.namespace, reference.name)
             if (reference.api_version, key) in met:
                 self._repeated.add(number)
@@ -59,7 +59,7 @@ _REQUESTS = {
 
 
 def check_repeated(number: int, reference: ObjectReference, inputs: Input) -> list[Finding]:
-    """Warn of an object that stands in the input again: applied in turn, the last one wins."""
+    """Warn about an object that appears in the input twice: applied in turn, the last one wins."""
     report = Report(reference)
     if inputs.is_repeated(number):
         name = Field(reference.name, ("metadata", "name"), report)

@@ -37,7 +37,7 @@ def _within(pattern: re.Pattern[str], most: int) -> Callable[[str], bool]:
 
 
 def _is_driver_name(text: str) -> bool:
-    # The server lowers the text first: upper case passes, and is told apart by nobody.
+    # The server lowers the text first: upper case passes, and nothing tells it apart.
     return (
         len(text.encode("utf-8", "replace")) <= limits.DRIVER_NAME_BYTES
         and _DNS_SUBDOMAIN.fullmatch(text.lower()) is not None
