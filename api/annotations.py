@@ -1,6 +1,6 @@
 """The values of the annotations on pods that say which GPUs they got (keys: dracaena.api.names).
 
-Both are observations for people and monitoring. Nothing of ours decides by them.
+Both are observations for people and monitoring. None of our decisions depends on them.
 """
 
 from __future__ import annotations

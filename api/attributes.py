@@ -1,8 +1,8 @@
 """The one table of what a device of ours carries in a ResourceSlice. Selectors of users depend on it.
 
 Un-prefixed names live in the driver's domain. Names that NVIDIA's driver uses too mean the same here, so that selectors
-carry over. A name is never given another meaning: what changes gets a new name, what goes stays one release as it was.
-Limits (resource.k8s.io/v1): 32 attributes and capacities a device, strings of 64 bytes.
+carry over. A name is never given another meaning: what changes gets a new name, what is removed stays unchanged for one
+more release. dracaena.api.limits says how many attributes there may be, and how long their texts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MAX_NUMA_NODE = 1023
 """Largest value that resource.kubernetes.io/numaNode may have."""
 
 MAX_ORDINAL = 255
-"""No machine has 256 GPUs. The links among so many take 32,640 pairs: more would cost whoever decodes them dearly."""
+"""No machine has 256 GPUs. That many have 32,640 pairs of links: decoding more would be expensive."""
 
 STANDARD_DOMAIN = "resource.kubernetes.io"
 GPU_TYPE = "gpu"
@@ -24,11 +24,11 @@ MIG_TYPE = "mig"
 
 
 class AttributeType(Enum):
-    """How a value stands in the slice. One that does not fit there drops itself; only a TEXT is cut."""
+    """How a value is written in the slice. One that does not fit is left out; only a TEXT is cut."""
 
     INT = "int"
     STRING = "string"
-    """An identifier or compact string: cut off it would mean something else."""
+    """An identifier or compact string: cut off, it would mean something else."""
     TEXT = "text"
     """A string for people, cut at 64 bytes on a character boundary."""
     VERSION = "version"
@@ -46,7 +46,7 @@ class AttributeSpec:
     gpu_field: str | None = None
     """Field of dracaena.api.machine.Gpu that it carries as it is; None: the codec computes it."""
     optional: bool = True
-    """A device without an attribute that is not optional does not decode."""
+    """A device that lacks a required attribute does not decode."""
     since: str = "0.1.0"
     """First version of Dracaena that published it."""
 

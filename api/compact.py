@@ -1,8 +1,8 @@
-"""Compact strings: one row of a matrix as an attribute value, one symbol an entry.
+"""Compact strings: one row of a matrix as an attribute value, one symbol per entry.
 
 The first character is the version of the form. Version 1: the symbols `0`-`9`, `A`-`Z`, `a`-`z` are 0 to 61, `?` is
-unknown, `-` is the device itself. There was no version 0. A reader knows its own version and the one before; so a new
-version comes first to readers, one release later to writers.
+unknown, `-` is the device itself. There was no version 0. A reader knows its own version and the one before; so readers
+learn a new version one release before writers use it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dracaena.api.links import MAX_NVLINKS, LinkLevel
 
 WRITTEN_VERSION = "1"
 MAX_ENTRIES = ATTRIBUTE_VALUE_BYTES - 1
-"""A character each, in one attribute, less the version."""
+"""One character each in an attribute's text, less the one for the version."""
 UNKNOWN_SYMBOL = "?"
 SELF_SYMBOL = "-"
 

@@ -1,8 +1,7 @@
 """The `<driver>/decision` annotation of a claim: what was chosen for it and why, as JSON of at most 2 KiB.
 
-Written in the same PATCH as the finalizer, so it costs no request; read by `dracaena explain` long after the Events
-are gone. An observation: no decision is ever made from it. (That the annotation is there tells that the allocation
-is one of ours.)
+Written in the same PATCH as the finalizer, so it costs no request; read by `dracaena explain` long after the Events are
+gone. An observation: no decision is ever made from it. (Its presence tells that the allocation is one of ours.)
 """
 
 from __future__ import annotations
@@ -142,7 +141,8 @@ def decision_document(decision: Decision) -> dict[str, Any]:
 
 
 def describe(decision: Decision) -> str:
-    """Say it to people, in one line: what was chosen, its score, what came second and why, what became of the others.
+    """Describe it for people, in one line: what was chosen, its score, what came second and why, what became of the
+    others.
 
     The same line stands in Events and is printed by the command.
     """

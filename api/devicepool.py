@@ -50,7 +50,7 @@ class DecodedMig:
 
 @dataclass(frozen=True, slots=True)
 class DeviceProblem:
-    """A device that does not say what a device of ours says."""
+    """A device whose attributes are not those of a device of ours."""
 
     device: DeviceName
     attribute: str
@@ -84,7 +84,7 @@ def decode_pool(devices: Iterable[Device]) -> DecodedPool:
 
     A device with a missing, mistyped or unknown value is skipped, and so is the later (by name) of two that claim one
     ordinal. If the rows of two devices contradict each other, their pair is unknown and both stay: choosing one of them
-    would be a guess, and losing a GPU over it too dear. Never raises; cost: O(GPUs²).
+    would be a guess, and losing a GPU over it would cost too much. Never raises; cost: O(GPUs²).
     """
     problems: list[DeviceProblem] = []
     rows: list[_Row] = []
@@ -108,7 +108,7 @@ class _Row:
     decoded: DecodedGpu
     numa_node: int | None
     levels: tuple[LinkLevel | None, ...] | None
-    """One a GPU of the node, None at the own place; None: not published."""
+    """One per GPU of the node, None at its own place; None as a whole: not published."""
     nvlinks: tuple[int | None, ...] | None
     nics: tuple[LinkLevel | None, ...] | None
 

@@ -14,7 +14,8 @@ import msgspec
 from dracaena.api.json_text import deeper_than
 
 MOST_LEVELS: Final = 100
-"""Text that is nested deeper is not written anew: it would have to be read first, which has an end at some 1,000."""
+"""Text that is nested deeper is not written anew: it would have to be parsed first, and parsers fail at about 1,000
+levels."""
 
 _ESCAPED: Final = {
     b"<": b"\\u003c",

@@ -1,8 +1,8 @@
 """JSON as text: found and measured without being read, in one pass, however deep or odd it is.
 
-Readers of JSON call themselves for each level, so a text that is nested deeply enough stops them (at 1,000 to 10,000
-levels, by the version of Python), and they refuse escapes that kube-apiserver lets through (half a surrogate pair in
-opaque parameters). What stands here looks at brackets and quotes alone. Cost: O(bytes), some 100 ns for each bracket.
+Parsers of JSON are recursive, so a text that is nested deeply enough stops them (at 1,000 to 10,000 levels, by the
+version of Python), and they refuse escapes that kube-apiserver lets through (half a surrogate pair in opaque
+parameters). The functions here look at brackets and quotes alone. Cost: O(bytes), some 100 ns for each bracket.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import Final
 
 _TEXT: Final = rb'"(?:[^"\\]++|\\.)*+"'
 _RUN: Final = re.compile(rb'(?:[^"\[\]{}]++|' + _TEXT + rb")*+([\[{]++|[\]}]++)", re.DOTALL)
-"""The next brackets of one direction, past all texts and all else. To be matched, not searched for: a search in what is
-no JSON would begin again at each byte."""
+"""The next brackets of one direction, past all texts and all else. To be matched, not searched for: a search in text
+that is not JSON would start over at each byte."""
 _GAP: Final = re.compile(rb"[\s,]*+")
 _SCALAR: Final = re.compile(rb"(?:" + _TEXT + rb'|[^"\[\]{},\s]++)', re.DOTALL)
 _OPENING: Final = b"[{"
 
 
 def deeper_than(text: bytes, levels: int) -> bool:
-    """Return whether lists and objects are nested deeper than so many levels. What is no JSON gets some answer."""
+    """Return whether lists and objects are nested deeper than so many levels. For text that is not JSON the answer is
+    arbitrary."""
     depth = 0
     at = 0
     while (run := _RUN.match(text, at)) is not None:
@@ -37,8 +38,8 @@ def deeper_than(text: bytes, levels: int) -> bool:
 def set_apart(text: bytes, members: Iterable[str]) -> tuple[bytes, tuple[bytes, ...]]:
     """Take each list and object out that is a member of one of these names; return what is left, and what was taken.
 
-    In its place stands a list of one number: its index. put_back() is the inverse, for any part of what is left. Within
-    what is taken nothing is looked for. `text` has to be JSON.
+    In its place stands a list of one number: its index. put_back() is the inverse, for any part of what is left. What
+    is taken out is not searched. `text` has to be JSON.
     """
     begins = re.compile(_member(members) + rb"(?=[\[{])")
     left: list[bytes] = []
@@ -68,7 +69,7 @@ def _member(names: Iterable[str]) -> bytes:
 
 
 def elements(text: bytes) -> Iterator[bytes]:
-    """Yield the text of each element of a list. What is no list ends where it can no longer be followed."""
+    """Yield the text of each element of a list. Text that is not a list ends where it can no longer be followed."""
     at = text.find(b"[") + 1
     while at:
         gap = _GAP.match(text, at)

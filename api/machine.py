@@ -45,7 +45,7 @@ class Machine:
     """All physical GPUs of one node in ordinal order (rank by PCI address) with their links."""
 
     name: str
-    """What the recording or the node is called; no identity."""
+    """What the recording or the node is called; not an identity."""
     gpus: tuple[Gpu, ...]
     topology: Topology
     driver_version: str | None = None
@@ -61,7 +61,7 @@ class Machine:
         """State the invariants; raise TopologyError naming the first that does not hold."""
         if len(self.gpus) != self.topology.gpu_count:
             raise TopologyError(f"{self.name}: {len(self.gpus)} GPUs, links of {self.topology.gpu_count}")
-        # Two GPUs of one minor would be one device node: a claim for one of them would get the other.
+        # Two GPUs with one minor would be one device node: a claim for one of them would get the other.
         for what in ("uuid", "index", "minor", "pci_bus_id"):
             values = [getattr(gpu, what) for gpu in self.gpus if getattr(gpu, what) is not None]
             if len(set(values)) != len(values):

@@ -101,7 +101,7 @@ def decode_machine(content: bytes) -> Machine:
 
 
 def encode_machine(machine: Machine) -> bytes:
-    """Return the JSON form, one GPU and one matrix row a line. decode_machine gives the same machine back."""
+    """Return the JSON form, one GPU and one matrix row per line. decode_machine gives the same machine back."""
     topology = machine.topology
     document: dict[str, Any] = {"version": VERSION, "name": machine.name, "source": machine.source}
     document["driver_version"] = machine.driver_version
@@ -228,7 +228,7 @@ def _rows(topology: Topology, token: Callable[[Link], str]) -> list[str]:
 
 
 def _value_text(value: Any) -> str:
-    """Write a list of rows or objects one a line, anything else on one line."""
+    """Write a list of rows or objects one per line, anything else on one line."""
     if not isinstance(value, list) or not value or not isinstance(value[0], str | dict):
         return json.dumps(value, ensure_ascii=False)
     return "[\n" + ",\n".join(f"    {json.dumps(item, ensure_ascii=False)}" for item in value) + "\n  ]"

@@ -37,7 +37,7 @@ TAINT_EFFECT = "NoSchedule"
 
 
 def cdi_kind(driver: str) -> str:
-    """CDI kind (`vendor/class`) of the specs that the plugin writes, one spec a claim."""
+    """CDI kind (`vendor/class`) of the specs that the plugin writes, one spec per claim."""
     return f"{driver}/claim"
 
 

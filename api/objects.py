@@ -58,7 +58,7 @@ class KubeObject(Wire, frozen=True):
     KIND: ClassVar[str]
     NAMESPACED: ClassVar[bool] = True
     APART: ClassVar[tuple[str, ...]] = ("managedFields",)
-    """Members that hold what authors nest and spell as they like; the rest has the bounds of the API."""
+    """Members whose content authors nest and spell as they like; everything else is bounded by the API."""
 
     metadata: ObjectMeta
 
@@ -68,7 +68,7 @@ class KubeObject(Wire, frozen=True):
 
         What the decoder cannot pass over, because it is nested too deep or holds half a surrogate pair, is set apart if
         the API leaves it to its author. Raises msgspec.DecodeError, UnicodeDecodeError, RecursionError and whatever
-        else an object leads to that is not of the API's shape: who reads many catches Exception around each.
+        else an object leads to that is not of the API's shape: whoever reads many catches Exception around each.
         """
         try:
             return cls._from_json(text, copied)
@@ -151,7 +151,7 @@ class Container(Wire, frozen=True):
     name: str
     resources: ContainerResources = ContainerResources()
     restart_policy: str = ""
-    """`Always` makes a sidecar of an init container."""
+    """`Always` makes an init container a sidecar."""
     ports: list[ContainerPort] = []
 
 
@@ -172,7 +172,7 @@ class EphemeralVolume(Wire, frozen=True):
 
 
 class PodVolume(Wire, frozen=True):
-    """spec.volumes[]; others than these two kinds are at hand on every node."""
+    """spec.volumes[]; volumes of other kinds are available on every node."""
 
     name: str = ""
     persistent_volume_claim: VolumeClaimName | None = None
@@ -240,7 +240,7 @@ class ExtendedResourceClaimStatus(Wire, frozen=True):
 
 
 class ContainerStateDetail(Wire, frozen=True):
-    """state.running, state.terminated: that it is there says all that is read."""
+    """state.running, state.terminated: only whether it is there is read."""
 
 
 class ContainerState(Wire, frozen=True):
@@ -624,7 +624,7 @@ class ResourceClaim(KubeObject, frozen=True):
     spec: dict[str, Any] = {}
     status: ResourceClaimStatus = ResourceClaimStatus()
     problem: str = ""
-    """Why it could not be read, and this stands in for it; not a field of the API. Empty: it was read."""
+    """Why the object could not be read, if this stands in for it; not a field of the API. Empty: it was read."""
 
     @classmethod
     def _from_json(cls, text: bytes | msgspec.Raw, as_sent: AsSent) -> ResourceClaim:
@@ -702,7 +702,7 @@ class DeviceClass(KubeObject, frozen=True):
 
     spec: dict[str, Any] = {}
     problem: str = ""
-    """Why it could not be read, and this stands in for it; not a field of the API. Empty: it was read."""
+    """Why the object could not be read, if this stands in for it; not a field of the API. Empty: it was read."""
 
     @classmethod
     def _from_json(cls, text: bytes | msgspec.Raw, as_sent: AsSent) -> DeviceClass:

@@ -1,6 +1,6 @@
 """podlist.json: which container of this node has which GPUs, for monitoring that does not speak to the API server.
 
-The document is a JSON array with one element a container. Its first four keys are the published contract, in that
+The document is a JSON array with one element per container. Its first four keys are the published contract, in that
 order; readers must ignore further keys. It is an observation, never an input of a decision.
 """
 
@@ -50,7 +50,7 @@ def join_lines(lines: Iterable[PodlistLine]) -> bytes:
     encoded = [data for _, data in sorted(lines, key=itemgetter(0))]
     if not encoded:
         return b"[]\n"
-    return b"[\n" + b",\n".join(encoded) + b"\n]\n"  # one line a container: people read and diff this file
+    return b"[\n" + b",\n".join(encoded) + b"\n]\n"  # one line per container: people read and diff this file
 
 
 def encode_podlist(entries: Iterable[PodlistEntry]) -> bytes:

@@ -97,7 +97,7 @@ def _price(resolved: ResolvedCall) -> _Price:
 
 
 def _can_differ(static: Type) -> bool:
-    """Whether a value of this static type can be of another type in truth: null fits all types but the simple ones."""
+    """Whether a value of this static type can in fact be of another type: null fits all types but the simple ones."""
     return static.kind not in _SURE or any(map(_can_differ, static.parameters))
 
 
@@ -205,7 +205,7 @@ def value_or_failed(state: EvaluationState, run: Run) -> Any:
         return FAILED
 
 
-# Calls whose price is a number and that need no work: most of them, and worth to be fast.
+# Calls with a fixed price and no work: most calls, so they are worth making fast.
 
 
 def _simple_unary(choose: _Choice, price: int, argument: Run) -> Run:

@@ -61,7 +61,7 @@ class Checked:
 
 
 def check(root: SyntaxNode, environment: Environment, text: str) -> Checked:
-    """Check a tree. CompileError tells all problems found."""
+    """Check a tree. CompileError lists all problems found."""
     checker = _Checker(environment)
     try:
         checker.check(root)

@@ -1,7 +1,7 @@
 """Sizes and factors of Kubernetes' cost model: what a unit is, and how many a value counts for.
 
 Facts from the reference (k8s.io/apiserver pkg/cel/library/cost.go and cel-go common/cost.go): one unit is one step, a
-traversal of text costs a tenth of a unit a character, a pattern a quarter of a unit a character.
+traversal of text costs a tenth of a unit per character, a pattern a quarter of a unit per character.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def quarter(size: int) -> int:
 
 
 def reading_work(text: Any, *_more: Any) -> int:
-    """Work of making a value of text, such as a version or an address: measured 5 µs, and 0.3 µs a character."""
+    """Work of making a value of text, such as a version or an address: measured 5 µs, and 0.3 µs per character."""
     return 30 + 2 * size_of(text)
 
 

@@ -1,4 +1,4 @@
-"""How a function of CEL is declared. Contract for who writes a library.
+"""How a function of CEL is declared. The contract for authors of a library.
 
 A library is a module in `cel/library/` with one constant `FUNCTIONS: tuple[Function, ...]`; `cel/library/__init__.py`
 joins them to `LIBRARIES: tuple[Function, ...]`. Two `Function`s of one name (say `indexOf` of strings and of lists) are

@@ -23,7 +23,7 @@ from dracaena.cel.ast import (
 from dracaena.cel.lexer import END, Token, float_value, int_value, string_value, tokens_of, uint_value
 from dracaena.cel.source import Diagnostic, compile_error
 
-# Levels of nesting. The reference has the same limit; three Python frames a level stay below the interpreter's 1,000.
+# Levels of nesting. The reference has the same limit; three Python frames per level stay below the interpreter's 1,000.
 NESTING_LIMIT: Final = 250
 # Levels of the tree, whatever they are made of. The reference counts each kind of operator by itself; this is a little
 # more than the 250 that a chain of one kind may have.

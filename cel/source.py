@@ -33,7 +33,7 @@ def render(text: str, problem: Diagnostic) -> str:
 
 
 def compile_error(text: str, problems: Iterable[Diagnostic]) -> CompileError:
-    """The error that tells all problems in the order of the text; message and position are the first one's."""
+    """The error that lists all problems in the order of the text; message and position are the first one's."""
     ordered = sorted(set(problems))
     first = ordered[0]
     line, column = line_and_column(text, first.position)

@@ -10,10 +10,10 @@ from dracaena.cel.device import DeviceValues
 from dracaena.cel.errors import CostLimitError, EvaluationError
 
 PULSE: Final = 2_000
-"""Units of cost between two times that whoever asked is told: below a millisecond."""
+"""Units of cost between two reports to the caller: below a millisecond."""
 
 WORK_OF_UNIT: Final = 2
-"""Work that is told as one unit: both take about a quarter of a microsecond."""
+"""Work that is reported as one unit: both take about a quarter of a microsecond."""
 
 WORK_EXCEEDED: Final = "operation cancelled: actual cost limit exceeded: it takes too many steps"
 
@@ -79,7 +79,7 @@ class EvaluationState:
             self.over_limit()
 
     def over_limit(self) -> None:
-        """The cost is above `limit`: end the evaluation when it is used up, else tell of it and go on."""
+        """The cost is above `limit`: end the evaluation when it is used up, else report it and go on."""
         if self.cost > self._most or self._charge is None:
             raise CostLimitError
         self._tell()

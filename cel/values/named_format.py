@@ -122,7 +122,7 @@ def _label_value(text: str) -> list[str]:
 
 
 def _too_long(text: str, most: int, unit: str = "characters") -> list[str]:
-    """Names are told of characters, labels of bytes; what counts are the bytes."""
+    """Messages about names speak of characters, those about labels of bytes; bytes are what is counted."""
     return [f"must be no more than {most} {unit}"] if len(text.encode()) > most else []
 
 

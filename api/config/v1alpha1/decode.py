@@ -30,8 +30,8 @@ from dracaena.api.config.v1alpha1.types import (
 from dracaena.api.json_text import deeper_than
 
 MOST_LEVELS: Final = 32
-"""Lists and objects within one another. The schemas have 2; far more is no mistake that a message could show, and
-readers that call themselves for each level end at about 1,000."""
+"""Lists and objects within one another. The schemas have 2; far more is no honest mistake, and recursive readers fail
+at about 1,000."""
 MOST_BYTES: Final = 64 << 10
 """The API takes `limits.PARAMETERS_BYTES`, and writes each `<`, `>` and `&` of them in six bytes."""
 
@@ -45,7 +45,7 @@ def decode_config(parameters: msgspec.Raw | Mapping[str, Any]) -> TopologyPolicy
 
     Raises ConfigError with path, value seen and what was expected: for text that is too long, too deep or no JSON
     object, for another group, version or kind, an unknown field, a wrong type, a value outside its choices or range,
-    and for fields that contradict each other. Cost: O(bytes) to find that out, and some 100 µs for what is right.
+    and for fields that contradict each other. Cost: O(bytes) to find that out, and about 100 µs for valid parameters.
     """
     if isinstance(parameters, msgspec.Raw):
         return _config(_document(bytes(parameters)))
@@ -70,7 +70,7 @@ def _document(text: bytes) -> Mapping[str, Any]:
 
 
 def _is_deep(document: Any) -> bool:
-    """Return whether a value is nested deeper than MOST_LEVELS; breadth first, as a call for each level would end."""
+    """Return whether a value is nested deeper than MOST_LEVELS; breadth first, because recursion would overflow."""
     level = [document]
     for _ in range(MOST_LEVELS + 1):
         level = [
@@ -136,7 +136,7 @@ _TYPES = {"number": "a number", "object": "a mapping"}
 
 
 def _config_error(problem: ValidationError) -> ConfigError:
-    """Say it in our words where the library's are about schemas."""
+    """Use our own words where the library's are about schemas."""
     rule: Any = problem.validator_value
     schema: Any = problem.schema
     if problem.validator == "additionalProperties" and isinstance(problem.instance, Mapping):

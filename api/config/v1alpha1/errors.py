@@ -6,7 +6,7 @@ from dracaena.api.errors import BadInputError
 
 
 class ConfigError(BadInputError):
-    """Opaque parameters for our driver cannot be read: their author must mend them."""
+    """Opaque parameters for our driver cannot be read: their author must correct them."""
 
     def __init__(self, path: str, seen: object, expected: str) -> None:
         super().__init__(f"{path}: {_short(seen)}, expected {expected}")

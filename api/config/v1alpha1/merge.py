@@ -13,11 +13,11 @@ T = TypeVar("T", TopologyPolicy, LinkBandwidth)
 
 
 def merged(class_policies: Iterable[TopologyPolicy], claim_policies: Iterable[TopologyPolicy]) -> TopologyPolicy:
-    """Return the policy of a request: of each field what the last policy says that says anything, claims after classes.
+    """Return the policy of a request: each field is what the last policy that sets it says, claims after classes.
 
     Field by field, and linkBandwidth figure by figure, because a user who asks for NVLink does not mean to drop the
-    figures that the admin measured. A field that should be as if nobody had said anything is said with its default.
-    Raises ConfigError when the policies contradict each other only together.
+    figures that the admin measured. To undo an earlier policy, a later one states the default. Raises ConfigError when
+    the policies contradict each other only together.
     """
     policy = NO_POLICY
     for later in (*class_policies, *claim_policies):
