@@ -33,7 +33,7 @@ READY_TIMEOUT_S = 40.0
 """For all programs to start: about 5 s on two free cores, the rest is for a loaded machine."""
 
 POLL_S = 0.05
-"""Pause between two looks while waiting: below what a person sees, above what burdens the API."""
+"""Pause between two looks while waiting: too short for a person to notice, long enough not to burden the API."""
 
 SHORT_FOLDER = Path("/tmp")  # noqa: S108 - only the place of a fresh private folder
 """A unix socket path holds 107 bytes; the default temporary folder of some systems takes half of that."""
@@ -82,7 +82,7 @@ class NodeFolders:
 def short_folder(*, kept_after_error: str = "") -> Iterator[Path]:
     """Make a private folder with a short path, and remove it with all that is in it at the end of the block.
 
-    When the block ends with a DracaenaError, the folder inside it of the name `kept_after_error` stays.
+    When the block ends with a DracaenaError, the folder `kept_after_error` inside it stays.
     """
     parent = SHORT_FOLDER if SHORT_FOLDER.is_dir() else None
     folder = Path(tempfile.mkdtemp(prefix="dracaena-", dir=parent))

@@ -8,7 +8,7 @@ What it does, as the real one does it:
 * deletes a generated claim when its pod is done, and any pod, claim or slice whose owners are all gone;
 * takes the not-ready taint, which the API server gives to every new node, from nodes that say Ready.
 
-What it does not: nodes that stop to report, any other taint, pods of lost nodes, device taint eviction, PodGroups,
+What it does not: nodes that stop reporting, any other taint, pods of lost nodes, device taint eviction, PodGroups,
 owners other than pods and nodes (their objects are left alone), foreground deletion and orphans. As in the real one, a
 claim that was allocated and never reserved stays allocated.
 """
@@ -144,7 +144,7 @@ class KubeControllerManager:
     # claims that nobody needs any more
 
     def _free_claim(self, claim: ResourceClaim) -> None:
-        """Drop stale reservations; with the last one, and the finalizer there, the allocation too."""
+        """Drop stale reservations; with the last one the allocation too, if the finalizer is there."""
         protected = DELETE_PROTECTION_FINALIZER in claim.metadata.finalizers
         valid = [consumer for consumer in claim.status.reserved_for if self._is_alive(claim, consumer)]
         if len(valid) < len(claim.status.reserved_for):

@@ -1,4 +1,4 @@
-"""Stand-in for kube-scheduler, as far as pods with devices of our kind meet it.
+"""Stand-in for kube-scheduler, as far as it matters for pods with our kind of devices.
 
 What it does, as the real one does it:
 * leaves a pod alone until all its claims exist and are its own;

@@ -51,7 +51,7 @@ SERVICES: Mapping[str, tuple[Any, Any]] = {
 """Messages and stub of each version that we speak."""
 
 POLL_S = 0.1
-"""How often the registry folder is read; the real one is told by inotify."""
+"""How often the registry folder is read; the real one is notified by inotify."""
 
 REGISTER_TIMEOUT_S = 5.0
 """For GetInfo and NotifyRegistrationStatus: a plugin answers both from memory."""

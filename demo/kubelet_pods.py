@@ -33,15 +33,16 @@ class DraPlugins(Protocol):
     """The DRA drivers that are registered on this node."""
 
     def require(self, driver: str) -> None:
-        """Raise PrepareError when no instance of the driver is registered."""
+        """Raise ClaimNotReadyError when no instance of the driver is registered."""
         ...
 
     def prepare(self, driver: str, claims: Sequence[ClaimInfo]) -> Mapping[str, tuple[PluginDevice, ...] | str]:
-        """Return for each claim UID the devices or the error text. Raises PrepareError when the whole call failed."""
+        """Return for each claim UID the devices or the error text. Raises ClaimNotReadyError when the whole call
+        failed."""
         ...
 
     def unprepare(self, driver: str, claims: Sequence[ClaimInfo]) -> Mapping[str, str]:
-        """Return for each claim UID the error text, empty for success. Raises PrepareError as prepare()."""
+        """Return for each claim UID the error text, empty for success. Raises ClaimNotReadyError as prepare()."""
         ...
 
 

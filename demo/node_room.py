@@ -1,6 +1,6 @@
 """Whether what a pod requests is left on a node, as far as the scheduler stand-in honours it. Pure.
 
-Not a line of it is the controller's: a mistake in one of the two shows.
+It shares no code with the controller's own sums, so that a mistake in either shows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ def shortages(pod: Pod, node: Node, others: Iterable[Pod]) -> tuple[str, ...]:
     """Return what the node lacks for the pod beside the pods that are there, in words of kube-scheduler, sorted.
 
     Honoured: the number of pods, and requests of every resource of containers, init containers and sidecars, with
-    overhead. Not honoured: requests of a whole pod (spec.resources), resizing, host ports. Who ended takes nothing.
+    overhead. Not honoured: requests of a whole pod (spec.resources), resizing, host ports. Pods that have ended take
+    nothing.
     """
     there = [other for other in others if other.status.phase not in ENDED]
     allocatable = node.status.allocatable if node.status is not None else {}

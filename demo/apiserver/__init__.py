@@ -5,7 +5,8 @@ default feature gates does, for the kinds in ``resources.py``. Three rules keep 
 
 * it refuses what it does not implement (501, or 415 for media types), naming it, and never does a thing by halves;
 * where it answers, it answers as the real server: status codes, ``Status`` objects, field paths, events, versions;
-* nothing of the product knows that it exists, and it knows nothing of the product: this package imports none of ours.
+* nothing of the product knows that it exists, and it knows nothing of the product: of ours it imports only facts about
+  the API (its quantities and limits, JSON as text), and recorded transcripts hold those too.
 
 It asks for no credentials, and has no authorisation. It listens on the loopback address only and is no server for
 anything but trying and testing.

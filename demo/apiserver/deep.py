@@ -1,4 +1,4 @@
-"""Opaque JSON that is nested too deep for the readers and writers of JSON here, which call themselves for each level.
+"""Opaque JSON that is nested too deep for Python's readers and writers of JSON, which are recursive.
 
 kube-apiserver reads up to 10,000 levels. Here such a value is an object with its text under one name, from the body
 of a request to the bytes that are stored.

@@ -1,4 +1,5 @@
-"""Faults on purpose: what a test needs to see how a client bears a bad server. Without faults the server has none."""
+"""Faults on purpose: what a test needs to see how a client copes with a bad server. Without faults the server has
+none."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedFault:
-    """What the next `times` requests meet whose method and path (with query) match.
+    """What happens to the next `times` requests whose method and path (with query) match.
 
     `delay_s` seconds pass first. Then the request is answered with `status` (a Kubernetes Status, with ``Retry-After``
     when `retry_after_s` is set), or its connection is closed, or, with neither, it is served as usual. With `after` the

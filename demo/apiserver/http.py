@@ -1,4 +1,4 @@
-"""HTTP: one handler a connection, one method a verb. Translates only; what the API does is elsewhere."""
+"""HTTP: one handler per connection, one method per verb. Translates only; what the API does is elsewhere."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Handler(BaseHTTPRequestHandler):
             yield part
 
     def _number(self, what: str, text: str, base: int) -> int:
-        """Read a length. Where it is none, nobody knows where the next request begins."""
+        """Read a length. Where it is malformed, nobody knows where the next request begins."""
         if re.fullmatch(r"[0-9]{1,10}" if base == 10 else r"[0-9a-fA-F]{1,8}", text, re.ASCII) is None:
             self.close_connection = True
             raise bad_request(f"{what} is no number: {text[:20]!r}")

@@ -1,4 +1,4 @@
-"""The running server: a listening socket, a thread a connection, a storage of its own."""
+"""The running server: a listening socket, a thread per connection, a storage of its own."""
 
 from __future__ import annotations
 

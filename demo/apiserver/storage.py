@@ -69,7 +69,7 @@ def stored_as(document: dict[str, Any], version: int) -> Stored:
 
 
 class Subscription:
-    """The events of one kind from some version on, in order. Made by `Storage.subscribe`."""
+    """The events of one kind from some version on, in order. Made by `ObjectStorage.subscribe`."""
 
     def __init__(self, limit: int) -> None:
         self._events: deque[StorageEvent] = deque()

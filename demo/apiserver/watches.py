@@ -126,7 +126,7 @@ class WatchSession:
         return bookmark_line(self._kind, version)
 
     def _bookmark_after(self, now: datetime) -> datetime:
-        """One a period, and one shortly before the end; a watch that is too short for that gets none."""
+        """One per period, and one shortly before the end; a watch that is too short for that gets none."""
         last = self._end - LAST_BOOKMARK
         period = now + BOOKMARK_PERIOD
         return last if now < last < period else period

@@ -1,6 +1,6 @@
 """The shapes of the objects served: which fields each API type has, in which form, and how lists in it are merged.
 
-These tables are data: names and merge rules of the Kubernetes 1.36 API, one type a paragraph, one field a line:
+These tables are data: names and merge rules of the Kubernetes 1.36 API, one type per paragraph, one field per line:
 
     TypeName [atomic]
         fieldName TYPE [!] [omitzero] [merge[=key]] [retainKeys] [keys=a,b | set | atomic] [default="value"]

@@ -1,4 +1,4 @@
-"""What makes an object invalid: pure functions from documents to field errors, one module a family of kinds.
+"""What makes an object invalid: pure functions from documents to field errors, one module per family of kinds.
 
 The documents are canonical (decoded, defaulted). The wording follows Kubernetes, because clients and people read it.
 Nothing here reads storage or changes a document.

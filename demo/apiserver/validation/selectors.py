@@ -131,7 +131,7 @@ def _check_toleration(toleration: dict[str, Any], path: str) -> Errors:
 
 
 def check_taints(taints: list[dict[str, Any]], path: str) -> Errors:
-    """A node's taints: valid, and one a (key, effect)."""
+    """A node's taints: valid, and one per (key, effect)."""
     errors: Errors = []
     seen = set()
     for i, taint in enumerate(taints):
