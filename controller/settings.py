@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dracaena.api import limits
 from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.process.settings import DNS_SUBDOMAIN, DRIVER_NAME, WEB_CONFIG_HELP, TextForm, option
 
-LEASE_NAME = TextForm(rf"|(?=.{{1,253}}\Z){DNS_SUBDOMAIN}", "the name of an object: a DNS name")
+LEASE_NAME = TextForm(
+    rf"|(?=.{{1,{limits.DNS_SUBDOMAIN_BYTES}}}\Z){DNS_SUBDOMAIN}", "the name of an object: a DNS name"
+)
 
 
 @dataclass(frozen=True, slots=True)

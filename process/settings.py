@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 
 import yaml
 
+from dracaena.api import limits
 from dracaena.api.errors import BadInputError
 
 ENVIRONMENT_PREFIX = "DRACAENA_"
@@ -42,10 +43,14 @@ class TextForm:
 
 DNS_SUBDOMAIN = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
 
-DRIVER_NAME = TextForm(rf"(?=.{{1,63}}\Z){DNS_SUBDOMAIN}", "a DNS name of at most 63 characters")
-NODE_NAME = TextForm(rf"(?=.{{1,253}}\Z){DNS_SUBDOMAIN}", "the name of a Node: a DNS name")
+DRIVER_NAME = TextForm(
+    rf"(?=.{{1,{limits.DRIVER_NAME_BYTES}}}\Z){DNS_SUBDOMAIN}",
+    f"a DNS name of at most {limits.DRIVER_NAME_BYTES} characters",
+)
+NODE_NAME = TextForm(rf"(?=.{{1,{limits.DNS_SUBDOMAIN_BYTES}}}\Z){DNS_SUBDOMAIN}", "the name of a Node: a DNS name")
 SECTION = TextForm(
-    r"(?=.{1,63}\Z)[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?", "the name of a section: a label value that is not empty"
+    rf"(?=.{{1,{limits.DNS_LABEL_BYTES}}}\Z)[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?",
+    "the name of a section: a label value that is not empty",
 )
 WEB_CONFIG_HELP = (
     "Prometheus web-config file, TLS and basic auth of the metrics, read again when it changes; empty: neither"
