@@ -51,7 +51,7 @@ class _Waiting:
     """Steady time before which nothing is told."""
     stale: bool = True
     """Whether it has been reported again since the reason was last worked out."""
-    asked_s: float | None = None
+    explained_s: float | None = None
     """When the reason was last worked out."""
     told_text: str | None = None
     told_s: float = 0.0
@@ -88,7 +88,7 @@ class WaitingPods:
             elif _differ((known.reason, known.why), (reason, why)):
                 known.tell_from_s = tell_from_s
             if known.reason != reason:
-                known.asked_s = None
+                known.explained_s = None
             known.pod, known.reason, known.why, known.tell, known.stale = pod, reason, why, tell, True
             self._count(reason, 1)
             due = self._is_due(known) and self._may_tell > 0 and self._telling_s < TELL_S
@@ -116,7 +116,9 @@ class WaitingPods:
         """Tell what was held back; call it about once a second."""
         with self._lock:
             due = [waiting for waiting in self._by_key.values() if self._is_due(waiting)]
-            due.sort(key=lambda waiting: (-1.0 if waiting.asked_s is None else waiting.asked_s, waiting.pod.key))
+            due.sort(
+                key=lambda waiting: (-1.0 if waiting.explained_s is None else waiting.explained_s, waiting.pod.key)
+            )
             self._may_tell = MAX_TOLD - len(due[:MAX_TOLD])
             self._telling_s = 0.0
         for waiting in due[:MAX_TOLD]:
@@ -129,7 +131,7 @@ class WaitingPods:
         now_s = self._clock.monotonic()
         if now_s < waiting.tell_from_s:
             return False
-        if waiting.asked_s is not None and now_s - waiting.asked_s < SHORTEST_GAP_S:
+        if waiting.explained_s is not None and now_s - waiting.explained_s < SHORTEST_GAP_S:
             return False
         if waiting.told_text is None:
             return True
@@ -138,7 +140,7 @@ class WaitingPods:
     def _tell(self, waiting: _Waiting) -> None:
         with self._lock:
             reason, why = waiting.reason, waiting.why
-            waiting.stale, waiting.asked_s = False, self._clock.monotonic()
+            waiting.stale, waiting.explained_s = False, self._clock.monotonic()
         began_s = self._clock.monotonic()
         text = why if isinstance(why, str) else why()
         with self._lock:
@@ -165,3 +167,7 @@ def _differ(old: tuple[str, Why], new: tuple[str, Why]) -> bool:
     if isinstance(old[1], str) or isinstance(new[1], str):
         return old != new
     return old[0] != new[0]
+
+
+def _explained_longest_ago(waiting: _Waiting) -> tuple[float, str]:
+    return (-1.0 if waiting.explained_s is None else waiting.explained_s, waiting.pod.key)

@@ -50,11 +50,11 @@ class PodRecord:
     """When that was first shown."""
     version: int = 0
     """resourceVersion of the newest state that the watch showed or the server answered with."""
-    asked_s: float = float("-inf")
+    requested_s: float = float("-inf")
     """When we sent the latest request for this pod whose answer showed it without a node."""
-    asked_version: int = 0
-    """resourceVersion in that answer. Only words in a later version were certainly said after `asked_s`, because the
-    watch may lag by any amount of time."""
+    requested_version: int = 0
+    """resourceVersion in that answer. Only messages in a later version were certainly written after `requested_s`,
+    because the watch may lag by any amount of time."""
     spoke_s: float = float("-inf")
     """kube-scheduler has ended an attempt for this pod after this time: a state later than that answer has new words,
     or no longer has our probe."""
@@ -101,17 +101,17 @@ def see(record: PodRecord | None, pod: Pod, now_s: float) -> PodRecord:
             return changed  # kube-scheduler never removes its words: somebody else did
     elif not record.probed or probed:
         return changed
-    return replace(changed, spoke_s=record.asked_s) if version > record.asked_version else changed
+    return replace(changed, spoke_s=record.requested_s) if version > record.requested_version else changed
 
 
-def asked(record: PodRecord, pod: Pod, asked_s: float, now_s: float) -> PodRecord:
-    """Return the record after the server answered a request sent at `asked_s` with the pod, still without a node."""
+def read_unbound(record: PodRecord, pod: Pod, requested_s: float, now_s: float) -> PodRecord:
+    """Return the record after a request sent at `requested_s` was answered with the pod, still without a node."""
     if version_of(pod) < record.version:
         return record  # the watch is ahead: its words may date from before or after the request
     seen = see(record, pod, now_s)
-    if asked_s <= record.asked_s:
+    if requested_s <= record.requested_s:
         return seen  # two requests were under way, and the later one was answered first
-    return replace(seen, asked_s=asked_s, asked_version=seen.version)
+    return replace(seen, requested_s=requested_s, requested_version=seen.version)
 
 
 def _said(pod: Pod) -> tuple[Said | None, bool]:

@@ -90,6 +90,6 @@ def _is_about(doubt: Doubt, pod: PodRecord) -> bool:
 def _is_proven(pod: PodRecord, doubt: Doubt, bounds: Bounds) -> bool:
     """Whether an attempt for the pod ended after kube-scheduler must have seen that the reservation was gone, or the
     server showed the pod without a node after the longest bind."""
-    was_never_tried = pod.is_gated and pod.asked_s >= doubt.since_s
+    was_never_tried = pod.is_gated and pod.requested_s >= doubt.since_s
     is_tried_since = pod.spoke_s >= doubt.since_s + bounds.settle_s
-    return was_never_tried or is_tried_since or pod.asked_s >= last_bind_s(doubt, bounds)
+    return was_never_tried or is_tried_since or pod.requested_s >= last_bind_s(doubt, bounds)

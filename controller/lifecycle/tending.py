@@ -182,7 +182,7 @@ def _settle(about: Iterable[Doubt], naming: Naming, now_s: float, bounds: Bounds
             continue
         pods = unproven(doubt, naming.unbound, bounds)
         for pod in pods:
-            if pod.asked_s < from_s or (pod.said is not None and not pod.probed):
+            if pod.requested_s < from_s or (pod.said is not None and not pod.probed):
                 return Probe(PodIdentity(pod.key, pod.uid))
         looks.append((last_bind_s(doubt, bounds) if pods else all_known_s(doubt)) - now_s)
     return Look(min(looks))

@@ -12,7 +12,7 @@ def retry_later(queue: WorkQueue, key: str, error: KubeError | None = None) -> f
     The key does not come earlier, whoever adds it meanwhile: the end of a write changes the claim's record, and that
     alone adds the claim and its pods.
     """
-    asked_s = None if error is None else error.retry_after_s
-    wait_s = queue.retry(key) if asked_s is None else asked_s
+    retry_after_s = None if error is None else error.retry_after_s
+    wait_s = queue.retry(key) if retry_after_s is None else retry_after_s
     queue.rest(key, wait_s, even_first=True)
     return wait_s

@@ -165,17 +165,17 @@ class Cluster:
         with self._lock:
             self._state.records.settle(claim_key, (doubt,))
 
-    def was_found(self, claim_key: str, doubt: Doubt, asked_s: float) -> None:
+    def was_found(self, claim_key: str, doubt: Doubt, requested_s: float) -> None:
         """Note that the server, asked at this time, had the pod of a doubt without a node, which the watch does not
         show."""
         with self._lock:
-            if asked_s >= last_bind_s(doubt, self._state.rules.bounds):
+            if requested_s >= last_bind_s(doubt, self._state.rules.bounds):
                 self._state.records.settle(claim_key, (doubt,))
 
-    def pod_was_asked(self, pod: Pod, asked_s: float) -> None:
-        """Take in the answer to a request sent at `asked_s`: the pod has no node."""
+    def pod_was_read(self, pod: Pod, requested_s: float) -> None:
+        """Take in the answer to a request sent at `requested_s`: the pod has no node."""
         with self._lock:
-            self._state.records.was_asked(pod, asked_s, self._clock.monotonic())
+            self._state.records.pod_was_read(pod, requested_s, self._clock.monotonic())
 
     def attend(self, pod: Pod) -> TakenBack | float | None:
         """See whether a pod whose claims are all allocated gets bound (Upkeep.attend)."""

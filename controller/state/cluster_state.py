@@ -11,7 +11,6 @@ from uuid import uuid4
 
 import structlog
 
-from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import Allocator
@@ -19,6 +18,7 @@ from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.legal.search import MAX_STEPS
 from dracaena.controller.allocation.state.holdings import claim_holder
 from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.state.pool import DeviceId
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, is_same_allocation
 from dracaena.controller.lifecycle.phases import TENDING, NotAllowedError, Phase
 from dracaena.controller.lifecycle.places import expected_places
@@ -108,8 +108,8 @@ class ClusterState:
         holds = after.held(self.driver) if after is not None else (frozenset(), frozenset())
         freed = self.inventory.hold(claim_holder(subject.shown), *holds)
         with_room = self.accounting.claim_changed(subject.key, expected_places(before), expected_places(after))
-        self.decisions.has_room(with_room)
-        self.decisions.pods_moved(self.inventory.placed.changes())
+        self.decisions.resources_freed(with_room)
+        self.decisions.placement_changed(self.inventory.placed.changes())
         if before is None or after is None or before.shown is not after.shown:
             self.wake_all(self.records.naming(subject.key))
         elif _may_be_decided_now(before, after):

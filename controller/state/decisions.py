@@ -1,4 +1,4 @@
-"""Decides for pods over the books, knows which of them wait, and says why they do."""
+"""Decides which devices each pod gets, keeps track of the pods that wait, and explains why they do."""
 
 from __future__ import annotations
 
@@ -40,33 +40,33 @@ OFFERED_FIRST: Final = "that just changed, and are first offered to pods before 
 
 @dataclass(frozen=True, slots=True)
 class InProgress:
-    """A claim is just being allocated, for this pod or another, or taken back: its next change wakes the pod, and so
-    does a write that came to nothing."""
+    """A claim is being allocated, for this pod or another, or taken back. Its next change wakes the pod, and so does a
+    write that fails."""
 
     claim_key: str
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """An equal pod with an earlier turn waits because it fits on no node now, and so this one needs no look."""
+    """An equal pod with an earlier turn waits because it fits on no node now, so this pod cannot fit either."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """The pod may fit on nodes that just changed, and pods before it are to be asked about these first. It is asked
-    again after them."""
+    """The pod may fit on nodes that just changed, but pods with earlier turns are tried on these nodes first. The
+    pod is tried again after them."""
 
 
 Decision = Allocation | NoFit | Behind | Refused | Settled | InProgress | Deferred
 
 
 class Decisions:
-    """A part of its owner, under the owner's lock. `wake` is called with the keys of pods that are to be decided for,
-    `ask_again` with those of pods that fitted nowhere and may fit now, in the order of their turns.
+    """Part of its owner, and used under the owner's lock. `wake` is called with the keys of pods that need a decision,
+    `ask_again` with the keys of pods that fitted nowhere and may fit now, in the order of their turns.
 
-    Pods that fit nowhere stand in lines (queue.waiting_lines). A freed device, or a change of nodes or slices, asks the
-    first pod of each line that it may help, and only about the nodes that changed. A pod that is decided for before
-    them gets nothing there.
+    Pods that fit nowhere wait in lines (queue.waiting_lines). After a device is freed, or a node or slice changes, the
+    first pod of each line that this may help is tried again, and only on the nodes that changed. A pod with a later
+    turn that is decided for before them gets nothing there.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Decisions:
         self._ask_again = ask_again
         self._lines = WaitingLines()
         self._deferred: set[str] = set()
-        self._moves = ChangeWaiters()
+        self._change_waiters = ChangeWaiters()
         self._starvation = StarvationGuard(allocator, inventory, self._pods_holding)
         self._explanations = ExplanationCache()
 
@@ -99,12 +99,12 @@ class Decisions:
         now_s: float,
         deadline: Deadline | None = None,
     ) -> Decision:
-        """Decide for a pod and its claims, as claim() returned them; what it gets is taken from now on.
+        """Decide for a pod and its claims, as claim() returned them. The devices it gets are taken from now on.
 
-        A pod that fits nowhere is woken when something changed that may help it. `now_s` is Clock.monotonic(). A claim
-        can be shared: it is decided for once. What becomes of the decision has to be told by its id (ended). When the
-        deadline is over the answer is the best found until then, or a refusal of the kind TOO_LONG: then changes wake
-        the pod as if it fitted nowhere.
+        A pod that fits nowhere is woken when something changes that may help it. `now_s` is Clock.monotonic(). A claim
+        that several pods share is decided for once. The caller must report how the decision ended, by its id (ended).
+        When the deadline passes, the answer is the best one found until then, or a refusal of the kind TOO_LONG; in
+        that case changes wake the pod as if it fitted nowhere.
         """
         with _within(deadline) as is_over:
             if pod.spec.node_name:
@@ -116,18 +116,19 @@ class Decisions:
                 self.leave(pod.key)
                 return InProgress(busy[0])
             barred = self._barred(pod, claims, now_s)
-            asked, place = self._shape(pod, claims, barred, is_over), turn(pod)
-            if self._lines.is_behind(asked, place):
-                self._ask_again(self._lines.put(pod.key, asked, place, ""))
+            pod_shape, pod_turn = self._shape(pod, claims, barred, is_over), turn(pod)
+            if self._lines.is_behind(pod_shape, pod_turn):
+                self._ask_again(self._lines.put(pod.key, pod_shape, pod_turn, ""))
                 return Behind()
-            question = _Question(pod, claims, asked, place, {**self._starvation.bars(place, claims), **barred}, is_over)
-            changed = self._lines.changed_for(pod.key, asked, place)
-            decision = self._answer(question, changed)
+            not_here = {**self._starvation.bars(pod_turn, claims), **barred}
+            request = _Request(pod, claims, pod_shape, pod_turn, not_here, is_over)
+            changed = self._lines.changed_for(pod.key, pod_shape, pod_turn)
+            decision = self._answer(request, changed)
             if isinstance(decision, NoFit):
                 with suppress(OverdueError):  # the next keep_for_starving() has a deadline of its own
-                    self._consider(pod, claims, asked, barred, now_s)
+                    self._consider(pod, claims, pod_shape, barred, now_s)
             if isinstance(decision, NoFit | Refused):
-                self._let_wait(question, decision, only_changed=changed is not None)
+                self._let_wait(request, decision, only_changed=changed is not None)
             else:
                 self.leave(pod.key)
             if isinstance(decision, Deferred):
@@ -141,13 +142,14 @@ class Decisions:
     def explain(
         self, pod: Pod, claims: Sequence[ResourceClaim], *, now_s: float, deadline: Deadline | None = None
     ) -> str | None:
-        """Say why a pod fits nowhere now; None when it does not look like that any more. Cost: one step a node, once
-        for all equal pods that ask within EXPLANATION_S. `now_s` is Clock.monotonic(). When the deadline is over it
-        says that, and what took so long.
+        """Explain why a pod fits nowhere now; None when it seems to fit after all.
+
+        Cost: one step per node, once for all equal pods within EXPLANATION_S. `now_s` is Clock.monotonic(). When the
+        deadline passes, the text says so, and what took so long.
         """
         with _within(deadline) as is_over:
             barred = self._barred(pod, claims, now_s)
-            asked = self._shape(pod, claims, barred, is_over)
+            pod_shape = self._shape(pod, claims, barred, is_over)
             barred = {**self._starvation.bars(turn(pod), claims), **barred}
 
             def work_out() -> str | None:
@@ -156,17 +158,17 @@ class Decisions:
                     return found.text if found.kind is RefusalKind.TOO_LONG else None
                 return None if found is None else str(found)
 
-            names = (*(claim.key for claim in claims), pod.key)  # of equal names it is mostly the claim that is meant
-            text = self._explanations.get((asked, tuple(barred)), names, work_out, now_s=now_s)
+            names = (*(claim.key for claim in claims), pod.key)  # where a name is both, it mostly stands for the claim
+            text = self._explanations.get((pod_shape, tuple(barred)), names, work_out, now_s=now_s)
             mark = self._starvation.earmark
         if text is not None and mark is not None and mark.pod_key == pod.key:
             return f"{text}; node {mark.node} is being kept free for it"
         return text
 
     def keep_for_starving(self, created_before: str, *, now_s: float, deadline: Deadline | None = None) -> None:
-        """Keep a node for the first pod that was created before a time (RFC 3339, UTC; empty: none was) and waits only
-        because devices are taken, until it waits no more. Call it about once a second, and before the first decision.
-        When the deadline is over the rest is left to the next call.
+        """Keep a node for the first pod that was created before a time (RFC 3339, UTC; empty: no pod was) and waits
+        only because devices are taken. The node is kept until the pod waits no more. Call this about once a second, and
+        before the first decision. When the deadline passes, the rest is left to the next call.
         """
         with _within(deadline) as is_over:
             self._starvation.created_before = created_before
@@ -188,14 +190,14 @@ class Decisions:
         return self._starvation.earmark
 
     def leave(self, key: str) -> None:
-        """A pod does not wait for devices now, or something else comes first: no change of the cluster wakes it."""
+        """Note that a pod does not wait for devices now, or has to wait for something else first: from now on no
+        change of the cluster wakes it."""
         self._deferred.discard(key)
-        self._moves.leave(key)
+        self._change_waiters.leave(key)
         self._ask_again(self._lines.leave(key))
 
     def may_help_all(self) -> Sequence[str]:
-        """Something changed that may help anybody, and all are to be asked: return the keys of all pods that stand in
-        lines, by turn."""
+        """Note a change that may help any pod. Return the keys of all pods that wait in lines, by turn."""
         self._lines.change(None, {})
         return self._lines.all()
 
@@ -205,56 +207,56 @@ class Decisions:
         return len(self._lines) > 0
 
     def may_help(self, nodes: Scope, *, devices_differ: bool = False) -> None:
-        """Ask those again whom a change on these nodes may help; None: on any. `devices_differ`: other devices are
-        published than before. Under the lock of the change, so that nobody is decided for in between."""
+        """Try the waiting pods again that a change on these nodes may help; None: on any node. `devices_differ`: other
+        devices are published than before. Call it under the lock of the change, so that no decision comes between."""
         if nodes is None or nodes:
             self._ask_again(self._lines.change(nodes, {}, devices_differ=devices_differ))
 
-    def has_room(self, nodes: Iterable[str]) -> None:
-        """Ask those again whom it may help that nodes have more left of cpu and the like: a cluster has many pods that
-        end."""
+    def resources_freed(self, nodes: Iterable[str]) -> None:
+        """Try the waiting pods again that lacked cpu, memory or the like, on nodes that have more of it left. Pods
+        end all the time, so pods that wait for devices alone are left out."""
         offering = frozenset(filter(self._inventory.offers, nodes))
         if offering:
             self._ask_again(self._lines.change(offering, {}, only_short=True))
 
-    def pods_moved(self, changes: Collection[Change]) -> None:
-        """Ask those again who wait for pods to come to nodes or to leave them, or for storage: about any node."""
+    def placement_changed(self, changes: Collection[Change]) -> None:
+        """Try the pods again, on any node, that wait for other pods to come to nodes or leave them, or for storage."""
         if changes:
-            self._ask_again(self._lines.change_for(self._moves.waiting_for(changes)))
+            self._ask_again(self._lines.change_for(self._change_waiters.waiting_for(changes)))
 
     # Inside
 
-    def _answer(self, question: _Question, changed: Scope) -> Allocation | NoFit | Refused | Settled | Deferred:
-        """Ask for a pod. One that waits is first asked about the nodes that `changed` alone: mostly it goes on to wait,
-        and what it gets is then chosen among all nodes."""
+    def _answer(self, request: _Request, changed: Scope) -> Allocation | NoFit | Refused | Settled | Deferred:
+        """Answer a request. A waiting pod is first tried on the nodes that `changed` alone: mostly it goes on
+        waiting. If it fits on one of them, its devices are chosen among all nodes."""
         if changed is not None:
-            found = self._allocate(question, question.barred, changed) if changed else NoFit()
-            return self._allocate(question, question.barred) if not isinstance(found, NoFit) else found
-        offered = self._offered_first(question)
+            found = self._allocate(request, request.barred, changed) if changed else NoFit()
+            return self._allocate(request, request.barred) if not isinstance(found, NoFit) else found
+        offered = self._offered_first(request)
         if offered is None:
             return Deferred()
-        decision = self._allocate(question, {**offered, **question.barred})
+        decision = self._allocate(request, {**offered, **request.barred})
         is_served = isinstance(decision, Allocation | Settled)
         return decision if is_served or not offered else Deferred()
 
     def _allocate(
-        self, question: _Question, barred: Mapping[str, str], within: Scope = None
+        self, request: _Request, barred: Mapping[str, str], within: Scope = None
     ) -> Allocation | NoFit | Refused | Settled:
-        pod, claims, is_over = question.pod, question.claims, question.is_over
+        pod, claims, is_over = request.pod, request.claims, request.is_over
         return self._allocator.allocate(self._inventory, pod, claims, barred=barred, within=within, is_over=is_over)
 
-    def _offered_first(self, question: _Question) -> Mapping[str, str] | None:
-        """Return the nodes that pods before a pod are to be asked about first, and that may serve it, with the reason;
-        None: any may be.
+    def _offered_first(self, request: _Request) -> Mapping[str, str] | None:
+        """Return the nodes that may serve a pod but are offered to pods with earlier turns first, with the reason;
+        None: any node may be one.
 
-        A pod that was deferred once waits no longer for those who were asked and failed since; one that has a node, or
-        an allocated claim, waits for nobody.
+        A pod that was deferred once no longer waits for pods that were tried and failed since. A pod that has a node,
+        or an allocated claim, waits for nobody.
         """
-        pod, claims = question.pod, question.claims
+        pod, claims = request.pod, request.claims
         was_deferred = pod.key in self._deferred
         self._deferred.discard(pod.key)
         has_place = pod.spec.node_name or any(claim.status.allocation is not None for claim in claims)
-        changed = NOWHERE if was_deferred or has_place else self._lines.changed_for_earlier(question.turn)
+        changed = NOWHERE if was_deferred or has_place else self._lines.changed_for_earlier(request.turn)
         if not changed:
             return None if changed is None else {}
         reach = Reach(self._inventory, pod, claims)
@@ -262,25 +264,25 @@ class Decisions:
         possible = (node for node in changed if reach.prospect(node, known) is Prospect.POSSIBLE)
         return dict.fromkeys(sorted(possible), OFFERED_FIRST)
 
-    def _let_wait(self, question: _Question, decision: NoFit | Refused, *, only_changed: bool) -> None:
-        pod, claims = question.pod, question.claims
+    def _let_wait(self, request: _Request, decision: NoFit | Refused, *, only_changed: bool) -> None:
+        pod, claims = request.pod, request.claims
         answer = decision.kind.value if isinstance(decision, Refused) else ""
-        is_like_no_other = question.shape.startswith(APART)
+        is_like_no_other = request.shape.startswith(APART)
 
         def reach() -> Reach | None:
             return None if is_like_no_other else Reach(self._inventory, pod, claims)
 
         woken = self._lines.put(
             pod.key,
-            question.shape,
-            question.turn,
+            request.shape,
+            request.turn,
             answer,
             reach=None if only_changed and not answer else reach,
             is_short=isinstance(decision, Refused) or decision.short,
         )
         self._ask_again(woken)
         rules = self._rules(pod, Effort())  # what it counts is known by now
-        self._moves.wait(pod.key, {} if rules is None else rules.waits_for)
+        self._change_waiters.wait(pod.key, {} if rules is None else rules.waits_for)
 
     def _rules(self, pod: Pod, effort: Effort) -> PlacementDemand | None:
         with suppress(UnreadableSelectorError):
@@ -288,8 +290,8 @@ class Decisions:
         return None
 
     def _is_open(self, claim: ResourceClaim, pod: Pod) -> bool:
-        """Whether a pod may be decided for with this state of a claim. One on a node gets the claim there and nowhere
-        else, and waits for nobody who may come to it."""
+        """Whether a decision for a pod may use this state of a claim. A pod on a node gets the claim there and nowhere
+        else, and does not wait for pods that may still come to that node."""
         record = self._records.claim(claim.key)
         if record is None or record.shown is not claim:
             return False
@@ -307,12 +309,13 @@ class Decisions:
             return shape(pod, (), apart=True)  # then allocate() is overdue too, and says why
 
     def _barred(self, pod: Pod, claims: Sequence[ResourceClaim], now_s: float) -> Mapping[str, str]:
-        """Return the nodes that a pod must not get, whatever is free there, with the reason."""
+        """Return the nodes that a pod must not use, whatever is free there, with the reason."""
         return {**self._upkeep.barred(pod, now_s), **self._where_others_are_not(pod, claims)}
 
     def _where_others_are_not(self, pod: Pod, claims: Iterable[ResourceClaim]) -> Mapping[str, str]:
-        """Return the nodes that a pod must not get because another pod of a claim that is not allocated is on another
-        one: it was bound there with what the claim had then, or names its node. Cost: nothing, or one step a node."""
+        """Return the nodes that a pod must not use because another pod with the same unallocated claim is on a
+        different node: it was bound there with the claim's earlier allocation, or names its node. Cost: nothing, or
+        one step per node."""
         if pod.spec.node_name:
             return {}
         free = (claim.key for claim in claims if claim.status.allocation is None)
@@ -324,20 +327,21 @@ class Decisions:
         )
 
     def _pods_holding(self, holder: str) -> Iterable[str]:
-        """Name the pods that go when a holder of devices lets go of them, as the inventory does."""
+        """Return the pods that leave their node when a holder releases its devices, named as in the inventory."""
         pods = (self._records.pod(key) for key in self._records.naming(holder))
         return [pod_name(pod) for pod in pods if pod is not None]
 
     def _still_waits(self, mark: Earmark) -> bool:
-        """Whether the pod of a mark, and no later one of its name, fits nowhere, or what was decided for it is not
-        shown yet, and may still be lost."""
+        """Whether the pod of an earmark, and no later pod of its name, still fits nowhere, or has a decision that the
+        server does not show yet and that may still be lost."""
         pod = self._records.pod(mark.pod_key)
         if pod is None or turn(pod) != mark.turn:
             return False
         return self._lines.fits_nowhere(pod.key) or bool(self._records.deciding_for(pod.key))
 
     def _reconsider(self, key: str, now_s: float) -> bool | None:
-        """Look whether a node has to be kept for a pod that waits; then tell it. See StarvationGuard.consider()."""
+        """Check whether a node has to be kept for a waiting pod, and wake the pod if so. See
+        StarvationGuard.consider()."""
         pod, standing = self._records.pod(key), self._lines.standing(key)
         if pod is None or standing is None:
             return None
@@ -349,7 +353,7 @@ class Decisions:
         try:
             found = self._consider(pod, there, standing.shape, self._barred(pod, there, now_s), now_s)
         except OverdueError:
-            # It had all the time there is, and would have it again each second.
+            # It used the whole deadline, and would use it up again each second.
             self._starvation.give_up(standing.shape, now_s)
             return False
         if found and self._starvation.earmark != before:
@@ -357,18 +361,18 @@ class Decisions:
         return found
 
     def _consider(
-        self, pod: Pod, claims: Sequence[ResourceClaim], asked: bytes, barred: Mapping[str, str], now_s: float
+        self, pod: Pod, claims: Sequence[ResourceClaim], pod_shape: bytes, barred: Mapping[str, str], now_s: float
     ) -> bool | None:
         before = self._starvation.earmark
-        found = self._starvation.consider(pod, claims, turn(pod), asked, barred, now_s)
+        found = self._starvation.consider(pod, claims, turn(pod), pod_shape, barred, now_s)
         if before is not None and self._starvation.earmark != before:
             self.may_help(frozenset((before.node,)))
         return found
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    """What is asked for a pod."""
+class _Request:
+    """One pod's request for devices."""
 
     pod: Pod
     claims: Sequence[ResourceClaim]

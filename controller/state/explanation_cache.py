@@ -13,7 +13,7 @@ EXPLANATION_S: Final = 1.0
 MAX_EXPLANATIONS: Final = 1_000
 """Remembered reasons, at most about 1 MB."""
 
-Question = tuple[bytes, tuple[str, ...]]
+Request = tuple[bytes, tuple[str, ...]]
 """What a pod asks for (allocation.shape), and the nodes that it must not use."""
 
 
@@ -28,22 +28,22 @@ class ExplanationCache:
     names."""
 
     def __init__(self) -> None:
-        self._known: dict[Question, _Explanation] = {}
+        self._known: dict[Request, _Explanation] = {}
 
     def get(
-        self, question: Question, names: Sequence[str], work_out: Callable[[], str | None], *, now_s: float
+        self, request: Request, names: Sequence[str], work_out: Callable[[], str | None], *, now_s: float
     ) -> str | None:
-        """Return the answer to a question: one that is at most EXPLANATION_S old, else what `work_out` returns now.
+        """Return the answer to a request: one that is at most EXPLANATION_S old, else what `work_out` returns now.
 
         `names` are the names of the pod and its claims that the answer may contain, always in the same order. Those of
         the pod that asked first are replaced by those of the pod that asks now, which may be in another namespace.
         """
-        known = self._known.get(question)
+        known = self._known.get(request)
         if known is None or now_s - known.at_s >= EXPLANATION_S:
             text = work_out()
             if len(self._known) >= MAX_EXPLANATIONS:
                 self._known.clear()
-            known = self._known[question] = _Explanation(now_s, None if text is None else _without(text, names))
+            known = self._known[request] = _Explanation(now_s, None if text is None else _without(text, names))
         return None if known.text is None else _with(known.text, names)
 
 

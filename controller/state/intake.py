@@ -61,8 +61,8 @@ class Intake:
             return
         key, now_s = subject.key, self._clock.monotonic()
         with self._lock:
-            self._state.decisions.has_room(self._state.accounting.pod_changed(old, new))
-            self._state.decisions.pods_moved(self._state.inventory.placed.changes())
+            self._state.decisions.resources_freed(self._state.accounting.pod_changed(old, new))
+            self._state.decisions.placement_changed(self._state.inventory.placed.changes())
             before = self._state.records.unbound(key)
             known = self._state.records.pod(key)
             self._state.records.see(old, new, now_s)
@@ -124,7 +124,7 @@ class Intake:
             if new is None:
                 self._state.inventory.remove_node(subject.key)
             elif self._state.inventory.set_node(new):
-                self._state.decisions.has_room([subject.key])
+                self._state.decisions.resources_freed([subject.key])
             if not is_heartbeat:
                 self._state.decisions.may_help(frozenset((subject.key,)), devices_differ=old is None or new is None)
 
@@ -161,7 +161,7 @@ class Intake:
             return
         with self._lock:
             self._state.inventory.placed.set_namespace(subject.key, None if new is None else new.metadata.labels)
-            self._state.decisions.pods_moved(self._state.inventory.placed.changes())
+            self._state.decisions.placement_changed(self._state.inventory.placed.changes())
 
     def volume_claim_changed(self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
         """Take in a change of a PersistentVolumeClaim."""
@@ -171,7 +171,7 @@ class Intake:
         use = ClaimUse(subject.metadata.namespace, subject.metadata.name)
         with self._lock:
             self._state.inventory.storage.set_claim(subject.key, new)
-            self._state.decisions.pods_moved([Change(use, is_more=False)])
+            self._state.decisions.placement_changed([Change(use, is_more=False)])
 
     def volume_changed(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
         """Take in a change of a PersistentVolume."""
@@ -180,7 +180,7 @@ class Intake:
             for item in (old, new):
                 if item is not None:
                     self._state.inventory.storage.set_volume(item.key, new)
-            self._state.decisions.pods_moved(changes)
+            self._state.decisions.placement_changed(changes)
 
     def storage_class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:
         """Take in a change of a StorageClass."""
@@ -189,7 +189,7 @@ class Intake:
             return
         with self._lock:
             self._state.inventory.storage.set_class(subject.key, new)
-            self._state.decisions.pods_moved([Change(OfClass(subject.key), is_more=False)])
+            self._state.decisions.placement_changed([Change(OfClass(subject.key), is_more=False)])
 
 
 def _changes_with(volume: PersistentVolume) -> Iterator[Change]:

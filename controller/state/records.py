@@ -11,7 +11,7 @@ from dracaena.api.podclaims import pod_claims
 from dracaena.controller.lifecycle import claim_record
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity, Share
 from dracaena.controller.lifecycle.phases import TENDING, Event, NotAllowedError, Phase
-from dracaena.controller.lifecycle.pod_record import ENDED, PodRecord, asked, is_unbound, see
+from dracaena.controller.lifecycle.pod_record import ENDED, PodRecord, is_unbound, read_unbound, see
 from dracaena.controller.lifecycle.proof import Bounds, standing
 from dracaena.controller.lifecycle.tending import Naming
 from dracaena.controller.lifecycle.versions import version_of
@@ -163,11 +163,11 @@ class Records:
             self._unbound.pop(key, None)
         self._settle_doubts_about(known, new)
 
-    def was_asked(self, pod: Pod, asked_s: float, now_s: float) -> None:
-        """Take in the answer to a request sent at `asked_s`: the pod has no node."""
+    def pod_was_read(self, pod: Pod, requested_s: float, now_s: float) -> None:
+        """Take in the answer to a request sent at `requested_s`: the pod has no node."""
         known = self._unbound.get(pod.key)
         if known is not None and known.uid == pod.metadata.uid:
-            self._unbound[pod.key] = asked(known, pod, asked_s, now_s)
+            self._unbound[pod.key] = read_unbound(known, pod, requested_s, now_s)
 
     def change_pod(self, record: PodRecord) -> None:
         """Replace the record of an unbound pod; do nothing if the pod has been bound or is gone."""

@@ -158,17 +158,17 @@ class ClaimTender:
     def _probe(self, identity: PodIdentity) -> float | None:
         """Put a probe into the pod's condition: kube-scheduler's next failing attempt removes it, even if it says the
         same. A pod about which nothing has been said yet is only read."""
-        asked_s = self._clock.monotonic()
+        requested_s = self._clock.monotonic()
         pod = self._read(identity)
         if pod is None or pod.spec.node_name:
             return AGAIN_S  # the watch will have shown it by then
-        self._cluster.pod_was_asked(pod, asked_s)
+        self._cluster.pod_was_read(pod, requested_s)
         is_spoken_of = any(condition.type == "PodScheduled" for condition in pod.status.conditions)
         if pod.spec.scheduling_gates or not is_spoken_of:
             return None
         try:
-            asked_s = self._clock.monotonic()
-            self._cluster.pod_was_asked(self._pods.probe(pod, rfc3339(self._clock.now())), asked_s)
+            requested_s = self._clock.monotonic()
+            self._cluster.pod_was_read(self._pods.probe(pod, rfc3339(self._clock.now())), requested_s)
         except (ConflictError, NotFoundError, InvalidError) as error:
             log.info("pod not probed", pod=identity.key, again_in_s=AGAIN_S, error=str(error))
             return AGAIN_S
@@ -179,13 +179,13 @@ class ClaimTender:
         show that: the next step for the claim depends on it."""
         if doubt.pod is None:
             return AGAIN_S
-        asked_s = self._clock.monotonic()
+        requested_s = self._clock.monotonic()
         pod = self._read(doubt.pod)
         if pod is None or _cannot_be_bound(pod):
             self._cluster.went(record.key, doubt)
             return None
         if not pod.spec.node_name:
-            self._cluster.was_found(record.key, doubt, asked_s)
+            self._cluster.was_found(record.key, doubt, requested_s)
         return AGAIN_S
 
     def _read(self, identity: PodIdentity) -> Pod | None:

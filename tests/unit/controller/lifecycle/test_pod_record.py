@@ -18,10 +18,10 @@ from dracaena.controller.lifecycle.pod_record import (
     PodRecord,
     Said,
     Wait,
-    asked,
     is_unbound,
     leave_all_out,
     leave_out,
+    read_unbound,
     see,
 )
 from support.allocation import pod
@@ -53,7 +53,7 @@ def at(now_s: float) -> tuple[float, datetime]:
 def test_what_was_said_before_the_pod_was_seen_is_known_and_no_word_of_a_try_that_ended_since() -> None:
     record = see(None, refused("no room", 4), 7.0)
     assert (record.said, record.said_s, record.version) == (Said("Unschedulable", "no room"), 7.0, 4)
-    assert (record.spoke_s, record.asked_s) == (-inf, -inf)
+    assert (record.spoke_s, record.requested_s) == (-inf, -inf)
     assert record.first_seen_s == 7.0
 
 
@@ -63,22 +63,22 @@ def test_when_the_watch_shows_new_words_says_nothing_about_when_they_were_said()
 
 
 def test_words_in_a_later_state_than_the_servers_answer_tell_of_a_try_that_ended_since_it_was_asked() -> None:
-    record = asked(see(None, WAITING, 0.0), refused("no room", 3), 5.0, 5.2)
-    assert (record.said_s, record.asked_s, record.asked_version, record.spoke_s) == (5.2, 5.0, 3, -inf)
+    record = read_unbound(see(None, WAITING, 0.0), refused("no room", 3), 5.0, 5.2)
+    assert (record.said_s, record.requested_s, record.requested_version, record.spoke_s) == (5.2, 5.0, 3, -inf)
     record = see(record, refused("no volume", 4), 9.0)
     assert (record.said, record.said_s, record.spoke_s) == (Said("Unschedulable", "no volume"), 9.0, 5.0)
     assert see(record, refused("no room", 7), 30.0).spoke_s == 5.0, "it may have been said long before it was shown"
 
 
 def test_the_first_words_of_all_tell_of_a_try_too() -> None:
-    record = asked(see(None, WAITING, 0.0), WAITING, 5.0, 5.2)
+    record = read_unbound(see(None, WAITING, 0.0), WAITING, 5.0, 5.2)
     assert see(record, refused("no room", 2), 9.0).spoke_s == 5.0
 
 
 def test_words_that_the_answer_brings_were_said_before_and_tell_of_the_time_of_the_answer_before_that() -> None:
-    record = asked(see(None, WAITING, 0.0), refused("no room", 3), 5.0, 5.2)
-    record = asked(record, refused("no volume", 4), 8.0, 8.2)
-    assert (record.said, record.asked_s, record.asked_version, record.spoke_s) == (
+    record = read_unbound(see(None, WAITING, 0.0), refused("no room", 3), 5.0, 5.2)
+    record = read_unbound(record, refused("no volume", 4), 8.0, 8.2)
+    assert (record.said, record.requested_s, record.requested_version, record.spoke_s) == (
         Said("Unschedulable", "no volume"),
         8.0,
         4,
@@ -87,31 +87,31 @@ def test_words_that_the_answer_brings_were_said_before_and_tell_of_the_time_of_t
 
 
 def test_a_state_that_is_older_than_the_newest_one_is_none() -> None:
-    record = asked(see(None, WAITING, 0.0), refused("no room", 3), 5.0, 5.2)
+    record = read_unbound(see(None, WAITING, 0.0), refused("no room", 3), 5.0, 5.2)
     assert see(record, refused("no volume", 2), 9.0) is record
 
 
 def test_an_answer_that_is_older_than_what_the_watch_shows_is_none() -> None:
     record = see(None, refused("no room", 3), 6.0)
-    assert asked(record, WAITING, 5.0, 6.1) is record
+    assert read_unbound(record, WAITING, 5.0, 6.1) is record
 
 
 def test_an_answer_with_the_state_that_the_watch_shows_counts() -> None:
-    record = asked(see(None, refused("no room", 3), 6.0), refused("no room", 3), 7.0, 7.1)
-    assert (record.asked_s, record.asked_version, record.said_s) == (7.0, 3, 6.0)
+    record = read_unbound(see(None, refused("no room", 3), 6.0), refused("no room", 3), 7.0, 7.1)
+    assert (record.requested_s, record.requested_version, record.said_s) == (7.0, 3, 6.0)
     assert see(record, refused("no room", 3), 9.0) == record, "the same state once more"
     assert see(record, refused("no volume", 3), 9.0).spoke_s == -inf, "no later state"
 
 
 def test_the_same_words_in_a_later_state_tell_nothing() -> None:
     """Somebody changed a label of the pod."""
-    record = asked(see(None, WAITING, 0.0), refused("no room", 2), 5.0, 5.2)
+    record = read_unbound(see(None, WAITING, 0.0), refused("no room", 2), 5.0, 5.2)
     assert see(record, refused("no room", 3), 9.0) == replace(record, version=3)
 
 
 def test_a_probe_that_is_wiped_tells_that_a_try_ended_and_keeps_since_when_it_is_said() -> None:
     record = see(see(None, WAITING, 0.0), refused("no room", 2), 5.0)
-    probed = asked(record, refused("no room", 3, probe=PROBE), 6.0, 6.2)
+    probed = read_unbound(record, refused("no room", 3, probe=PROBE), 6.0, 6.2)
     assert (probed.probed, probed.spoke_s) == (True, -inf)
     still = see(probed, refused("no room", 4, probe=PROBE), 8.0)
     assert (still.probed, still.spoke_s) == (True, -inf)
@@ -120,21 +120,21 @@ def test_a_probe_that_is_wiped_tells_that_a_try_ended_and_keeps_since_when_it_is
 
 
 def test_a_probe_that_was_wiped_before_the_server_was_asked_again_tells_of_the_time_before() -> None:
-    probed = asked(see(None, WAITING, 0.0), refused("no room", 3, probe=PROBE), 6.0, 6.2)
-    wiped = asked(probed, refused("no room", 4), 8.0, 8.2)
-    assert (wiped.asked_s, wiped.spoke_s) == (8.0, 6.0)
+    probed = read_unbound(see(None, WAITING, 0.0), refused("no room", 3, probe=PROBE), 6.0, 6.2)
+    wiped = read_unbound(probed, refused("no room", 4), 8.0, 8.2)
+    assert (wiped.requested_s, wiped.spoke_s) == (8.0, 6.0)
 
 
 def test_words_that_somebody_took_away_tell_of_no_try() -> None:
     """kube-scheduler writes its condition anew, and never takes it away from a pod without a node."""
-    record = asked(see(None, WAITING, 0.0), refused("no room", 2), 1.0, 1.2)
+    record = read_unbound(see(None, WAITING, 0.0), refused("no room", 2), 1.0, 1.2)
     record = see(record, at_version(3), 4.0)
     assert (record.said, record.spoke_s) == (None, -inf)
     assert see(record, refused("no room", 4), 9.0).spoke_s == 1.0
 
 
 def test_where_a_version_is_no_number_no_word_is_known_to_be_later() -> None:
-    record = asked(see(None, refused("", "x"), 0.0), refused("no room", "x"), 5.0, 5.2)
+    record = read_unbound(see(None, refused("", "x"), 0.0), refused("no room", "x"), 5.0, 5.2)
     assert see(record, refused("no volume", "y"), 9.0).spoke_s == -inf
 
 
@@ -175,8 +175,8 @@ class Reality:
             self.record = see(self.record, self.states[self.shown], self.now_s)
             self.shown += 1
         elif what == "answer" and self.answers:
-            asked_s, item = self.answers.pop(0)
-            self.record = asked(self.record, item, asked_s, self.now_s)
+            requested_s, item = self.answers.pop(0)
+            self.record = read_unbound(self.record, item, requested_s, self.now_s)
 
 
 WHAT = ("no room", "no volume", "label", "take words away", "probe", "ask", "watch", "answer")

@@ -24,9 +24,9 @@ def record(*doubts: Doubt) -> ClaimRecord:
 
 
 def seen(
-    name: str = "p", *, first_s: float = 0.0, spoke_s: float = -inf, asked_s: float = -inf, uid: str = ""
+    name: str = "p", *, first_s: float = 0.0, spoke_s: float = -inf, requested_s: float = -inf, uid: str = ""
 ) -> PodRecord:
-    return PodRecord(f"default/{name}", uid or f"uid-{name}", first_s, spoke_s=spoke_s, asked_s=asked_s)
+    return PodRecord(f"default/{name}", uid or f"uid-{name}", first_s, spoke_s=spoke_s, requested_s=requested_s)
 
 
 def stands(doubt: Doubt, *unbound: PodRecord, now_s: float = 1e6) -> bool:
@@ -44,14 +44,14 @@ def test_a_doubt_stands_until_kube_scheduler_spoke_of_the_pod_later_than_it_take
 def test_a_pod_that_the_server_showed_gated_later_was_never_tried() -> None:
     doubt, gated = Doubt(P, 10.0), replace(seen(), is_gated=True)
     assert stands(doubt, gated), "the watch may be behind"
-    assert stands(doubt, replace(gated, asked_s=9.9))
-    assert not stands(doubt, replace(gated, asked_s=10.0))
+    assert stands(doubt, replace(gated, requested_s=9.9))
+    assert not stands(doubt, replace(gated, requested_s=10.0))
 
 
 def test_words_about_another_pod_prove_nothing() -> None:
     doubt = Doubt(P, 10.0)
-    assert stands(doubt, seen(), seen("q", spoke_s=40.0, asked_s=200.0))
-    assert stands(doubt, seen(uid="another", spoke_s=40.0, asked_s=200.0)), "a later pod of its name"
+    assert stands(doubt, seen(), seen("q", spoke_s=40.0, requested_s=200.0))
+    assert stands(doubt, seen(uid="another", spoke_s=40.0, requested_s=200.0)), "a later pod of its name"
 
 
 def test_a_pod_that_the_watch_does_not_show_proves_nothing_by_that() -> None:
@@ -61,19 +61,19 @@ def test_a_pod_that_the_watch_does_not_show_proves_nothing_by_that() -> None:
 
 def test_a_doubt_ends_when_the_server_has_the_pod_without_a_node_after_the_longest_bind() -> None:
     doubt = Doubt(P, 10.0)
-    assert stands(doubt, seen(asked_s=111.9)), "a try that began before the change was seen binds until then"
-    assert not stands(doubt, seen(asked_s=112.0))
-    assert stands(doubt, seen("q", asked_s=112.0)), "another pod was asked for"
+    assert stands(doubt, seen(requested_s=111.9)), "a try that began before the change was seen binds until then"
+    assert not stands(doubt, seen(requested_s=112.0))
+    assert stands(doubt, seen("q", requested_s=112.0)), "another pod was asked for"
 
 
 def test_an_answer_before_the_longest_bind_is_over_proves_nothing_without_later_words() -> None:
     doubt = Doubt(P, 10.0)
-    assert stands(doubt, seen(asked_s=50.0, spoke_s=11.0))
-    assert not stands(doubt, seen(asked_s=50.0, spoke_s=50.0))
+    assert stands(doubt, seen(requested_s=50.0, spoke_s=11.0))
+    assert not stands(doubt, seen(requested_s=50.0, spoke_s=50.0))
 
 
 def test_a_drop_that_may_land_any_time_is_in_doubt_without_an_end() -> None:
-    assert stands(Doubt(P, inf), seen(spoke_s=1e9, asked_s=1e9))
+    assert stands(Doubt(P, inf), seen(spoke_s=1e9, requested_s=1e9))
 
 
 def test_where_nobody_knows_who_had_a_reservation_everybody_who_was_there_has_to_be_spoken_of() -> None:
@@ -81,7 +81,7 @@ def test_where_nobody_knows_who_had_a_reservation_everybody_who_was_there_has_to
     assert not stands(doubt)
     assert stands(doubt, seen(spoke_s=13.0), seen("q"))
     assert not stands(doubt, seen(spoke_s=13.0), seen("q", spoke_s=13.0))
-    assert not stands(doubt, seen(spoke_s=13.0), seen("q", asked_s=112.0))
+    assert not stands(doubt, seen(spoke_s=13.0), seen("q", requested_s=112.0))
     assert not stands(doubt, seen("q", first_s=25.1)), "it came later, and has to reserve first"
     assert stands(doubt, seen("q", first_s=25.0)), "the watch may have shown it late"
 
@@ -126,7 +126,9 @@ TIMES = st.integers(0, END_S - 1).map(float)
 NAMES = st.sampled_from("pqr")
 PODS = st.lists(
     st.builds(
-        lambda name, first_s, spoke_s, asked_s: seen(name, first_s=first_s, spoke_s=spoke_s, asked_s=asked_s),
+        lambda name, first_s, spoke_s, requested_s: seen(
+            name, first_s=first_s, spoke_s=spoke_s, requested_s=requested_s
+        ),
         NAMES,
         TIMES,
         TIMES | st.just(-inf),
@@ -152,7 +154,7 @@ def may_be_bound(doubt: Doubt, pod: PodRecord) -> bool:
     seconds = [float(second) for second in range(-1, 2 * END_S)]
     begins = [second for second in seconds if pod.spoke_s <= second < doubt.since_s + CLOSE.settle_s]
     latest = max(begins, default=None)
-    return latest is not None and any(pod.asked_s <= second <= latest + CLOSE.longest_bind_s for second in seconds)
+    return latest is not None and any(pod.requested_s <= second <= latest + CLOSE.longest_bind_s for second in seconds)
 
 
 def is_about(doubt: Doubt, pod: PodRecord) -> bool:
@@ -178,10 +180,10 @@ def test_who_is_asked_for_in_time_and_spoken_of_later_is_settled_and_nobody_earl
     name = "p" if doubt.pod is None else doubt.pod.key[-1]
     from_s = asked_from_s(doubt, now_s, CLOSE)
     if doubt.since_s < inf:
-        assert not may_be_bound(doubt, seen(name, spoke_s=from_s, asked_s=from_s))
-        assert unproven(doubt, [seen(name, spoke_s=from_s, asked_s=from_s)], CLOSE) == ()
+        assert not may_be_bound(doubt, seen(name, spoke_s=from_s, requested_s=from_s))
+        assert unproven(doubt, [seen(name, spoke_s=from_s, requested_s=from_s)], CLOSE) == ()
     if early_s < min(from_s, doubt.since_s + CLOSE.settle_s):
-        early = seen(name, spoke_s=early_s, asked_s=early_s)
+        early = seen(name, spoke_s=early_s, requested_s=early_s)
         assert unproven(doubt, [early], CLOSE) == (early,)
     if now_s >= doubt.since_s + CLOSE.settle_s + CLOSE.longest_bind_s:
-        assert unproven(doubt, [seen(name, asked_s=from_s)], CLOSE) == (), "no word is needed any more"
+        assert unproven(doubt, [seen(name, requested_s=from_s)], CLOSE) == (), "no word is needed any more"

@@ -124,38 +124,38 @@ def test_a_bound_pod_gets_its_reservation_back_whatever_else_is_due() -> None:
 def test_what_nobody_is_on_the_way_with_is_cleared() -> None:
     assert step(unreserved()) == Clear()
     assert step(unreserved(Doubt(P, 5.0)), seen(spoke_s=7.0)) == Clear()
-    assert step(unreserved(Doubt(P, 5.0)), seen(asked_s=106.9), now_s=107.0) == Probe(P)
-    assert step(unreserved(Doubt(P, 5.0)), seen(asked_s=107.0), now_s=107.0) == Clear()
+    assert step(unreserved(Doubt(P, 5.0)), seen(requested_s=106.9), now_s=107.0) == Probe(P)
+    assert step(unreserved(Doubt(P, 5.0)), seen(requested_s=107.0), now_s=107.0) == Clear()
 
 
 def test_what_was_said_after_the_change_was_seen_is_made_visible_by_a_probe() -> None:
     record = unreserved(Doubt(P, 9.0))
     assert step(record, seen(said=SAID)) == Look(1.0)
     assert step(record, seen(said=SAID), now_s=11.0) == Probe(P)
-    assert step(record, seen(said=SAID, asked_s=11.0), now_s=11.0) == Probe(P), "it was only asked for"
-    assert step(record, seen(said=SAID, probed=True, asked_s=10.9), now_s=11.0) == Probe(P), "that was too early"
-    assert step(record, seen(said=SAID, probed=True, asked_s=11.0), now_s=11.0) == Look(100.0)
+    assert step(record, seen(said=SAID, requested_s=11.0), now_s=11.0) == Probe(P), "it was only asked for"
+    assert step(record, seen(said=SAID, probed=True, requested_s=10.9), now_s=11.0) == Probe(P), "that was too early"
+    assert step(record, seen(said=SAID, probed=True, requested_s=11.0), now_s=11.0) == Look(100.0)
 
 
 def test_a_pod_that_was_never_spoken_of_is_asked_for_once_and_then_heard_by_the_watch() -> None:
     record = unreserved(Doubt(P, 5.0))
     assert step(record, seen(), now_s=7.0) == Probe(P)
-    assert step(record, seen(asked_s=6.9), now_s=7.0) == Probe(P), "words after that may be of a try that saw it"
-    assert step(record, seen(asked_s=7.0)) == Look(97.0)
+    assert step(record, seen(requested_s=6.9), now_s=7.0) == Probe(P), "words after that may be of a try that saw it"
+    assert step(record, seen(requested_s=7.0)) == Look(97.0)
 
 
 def test_after_the_longest_bind_the_server_is_asked_once_more() -> None:
     """The watch may be behind: that it shows no node says nothing about now."""
     record = unreserved(Doubt(P, 9.0))
-    waiting = seen(said=SAID, probed=True, asked_s=110.9)
+    waiting = seen(said=SAID, probed=True, requested_s=110.9)
     assert step(record, waiting, now_s=110.9) == Look(pytest.approx(0.1))  # type: ignore[arg-type]
     assert step(record, waiting, now_s=111.0) == Probe(P)
-    assert step(record, replace(waiting, asked_s=111.0), now_s=111.0) == Clear()
+    assert step(record, replace(waiting, requested_s=111.0), now_s=111.0) == Clear()
 
 
 def test_all_pods_that_may_be_meant_are_probed_one_after_the_other() -> None:
     record = unreserved(Doubt(None, 5.0))
-    one, other = seen(said=SAID, asked_s=7.0), seen("q", said=SAID, asked_s=7.0)
+    one, other = seen(said=SAID, requested_s=7.0), seen("q", said=SAID, requested_s=7.0)
     assert step(record, one, other) == Probe(P)
     assert step(record, replace(one, probed=True), other) == Probe(Q)
     assert step(record, replace(one, spoke_s=7.0), other) == Probe(Q)
@@ -173,8 +173,8 @@ def test_where_nobody_knows_who_is_meant_the_watch_is_waited_for() -> None:
 
 def test_of_several_doubts_the_next_one_that_time_brings_on_is_waited_for() -> None:
     record = unreserved(Doubt(P, 5.0), Doubt(Q, 9.0))
-    assert step(record, seen(asked_s=7.0), seen("q")) == Look(1.0)
-    assert step(record, seen(asked_s=7.0), seen("q", asked_s=11.0), now_s=11.0) == Look(96.0)
+    assert step(record, seen(requested_s=7.0), seen("q")) == Look(1.0)
+    assert step(record, seen(requested_s=7.0), seen("q", requested_s=11.0), now_s=11.0) == Look(96.0)
 
 
 def test_a_pod_that_the_watch_does_not_show_is_looked_for() -> None:
@@ -206,7 +206,7 @@ def test_what_rests_is_seen_to_although_the_claim_is_allocated_anew() -> None:
     assert step(anew, seen(said=SAID), seen("q"), ours=False) == Probe(P)
     waits = replace(unreserved(Doubt(P, 9.0), ending=""), rest=(held(),))
     assert step(waits, seen()) == Look(1.0)
-    assert step(replace(waits, unreserved_s=None), seen(asked_s=11.0), now_s=11.0, ours=False) == Look(100.0)
+    assert step(replace(waits, unreserved_s=None), seen(requested_s=11.0), now_s=11.0, ours=False) == Look(100.0)
 
 
 def test_what_others_allocated_is_theirs() -> None:
