@@ -1,4 +1,4 @@
-"""One pod key → one written decision, one reason why it waits, or one retry later."""
+"""Turns one pod key into a written decision, a reason why the pod waits, or a later retry."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A claim that the pod names does not exist: soon it will, or somebody has to make it."""
+    """A claim that the pod names does not exist: it will soon, or somebody has to create it."""
 
     why: str
     pod: Pod | None = None
@@ -57,7 +57,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Allocations for the pod led nowhere wherever it was: nothing is allocated for a while."""
+    """The pod was not bound with any allocation so far: nothing is allocated for it for a while."""
 
     pod: Pod
     wait: Wait
@@ -85,10 +85,10 @@ Step = Missing | Held | Nothing | Decided
 
 
 class Reconciler:
-    """Brings pods to their devices. Safe from many workers as long as no two have the same pod.
+    """Gets pods their devices. Safe to use from many workers as long as no two have the same pod.
 
-    Decisions are made one at a time, each knowing all decisions before it (plan); writes run side by side (carry_out).
-    Which scheduler a pod names does not matter: whoever binds it keeps to the claims' node.
+    Decisions are made one at a time, each with the results of all decisions before it (plan); writes run in parallel
+    (carry_out). It does not matter which scheduler a pod names: whoever binds it has to use the claims' node.
     """
 
     def __init__(
@@ -117,10 +117,10 @@ class Reconciler:
         self._metrics = metrics
 
     def plan(self, key: str) -> Step:
-        """Find out what is next for a pod, and decide if that is next. Writes nothing and asks no server.
+        """Find out what is next for a pod, and make the decision if one is due. Neither reads nor writes the API.
 
-        Call it for one pod at a time, in the order of their turns, and then carry_out(): a device goes to whom it is
-        decided for first.
+        Call it for one pod at a time, in the order of their turns, and then carry_out(): a device goes to the pod that
+        is decided for first.
         """
         pod = self._cluster.pod(key)
         if pod is None or not _wants_devices(pod):
@@ -140,9 +140,9 @@ class Reconciler:
             return Decided(decision_id, pod, claims, self._decide(decision_id, pod, claims))
 
     def carry_out(self, key: str, step: Step) -> bool:
-        """Do what was planned for a pod; return whether it went well, else try again after a growing wait.
+        """Do what was planned for a pod. Return whether it succeeded; if not, the caller retries with back-off.
 
-        Raises KubeError when the server does not answer, with the same meaning.
+        Raises KubeError when the server does not answer; the caller retries then, too.
         """
         if isinstance(step, Missing):
             assert step.pod is not None
@@ -175,7 +175,7 @@ class Reconciler:
         return self._write(step, decision) if isinstance(decision, Allocation) else True
 
     def _attend(self, pod: Pod) -> None:
-        """A pod has all that it needs from us: see whether it gets bound."""
+        """Check whether a pod whose claims are all allocated gets bound."""
         found = self._cluster.attend(pod)
         if isinstance(found, TakenBack):
             log.warning(
@@ -193,9 +193,9 @@ class Reconciler:
             self._queue.add_after(pod.key, found)
 
     def _ready_claims(self, pod: Pod) -> tuple[ResourceClaim, ...] | Missing | Nothing:
-        """Return all claims of a pod, in the order of its spec, when all are there and none is going.
+        """Return all claims of a pod, in the order of its spec, if all exist and none is being deleted.
 
-        Two entries may name one claim: it comes once.
+        A claim that two entries name is returned once.
         """
         claims: dict[str, ResourceClaim] = {}
         for reference in pod_claims(pod):
@@ -236,7 +236,7 @@ class Reconciler:
         return decision
 
     def _write(self, step: Decided, allocation: Allocation) -> bool:
-        """Write a decision; whatever comes of it, the cluster is told how its last write ended."""
+        """Write a decision. Whatever happens, the cluster is told how its last write ended."""
         end = Event.NO_ANSWER
         try:
             outcome = self._send(step, allocation)
@@ -251,8 +251,8 @@ class Reconciler:
             if outcome.refused:
                 why = f"claim {outcome.claim_key} {outcome.why}"
                 self._waiting.report(step.pod, "refused-write", why, tell=True)
-            # What was written is completed on its node, or taken back, by the next decision; the watch has to show what
-            # changed before that can be a better one.
+            # The next decision completes what was written, on its node, or takes it back. It can do better only when
+            # the watch shows what changed.
             return False
         self._tell(step.pod, allocation)
         return True
@@ -283,18 +283,19 @@ class Reconciler:
             self._events.record(subject, "Normal", EVENT_REASON, text)
 
     def _hinted(self, pod: Pod, allocation: Allocation) -> frozenset[str]:
-        """Return where a hint of the pod may be an old one of ours. The claims are those from before this decision."""
+        """Return the nodes that an old hint of ours on the pod may name, according to its claims before this
+        decision."""
         if not pod.status.nominated_node_name:
             return frozenset()
         return earlier_nodes((entry.claim for entry in allocation.claims), self._driver)
 
     def _wait(self, pod: Pod, claims: Sequence[ResourceClaim], decision: NoFit | Behind | Refused) -> None:
         half_written = [claim for claim in claims if self._is_half_written(pod, claim)]
-        # Of what tolerates nothing kube-scheduler gets no device of ours: they are tainted.
+        # Our devices are tainted, so kube-scheduler allocates none of them for a claim without tolerations.
         missing = [claim for claim in claims if claim.status.allocation is None]
         at_once = bool(missing) and not any(map(tolerates_anything, missing))
         if half_written and (begun := self._cluster.begin_anew(half_written, at_once=at_once)):
-            # A write that was cut off, and what is left does not fit beside it any more: begin anew.
+            # A write was cut off, and the remaining claims no longer fit beside what it wrote: start over.
             log.warning("half-written decision is taken back", claims=list(begun))
         if isinstance(decision, Refused):
             self._waiting.report(pod, decision.kind.value, decision.text, tell=decision.concerns_us)
@@ -329,7 +330,7 @@ _RESULTS: Final = {
 
 
 def _wants_devices(pod: Pod) -> bool:
-    """Whether a pod may wait for its claims. One that names its node (scheduler passed by) waits for them there."""
+    """Whether a pod may wait for its claims. A pod created with a node name (no scheduler) waits for them there."""
     return (
         pod.metadata.deletion_timestamp is None
         and pod.status.phase in ("", "Pending")

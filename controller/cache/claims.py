@@ -1,8 +1,8 @@
-"""What is kept of claims, and what stands in for one that cannot be read.
+"""Cuts claims down to what is kept in memory, and makes stand-ins for claims that cannot be read.
 
-A claim may have 32 configs of 10 KiB for drivers that are not ours. None of them is kept: who writes an allocation,
-which repeats them, has the claim before it as the server answers. And it may have 8,192 selectors of four letters: long
-lists of requests, constraints and finalizers are kept as text (api.packed).
+A claim may have 32 configs of 10 KiB for other drivers. None of them is kept: an allocation repeats them, but its
+writer takes them from the claim as the server returned it just before. A claim may also have 8,192 selectors of four
+letters: long lists of requests, constraints and finalizers are kept as text (api.packed).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _NO_LABELS: Final[dict[str, str]] = {}
 
 
 def kept_claim(driver: str) -> Callable[[ResourceClaim], ResourceClaim]:
-    """Return what makes the kept part of a claim: no parameters for other drivers, no configs of an allocation (nobody
-    reads them again), no status of devices, and of labels, annotations and owners what is read here. Long lists in its
-    spec are packed.
+    """Return a function that cuts a claim down. It drops parameters for other drivers, the configs of an allocation
+    (nobody reads them again), the status of devices, and all labels, annotations and owners that this program does not
+    read. Long lists in the spec are packed.
     """
     annotations = (decision_annotation(driver), EXTENDED_RESOURCE_ANNOTATION)
 
@@ -90,7 +90,7 @@ class _HoldingStatus(Wire, frozen=True):
 
 
 class _Holding(Wire, frozen=True):
-    """A claim of which only what it holds is read, and for whom: anything else in it may be what cannot be read."""
+    """The part of a claim that says which devices it holds and for whom. Whatever cannot be read may be in the rest."""
 
     status: _HoldingStatus = _HoldingStatus()
 
@@ -100,10 +100,10 @@ _APART: Final = ("managedFields", "spec", "config", "data", "conditions", "netwo
 
 
 def claim_stand_in(metadata: ObjectMeta, text: bytes, reason: str) -> ResourceClaim:
-    """Return what stands in for a claim that cannot be read: it holds its devices, and is for nobody to allocate.
+    """Return a stand-in for a claim that cannot be read: it holds its devices, and nobody may allocate it.
 
-    Raises when not even status.allocation can be read. What the claim holds is unknown then, and nothing may be
-    guessed: any device might be in two hands.
+    Raises when not even status.allocation can be read. Then nobody knows which devices the claim holds, and a guess
+    could give a device to two claims.
     """
     held = _HOLDING.decode(set_apart(text, _APART)[0]).status
     allocation = None
@@ -118,5 +118,5 @@ def claim_stand_in(metadata: ObjectMeta, text: bytes, reason: str) -> ResourceCl
 
 
 def class_stand_in(metadata: ObjectMeta, text: bytes, reason: str) -> DeviceClass:
-    """Return what stands in for a class that cannot be read: no claim that names it is served."""
+    """Return a stand-in for a class that cannot be read: no claim that names it is served."""
     return DeviceClass(metadata=metadata, problem=reason)

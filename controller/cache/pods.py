@@ -1,6 +1,6 @@
-"""What is kept of pods, so that those of a whole cluster fit into memory: 150,000 take about 100 MiB.
+"""Cuts pods down, so that those of a whole cluster fit into memory: 150,000 take about 100 MiB.
 
-Every pod takes something of its node, so all are watched; but of most only what they take is of any use. And a pod may
+Every pod uses resources of its node, so all are watched; but for most pods only these resources matter. A pod may also
 have 700,000 empty terms of node affinity, which take 50 MiB as objects: long lists are kept as text (api.packed).
 """
 
@@ -62,12 +62,12 @@ _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def kept_pod(pod: Pod) -> Pod:
-    """Return what is kept of a pod: one container that takes what all of the pod takes, and no annotations.
+    """Return a pod cut down: one container that requests what the whole pod requests, and no annotations.
 
-    Of a pod without claims nothing else is left but name, UID, version, node, phase, what rules about other pods read
-    (labels, anti-affinity, claims for storage, whether it is being deleted), and what tells how kube-scheduler works
-    (bind_watch): priority, the scheduler's name, and what it said while the pod has no node. pod_resources() of it is
-    that of the pod. Cost: some 20 µs.
+    A pod without claims keeps only its name, UID, version, node and phase; what placement rules of other pods read
+    (labels, anti-affinity, claims for storage, whether it is being deleted); and what shows whether kube-scheduler
+    makes progress (state.scheduler_progress): priority, the scheduler's name, and its message while the pod has no
+    node. pod_resources() returns the same as for the whole pod. Cost: some 20 µs.
     """
     try:
         containers = _one_container(pod_resources(pod))
@@ -79,8 +79,8 @@ def kept_pod(pod: Pod) -> Pod:
             pod.metadata.resource_version,
             labels=_shared(pod.metadata.labels),
         )
-        # Whoever decides about it says what is wrong.
-        return msgspec.structs.replace(pod, metadata=bare, spec=_lean(pod))
+        # The decision for this pod says what is wrong.
+        return msgspec.structs.replace(pod, metadata=bare, spec=_trimmed_spec(pod))
     meta = ObjectMeta(
         name=pod.metadata.name,
         namespace=sys.intern(pod.metadata.namespace),
@@ -97,7 +97,7 @@ def kept_pod(pod: Pod) -> Pod:
         return Pod(metadata=meta, spec=_plain_spec(pod.spec, containers), status=_plain_status(pod))
     replace = msgspec.structs.replace
     spec = replace(
-        _lean(pod),
+        _trimmed_spec(pod),
         containers=containers,
         init_containers=_NO_CONTAINERS,
         resources=None,
@@ -105,7 +105,7 @@ def kept_pod(pod: Pod) -> Pod:
     )
     status = replace(
         pod.status,
-        conditions=_about_scheduling(pod.status.conditions),
+        conditions=_scheduling_conditions(pod.status.conditions),
         container_statuses=_NO_STATUSES,
         init_container_statuses=_NO_STATUSES,
         allocated_resources=_NO_MAP,
@@ -130,8 +130,8 @@ def _one_container(taken: PodResources) -> list[Container]:
     return [Container(name="", resources=ContainerResources(claims=[], requests=requests), ports=ports)]
 
 
-def _lean(pod: Pod) -> PodSpec:
-    """Keep of what keeps a pod away from nodes only what is read: of its gates the first, which messages name."""
+def _trimmed_spec(pod: Pod) -> PodSpec:
+    """Keep only those placement fields that are read here. Of its gates the first is kept, which messages name."""
     return msgspec.structs.replace(
         pod.spec,
         affinity=_required(pod.spec.affinity),
@@ -143,28 +143,28 @@ def _lean(pod: Pod) -> PodSpec:
 
 
 def _distinct(tolerations: Sequence[Toleration]) -> list[Toleration]:
-    """Keep tolerations that differ in what node_fit reads, packed: for how long they hold it does not."""
+    """Keep tolerations that differ in a field that node_fit reads, packed. It does not read tolerationSeconds."""
     fields = dict.fromkeys((one.key, one.operator, one.value, one.effect) for one in tolerations)
     kept: list[Toleration] = packed([Toleration(*texts) for texts in fields])
     return kept or _NO_TOLERATIONS
 
 
 def _required(affinity: dict[str, Any]) -> dict[str, Any]:
-    """Keep of an affinity what must hold, of nodes and of pods, packed."""
+    """Keep the required terms of an affinity, about nodes and about pods, packed."""
     if not affinity:
         return _NO_MAP
     kept = {}
     for kind, rules in affinity.items():
         if not isinstance(rules, dict):
             if rules is not None:
-                kept[kind] = rules  # who reads it says what is wrong
+                kept[kind] = rules  # its reader says what is wrong
         elif rules.get(_REQUIRED) is not None:
             kept[kind] = {_REQUIRED: packed(rules[_REQUIRED])}
     return kept or _NO_MAP
 
 
 def _constraints(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Keep the spread constraints that must hold, packed."""
+    """Keep the spread constraints with whenUnsatisfiable: DoNotSchedule, packed."""
     if not entries:
         return _NO_CONSTRAINTS
     kept: list[dict[str, Any]] = packed([entry for entry in unpacked(entries) if must_hold(entry)])
@@ -178,15 +178,15 @@ def _with_claims(volumes: list[PodVolume]) -> list[PodVolume]:
     ] or _NO_VOLUMES
 
 
-def _claimed(volumes: list[PodVolume]) -> list[PodVolume]:
-    """Keep of the volumes of a pod on a node the claims that it uses."""
+def _claim_volumes(volumes: list[PodVolume]) -> list[PodVolume]:
+    """Keep the volume claims of a pod on a node, and nothing else of its volumes."""
     return [
         PodVolume("", one.persistent_volume_claim) for one in volumes if one.persistent_volume_claim is not None
     ] or _NO_VOLUMES
 
 
-def _keeping_off(affinity: dict[str, Any]) -> dict[str, Any]:
-    """Keep by which rules a pod on a node keeps others away; one object for equal ones."""
+def _required_anti_affinity(affinity: dict[str, Any]) -> dict[str, Any]:
+    """Keep the required anti-affinity of a pod on a node, which keeps others away; equal rules share one object."""
     rules = affinity.get(ANTI_AFFINITY)
     if not isinstance(rules, dict) or not rules.get(_REQUIRED):
         return _NO_MAP
@@ -202,11 +202,11 @@ def _shared(labels: dict[str, str]) -> dict[str, str]:
     return shared_labels(tuple(labels.items())) if labels else _NO_TEXT_MAP
 
 
-def _about_scheduling(conditions: list[PodCondition]) -> list[PodCondition]:
-    return [_what_is_said(condition) for condition in conditions if condition.type == "PodScheduled"] or _NO_CONDITIONS
+def _scheduling_conditions(conditions: list[PodCondition]) -> list[PodCondition]:
+    return [_without_times(condition) for condition in conditions if condition.type == "PodScheduled"] or _NO_CONDITIONS
 
 
-def _what_is_said(condition: PodCondition) -> PodCondition:
+def _without_times(condition: PodCondition) -> PodCondition:
     return msgspec.structs.replace(condition, last_transition_time=None, observed_generation=None)
 
 
@@ -214,7 +214,7 @@ def _plain_spec(spec: PodSpec, containers: list[Container]) -> PodSpec:
     return PodSpec(
         node_name=sys.intern(spec.node_name),
         node_selector=_NO_MAP,
-        affinity=_keeping_off(spec.affinity),
+        affinity=_required_anti_affinity(spec.affinity),
         tolerations=_NO_TOLERATIONS,
         scheduling_gates=_NO_GATES,
         resource_claims=_NO_CLAIMS,
@@ -224,13 +224,13 @@ def _plain_spec(spec: PodSpec, containers: list[Container]) -> PodSpec:
         scheduler_name=sys.intern(spec.scheduler_name),
         priority=spec.priority,
         topology_spread_constraints=_NO_CONSTRAINTS,
-        volumes=_claimed(spec.volumes),
+        volumes=_claim_volumes(spec.volumes),
     )
 
 
 def _plain_status(pod: Pod) -> PodStatus:
     if not pod.spec.node_name:
-        said = _about_scheduling(pod.status.conditions)
+        said = _scheduling_conditions(pod.status.conditions)
         if said:
             return _status_of(pod.status.phase, said)
     return _quiet_status(pod.status.phase)
@@ -238,7 +238,7 @@ def _plain_status(pod: Pod) -> PodStatus:
 
 @lru_cache(16)
 def _quiet_status(phase: str) -> PodStatus:
-    """Return the status of all plain pods of a phase of which kube-scheduler says nothing."""
+    """Return the status shared by all pods without claims in a phase that have no message from kube-scheduler."""
     return _status_of(phase, _NO_CONDITIONS)
 
 

@@ -1,4 +1,4 @@
-"""What users are told about allocations that are taken back."""
+"""Messages for users about allocations that are taken back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dracaena.controller.lifecycle.pod_record import Wait
 from dracaena.controller.state.upkeep import TakenBack
 
 MESSAGE_LENGTH: Final = 300
-"""Characters of kube-scheduler's own message that are told again: its node counts come first."""
+"""Characters of kube-scheduler's message that are repeated: its node counts come first."""
 
 
 def why_taken_back(found: TakenBack) -> str:

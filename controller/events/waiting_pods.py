@@ -1,4 +1,4 @@
-"""Pods whose claims cannot be allocated now: which they are, and telling their users why, but not too often."""
+"""Keeps track of the pods whose claims cannot be allocated now, and tells their users why, but not too often."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class _Waiting:
 
 
 class WaitingPods:
-    """One entry per waiting pod, under a lock of its own. Under it Events are only queued, and no reason is worked
-    out."""
+    """One entry per waiting pod, under a lock of its own. While the lock is held, Events are only queued and no
+    reason is worked out."""
 
     def __init__(self, events: EventSink, clock: Clock, metrics: ControllerMetrics) -> None:
         self._events = events
@@ -74,9 +74,9 @@ class WaitingPods:
     def report(self, pod: Pod, reason: str, why: Why, *, tell: bool, patience_s: float = 0.0) -> None:
         """Note that a pod waits. `reason` is short, for metrics; `why` is for people, and only told when `tell` is set.
 
-        `patience_s`: the reason is told only if it still holds after this time. That is left to tell_due(), as is
-        whatever exceeds MAX_TOLD pods in a second. A `why` that has to be worked out is called here or in tell_due(),
-        with no lock held.
+        `patience_s`: the reason is told only if it still holds after this time. tell_due() does that, and also tells
+        what exceeds MAX_TOLD pods in a second. A `why` that has to be worked out is called here or in tell_due(), with
+        no lock held.
         """
         with self._lock:
             known = self._by_key.get(pod.key)
@@ -116,14 +116,12 @@ class WaitingPods:
         """Tell what was held back; call it about once a second."""
         with self._lock:
             due = [waiting for waiting in self._by_key.values() if self._is_due(waiting)]
-            due.sort(
-                key=lambda waiting: (-1.0 if waiting.explained_s is None else waiting.explained_s, waiting.pod.key)
-            )
+            due.sort(key=_explained_longest_ago)
             self._may_tell = MAX_TOLD - len(due[:MAX_TOLD])
             self._telling_s = 0.0
         for waiting in due[:MAX_TOLD]:
             if self._telling_s >= TELL_S:
-                break  # the rest come first the next time, having been told longest ago
+                break  # the others were told longest ago, so they come first next time
             self._tell(waiting)
 
     def _is_due(self, waiting: _Waiting) -> bool:
@@ -163,7 +161,7 @@ class WaitingPods:
 
 
 def _differ(old: tuple[str, Why], new: tuple[str, Why]) -> bool:
-    """Whether these may be two things to tell. Functions tell the same as long as the reason is the same."""
+    """Whether two reasons may read differently. Functions return the same text as long as the short reason is equal."""
     if isinstance(old[1], str) or isinstance(new[1], str):
         return old != new
     return old[0] != new[0]

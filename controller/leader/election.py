@@ -1,23 +1,24 @@
-"""Which replica of the controller may write: the one that holds a Lease, and only while it surely lasts.
+"""Which replica of the controller may write: the one that holds a Lease, and only while the Lease certainly lasts.
 
-What is promised: when a new leader reads the state that it starts from, no write of an older one can still land, and
-none begins from then on. This holds whatever fails, as long as steady clocks of two machines run at about one speed:
+The promise: when a new leader reads the state that it starts from, no write of an older leader can still land, and none
+begins from then on. This holds whatever fails, as long as the steady clocks of the machines run at about one speed:
 
 * A holder counts its lease from the moment before it sent the renewal that succeeded, so it ends for the holder before
   it can end for anybody else. Others wait for the lease's whole duration from the moment after they saw it last change.
   Nobody compares times of different machines: renewTime is only looked at for change.
 * A write begins only while the lease lasts longer than the server's time-out for it (WRITE_TIMEOUT_S), so it has
   landed or was dropped when the lease ends. A new leader waits for that time once more before it begins: this covers a
-  request that was under way for long before the server saw it, and a process that stood still between look and write.
-* A holder that can no longer renew needs to do nothing for that: its permission ends by itself, whether the API is
-  gone, slow or hanging. It goes on trying. If it is still the holder when the API is back, nobody else led meanwhile,
-  and it goes on; the API server's restart alone changes no leader. If somebody else is, or the Lease was deleted, it
-  has lost for good and the process ends: a new one starts without any assumption, which is simpler to get right than
-  to clear every table of a running one.
-* A leader whose caches stay broken decides on old news. It lets go: writes nothing any more, and its process ends. So
-  that nobody else takes over who is no better, a process takes the Lease only while its own caches are well.
-* A leader that ends gives the Lease back with no write under way, and the next one begins at once. A Lease that is
-  not there, or that somebody else has emptied, tells nothing about who led a moment ago: who takes it waits for a whole
+  request that took long to reach the server, and a process that was paused between its check and its write.
+* A holder that can no longer renew has nothing to do: its permission expires by itself, whether the API is gone, slow
+  or hanging. It keeps trying. If it is still the holder when the API is back, nobody else led meanwhile, and it goes
+  on; a restart of the API server alone changes no leader. If another process is the holder, or the Lease was deleted,
+  it has lost for good and the process ends: a new process starts without any assumption, which is simpler to get right
+  than clearing every table of a running one.
+* A leader whose caches stay broken decides on stale state. It steps down: it writes nothing any more, and its process
+  ends. So that no process takes over that is no better off, a process takes the Lease only while its own caches are
+  fresh.
+* A leader that ends releases the Lease with no write under way, and the next one begins at once. A Lease that does not
+  exist, or that somebody else has emptied, tells nothing about who led a moment ago: whoever takes it waits for a whole
   duration as well.
 """
 
@@ -40,20 +41,20 @@ from dracaena.kube.lease import Lease, LeaseSpec, microtime
 from dracaena.process.clock import Clock
 
 RETRY_S: Final = 2.0
-"""Between two renewals, and two looks of a stand-by: several within the time in which a renewal must come
-(duration less WRITE_TIMEOUT_S, 10 s by default), and one small request a second for two replicas."""
+"""Time between two renewals, and between two reads of a stand-by. Several fit into the time in which a renewal must
+succeed (duration less WRITE_TIMEOUT_S, 10 s by default), and two replicas send one small request per second."""
 
 RETRY_AFTER_FAILURE_S: Final = 0.5
-"""A renewal that failed is tried again sooner: with a request that hangs for LEASE_TIMEOUT_S, two tries still fit."""
+"""Time until a failed renewal is tried again: if a request hangs for LEASE_TIMEOUT_S, two tries still fit."""
 
 LEASE_TIMEOUT_S: Final = 3.0
-"""Longest silence of the server within one request about the Lease: it is answered in milliseconds, and within one
-second also by a server in trouble."""
+"""Read time-out of a request for the Lease: a server answers in milliseconds, and a server in trouble within a
+second."""
 
 LET_GO_S: Final = 90.0
-"""For so long a leader that can renew goes on although its caches are not fresh (after kube.freshness.STALE_S): longer
-than the longest wait of a reflector between two tries (45 s), and than a watch that is made anew after a silence can
-take to show that it is well (its first bookmark, 75 s)."""
+"""How long a leader that can renew goes on although its caches are not fresh (counted after kube.freshness.STALE_S):
+longer than the longest back-off of a reflector (45 s), and longer than a watch that was opened again after a silence
+may take to show that it works (its first bookmark, 75 s)."""
 
 log = structlog.get_logger()
 
@@ -71,7 +72,7 @@ class Leadership(Protocol):
     """Says whether this process may write, and until when."""
 
     def start(self) -> None:
-        """Begin to strive for it."""
+        """Begin to compete for it."""
         ...
 
     def stop(self) -> None:
@@ -83,7 +84,8 @@ class Leadership(Protocol):
         ...
 
     def writing(self) -> AbstractContextManager[None]:
-        """Be inside for each single write. Entering raises NotLeadingError when it may not begin now."""
+        """Return the context in which each single write is sent. Entering it raises NotLeadingError when no write may
+        begin now."""
         ...
 
     def leads(self) -> bool:
@@ -95,7 +97,7 @@ class Leadership(Protocol):
         ...
 
     def __str__(self) -> str:
-        """Say it to people: leading, standing by, or why not."""
+        """Describe the state for people: leading, standing by, or why not."""
         ...
 
 
@@ -149,8 +151,8 @@ class _Held:
 class Election:
     """Leadership by a Lease, from a thread of its own. One lock of its own, never held during a request.
 
-    `identity` must be this process's alone. `on_lost` is called once with the reason, from that thread, when another
-    process may lead from now on, or should: this one must end. Nothing is ever won again after that.
+    No other process may have the same `identity`. `on_lost` is called once with the reason, from that thread, when
+    another process may or should lead from now on: this process must end. It never leads again.
     """
 
     def __init__(
@@ -165,8 +167,8 @@ class Election:
         unfit_to_take: Callable[[], str | None] = lambda: None,
         unfit_to_lead: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`unfit_to_take` says why this process should not become the leader now, `unfit_to_lead` why it should not
-        stay it if that lasts for LET_GO_S; None when nothing speaks against it. Both must not block.
+        """`unfit_to_take` returns why this process should not become the leader now, `unfit_to_lead` why it should not
+        remain the leader if that lasts for LET_GO_S; None when there is no such reason. Neither may block.
         """
         self._unfit_to_take, self._unfit_to_lead = unfit_to_take, unfit_to_lead
         self._unfit_since_s: float | None = None  # only the election's thread touches it
@@ -191,7 +193,7 @@ class Election:
         self._thread.start()
 
     def stop(self) -> None:
-        """See Leadership. The Lease is given back if it is certain that no write of ours can land any more."""
+        """See Leadership. The Lease is released if no write of ours can land any more."""
         self.end()
         if self._thread.is_alive():
             self._thread.join()
@@ -222,7 +224,7 @@ class Election:
             yield
         except KubeError as error:
             if error.status is None or error.status >= 500:
-                with self._lock:  # the server may only now have it, and then has its whole time-out left
+                with self._lock:  # the server may have received it just now; then its whole time-out is left
                     self._in_doubt_until_s = self._clock.monotonic() + WRITE_TIMEOUT_S
             raise
 
@@ -251,7 +253,7 @@ class Election:
             return "leading" if why_not is None else f"leading, but not writing: {why_not}"
 
     def run(self) -> None:
-        """Strive for the Lease until stop(), or until it is lost."""
+        """Compete for the Lease until stop(), or until it is lost."""
         while not self._stopping.is_set() and self._lost is None:
             self._clock.sleep_until_set(self._stopping, self.step())
 
@@ -261,7 +263,7 @@ class Election:
             if self._held is None:
                 self._look()
                 self._trouble = None
-                # Between 3/4 and 5/4, so that stand-bys do not come at the same moment.
+                # Between 3/4 and 5/4, so that stand-bys do not read at the same moment.
                 return RETRY_S * self._rng.uniform(0.75, 1.25)
             return RETRY_S if self._renew(self._held) else RETRY_AFTER_FAILURE_S
         except KubeError as error:
@@ -338,10 +340,10 @@ class Election:
         return True
 
     def _judge(self, now_s: float, since_last_s: float) -> None:
-        """The Lease was renewed: let it go if this process was unfit to lead for long.
+        """After a renewal: step down if this process has been unfit to lead for long.
 
-        Time counts as long as renewals came often enough to write. When they did not, the API server was away, for the
-        caches too, and for everybody: that is no reason to end.
+        Time counts only while renewals succeed often enough to allow writes. When they do not, the API server is away,
+        for the caches and for everybody else too: that is no reason to end.
         """
         why = self._unfit_to_lead()
         if why is None:
@@ -352,15 +354,16 @@ class Election:
             self._let_go(why)
 
     def _let_go(self, why: str) -> None:
-        """Write nothing from now on, and end. stop() gives the Lease back once the writes under way are done; until
-        then nobody renews it."""
+        """Write nothing from now on, and end. stop() releases the Lease once the writes under way are done; until then
+        nobody renews it."""
         with self._lock:
             self._lost = why
         log.error("leadership let go", identity=self._identity, why=why)
         self._on_lost(why)
 
     def _look_who_holds(self, held: _Held) -> None:
-        """The Lease has changed: by a request of ours whose answer got lost, by a third party, or it is lost."""
+        """Read the Lease after it changed: by a request of ours whose answer was lost, by a third party, or because
+        it is lost."""
         fresh = self._api.read()
         if fresh is None or fresh.metadata.uid != held.lease.metadata.uid:
             self._lose("the Lease was deleted")
@@ -415,9 +418,9 @@ class Election:
     def _lasts_s(self, held: _Held) -> float:
         """Return how long the Lease is ours for certain.
 
-        A steady clock may stand still while a machine is suspended, and the time of day jumps then: of both, the one
-        that ran further counts. So a jump can end our lease early and not lengthen it. (Only a time of day that is set
-        back during a suspension would hide it.)
+        A steady clock may stop while a machine is suspended, and the time of day jumps then: the clock that advanced
+        further counts. So a jump can end our lease early but never extend it. (Only a time of day that is set back
+        during a suspension would hide it.)
         """
         steady_s = self._clock.monotonic() - held.sent.monotonic_s
         of_day_s = (self._clock.now() - held.sent.time_of_day).total_seconds()
@@ -427,7 +430,7 @@ class Election:
         return _Sent(self._clock.monotonic(), self._clock.now())
 
     def _spec(self, before: LeaseSpec | None) -> LeaseSpec:
-        """Return the spec that says that we hold it, after `before`."""
+        """Return the spec that names us as the holder, as the successor of `before`."""
         now = microtime(self._clock.now())
         transitions = (before.lease_transitions or 0) if before is not None else 0
         if before is not None and before.holder_identity == self._identity:
@@ -439,10 +442,11 @@ class Election:
 
 
 def given_back(spec: LeaseSpec, now: str) -> LeaseSpec:
-    """Return what a holder leaves behind: nobody since `now`. Nobody else writes a renewTime without an acquireTime."""
+    """Return the spec of a released Lease: no holder since `now`. Only a release has a renewTime without an
+    acquireTime."""
     return LeaseSpec(renew_time=now, lease_transitions=spec.lease_transitions)
 
 
 def is_given_back(spec: LeaseSpec) -> bool:
-    """Whether a holder left the Lease like this."""
+    """Whether a holder released the Lease (given_back)."""
     return not spec.holder_identity and spec.renew_time is not None and spec.acquire_time is None

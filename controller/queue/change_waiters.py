@@ -1,4 +1,4 @@
-"""Which waiting pods a change of where other pods run, or of their storage, may help."""
+"""Which waiting pods a change may help: pods that wait for other pods to come or go, or for their storage."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dracaena.controller.allocation.nodes.placement.placed_pods import Change, P
 
 
 class ChangeWaiters:
-    """A part of its owner, under the owner's lock. Cost of each call: one step for each change that it names."""
+    """An index from changes to pods. Part of its owner, and used under the owner's lock. Cost of each call: one step
+    per change that it names."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, Mapping[Change, PodCount | None]] = {}  # what is held on to is kept up to date
+        self._waiting: dict[str, Mapping[Change, PodCount | None]] = {}  # holding on to a count keeps it up to date
         self._by_change: dict[Change, set[str]] = {}
 
     def wait(self, key: str, waits_for: Mapping[Change, PodCount | None]) -> None:

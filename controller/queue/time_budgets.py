@@ -1,4 +1,5 @@
-"""Pods whose decisions take long: how long each may take, and when they get their turn. docs/design/0018-deadline.md"""
+"""How long each pod's decision may take, and when pods with slow decisions get their turn.
+docs/design/0018-deadline.md"""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from dracaena.controller.queue.deadline import Deadline
 from dracaena.process.clock import Clock
 
 DECISION_S: Final = 0.05
-"""What a decision may take, fifty times an ordinary one. Other pods wait that long for it."""
+"""Time limit of a decision, fifty times an ordinary one. Other pods wait that long for it."""
 
 LONGEST_DECISION_S: Final = 0.15
-"""What it may take in the end, after several tries without a decision; by then the pod comes behind all others. With
-what cannot be stopped halfway, compiling one selector of 10 KiB (0.1 s), it is a quarter of a second."""
+"""Longest time limit, after several tries without a decision; by then the pod comes behind all others. With what cannot
+be stopped halfway, compiling one selector of 10 KiB (0.1 s), it is a quarter of a second."""
 
 SLOW_S: Final = 0.01
 """A decision that takes longer counts as slow: five times the slowest ordinary one."""
@@ -28,7 +29,7 @@ REFILL: Final = ALLOWANCE_S / 60
 
 FIRST_REST_S: Final = 0.2
 LONGEST_REST_S: Final = 30.0
-"""How long a pod rests after an overdue decision; doubled each time that all nodes were asked in vain."""
+"""How long a pod rests after an overdue decision; doubled each time that all nodes were tried in vain."""
 
 IDLE: Final = 3
 """After a decision for a pod that comes behind others, the next such decision waits this many times as long as that one

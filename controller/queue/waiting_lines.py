@@ -1,11 +1,11 @@
-"""Pods that fit nowhere, in lines: pods that ask for the same stand behind each other.
+"""Pods that fit nowhere, in lines: pods with equal requests wait in one line.
 
-Whatever helps one pod of a line helps the first one before the others. So a change that may help wakes the first pod of
-a line, and the next one only when that one has got its devices: a freed device costs two decisions for 10,000 equal
-pods, not 10,000.
+Whatever helps one pod of a line helps the first pod before the others. So a change that may help wakes the first pod of
+a line, and the next pod only after the first has its devices. For 10,000 equal pods, a freed device costs two decisions
+instead of 10,000.
 
-A change names its nodes. It wakes the lines that one of these nodes may serve, and each line keeps the nodes that have
-changed since its first pod was asked: what did not fit on the other nodes still does not fit there.
+A change names its nodes. It wakes the lines that one of these nodes may serve, and each line remembers the nodes that
+have changed since its first pod was tried: what did not fit on the other nodes still does not fit there.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from dracaena.controller.allocation.turn import Turn
 TOO_LONG: Final = RefusalKind.TOO_LONG.value
 
 HOLD_BACK: Final = ("", TOO_LONG)
-"""Answers to the first pod of a line that spare those behind it a decision: it fits on no node, or finding out takes
-too long. Either may follow the other without anything having changed for the pods behind."""
+"""Answers to the first pod of a line that make a decision for the pods behind it unnecessary: it fits on no node, or
+finding out takes too long. One may follow the other although nothing has changed for the pods behind."""
 
 SLACK: Final = 16
 """Stale entries that a short line may keep."""
@@ -39,30 +39,31 @@ class _Line:
     answer: str
     """The last answer to the first pod; empty when it fits on no node now."""
     members: list[tuple[Turn, str]] = field(default_factory=list)
-    """A heap of turns and keys. The entry of a pod that no longer stands here is stale."""
+    """A heap of turns and keys. The entry of a pod that has left the line is stale."""
     count: int = 0
     reach: Reach | None = None
     """Tells cheaply which nodes may serve it. None: nothing can tell, so every change may help."""
     is_short: bool = False
     """Whether more cpu, memory and the like on some node may help."""
     changed: Scope = NOWHERE
-    """Nodes that may serve it and that have changed since its first pod was asked."""
+    """Nodes that may serve it and that have changed since its first pod was tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a pod stands."""
+    """A pod's place: its line and its turn."""
 
     shape: bytes
     turn: Turn
 
 
 class WaitingLines:
-    """All lines. A part of its owner, under the owner's lock. Cost: O(log pods) for each call but wake-ups of many.
+    """All lines. Part of its owner, and used under the owner's lock. Cost: O(log pods) per call, except where many pods
+    are woken.
 
-    A shape (allocation.shape) holds all that a pod's decision depends on beside the cluster, so pods of one shape get
-    one answer. What must hold for it: since the first of a line was asked nothing changed that may help it but on the
-    nodes of changed_for(); and where there are some, the first is about to be asked.
+    A shape (allocation.shape) holds all that a pod's decision depends on apart from the cluster, so pods of one shape
+    get the same answer. Invariant: since the first pod of a line was tried, nothing that may help it has changed except
+    on the nodes of changed_for(); and if there are such nodes, the first pod is about to be tried again.
     """
 
     def __init__(self) -> None:
@@ -75,8 +76,8 @@ class WaitingLines:
         return len(self._standing)
 
     def is_behind(self, shape: bytes, turn: Turn) -> bool:
-        """Return whether an equal pod with an earlier turn waits because it fits on no node, or because that takes too
-        long to find out: then so does this one."""
+        """Return whether an equal pod with an earlier turn waits because it fits on no node, or because finding out
+        takes too long. The same then holds for this pod."""
         line = self._lines.get(shape)
         if line is None or line.answer not in HOLD_BACK:
             return False
@@ -93,12 +94,12 @@ class WaitingLines:
         reach: Callable[[], Reach | None] | None = None,
         is_short: bool = False,
     ) -> Sequence[str]:
-        """Let a pod wait that was answered so; return the pods to ask now.
+        """Let a pod wait after this answer; return the pods to try now.
 
-        These are the first of the line that it leaves, when it asks for something else by now; and all behind it, when
-        it is the first and the answer is another than before: then theirs is too. `reach` is called when all nodes were
-        asked, and is None when only those were that had changed; `is_short`: whether more cpu and the like may help on
-        one that was asked.
+        If the pod's request has changed, this is the first pod of the line it leaves. If it is the first of its line
+        and the answer differs from the last one, it is all pods behind it, because their answer changes too. `reach` is
+        called if all nodes were tried; pass None if only nodes that had changed were. `is_short`: whether more cpu and
+        the like may help on a node that was tried.
         """
         known = self._standing.get(key)
         woken = self.leave(key) if known is not None and (known.shape, known.turn) != (shape, turn) else ()
@@ -112,7 +113,7 @@ class WaitingLines:
         first = self._first(line)
         if first is None or first[1] != key:
             return woken
-        self._was_asked(shape, line, reach, is_short=is_short)
+        self._note_tried(shape, line, reach, is_short=is_short)
         if line.answer == answer:
             return woken
         same_for_others = line.answer in HOLD_BACK and answer in HOLD_BACK
@@ -183,17 +184,17 @@ class WaitingLines:
         return [key for _, key in sorted(found)]
 
     def changed_for(self, key: str, shape: bytes, turn: Turn) -> Scope:
-        """Return the only nodes that can serve a pod because it waits and they changed since; None: any node can."""
+        """Return the nodes that changed while a pod waited: no other node can serve it. None: any node may."""
         line = self._lines.get(shape)
         if line is None or line.answer or line.reach is None or self._standing.get(key) != Standing(shape, turn):
             return None
         return line.changed
 
     def changed_for_earlier(self, turn: Turn) -> Scope:
-        """Return the nodes that changed for lines whose first comes before `turn` and is about to be asked.
+        """Return the nodes that changed for lines whose first pod comes before `turn` and is about to be tried.
 
-        Those whose decision takes too long do not count: they come behind all others. Cost: O(lines that something
-        changed for).
+        Lines whose decision takes too long do not count: their pods come behind all others. Cost: O(lines for which
+        something changed).
         """
         if not self._changed:
             return NOWHERE
@@ -208,10 +209,10 @@ class WaitingLines:
         return frozenset(found)
 
     def first_before(self, created_before: str) -> Sequence[str]:
-        """Return of each line whose first fits on no node the first pod that was created before a time, by turn; of an
-        empty time nobody was.
+        """Return, for each line whose first pod fits on no node, the first pod that was created before a time, by turn.
+        An empty time means none.
 
-        Cost: O(lines), and where the first of a line is younger (then it has a higher priority) O(pods of the line).
+        Cost: O(lines), or O(pods of a line) where its first pod is younger because it has a higher priority.
         """
         if not created_before:
             return ()
@@ -228,7 +229,7 @@ class WaitingLines:
         return [key for _, key in sorted(found)]
 
     def standing(self, key: str) -> Standing | None:
-        """Return where a pod stands, None when it waits for nothing that could be freed."""
+        """Return a pod's place, None when it waits for nothing that could be freed."""
         return self._standing.get(key)
 
     def all(self) -> Sequence[str]:
@@ -236,16 +237,17 @@ class WaitingLines:
         return sorted(self._standing, key=lambda key: self._standing[key].turn)
 
     def fits_nowhere(self, key: str) -> bool:
-        """Return whether a pod waits because it fits on no node now, and for nothing else."""
+        """Return whether a pod waits only because it fits on no node now."""
         standing = self._standing.get(key)
         return standing is not None and not self._lines[standing.shape].answer
 
     def _helping(
         self, line: _Line, scope: Scope, known: dict[tuple[bytes, str], bool], *, devices_differ: bool
     ) -> Scope:
-        """Return the nodes of a scope that may serve a line, None where that cannot be told; note of what it is short.
+        """Return the nodes of a scope that may serve a line, None where that cannot be told; note whether the line
+        lacks cpu and the like.
 
-        What is refused is refused for what classes, claims or devices anywhere are.
+        A refusal depends on classes, claims or devices anywhere, so every node counts for a line that was refused.
         """
         if scope is None or line.answer or line.reach is None:
             return scope
@@ -255,7 +257,7 @@ class WaitingLines:
         line.is_short = line.is_short or Prospect.SHORT in prospects.values()
         return frozenset(node for node, prospect in prospects.items() if prospect is Prospect.POSSIBLE)
 
-    def _was_asked(
+    def _note_tried(
         self, shape: bytes, line: _Line, reach: Callable[[], Reach | None] | None, *, is_short: bool
     ) -> None:
         line.changed = NOWHERE

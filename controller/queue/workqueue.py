@@ -24,14 +24,14 @@ Turn = tuple[Any, ...]
 """Sorts keys, the smallest first."""
 
 _FIRST_LANE: Final = 0
-"""Takes the place of a wave's number for keys that are not asked again."""
+"""Takes the place of a wave's number for keys in the first lane."""
 
 
 class WorkQueue:
     """Hands out keys by turn, and keys of the same turn in order of arrival. Safe to use from many threads.
 
-    Keys that are asked again (add_again) have a lane of their own, so that neither they nor the others starve. If the
-    other lane's next key has an earlier turn, it goes first; otherwise the two lanes alternate. In that lane keys go in
+    Keys that are tried again (add_again) have a second lane, so that neither they nor the others starve. If the first
+    lane's next key has an earlier turn, it goes first; otherwise the two lanes alternate. The second lane works in
     waves: a key that was handed out comes again only after all others that waited there have had their turn.
 
     A key that is added while a worker has it is handed out again after done(), so no change is lost. A key in back-off
@@ -55,20 +55,20 @@ class WorkQueue:
         self._turn_of = turn_of
         self._condition = threading.Condition()
         self._ready: dict[str, tuple[int, Turn]] = {}
-        """Key → its wave (_FIRST_LANE when it is not asked again) and its turn."""
+        """Key → its wave (_FIRST_LANE for a key of the first lane) and its turn."""
         self._by_turn: list[tuple[Turn, int, str]] = []
         """A heap. An entry that differs from what _ready says about its key is stale."""
         self._by_wave: list[tuple[int, Turn, int, str]] = []
-        """The same for keys that are asked again."""
+        """The same for keys of the second lane."""
         self._wave = _FIRST_LANE + 1
         self._of_this_wave: set[str] = set()
         """The keys that were handed out in this wave."""
         self._may_overtake = False
-        """Whether the last key that was asked again kept one of the other lane waiting."""
+        """Whether the last key of the second lane went before a waiting key of the first."""
         self._arrivals = count()
         self._working: set[str] = set()
         self._again: dict[str, tuple[Turn, bool]] = {}
-        """Keys that were added while a worker had them: the turn, and whether they were only asked again."""
+        """Keys that were added while a worker had them: the turn, and whether only by add_again()."""
         self._later: list[tuple[float, str]] = []
         self._due: dict[str, tuple[float, Turn]] = {}
         self._failures: dict[str, int] = {}

@@ -121,8 +121,8 @@ class Cluster:
             return sent is not None and sent.shown.metadata.resource_version == claim.metadata.resource_version
 
     def ended(self, claims: Iterable[ResourceClaim], decision_id: str, event: Event) -> None:
-        """Note that nothing more is written for a decision, and how its last write ended: REFUSED, NO_ANSWER or
-        ANSWERED. Claims for which nothing was sent are free again."""
+        """Note that a decision is written no further, and how its last write ended: REFUSED, NO_ANSWER or ANSWERED.
+        Claims for which nothing was sent are free again."""
         with self._lock:
             for claim in claims:
                 record = self._state.records.claim(claim.key)
@@ -147,8 +147,8 @@ class Cluster:
             self._state.upkeep.gives_back(record, self._clock.monotonic(), self._clock.now())
 
     def was_read(self, claim: ResourceClaim | None, record: ClaimRecord, *, after_doubt: bool = False) -> None:
-        """Take in the server's answer about the claim of a record; None: there is no such claim. `after_doubt`: it was
-        asked when a write that got no answer could no longer land."""
+        """Take in the server's answer about the claim of a record; None: there is no such claim. `after_doubt`: the
+        request was sent when a write without an answer could no longer land."""
         kept = None if claim is None else self._keep(claim)
         with self._lock:
             if kept is None or kept.metadata.uid != record.uid:
@@ -166,8 +166,8 @@ class Cluster:
             self._state.records.settle(claim_key, (doubt,))
 
     def was_found(self, claim_key: str, doubt: Doubt, requested_s: float) -> None:
-        """Note that the server, asked at this time, had the pod of a doubt without a node, which the watch does not
-        show."""
+        """Note that a request sent at `requested_s` found the pod of a doubt without a node, although the watch does
+        not show that pod."""
         with self._lock:
             if requested_s >= last_bind_s(doubt, self._state.rules.bounds):
                 self._state.records.settle(claim_key, (doubt,))

@@ -1,4 +1,4 @@
-"""The records of all claims and pods: the one place that keeps the life of allocations (lifecycle)."""
+"""The records of all claims and pods: the only place that keeps the state of allocations (lifecycle)."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Records:
         )
 
     def nodes_of(self, claim_key: str) -> frozenset[str]:
-        """Return where pods are that name a claim. Cost: one step for each that is on a node."""
+        """Return the nodes of the pods that name a claim. Cost: one step per pod on a node."""
         return frozenset(self._bound.get(claim_key, {}).values())
 
     def deciding_for(self, pod_key: str) -> tuple[ClaimRecord, ...]:
@@ -103,8 +103,8 @@ class Records:
     def show(self, claim: ResourceClaim, now_s: float, *, watched: bool = True) -> bool:
         """Take in a state of a claim, wherever it comes from; return whether it was newer than what we had.
 
-        `watched`: whether it comes from the watch or its list. Only these tell of new claims: an answer may be about a
-        claim that has been deleted since.
+        `watched`: whether it comes from the watch or its list. Only these may introduce a claim: an answer to a request
+        may be about a claim that has been deleted since.
         """
         record = self._claims.get(claim.key)
         if record is None or record.uid != claim.metadata.uid:
@@ -203,7 +203,7 @@ class Records:
         self._apply(claim_key, lambda known: claim_record.end_write(known, event, now_s, late_write_s))
 
     def came(self, claim_key: str, pod_key: str) -> None:
-        """Remember a pod that asked for a claim which no decision may use now."""
+        """Remember a pod that needs a claim which no decision may use now."""
         record = self._claims.get(claim_key)
         if record is not None and not record.is_open_to_all:
             self._put(record, replace(record, came=record.came | {pod_key}))
@@ -232,8 +232,8 @@ class Records:
         return self._claims.get(claim_key)
 
     def prove_for_bound(self, claim_keys: Iterable[str], now_s: float) -> None:
-        """Release what rests of a bound pod's claims right before the decision for it, if no doubt is left about any of
-        them, so that nobody else gets it first."""
+        """Release the resting devices of a bound pod's claims right before the decision for it, if no doubt is left
+        about any of them, so that nobody else gets them first."""
         found = [self.settle_what_is_proven(key, now_s) for key in dict.fromkeys(claim_keys)]
         known = [record for record in found if record is not None]
         if len(known) < len(found) or not all(record.is_open or _has_rested(record) for record in known):
@@ -243,13 +243,14 @@ class Records:
                 self.prove(record.key)
 
     def rest(self, claim_key: str, had: ResourceClaim, now_s: float) -> None:
-        """Let an allocation rest that is gone, because an earlier leader may have had doubts about it."""
+        """Let an earlier allocation of a claim rest, because an earlier leader may have had doubts about it."""
         self._apply(claim_key, lambda record: claim_record.rest(record, had, now_s))
 
     def begin(self, now_s: float) -> None:
-        """Start to lead, right after everything was listed. What an earlier leader did is unknown.
+        """Start to lead, right after everything was listed.
 
-        So is who had a reservation that it dropped: any pod that names an allocated claim and has no reservation now.
+        Nobody knows what an earlier leader did, or which pods had a reservation that it dropped: any pod that names an
+        allocated claim and has no reservation now may be one.
         """
         for record in list(self._claims.values()):
             if record.phase is Phase.UNRESERVED:

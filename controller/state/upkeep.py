@@ -1,4 +1,4 @@
-"""Looks after allocations: finds those that lead nowhere, and gives the next step for each claim."""
+"""Looks after allocations: finds those that will not get their pod bound, and gives the next step for each claim."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ class Upkeep:
     def begin(self, pool_of: Callable[[str], str | None], now_s: float) -> None:
         """Start to lead, with everything listed after the last write of an earlier leader.
 
-        Nobody knows who may be on the way with a reservation or an allocation that is gone: where several pods wait for
-        one claim, it may have been cleared for one of them while another is being bound. `pool_of` returns the name of
-        a node's pool.
+        Nobody knows which pods may still be bound with a reservation or an allocation that is gone: where several pods
+        wait for one claim, it may have been cleared for one of them while another was being bound. `pool_of` returns
+        the name of a node's pool.
         """
         self._records.begin(now_s)
         for record in list(self._records.claims()):
@@ -217,9 +217,8 @@ class Upkeep:
         if not isinstance(found, LedNowhere):
             return found
         if found.reason == "passed-over" and not situation.passed_over:
-            self._gave_back_s = (
-                now_s  # one at a time, so that an absent kube-scheduler does not set the whole cluster in motion
-            )
+            # One at a time, so that an absent kube-scheduler does not make every pod give its devices back.
+            self._gave_back_s = now_s
         if found.node_matters:
             changed = leave_out(known, node, now_s, now, self._rules.growth)
             for_s = changed.left_out[node].again_s - now_s

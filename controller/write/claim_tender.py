@@ -1,4 +1,4 @@
-"""Carries out the next step for a claim, apart from decisions: a write, a question, or another look later.
+"""Carries out the next step for a claim, apart from decisions: a write, a read, or another look later.
 
 Clearing an allocation at once would race with a bind: kube-scheduler writes nothing more to a claim that is reserved,
 so nothing in a bind under way would conflict, and the pod would run without its devices. So the reservation is dropped
@@ -31,13 +31,13 @@ REFUSED_S: Final = 30.0
 """Pause before a write that failed validation is repeated: a person has to change something first."""
 
 AGAIN_S: Final = 2.0
-"""Pause before the server is asked again for a pod that our watch does not show yet, or that could not be probed."""
+"""Pause before a pod is read again that our watch does not show yet, or that could not be probed."""
 
 UNUSED: Final = "unused"
 """Metric label for an allocation that is cleared only because nobody uses it."""
 
 SHORTEST_LOOK_S: Final = 0.01
-"""Keeps a wait that is over but for rounding from being looked at again and again."""
+"""Shortest wait, so that a wait that rounding leaves just above zero does not cause a busy loop."""
 
 MAX_STEPS: Final = 8
 """Most steps of one call. A take-back needs three; others may change the claim in between."""
@@ -149,7 +149,7 @@ class ClaimTender:
         log.info("taken back", claim=record.key, claim_uid=record.uid, reason=reason, end=end)
 
     def _forget_hint(self, record: ClaimRecord) -> None:
-        """Remove our hint from the pod that had the claim: kube-scheduler would keep cpu free for it there."""
+        """Remove our hint from the pod that had the claim; otherwise kube-scheduler keeps cpu free for it there."""
         decision = our_decision(record.shown, self._driver)
         pod = self._read(record.share.pod) if record.share is not None else None
         if pod is not None and decision is not None:

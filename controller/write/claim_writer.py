@@ -1,7 +1,7 @@
 """Writes one decision: all finalizers with the decision annotation, then all allocations with their reservation.
 
-The order matters. kube-controller-manager frees only claims that carry the finalizer, so it comes first; and a decision
-is whole or nothing, so no allocation is written before every claim is known to be writable.
+The order matters. kube-controller-manager frees only claims that carry the finalizer, so it is written first. And a
+decision is all or nothing, so no allocation is written before every claim is known to be writable.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Some claim cannot get what was decided: it is gone, going, or allocated otherwise."""
+    """Some claim cannot get what was decided: it is gone, being deleted, or was allocated by somebody else."""
 
     claim_key: str
     why: str
     written: tuple[ResourceClaim, ...]
     """Claims that are allocated as decided and have to be taken back."""
     refused: bool = False
-    """Whether the server's validation refuses the write as such: a person has to change the claim."""
+    """Whether the server's validation refuses the write itself: a person has to change the claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ class ClaimWriter:
     def mark(self, allocation: Allocation) -> Marked | Lost:
         """Write all finalizers with the decision; no device is taken by that.
 
-        A conflict is answered by reading again, as long as the claim has the same UID and is not allocated. Raises
-        KubeError when the server does not answer.
+        After a conflict the claim is read again, and the write repeated as long as the claim has the same UID and is
+        not allocated. Raises KubeError when the server does not answer.
         """
         marked: list[ResourceClaim] = []
         for entry in allocation.claims:
@@ -106,8 +106,9 @@ class ClaimWriter:
     def allocate(self, allocation: Allocation, marked: Marked, pod: Pod, decision_id: str) -> Written | Lost:
         """Write all allocations with the reservation for the pod.
 
-        A conflict is answered by reading again and completing on the same node as long as the claim has the same UID
-        and is not allocated. Raises KubeError when the server does not answer: what was written is then unknown.
+        After a conflict the claim is read again, and the write repeated for the same node as long as the claim has the
+        same UID and is not allocated. Raises KubeError when the server does not answer: then nobody knows what was
+        written.
         """
         written: list[ResourceClaim] = []
         for entry, claim in zip(allocation.claims, marked.claims, strict=True):

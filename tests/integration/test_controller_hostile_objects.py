@@ -159,7 +159,7 @@ def test_nothing_is_allocated_while_what_a_claim_holds_is_not_known(
     ask(client, "odd", {"odd-claim": 1})
     ask(client, "one", {"of-one": 1})
     unreadable(monkeypatch, "odd-claim")
-    monkeypatch.setattr("dracaena.controller.program.claim_stand_in", _no_stand_in)
+    monkeypatch.setattr("dracaena.controller.watches.claim_stand_in", _no_stand_in)
     with running_controller(connection) as controller:
         cache = next(each for each in controller.parts.watches.all if each.resource == "resourceclaims")
         wait_for(lambda: cache.last_error, "the list that fails")
