@@ -77,13 +77,13 @@ class ClaimRecord:
     """Whether that needs no proof: the pod cannot be on its way, because another of its claims cannot be satisfied."""
     taken_from: frozenset[str] = frozenset()
     """UIDs of the pods that had a reservation when that was decided. Any other pod that reserves it later keeps it."""
-    came: frozenset[str] = frozenset()
-    """Keys of the pods that we were asked about while no decision could use this claim: they are looked at again when
-    one can."""
-    astray: tuple[Doubt, ...] = ()
-    """Pods that may be on their way to the node of an allocation that no longer exists, whether or not they had a
-    reservation; `since_s` is when it was shown to be gone. Such a bind adds its reservation to whatever allocation it
-    finds (kube-scheduler's bindClaim, after a conflict), even to one on another node."""
+    blocked_pods: frozenset[str] = frozenset()
+    """Keys of the pods that came up for a decision while no decision could use this claim. They are looked at again
+    when one can."""
+    stale_binds: tuple[Doubt, ...] = ()
+    """Pods that may still be bound to the node of an allocation that no longer exists, whether or not they had a
+    reservation; `since_s` is when the allocation was shown to be gone. Such a bind adds its reservation to whatever
+    allocation it finds (kube-scheduler's bindClaim, after a conflict), even to one on another node."""
     rest: tuple[ResourceClaim, ...] = ()
     """The claim as it was each time its allocation was cleared while doubts were open. Nobody gets those devices until
     the doubts are settled."""
@@ -112,13 +112,13 @@ class ClaimRecord:
         """Whether a decision for this pod may use the claim. An old bind of the pod's own does no harm: the new
         allocation is reserved for the pod from the start, and the server refuses a second reservation of one pod."""
         return self.is_open and (
-            self.is_held or all(doubt.pod is not None and doubt.pod.uid == pod_uid for doubt in self.astray)
+            self.is_held or all(doubt.pod is not None and doubt.pod.uid == pod_uid for doubt in self.stale_binds)
         )
 
     @property
     def is_open_to_all(self) -> bool:
         """Whether a decision for any pod may use this claim."""
-        return self.is_open and (self.is_held or not self.astray)
+        return self.is_open and (self.is_held or not self.stale_binds)
 
     @property
     def is_held(self) -> bool:
@@ -168,8 +168,8 @@ def show(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord
         changed = _with_doubts(replace(changed, unreserved_s=None), left)
         if record.unreserved_s is None:
             return changed
-        # Somebody reserved it again and is on the way with it: they keep it, and the judging of whether that leads
-        # anywhere starts afresh.
+        # Somebody reserved it again and may be about to be bound. They keep it, and the time for judging whether they
+        # get bound starts anew.
         return replace(changed, allocated_s=now_s, at_once=False, taken_from=frozenset())
     if record.unreserved_s is not None and is_same:
         return changed
@@ -190,8 +190,8 @@ def _freed(record: ClaimRecord, claim: ResourceClaim) -> ClaimRecord:
 
 
 def has_lost(before: ClaimRecord, after: ClaimRecord, driver: str) -> bool:
-    """Return whether an allocation with devices of ours is not shown any more that was, or that a write of ours may
-    have made unseen."""
+    """Return whether an allocation with devices of ours has gone: one that was shown, or one that a write of ours
+    may have made without being shown."""
     had = before.shown.status.allocation
     if had is not None:
         is_of_ours = any(result.driver == driver for result in had.devices.results)
@@ -199,10 +199,10 @@ def has_lost(before: ClaimRecord, after: ClaimRecord, driver: str) -> bool:
     return after.shown.status.allocation is None and before.phase in (Phase.WRITING, Phase.IN_DOUBT)
 
 
-def let_go_astray(record: ClaimRecord, unbound: Iterable[PodIdentity], now_s: float) -> ClaimRecord:
-    """Return the record of a claim that lost its allocation: each unbound pod that names the claim may be on its way
+def doubt_stale_binds(record: ClaimRecord, unbound: Iterable[PodIdentity], now_s: float) -> ClaimRecord:
+    """Return the record of a claim that lost its allocation: each unbound pod that names the claim may still be bound
     with it."""
-    return replace(record, astray=_joined(record.astray, (Doubt(pod, now_s) for pod in unbound)))
+    return replace(record, stale_binds=_joined(record.stale_binds, (Doubt(pod, now_s) for pod in unbound)))
 
 
 def heal(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord:
@@ -285,9 +285,9 @@ def end(record: ClaimRecord, reason: str, *, at_once: bool) -> ClaimRecord:
 def settle(record: ClaimRecord, doubts: Iterable[Doubt]) -> ClaimRecord:
     """Return the record without these doubts, which are settled."""
     gone = frozenset(doubts)
-    astray = tuple(doubt for doubt in record.astray if doubt not in gone)
+    stale_binds = tuple(doubt for doubt in record.stale_binds if doubt not in gone)
     left = tuple(doubt for doubt in record.doubts if doubt not in gone)
-    return replace(_with_doubts(record, left), astray=astray)
+    return replace(_with_doubts(record, left), stale_binds=stale_binds)
 
 
 def is_same_allocation(before: ResourceClaim, now: ResourceClaim) -> bool:

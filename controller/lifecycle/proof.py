@@ -67,7 +67,7 @@ def all_known_s(doubt: Doubt) -> float:
     return doubt.since_s + BEHIND_S if doubt.pod is None else float("-inf")
 
 
-def asked_from_s(doubt: Doubt, now_s: float, bounds: Bounds) -> float:
+def earliest_request_s(doubt: Doubt, now_s: float, bounds: Bounds) -> float:
     """Return the earliest time of a request for a pod whose answer can settle the doubt."""
     over_s = last_bind_s(doubt, bounds)
     return over_s if now_s >= over_s else doubt.since_s + bounds.settle_s

@@ -13,7 +13,7 @@ from dracaena.controller.lifecycle.proof import (
     BEHIND_S,
     Bounds,
     all_known_s,
-    asked_from_s,
+    earliest_request_s,
     is_known,
     last_bind_s,
     standing,
@@ -25,7 +25,7 @@ UNUSED_S: Final = BEHIND_S
 come: then it finds its devices on the node on which they were chosen."""
 
 
-NOT_ASKED_S: Final = 60.0
+UNRESERVED_THOUGH_NAMED_S: Final = 60.0
 """How long a claim that pods name must be without a reservation. Twice the patience with pods that are judged
 (prospects.UNRESERVED_S), so that those are judged first and their node is left out for them."""
 
@@ -111,7 +111,7 @@ def next_step(record: ClaimRecord, naming: Naming, now_s: float, bounds: Bounds,
             return None  # the decision for that pod releases what rests, so that nobody else gets it first
         return step or Release()
     if record.phase is Phase.FREE and _keeps_somebody_waiting(record, naming):
-        return _settle(record.astray, naming, now_s, bounds)
+        return _settle(record.stale_binds, naming, now_s, bounds)
     step = _about_what_is_shown(record, naming, now_s, bounds, ours=ours)
     if not record.rest or record.phase not in SHOWN or not (step is None or isinstance(step, Look)):
         return step
@@ -130,10 +130,10 @@ def _about_what_is_shown(
         if record.at_once and not record.rest:
             return Clear()
         # The reservation keeps an older bind of the same pod from mistaking this allocation for the old one.
-        return _settle(record.astray, naming, now_s, bounds) or Drop()
+        return _settle(record.stale_binds, naming, now_s, bounds) or Drop()
     if record.phase is Phase.ALLOCATED:
         # We ask early, so that whatever kube-scheduler says from now on counts if this must be taken back.
-        return _settle(record.astray, naming, now_s, bounds)
+        return _settle(record.stale_binds, naming, now_s, bounds)
     if record.phase is Phase.UNRESERVED and ours:
         return _unreserved(record, naming, now_s, bounds)
     return None
@@ -153,7 +153,7 @@ def _unreserved(record: ClaimRecord, naming: Naming, now_s: float, bounds: Bound
     if not record.ending:
         # kube-scheduler may reserve it any moment. A pod that waits too long is judged (prospects), unless another of
         # its claims is missing or being deleted.
-        wait_s = NOT_ASKED_S if naming.unbound else UNUSED_S
+        wait_s = UNRESERVED_THOUGH_NAMED_S if naming.unbound else UNUSED_S
         assert record.unreserved_s is not None
         left_s = max(record.unreserved_s, naming.last_s, *(pod.first_seen_s for pod in naming.unbound)) + wait_s - now_s
         if left_s > 0:
@@ -176,7 +176,7 @@ def _settle(about: Iterable[Doubt], naming: Naming, now_s: float, bounds: Bounds
     for doubt in doubts:
         if not is_known(doubt, naming.unbound):
             return Find(doubt)
-        from_s = asked_from_s(doubt, now_s, bounds)
+        from_s = earliest_request_s(doubt, now_s, bounds)
         if from_s > now_s:
             looks.append(from_s - now_s)
             continue

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import structlog
 
+from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import Allocator
@@ -18,7 +19,6 @@ from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.legal.search import MAX_STEPS
 from dracaena.controller.allocation.state.holdings import claim_holder
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.pool import DeviceId
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, is_same_allocation
 from dracaena.controller.lifecycle.phases import TENDING, NotAllowedError, Phase
 from dracaena.controller.lifecycle.places import expected_places
@@ -113,7 +113,7 @@ class ClusterState:
         if before is None or after is None or before.shown is not after.shown:
             self.wake_all(self.records.naming(subject.key))
         elif _may_be_decided_now(before, after):
-            self.wake_all(sorted(before.came))
+            self.wake_all(sorted(before.blocked_pods))
         if freed:
             self.decisions.may_help(self._nodes_of(freed))
         if after is not None and is_tended(after) and _is_new_for_tending(before, after):
@@ -174,12 +174,12 @@ def _may_be_decided_now(before: ClaimRecord, after: ClaimRecord) -> bool:
     """Whether a change may be what the pods waited for that came while no decision could use the claim."""
     if after.phase is Phase.RESTING:
         return not after.doubts and bool(before.doubts)  # for a pod on a node
-    return after.is_open and (after.is_open_to_all or (before.is_open, before.astray) != (True, after.astray))
+    return after.is_open and (after.is_open_to_all or (before.is_open, before.stale_binds) != (True, after.stale_binds))
 
 
 def is_tended(record: ClaimRecord) -> bool:
     """Whether a claim may need a next step, now or later."""
-    return record.phase in TENDED or bool(record.ending) or bool(record.rest) or bool(record.astray)
+    return record.phase in TENDED or bool(record.ending) or bool(record.rest) or bool(record.stale_binds)
 
 
 def _is_new_for_tending(before: ClaimRecord | None, after: ClaimRecord) -> bool:
@@ -189,5 +189,5 @@ def _is_new_for_tending(before: ClaimRecord | None, after: ClaimRecord) -> bool:
         return True
     if TENDING & {before.phase, after.phase}:
         return False
-    has_new_doubts = not {*after.doubts, *after.astray} <= {*before.doubts, *before.astray}
+    has_new_doubts = not {*after.doubts, *after.stale_binds} <= {*before.doubts, *before.stale_binds}
     return has_new_doubts or (before.phase, before.ending) != (after.phase, after.ending)

@@ -112,7 +112,7 @@ class Decisions:
             busy = [claim.key for claim in claims if not self._is_open(claim, pod)]
             if busy:
                 for key in busy:
-                    self._records.came(key, pod.key)
+                    self._records.note_blocked_pod(key, pod.key)
                 self.leave(pod.key)
                 return InProgress(busy[0])
             barred = self._barred(pod, claims, now_s)

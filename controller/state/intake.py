@@ -71,9 +71,8 @@ class Intake:
                 return
             is_another = known is not None and new is not None and known.metadata.uid != new.metadata.uid
             if new is None or not new.spec.resource_claims or is_another:
-                self._state.decisions.leave(
-                    key
-                )  # a pod of the same name, made between two looks, is not to stand behind itself
+                # A pod of the same name that was created meanwhile must not wait behind itself.
+                self._state.decisions.leave(key)
             self._state.tend_claims_of((known, new))
         self._state.wake_all((key,))
 

@@ -123,7 +123,7 @@ class Records:
         changed = self._settled(changed, now_s)
         if claim_record.has_lost(record, changed, self._driver):
             unbound = (PodIdentity(pod.key, pod.uid) for pod in self.pods_of(claim.key).unbound)
-            changed = claim_record.let_go_astray(changed, unbound, now_s)
+            changed = claim_record.doubt_stale_binds(changed, unbound, now_s)
         self._put(record, changed)
         return True
 
@@ -202,11 +202,11 @@ class Records:
         late_write_s = self._bounds.late_write_s
         self._apply(claim_key, lambda known: claim_record.end_write(known, event, now_s, late_write_s))
 
-    def came(self, claim_key: str, pod_key: str) -> None:
+    def note_blocked_pod(self, claim_key: str, pod_key: str) -> None:
         """Remember a pod that needs a claim which no decision may use now."""
         record = self._claims.get(claim_key)
         if record is not None and not record.is_open_to_all:
-            self._put(record, replace(record, came=record.came | {pod_key}))
+            self._put(record, replace(record, blocked_pods=record.blocked_pods | {pod_key}))
 
     def end(self, claim_key: str, reason: str, *, at_once: bool = False) -> None:
         """Begin to take an allocation back, `at_once` without a proof; an empty reason cancels that."""
@@ -227,7 +227,7 @@ class Records:
     def settle_what_is_proven(self, claim_key: str, now_s: float) -> ClaimRecord | None:
         """Settle the doubts about a claim that no longer stand; return its record."""
         record = self._claims.get(claim_key)
-        if record is not None and (record.doubts or record.astray):
+        if record is not None and (record.doubts or record.stale_binds):
             self._put(record, self._settled(record, now_s))
         return self._claims.get(claim_key)
 
@@ -278,13 +278,13 @@ class Records:
     def _put(self, before: ClaimRecord | None, after: ClaimRecord) -> None:
         if after is before:
             return
-        if after.came and after.is_open_to_all:
-            after = replace(after, came=frozenset())
+        if after.blocked_pods and after.is_open_to_all:
+            after = replace(after, blocked_pods=frozenset())
         self._claims[after.key] = after
         self._changed(before, after)
 
     def _settled(self, record: ClaimRecord, now_s: float) -> ClaimRecord:
-        doubts = {*record.doubts, *record.astray}
+        doubts = {*record.doubts, *record.stale_binds}
         if not doubts:
             return record
         open_ones = [doubt for doubt in doubts if doubt.pod is None or not self._is_known_over(doubt.pod)]
@@ -308,7 +308,7 @@ class Records:
 
     def _forget_doubts(self, claim_key: str, pod_uid: str) -> None:
         record = self._claims.get(claim_key)
-        about = () if record is None else (*record.doubts, *record.astray)
+        about = () if record is None else (*record.doubts, *record.stale_binds)
         self.settle(claim_key, tuple(doubt for doubt in about if doubt.pod is not None and doubt.pod.uid == pod_uid))
 
     def _unname(self, claim_key: str | None, pod_key: str, now_s: float) -> None:

@@ -56,7 +56,7 @@ FAULTS: Final = (
     PlantedFault(
         "the reservation is not dropped before",
         "controller/lifecycle/tending.py",
-        "return _settle(record.astray, naming, now_s, bounds) or Drop()",
+        "return _settle(record.stale_binds, naming, now_s, bounds) or Drop()",
         "return Clear()",
     ),
     PlantedFault(

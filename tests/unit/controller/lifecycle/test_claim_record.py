@@ -19,11 +19,11 @@ from dracaena.controller.lifecycle.claim_record import (
     PodIdentity,
     Share,
     decide,
+    doubt_stale_binds,
     end,
     end_write,
     first_record,
     has_lost,
-    let_go_astray,
     meet,
     rest,
     send,
@@ -305,31 +305,31 @@ def test_settled_doubts_go_and_others_stay() -> None:
 
 
 def lost(before: ClaimRecord, after: ClaimRecord, pods: list[PodIdentity], now_s: float) -> ClaimRecord:
-    return let_go_astray(after, pods, now_s) if has_lost(before, after, DRIVER) else after
+    return doubt_stale_binds(after, pods, now_s) if has_lost(before, after, DRIVER) else after
 
 
 def test_pods_that_name_a_claim_may_be_on_the_way_with_an_allocation_that_is_lost() -> None:
     before = first_record(state(1, "p"), 0.0)
     after = lost(before, show(before, state(2), 5.0), [P, Q], 5.0)
-    assert after.astray == (), "the allocation is still there"
+    assert after.stale_binds == (), "the allocation is still there"
     freed = lost(before, show(before, claim("c", resource_version="2"), 5.0), [P, Q], 5.0)
-    assert freed.astray == (Doubt(P, 5.0), Doubt(Q, 5.0))
+    assert freed.stale_binds == (Doubt(P, 5.0), Doubt(Q, 5.0))
     assert (freed.phase, freed.is_open) == (Phase.FREE, True)
     assert not any((freed.is_open_to("uid-p"), freed.is_open_to("uid-q"), freed.is_open_to_all))
     assert settle(freed, [Doubt(Q, 5.0)]).is_open_to("uid-p"), "its own reservation keeps an old bind of it away"
-    assert settle(freed, freed.astray).is_open_to_all
+    assert settle(freed, freed.stale_binds).is_open_to_all
 
 
 def test_a_write_whose_end_is_not_known_may_have_come_and_gone() -> None:
     free = first_record(claim("c", resource_version="1"), 0.0)
     again = claim("c", resource_version="2")
-    assert lost(free, show(free, again, 5.0), [P, Q], 5.0).astray == ()
+    assert lost(free, show(free, again, 5.0), [P, Q], 5.0).stale_binds == ()
     for phase in (Phase.WRITING, Phase.IN_DOUBT):
         before = replace(free, phase=phase)
-        assert lost(before, show(before, again, 5.0), [P, Q], 5.0).astray == (Doubt(P, 5.0), Doubt(Q, 5.0))
+        assert lost(before, show(before, again, 5.0), [P, Q], 5.0).stale_binds == (Doubt(P, 5.0), Doubt(Q, 5.0))
 
 
 def test_a_claim_that_was_allocated_anew_is_open_to_all() -> None:
-    anew = replace(first_record(state(1, "p"), 0.0), astray=(Doubt(Q, 0.0),))
+    anew = replace(first_record(state(1, "p"), 0.0), stale_binds=(Doubt(Q, 0.0),))
     assert anew.is_open_to("uid-r")
     assert anew.is_open_to_all

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity, first_record
 from dracaena.controller.lifecycle.pod_record import PodRecord
-from dracaena.controller.lifecycle.proof import BEHIND_S, Bounds, asked_from_s, is_known, standing, unproven
+from dracaena.controller.lifecycle.proof import BEHIND_S, Bounds, earliest_request_s, is_known, standing, unproven
 from support.allocation import claim
 
 BOUNDS = Bounds(settle_s=2.0, longest_bind_s=100.0, late_write_s=12.0)
@@ -111,11 +111,11 @@ def test_the_pod_of_a_doubt_is_known_by_its_uid_and_no_pod_is_missing_where_anyb
 def test_the_server_is_asked_once_the_change_is_seen_and_again_after_the_longest_bind(
     now_s: float, from_s: float
 ) -> None:
-    assert asked_from_s(Doubt(P, 10.0), now_s, BOUNDS) == from_s
+    assert earliest_request_s(Doubt(P, 10.0), now_s, BOUNDS) == from_s
 
 
 def test_while_a_drop_may_still_land_there_is_no_time_to_ask() -> None:
-    assert asked_from_s(Doubt(P, inf), 1e9, BOUNDS) == inf
+    assert earliest_request_s(Doubt(P, inf), 1e9, BOUNDS) == inf
 
 
 # Against a slow and obvious version. The times are whole seconds, few and close together, so that they often meet.
@@ -178,7 +178,7 @@ def test_who_is_asked_for_in_time_and_spoken_of_later_is_settled_and_nobody_earl
     doubt: Doubt, now_s: float, early_s: float
 ) -> None:
     name = "p" if doubt.pod is None else doubt.pod.key[-1]
-    from_s = asked_from_s(doubt, now_s, CLOSE)
+    from_s = earliest_request_s(doubt, now_s, CLOSE)
     if doubt.since_s < inf:
         assert not may_be_bound(doubt, seen(name, spoke_s=from_s, requested_s=from_s))
         assert unproven(doubt, [seen(name, spoke_s=from_s, requested_s=from_s)], CLOSE) == ()

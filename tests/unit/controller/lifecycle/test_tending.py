@@ -13,7 +13,7 @@ from dracaena.controller.lifecycle.phases import Phase
 from dracaena.controller.lifecycle.pod_record import PodRecord, Said
 from dracaena.controller.lifecycle.proof import BEHIND_S, Bounds
 from dracaena.controller.lifecycle.tending import (
-    NOT_ASKED_S,
+    UNRESERVED_THOUGH_NAMED_S,
     UNUSED_S,
     Clear,
     Drop,
@@ -102,7 +102,7 @@ def test_a_claim_that_was_free_all_along_needs_nothing() -> None:
 
 
 def test_who_may_be_on_the_way_with_what_a_free_claim_had_is_asked_about_while_another_pod_waits() -> None:
-    free = replace(first_record(claim("c"), 0.0), astray=(Doubt(P, 9.0),))
+    free = replace(first_record(claim("c"), 0.0), stale_binds=(Doubt(P, 9.0),))
     assert step(free, seen(), seen("q")) == Look(1.0)
     assert step(free, seen(), seen("q"), now_s=11.0) == Probe(P)
     assert step(free, seen(spoke_s=11.0), seen("q"), now_s=11.0) is None
@@ -111,7 +111,7 @@ def test_who_may_be_on_the_way_with_what_a_free_claim_had_is_asked_about_while_a
 
 
 def test_a_reservation_that_keeps_an_old_bind_of_its_pod_away_is_dropped_when_that_bind_is_over() -> None:
-    ending = replace(end(first_record(held("p"), 0.0), "passed-over", at_once=False), astray=(Doubt(P, 8.0),))
+    ending = replace(end(first_record(held("p"), 0.0), "passed-over", at_once=False), stale_binds=(Doubt(P, 8.0),))
     assert step(ending, seen()) == Probe(P)
     assert step(ending, seen(spoke_s=10.0)) == Drop()
 
@@ -193,9 +193,9 @@ def test_what_rests_is_let_go_with_the_same_proof() -> None:
 
 def test_what_is_reserved_for_nobody_waits_for_a_pod_of_its_own_and_for_others_a_while() -> None:
     record = unreserved(ending="")
-    assert step(record, seen()) == Look(NOT_ASKED_S - 10.0), "kube-scheduler may reserve it any moment"
-    assert step(record, seen(first_seen_s=4.0)) == Look(NOT_ASKED_S - 6.0)
-    assert step(record, seen(), now_s=NOT_ASKED_S) == Clear()
+    assert step(record, seen()) == Look(UNRESERVED_THOUGH_NAMED_S - 10.0), "kube-scheduler may reserve it any moment"
+    assert step(record, seen(first_seen_s=4.0)) == Look(UNRESERVED_THOUGH_NAMED_S - 6.0)
+    assert step(record, seen(), now_s=UNRESERVED_THOUGH_NAMED_S) == Clear()
     assert step(record, now_s=10.0) == Look(UNUSED_S - 10.0)
     assert step(record, now_s=20.0, last_s=18.0) == Look(UNUSED_S - 2.0)
     assert step(record, now_s=UNUSED_S) == Clear()

@@ -154,7 +154,7 @@ def test_a_pod_that_shares_a_claim_gets_it_when_it_was_taken_back_from_the_other
             bench.add(pod("b", "shared"))
             while bench.queue._ready:
                 bench.step()
-            came.append(bench.record("shared").came)
+            came.append(bench.record("shared").blocked_pods)
 
     bench.api.before = disturb
     bench.pass_time(4)

@@ -198,15 +198,15 @@ def test_a_state_that_may_not_come_is_healed_by_it_and_what_was_held_stays(monke
 def test_who_came_while_nothing_can_be_decided_is_remembered_until_something_can() -> None:
     books = Books()
     books.writing()
-    books.records.came(KEY, "default/q")
-    assert books.record.came == {"default/q"}
+    books.records.note_blocked_pod(KEY, "default/q")
+    assert books.record.blocked_pods == {"default/q"}
     books.records.end_write(KEY, Event.REFUSED, 1.0, decision_id="d1")
     before, after = books.changes[-1]
     assert before is not None
     assert after is not None
-    assert (set(before.came), set(after.came)) == ({"default/q"}, set())
-    books.records.came(KEY, "default/q")
-    assert books.record.came == frozenset()
+    assert (set(before.blocked_pods), set(after.blocked_pods)) == ({"default/q"}, set())
+    books.records.note_blocked_pod(KEY, "default/q")
+    assert books.record.blocked_pods == frozenset()
 
 
 # What pods settle
