@@ -31,6 +31,7 @@ from dracaena.controller.reconciler import Reconciler
 from dracaena.controller.settings import ControllerSettings
 from dracaena.controller.state.cluster import Cluster
 from dracaena.controller.state.cluster_state import ClusterState, Wakers
+from dracaena.controller.state.intake import Intake
 from dracaena.controller.state.upkeep import Rules
 from dracaena.controller.watches import Watches
 from dracaena.controller.workers import Workers
@@ -87,7 +88,6 @@ class Parts:
 
     client: KubeClient
     leadership: Leadership
-    metrics: ControllerMetrics
     queue: WorkQueue
     work: Work
     events: EventRecorder
@@ -121,19 +121,12 @@ def build(settings: ControllerSettings, given: Dependencies) -> Parts:
     waiting = WaitingPods(shared.events, shared.clock, shared.metrics)
     reports = _reports(shared)
     cluster = _cluster(settings, shared, reports)
-
-    def claim_changed(old: ResourceClaim | None, new: ResourceClaim | None) -> None:
-        cluster.intake.claim_changed(old, new)
-        reports.changed(new)
-
-    drivers = (shared.driver, *_allowed_drivers(settings))
-    watches = Watches(shared.client, shared.clock, cluster.intake, drivers, claim_changed)
+    watches = _watches(settings, shared, cluster.intake, reports)
     reconciler, workers = _workers(settings, shared, waiting, cluster)
     _measure(shared, leadership, waiting, cluster, watches)
     return Parts(
         shared.client,
         leadership,
-        shared.metrics,
         shared.queue,
         shared.work,
         shared.events,
@@ -215,6 +208,15 @@ def _cluster(settings: ControllerSettings, shared: Shared, reports: ClaimReports
         problems_changed=shared.metrics.watches.problems_changed,
         collided=reports.collided,
     )
+
+
+def _watches(settings: ControllerSettings, shared: Shared, intake: Intake, reports: ClaimReports) -> Watches:
+    def claim_changed(old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        intake.claim_changed(old, new)
+        reports.changed(new)
+
+    drivers = (shared.driver, *_allowed_drivers(settings))
+    return Watches(shared.client, shared.clock, intake, drivers, claim_changed)
 
 
 def _workers(

@@ -58,11 +58,9 @@ class WorkQueue:
         """Key → its wave (_FIRST_LANE for a key of the first lane) and its turn."""
         self._by_turn: list[tuple[Turn, int, str]] = []
         """A heap. An entry that differs from what _ready says about its key is stale."""
-        self._by_wave: list[tuple[int, Turn, int, str]] = []
-        """The same for keys of the second lane."""
+        self._by_wave: list[tuple[int, Turn, int, str]] = []  # the same for keys of the second lane
         self._wave = _FIRST_LANE + 1
-        self._of_this_wave: set[str] = set()
-        """The keys that were handed out in this wave."""
+        self._of_this_wave: set[str] = set()  # the keys that were handed out in this wave
         self._may_overtake = False
         """Whether the last key of the second lane went before a waiting key of the first."""
         self._arrivals = count()
@@ -73,8 +71,7 @@ class WorkQueue:
         self._due: dict[str, tuple[float, Turn]] = {}
         self._failures: dict[str, int] = {}
         self._behind_others = behind_others
-        self._groups: dict[str, list[tuple[Turn, int, str]]] = {}
-        """Group → its heap; the group whose turn it is comes first."""
+        self._groups: dict[str, list[tuple[Turn, int, str]]] = {}  # group → its heap; the one whose turn it is first
         self._tidied: dict[str, int] = {}
         """Group → how many entries were left when its heap was last rid of stale ones."""
         self._groups_from_s = float("-inf")

@@ -130,13 +130,7 @@ class Decisions:
             if isinstance(decision, NoFit | Refused):
                 self._let_wait(request, decision, only_changed=changed is not None)
             else:
-                self.leave(pod.key)
-            if isinstance(decision, Deferred):
-                self._deferred.add(pod.key)
-                self._ask_again((pod.key,))
-            if isinstance(decision, Allocation):
-                for entry in decision.claims:
-                    self._records.decide(entry.claim.key, _share(decision_id, pod, decision, entry))
+                self._end_wait(pod, decision, decision_id)
             return decision
 
     def explain(
@@ -283,6 +277,15 @@ class Decisions:
         self._ask_again(woken)
         rules = self._rules(pod, Effort())  # what it counts is known by now
         self._change_waiters.wait(pod.key, {} if rules is None else rules.waits_for)
+
+    def _end_wait(self, pod: Pod, decision: Allocation | Settled | Deferred, decision_id: str) -> None:
+        self.leave(pod.key)
+        if isinstance(decision, Deferred):
+            self._deferred.add(pod.key)
+            self._ask_again((pod.key,))
+        if isinstance(decision, Allocation):
+            for entry in decision.claims:
+                self._records.decide(entry.claim.key, _share(decision_id, pod, decision, entry))
 
     def _rules(self, pod: Pod, effort: Effort) -> PlacementDemand | None:
         with suppress(UnreadableSelectorError):
