@@ -25,8 +25,8 @@ from dracaena.api.podlist import PodlistEntry, decode_podlist, join_lines, podli
 from dracaena.kube.reflector import Backoff
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
-from dracaena.kubelet_plugin.grants import Grants, PodGrants
 from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.pod_devices import PodDevices, PodDevicesCache
 from dracaena.kubelet_plugin.ports import (
     ClaimGoneError,
     ClaimReader,
@@ -102,7 +102,7 @@ class Assignments:
         self._right_s = clock.monotonic()  # when podlist.json was last seen to be right, or the start
         metrics.podlist_age.set_function(lambda: clock.monotonic() - self._right_s)
         self._statuses = statuses
-        self._grants = Grants(driver, gpu_form)
+        self._pod_devices = PodDevicesCache(driver, gpu_form)
         self._job_mapping = job_mapping
         self._backoff = Backoff(rng or random.Random())  # noqa: S311 - jitter, no secret
         self._recover: Callable[[Sequence[Pod]], bool] | None = None
@@ -133,7 +133,7 @@ class Assignments:
         """
         if not any(pod is not None and has_claims(pod) for pod in (old, new)):
             return
-        if old is not None and new is not None and same_use(old, new) and self._grants.are_told(new):
+        if old is not None and new is not None and same_use(old, new) and self._pod_devices.are_told(new):
             return
         self.changed()
 
@@ -180,9 +180,9 @@ class Assignments:
             prepared = [p for p in prepared if p.claim.uid != without]
         self._write_podlist(prepared, without)
 
-    def _write_podlist(self, prepared: Sequence[PreparedClaim], without: ClaimUid | None) -> tuple[PodGrants, ...]:
-        grants = self._grants.of(self._known_pods(), prepared)
-        lines = [line for each in grants for line in each.lines]
+    def _write_podlist(self, prepared: Sequence[PreparedClaim], without: ClaimUid | None) -> tuple[PodDevices, ...]:
+        pod_devices = self._pod_devices.of(self._known_pods(), prepared)
+        lines = [line for each in pod_devices for line in each.lines]
         if not self._pods.synced:
             # Right after a restart not all pods are known: what the last run wrote about the others still holds.
             ours = {order for order, _ in lines}
@@ -190,7 +190,7 @@ class Assignments:
         if self._files.write_if_changed(PODLIST, join_lines(lines)):
             log.debug("podlist written", containers=len(lines))
         self._right_s = self._clock.monotonic()
-        return grants
+        return pod_devices
 
     def forget(self, uid: ClaimUid) -> None:
         """Take a claim out of podlist.json. A file that cannot be written now does not keep a claim: it is retried."""
@@ -204,15 +204,15 @@ class Assignments:
 
     def reconcile(self) -> None:
         """Bring podlist.json and all annotations up to date once. Raises the first DracaenaError, after trying all."""
-        prepared, grants, failures = self._write_files()
-        learned, more_failures = self._learn_users(prepared, grants)
+        prepared, pod_devices, failures = self._write_files()
+        learned, more_failures = self._learn_users(prepared, pod_devices)
         failures += more_failures
         if learned:
-            prepared, grants, more_failures = self._write_files()
+            prepared, pod_devices, more_failures = self._write_files()
             failures += more_failures
         if self._statuses is not None:
             failures += self._statuses.reconcile(prepared)
-        for each in grants:
+        for each in pod_devices:
             if not each.changes:
                 continue
             try:
@@ -223,19 +223,19 @@ class Assignments:
         if failures:
             raise failures[0]
 
-    def _write_files(self) -> tuple[Sequence[PreparedClaim], tuple[PodGrants, ...], list[DracaenaError]]:
+    def _write_files(self) -> tuple[Sequence[PreparedClaim], tuple[PodDevices, ...], list[DracaenaError]]:
         """Write podlist.json and the job mapping; return what they say, and why the job mapping is still to do."""
         with self._lock.hold():
             self._forget_users()
             prepared = self._prepared()
             self._metrics.prepared_claims.set(len(prepared))
             self._metrics.prepared_devices.set(len({device.device for p in prepared for device in p.devices}))
-            grants = self._write_podlist(prepared, None)
+            pod_devices = self._write_podlist(prepared, None)
             try:
                 self._write_job_mapping(prepared)
             except DracaenaError as error:
-                return prepared, grants, [error]
-            return prepared, grants, []
+                return prepared, pod_devices, [error]
+            return prepared, pod_devices, []
 
     def _write_job_mapping(self, prepared: Sequence[PreparedClaim]) -> None:
         """Bring the files for dcgm-exporter up to date. Called with the node's lock held.
@@ -251,14 +251,14 @@ class Assignments:
             self._job_mapping.write_if_changed(name, data)
 
     def _learn_users(
-        self, prepared: Sequence[PreparedClaim], grants: Sequence[PodGrants]
+        self, prepared: Sequence[PreparedClaim], pod_devices: Sequence[PodDevices]
     ) -> tuple[bool, list[DracaenaError]]:
         """Find out about pods that name a prepared claim without being its consumer.
 
         Returns whether something new is known, and why some stay unknown. The pods were seen before the claims are
         read: a pod that comes later may mean a later claim.
         """
-        unknown = self._unknown_users(grants)
+        unknown = self._unknown_users(pod_devices)
         found: dict[ClaimUid, set[PodUid]] = {}
         failures: list[DracaenaError] = []
         for claim in (p.claim for p in prepared if p.claim.uid in unknown):
@@ -284,12 +284,12 @@ class Assignments:
                 self._users = {**seen, **{uid: seen.get(uid, frozenset()) | pods for uid, pods in found.items()}}
         return bool(found), failures
 
-    def _unknown_users(self, grants: Sequence[PodGrants]) -> Mapping[ClaimUid, set[PodUid]]:
+    def _unknown_users(self, pod_devices: Sequence[PodDevices]) -> Mapping[ClaimUid, set[PodUid]]:
         """Return which pods to ask about, by the claim that they name; not those that were refused of late."""
         since_s = self._clock.monotonic() - ASK_AGAIN_S
         self._strangers = {who: at_s for who, at_s in self._strangers.items() if at_s > since_s}
         unknown: dict[ClaimUid, set[PodUid]] = {}
-        for each in grants:
+        for each in pod_devices:
             pod = PodUid(each.pod.metadata.uid)
             for uid in each.unknown:
                 if (uid, pod) not in self._strangers:

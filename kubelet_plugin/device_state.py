@@ -45,7 +45,7 @@ from dracaena.kubelet_plugin.prepare.plan import (
     plan_claim,
 )
 from dracaena.kubelet_plugin.prepare.podlist import claim_names
-from dracaena.kubelet_plugin.tear_downs import TearDowns
+from dracaena.kubelet_plugin.unprepares import Unprepares
 
 _PLAIN_UID = re.compile("[A-Za-z0-9-]{1,63}")
 """UIDs name our files."""
@@ -88,7 +88,7 @@ class DeviceState:
         files: ClaimFiles,
         moved: MovedClaims,
         assignments: Assignments,
-        tear_downs: TearDowns,
+        unprepares: Unprepares,
         lock: NodeLock,
     ) -> None:
         self._driver = driver
@@ -101,7 +101,7 @@ class DeviceState:
         self._metadata = files.metadata
         self._moved = moved
         self._assignments = assignments
-        self._tear_downs = tear_downs
+        self._tear_downs = unprepares
         self._lock = lock
 
     def prepare(self, reference: ClaimReference, *, within_s: float = 0.0) -> PreparedClaim:

@@ -38,13 +38,13 @@ from dracaena.kubelet_plugin.adapters.recorded_machine import RecordedMachine
 from dracaena.kubelet_plugin.adapters.registration import registration_server
 from dracaena.kubelet_plugin.assignments import PODLIST, Assignments
 from dracaena.kubelet_plugin.checkpoints import BOOT_MARK, Checkpoints
+from dracaena.kubelet_plugin.claim_calls import ClaimCalls
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.device_watch import DeviceWatch
 from dracaena.kubelet_plugin.discovery.health import Fault, taints
 from dracaena.kubelet_plugin.discovery.pool import PoolIdentity
-from dracaena.kubelet_plugin.driver import ClaimDriver
 from dracaena.kubelet_plugin.driver_release import DriverRelease
 from dracaena.kubelet_plugin.from_settings import (
     USER_AGENT,
@@ -74,7 +74,7 @@ from dracaena.kubelet_plugin.prepare.plan import ClaimReference
 from dracaena.kubelet_plugin.publisher import Publisher
 from dracaena.kubelet_plugin.settings import CONTROLLER, PluginSettings
 from dracaena.kubelet_plugin.sweeper import Sweeper
-from dracaena.kubelet_plugin.tear_downs import TearDowns
+from dracaena.kubelet_plugin.unprepares import Unprepares
 from dracaena.process.clock import Clock, SystemClock
 from dracaena.process.ending import end_this_process, hold_end_signals, wait_for_end_signal
 from dracaena.process.http import HttpEndpoint
@@ -484,7 +484,7 @@ class Program:
             files=files,
             moved=MovedClaims(checkpoints, files),
             assignments=self._assignments,
-            tear_downs=TearDowns(clock, self._claim_torn_down),
+            unprepares=Unprepares(clock, self._claim_torn_down),
             lock=lock,
         )
         self._device_watch = DeviceWatch(
@@ -507,7 +507,7 @@ class Program:
             metrics=self._metrics,
         )
         self._dra_server = plugin_server(
-            self._paths.dra_socket, driver, ClaimDriver(self._state, clock, self._metrics), self._streams
+            self._paths.dra_socket, driver, ClaimCalls(self._state, clock, self._metrics), self._streams
         )
         self._registration = registration_server(
             self._paths.registration_socket,

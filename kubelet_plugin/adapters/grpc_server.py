@@ -13,7 +13,7 @@ import grpc
 from dracaena.api.errors import PermanentError
 from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.adapters.health import HealthStreams, add_health_services
-from dracaena.kubelet_plugin.driver import Failed
+from dracaena.kubelet_plugin.claim_calls import ClaimFailure
 from dracaena.kubelet_plugin.prepare.cdi import qualified_name
 from dracaena.kubelet_plugin.prepare.device_metadata import cdi_ids
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim
@@ -32,15 +32,15 @@ STOP_GRACE_S = 10.0
 
 
 class NodeDriver(Protocol):
-    """What answers the two calls (dracaena.kubelet_plugin.driver)."""
+    """What answers the two calls (dracaena.kubelet_plugin.claim_calls)."""
 
     def prepare_claims(
         self, references: Iterable[ClaimReference], *, within_s: float
-    ) -> Mapping[ClaimUid, PreparedClaim | Failed]:
+    ) -> Mapping[ClaimUid, PreparedClaim | ClaimFailure]:
         """Return one result for each claim. within_s is left of the call's time."""
         ...
 
-    def unprepare_claims(self, references: Iterable[ClaimReference]) -> Mapping[ClaimUid, Failed | None]:
+    def unprepare_claims(self, references: Iterable[ClaimReference]) -> Mapping[ClaimUid, ClaimFailure | None]:
         """Return one result for each claim."""
         ...
 
@@ -112,7 +112,7 @@ class _Calls:
         # Where the caller set no deadline there is nothing to wait within (documented as None, typed as a number).
         results = self._driver.prepare_claims(_references(request), within_s=context.time_remaining() or 0.0)
         for uid, result in results.items():
-            if isinstance(result, Failed):
+            if isinstance(result, ClaimFailure):
                 response.claims[uid].error = result.error
             else:
                 response.claims[uid].devices.extend(self._devices(result))

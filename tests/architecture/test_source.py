@@ -42,7 +42,6 @@ SHARED_NAMES: Mapping[str, tuple[str, ...]] = {
     "Cluster": ("controller/cluster.py", "demo/cluster.py"),
     "Device": ("api/objects.py", "cel/device.py"),
     "Event": ("controller/lifecycle/phases.py", "demo/apiserver/storage.py", "kube/events.py"),
-    "Failed": ("cel/outcome.py", "kubelet_plugin/driver.py"),
     "Fault": ("demo/apiserver/faults.py", "kubelet_plugin/discovery/health.py"),
     "Field": ("demo/apiserver/schema.py", "validation/field.py"),
     "Held": ("controller/reconciler.py", "kubelet_plugin/discovery/health.py"),

@@ -14,7 +14,7 @@ import pytest
 from dracaena.api.errors import PermanentError
 from dracaena.kubelet_plugin.adapters.grpc_server import WORKERS, UnixServer, plugin_server
 from dracaena.kubelet_plugin.adapters.registration import registration_server
-from dracaena.kubelet_plugin.driver import ClaimDriver
+from dracaena.kubelet_plugin.claim_calls import ClaimCalls
 from dracaena.proto.dra.v1 import api_pb2 as v1
 from dracaena.proto.dra.v1 import api_pb2_grpc as v1_grpc
 from dracaena.proto.dra.v1beta1 import api_pb2 as v1beta1
@@ -47,7 +47,7 @@ def dra_server(folder: Path) -> Iterator[tuple[UnixServer, Path]]:
         make_claim("shared", (2,), shareID="share-1"),
     )
     node = PluginNode(folder / "node", claims, FakePods(make_pod(claims={"claim": "good"})))
-    server = plugin_server(folder / "p" / "dra.sock", DRIVER, ClaimDriver(node.state, node.clock, node.metrics))
+    server = plugin_server(folder / "p" / "dra.sock", DRIVER, ClaimCalls(node.state, node.clock, node.metrics))
     server.start()
     yield server, folder / "p" / "dra.sock"
     server.stop()

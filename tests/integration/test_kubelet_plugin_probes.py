@@ -14,7 +14,7 @@ from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.adapters.grpc_server import plugin_server
 from dracaena.kubelet_plugin.adapters.probes import ProbeServer, socket_problem
 from dracaena.kubelet_plugin.adapters.registration import registration_server
-from dracaena.kubelet_plugin.driver import Failed
+from dracaena.kubelet_plugin.claim_calls import ClaimFailure
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim
 from dracaena.kubelet_plugin.program import Program
 from dracaena.proto.dra.v1 import api_pb2 as dra
@@ -107,12 +107,12 @@ def test_claims_that_wait_for_the_api_do_not_make_the_plugin_look_dead() -> None
 
         def prepare_claims(
             self, references: Iterable[ClaimReference], *, within_s: float
-        ) -> Mapping[ClaimUid, PreparedClaim | Failed]:
+        ) -> Mapping[ClaimUid, PreparedClaim | ClaimFailure]:
             if references:
                 self.answered.wait(60)
             return {}
 
-        def unprepare_claims(self, references: Iterable[ClaimReference]) -> Mapping[ClaimUid, Failed | None]:
+        def unprepare_claims(self, references: Iterable[ClaimReference]) -> Mapping[ClaimUid, ClaimFailure | None]:
             return {}
 
     driver = Waiting()

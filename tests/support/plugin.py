@@ -32,7 +32,7 @@ from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
 from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, NodePool, PreparedClaim, PreparedDevice
 from dracaena.kubelet_plugin.sweeper import Sweeper
-from dracaena.kubelet_plugin.tear_downs import TearDowns
+from dracaena.kubelet_plugin.unprepares import Unprepares
 from support.clock import FakeClock
 
 DRIVER = "gpu.dracaena.dev"
@@ -350,7 +350,7 @@ class PluginNode:
             files=files,
             moved=MovedClaims(self.checkpoints, files),
             assignments=self.assignments,
-            tear_downs=TearDowns(self.clock),
+            unprepares=Unprepares(self.clock),
             lock=lock,
         )
         self.sweeper = Sweeper(

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.kubelet_plugin.claim_calls import ANSWER_RESERVE_S, MAX_WAIT_S, ClaimCalls, ClaimFailure
 from dracaena.kubelet_plugin.device_state import DeviceHeldError
-from dracaena.kubelet_plugin.driver import ANSWER_RESERVE_S, MAX_WAIT_S, ClaimDriver, Failed
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim
-from dracaena.kubelet_plugin.tear_downs import MAX_WAITING, TearDowns
+from dracaena.kubelet_plugin.unprepares import MAX_WAITING, Unprepares
 from support.clock import FakeClock
 from support.kube import wait_for
 from support.plugin import FakeClaims, FakePods, PluginNode, make_claim, make_pod, reference_to
@@ -95,7 +95,7 @@ def test_a_device_in_use_is_refused_at_once(tmp_path: Path) -> None:
 
 def test_waiting_ends_before_the_callers_time_does(tmp_path: Path) -> None:
     node = held_node(tmp_path)
-    driver = ClaimDriver(node.state, node.clock, node.metrics)
+    calls = ClaimCalls(node.state, node.clock, node.metrics)
     for left_s, waits_s in (
         (45.0, MAX_WAIT_S),
         (20.0, 20.0 - ANSWER_RESERVE_S),
@@ -104,7 +104,7 @@ def test_waiting_ends_before_the_callers_time_does(tmp_path: Path) -> None:
     ):
         began_s = node.clock.monotonic()
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(driver.prepare_claims, [reference_to(NEW)], within_s=left_s)
+            waiting = pool.submit(calls.prepare_claims, [reference_to(NEW)], within_s=left_s)
 
             def ended(waiting: Future[Any] = waiting) -> bool:
                 if not waiting.done():
@@ -112,29 +112,29 @@ def test_waiting_ends_before_the_callers_time_does(tmp_path: Path) -> None:
                 return waiting.done()
 
             wait_for(ended, "prepare gives up")
-        assert isinstance(waiting.result()[reference_to(NEW).uid], Failed)
+        assert isinstance(waiting.result()[reference_to(NEW).uid], ClaimFailure)
         assert node.clock.monotonic() - began_s >= waits_s
 
 
 def test_a_call_that_may_not_wait_fails_at_once() -> None:
     clock = FakeClock()
-    tear_downs = TearDowns(clock)
-    assert not tear_downs.wait(0, tear_downs.deadline_s(0.0))
-    tear_downs.note()
-    assert tear_downs.count() == 1
-    assert tear_downs.wait(0, tear_downs.deadline_s(1.0))  # it was noted since: no waiting
+    unprepares = Unprepares(clock)
+    assert not unprepares.wait(0, unprepares.deadline_s(0.0))
+    unprepares.note()
+    assert unprepares.count() == 1
+    assert unprepares.wait(0, unprepares.deadline_s(1.0))  # it was noted since: no waiting
     assert clock.monotonic() == 0.0
 
 
 def test_waiting_calls_leave_workers_for_the_tear_down() -> None:
     clock = FakeClock()
-    tear_downs = TearDowns(clock)
+    unprepares = Unprepares(clock)
     with waiters(clock, MAX_WAITING) as pool:
-        waiting = [pool.submit(tear_downs.wait, 0, FOREVER_S) for _ in range(MAX_WAITING)]
-        wait_for(lambda: tear_downs._waiting == MAX_WAITING, "all wait")
-        one_more = ThreadPoolExecutor(1).submit(tear_downs.wait, 0, FOREVER_S)
+        waiting = [pool.submit(unprepares.wait, 0, FOREVER_S) for _ in range(MAX_WAITING)]
+        wait_for(lambda: unprepares._waiting == MAX_WAITING, "all wait")
+        one_more = ThreadPoolExecutor(1).submit(unprepares.wait, 0, FOREVER_S)
         assert one_more.result(20) is False
-        tear_downs.note()
+        unprepares.note()
         assert [future.result(20) for future in waiting] == [True] * MAX_WAITING
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dracaena.process.clock import Clock
 
 LOOK_EVERY_S = 0.5
-"""Pause between looks at what the other instance of the plugin did during an upgrade; tear-downs of our own wake at
+"""Pause between looks at what the other instance of the plugin did during an upgrade; our own unprepares wake at
 once."""
 
 MAX_WAITING = 2
@@ -18,7 +18,7 @@ MAX_WAITING = 2
 for and the calls of all other claims must find one. A call beyond that fails at once, and kubelet asks again."""
 
 
-class TearDowns:
+class Unprepares:
     """Counts the claims that were unprepared. Safe from many threads."""
 
     def __init__(self, clock: Clock, on_note: Callable[[], None] = lambda: None) -> None:

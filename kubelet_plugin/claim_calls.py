@@ -28,13 +28,13 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class ClaimFailure:
     """One claim failed; the text goes to kubelet and from there to the pod's Events."""
 
     error: str
 
 
-class ClaimDriver:
+class ClaimCalls:
     """Answers kubelet. Safe from many threads."""
 
     def __init__(self, state: DeviceState, clock: Clock, metrics: PluginMetrics) -> None:
@@ -45,7 +45,7 @@ class ClaimDriver:
 
     def prepare_claims(
         self, references: Iterable[ClaimReference], *, within_s: float = 0.0
-    ) -> Mapping[ClaimUid, PreparedClaim | Failed]:
+    ) -> Mapping[ClaimUid, PreparedClaim | ClaimFailure]:
         """Prepare each claim; the answer has exactly the UIDs that were asked for.
 
         within_s is what is left of the call's time: devices that are about to come free are waited for in it.
@@ -57,16 +57,16 @@ class ClaimDriver:
 
         return self._each("prepare", references, prepare)
 
-    def unprepare_claims(self, references: Iterable[ClaimReference]) -> Mapping[ClaimUid, Failed | None]:
+    def unprepare_claims(self, references: Iterable[ClaimReference]) -> Mapping[ClaimUid, ClaimFailure | None]:
         """Unprepare each claim; None: done."""
         return self._each("unprepare", references, self._state.unprepare)
 
     def _each(
         self, operation: str, references: Iterable[ClaimReference], work: Callable[[ClaimReference], T]
-    ) -> Mapping[ClaimUid, T | Failed]:
+    ) -> Mapping[ClaimUid, T | ClaimFailure]:
         call = next(self._calls)
         wanted = {reference.uid: reference for reference in references}
-        results: dict[ClaimUid, T | Failed] = {}
+        results: dict[ClaimUid, T | ClaimFailure] = {}
         for uid, reference in wanted.items():
             with structlog.contextvars.bound_contextvars(
                 call=f"{operation}-{call}", claim=str(reference), claim_uid=uid
@@ -74,20 +74,20 @@ class ClaimDriver:
                 results[uid] = self._one(operation, reference, work)
         return results
 
-    def _one(self, operation: str, reference: ClaimReference, work: Callable[[ClaimReference], T]) -> T | Failed:
+    def _one(self, operation: str, reference: ClaimReference, work: Callable[[ClaimReference], T]) -> T | ClaimFailure:
         began_s = self._clock.monotonic()
         try:
-            result: T | Failed = work(reference)
+            result: T | ClaimFailure = work(reference)
             outcome = "ok"
         except DracaenaError as error:
             log.warning("claim failed", operation=operation, error=str(error))
             outcome = "refused" if isinstance(error, PermanentError) else "failed"
-            result = Failed(str(error))
+            result = ClaimFailure(str(error))
         except Exception as error:
             # The outermost loop of a call: an error of ours in one claim must not fail the claims beside it.
             log.exception("claim failed by an error of the plugin", operation=operation)
             outcome = "internal"
-            result = Failed(f"internal error of the plugin ({type(error).__name__}), see its log")
+            result = ClaimFailure(f"internal error of the plugin ({type(error).__name__}), see its log")
         self._metrics.claim_seconds.labels(operation, outcome).observe(self._clock.monotonic() - began_s)
         self._metrics.claims.labels(operation, outcome).inc()
         return result

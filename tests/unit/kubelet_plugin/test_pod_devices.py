@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dracaena.api.names import ClaimUid, PodUid
 from dracaena.api.objects import Pod
 from dracaena.api.podlist import encode_podlist, join_lines
-from dracaena.kubelet_plugin.grants import Grants
+from dracaena.kubelet_plugin.pod_devices import PodDevicesCache
 from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
 from dracaena.kubelet_plugin.prepare.podlist import by_name, pod_entries
@@ -40,7 +40,7 @@ prepared = st.dictionaries(
 def test_what_is_kept_is_what_is_worked_out_anew(
     looks: list[tuple[dict[str, tuple[tuple[str, ...], str]], dict[str, tuple[int, frozenset[str]]], bool]],
 ) -> None:
-    kept = Grants(DRIVER, GpuForm.UUID)
+    kept = PodDevicesCache(DRIVER, GpuForm.UUID)
     known: dict[tuple[str, tuple[str, ...], str], Pod] = {}
     for at, (wanted_pods, wanted_claims, told_anew) in enumerate(looks):
         if told_anew:  # the watch gives new objects, which may say the same
@@ -51,49 +51,49 @@ def test_what_is_kept_is_what_is_worked_out_anew(
         ]
         given_now = [claim(name, gpu, users) for name, (gpu, users) in sorted(wanted_claims.items())]
         found = kept.of(shown, given_now)
-        assert found == Grants(DRIVER, GpuForm.UUID).of(shown, given_now)
+        assert found == PodDevicesCache(DRIVER, GpuForm.UUID).of(shown, given_now)
         entries = [entry for each in shown for entry in pod_entries(each, by_name(given_now))]
         assert join_lines(line for each in found for line in each.lines) == encode_podlist(entries)
 
 
 def test_a_claim_that_is_read_again_stays_known_when_another_takes_its_name() -> None:
-    grants = Grants(DRIVER, GpuForm.UUID)
+    pod_devices = PodDevicesCache(DRIVER, GpuForm.UUID)
     user = make_pod("user", claims={"claim": "a"})
     first = dataclasses.replace(prepared_claim("a", (0,)), consumers=(PodUid("user-uid"),))
     read_again = dataclasses.replace(first)
     second = dataclasses.replace(
         first, claim=dataclasses.replace(first.claim, uid=ClaimUid("z-uid")), consumers=(PodUid("other-uid"),)
     )
-    grants.of([user], [first])
-    lines = grants.of([user], [read_again])[0].lines
+    pod_devices.of([user], [first])
+    lines = pod_devices.of([user], [read_again])[0].lines
     assert len(lines) == 1
-    assert grants.of([user], [read_again, second])[0].lines == lines
-    assert grants.of([user], [second])[0].lines == ()
+    assert pod_devices.of([user], [read_again, second])[0].lines == lines
+    assert pod_devices.of([user], [second])[0].lines == ()
 
 
 def test_a_pod_is_told_when_it_has_the_annotations_that_were_worked_out_last() -> None:
-    grants = Grants(DRIVER, GpuForm.UUID)
+    pod_devices = PodDevicesCache(DRIVER, GpuForm.UUID)
     bare = make_pod("user", claims={"claim": "a"})
     a = dataclasses.replace(prepared_claim("a", (0,)), consumers=(PodUid("user-uid"),))
-    assert not grants.are_told(bare)  # nothing is known of it
-    wanted = grants.of([bare], [a])[0].wanted
-    assert not grants.are_told(bare)
+    assert not pod_devices.are_told(bare)  # nothing is known of it
+    wanted = pod_devices.of([bare], [a])[0].wanted
+    assert not pod_devices.are_told(bare)
     noted = make_pod("user", claims={"claim": "a"}, annotations={key: value or "" for key, value in wanted.items()})
-    assert grants.are_told(noted)
-    grants.of([bare], [])
-    assert grants.are_told(bare)
-    assert not grants.are_told(noted)
+    assert pod_devices.are_told(noted)
+    pod_devices.of([bare], [])
+    assert pod_devices.are_told(bare)
+    assert not pod_devices.are_told(noted)
 
 
 def test_a_pod_of_which_nothing_changed_is_not_worked_out_again() -> None:
-    grants = Grants(DRIVER, GpuForm.UUID)
+    pod_devices = PodDevicesCache(DRIVER, GpuForm.UUID)
     same, changing = make_pod("same", claims={"claim": "a"}), make_pod("changing", claims={"claim": "b"})
     a = dataclasses.replace(prepared_claim("a", (0,)), consumers=(PodUid("same-uid"),))
     b = dataclasses.replace(prepared_claim("b", (1,)), consumers=(PodUid("changing-uid"),))
-    first = grants.of([same, changing], [a, b])
+    first = pod_devices.of([same, changing], [a, b])
     labelled = msgspec.structs.replace(changing.metadata, labels={"a": "b"})
     later = msgspec.structs.replace(changing, metadata=labelled)
-    second = grants.of([same, later], [a, b])
+    second = pod_devices.of([same, later], [a, b])
     assert second[0] is first[0]
     assert second[1] is not first[1]
-    assert grants.of([same, later], [a])[1].lines == ()
+    assert pod_devices.of([same, later], [a])[1].lines == ()

@@ -27,7 +27,7 @@ from dracaena.kubelet_plugin.prepare.podlist import (
 
 
 @dataclass(frozen=True, slots=True)
-class PodGrants:
+class PodDevices:
     """All that is told of one pod."""
 
     pod: Pod
@@ -43,19 +43,19 @@ class PodGrants:
     """Claims of which it is not known whether it uses them."""
 
 
-class Grants:
+class PodDevicesCache:
     """Keeps what was worked out last. Callers of of() hold the node's lock."""
 
     def __init__(self, driver: str, form: GpuForm) -> None:
         self._driver = driver
         self._form = form
-        self._known: dict[str, PodGrants] = {}  # by the pod's UID; replaced whole, never changed
+        self._known: dict[str, PodDevices] = {}  # by the pod's UID; replaced whole, never changed
         self._pods: tuple[Pod, ...] = ()  # of which that is
         self._users: Mapping[ClaimPlace, Sequence[Pod]] = {}  # the same, by the claims that they use
         self._prepared: Mapping[int, PreparedClaim] = {}  # by identity, which tells at once what is the same
         self._claims: dict[ClaimPlace, Sequence[PreparedClaim]] = {}  # the same
 
-    def of(self, pods: Sequence[Pod], prepared: Sequence[PreparedClaim]) -> tuple[PodGrants, ...]:
+    def of(self, pods: Sequence[Pod], prepared: Sequence[PreparedClaim]) -> tuple[PodDevices, ...]:
         """Return what these pods have, in their order; the others are forgotten.
 
         A pod is the same as before when it is the same object, which the watch replaces with each change. While all
@@ -90,17 +90,17 @@ class Grants:
             del self._claims[place]
         return {_place(p) for uid, p in {**gone, **come}.items() if gone.get(uid) != come.get(uid)}
 
-    def _of(self, pod: Pod, changed: AbstractSet[ClaimPlace]) -> PodGrants:
+    def _of(self, pod: Pod, changed: AbstractSet[ClaimPlace]) -> PodDevices:
         known = self._known.get(pod.metadata.uid)
         if known is not None and known.pod is pod and changed.isdisjoint(known.places):
             return known
         return self._work_out(pod)
 
-    def _work_out(self, pod: Pod) -> PodGrants:
+    def _work_out(self, pod: Pod) -> PodDevices:
         places = tuple((pod.metadata.namespace, name) for name in claim_names(pod))
         mine = {place: self._claims[place] for place in places if place in self._claims}
         wanted = pod_annotations(pod, mine, self._driver)
-        return PodGrants(
+        return PodDevices(
             pod,
             places,
             tuple(podlist_line(entry) for entry in pod_entries(pod, mine, self._form)),
@@ -110,7 +110,7 @@ class Grants:
         )
 
 
-def _by_place(grants: Iterable[PodGrants]) -> Mapping[ClaimPlace, Sequence[Pod]]:
+def _by_place(grants: Iterable[PodDevices]) -> Mapping[ClaimPlace, Sequence[Pod]]:
     """Return which pods use which claim."""
     users: dict[ClaimPlace, list[Pod]] = {}
     for each in grants:
