@@ -29,7 +29,7 @@ from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.kubelet_plugin.assignments import Assignments
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
-from dracaena.kubelet_plugin.moved_claims import MovedClaims, Trouble
+from dracaena.kubelet_plugin.moved_claims import ClaimTrouble, MovedClaims
 from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, NodeLock, ReadMinors, ReadPool
 from dracaena.kubelet_plugin.prepare.checkpoint import Broken, Checkpoint, State
 from dracaena.kubelet_plugin.prepare.moved_devices import held_nodes, with_former
@@ -182,7 +182,7 @@ class DeviceState:
         except DracaenaError as error:
             log.warning("what an earlier boot left is not looked at", error=str(error))
 
-    def follow_devices(self) -> tuple[Sequence[Trouble], Sequence[DracaenaError]]:
+    def follow_devices(self) -> tuple[Sequence[ClaimTrouble], Sequence[DracaenaError]]:
         """Bring prepared claims in line with the devices as they were read last.
 
         Returns what must be said of them, and why some could not be settled. Raises DracaenaError before the first

@@ -16,7 +16,7 @@ from dracaena.api.objects import Pod
 from dracaena.kube.reflector import Backoff
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.moved_claims import Trouble
+from dracaena.kubelet_plugin.moved_claims import ClaimTrouble
 from dracaena.kubelet_plugin.ports import PodCache
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference
 from dracaena.kubelet_plugin.prepare.podlist import may_run
@@ -87,7 +87,7 @@ class DeviceWatch:
         for failure in failures:
             raise failure
 
-    def _say(self, trouble: Trouble, reason: str, text: str) -> set[tuple[str, str, str]]:
+    def _say(self, trouble: ClaimTrouble, reason: str, text: str) -> set[tuple[str, str, str]]:
         """Tell the claim and those of its pods that were not told yet; return who knows it now."""
         claim = trouble.prepared.claim
         users = [p for p in self._pods.values() if p.metadata.uid in trouble.prepared.consumers and may_run(p)]
@@ -123,7 +123,7 @@ class DeviceWatch:
         self._worker.pause(self._backoff.next_s())
 
 
-def _words(trouble: Trouble) -> Sequence[tuple[str, str]]:
+def _words(trouble: ClaimTrouble) -> Sequence[tuple[str, str]]:
     """Return what is to be said: reason and text, who must act and how in each."""
     claim, found = trouble.prepared.claim, []
     if trouble.aside is not None:

@@ -31,7 +31,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class ClaimTrouble:
     """What somebody must know of a prepared claim whose devices moved."""
 
     prepared: PreparedClaim
@@ -86,11 +86,11 @@ class MovedClaims:
         """Return all claims of this boot that hold devices, as they should be by a pool, whatever the disk says."""
         return [followed.prepared for _, followed in self._look(pool)]
 
-    def troubles(self) -> Sequence[Trouble]:
+    def troubles(self) -> Sequence[ClaimTrouble]:
         """Return what must be said of prepared claims, by their checkpoints."""
         now, _ = self._checkpoints.load_all()
         return [
-            Trouble(c.prepared, c.aside, moves(c.prepared))
+            ClaimTrouble(c.prepared, c.aside, moves(c.prepared))
             for c in now
             if c.aside not in (None, REWRITING) or c.prepared.former
         ]

@@ -50,13 +50,11 @@ class HttpEndpoint:
         web_config_file: str = "",
         clock: Clock | None = None,
     ) -> None:
-        host, colon, port = address.rpartition(":")
-        if not colon or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
-            raise BadInputError(f"HTTP address {address!r} is not host:port with a port from 0 to 65535")
+        host, port = _host_and_port(address)
         clock = clock or SystemClock()
         self._web = WebConfigFile(web_config_file, clock)
         try:
-            listener = listen(host.strip("[]"), int(port))
+            listener = listen(host, port)
         except (OSError, UnicodeError, TypeError) as error:  # the latter two: a host that has no form in IDNA
             reason = error.strerror if isinstance(error, OSError) else error
             raise BadInputError(f"HTTP address {address}: cannot listen: {reason}") from error
@@ -157,3 +155,11 @@ def _metrics_form(accept: str) -> str:
 def _metrics_answer(registry: CollectorRegistry, accept: str) -> Answer:
     encoder, content_type = choose_encoder(accept)
     return Answer(200, encoder(registry), content_type)
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    """Split host:port; an IPv6 host is in brackets, which are taken off. Raises BadInputError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
+        raise BadInputError(f"HTTP address {address!r} is not host:port with a port from 0 to 65535")
+    return host.strip("[]"), int(port)

@@ -25,7 +25,6 @@ LONG_CONSTRUCTORS = frozenset(
         ("controller/cluster.py", "Cluster"),
         ("kube/reflector.py", "Reflector"),
         ("kubelet_plugin/health_monitor.py", "HealthMonitor"),
-        ("process/http.py", "HttpEndpoint"),
     }
 )
 
@@ -53,8 +52,6 @@ SHARED_NAMES: Mapping[str, tuple[str, ...]] = {
     "NodeSpec": ("api/objects.py", "demo/cluster.py"),
     "NodeStatus": ("api/objects.py", "cli/status.py"),
     "Opaque": ("cel/types.py", "demo/apiserver/decode.py"),
-    "PrepareError": ("demo/kubelet_pods.py", "kubelet_plugin/device_state.py"),
-    "PreparedDevice": ("demo/kubelet_claims.py", "kubelet_plugin/prepare/plan.py"),
     "Program": ("cel/planner.py", "demo/programs.py", "kubelet_plugin/program.py"),
     "Quantity": ("api/quantity.py", "cel/values/quantity.py", "demo/apiserver/quantity.py"),
     "Read": ("controller/lifecycle/tending.py", "demo/apiserver/bodies.py"),
@@ -64,7 +61,6 @@ SHARED_NAMES: Mapping[str, tuple[str, ...]] = {
     "State": ("cel/state.py", "kubelet_plugin/prepare/checkpoint.py"),
     "Stream": ("demo/apiserver/router.py", "kube/transport.py"),
     "Token": ("cel/lexer.py", "demo/apiserver/lists.py"),
-    "Trouble": ("kubelet_plugin/discovery/troubles.py", "kubelet_plugin/moved_claims.py"),
     "Watch": ("demo/apiserver/watches.py", "kube/client.py"),
     "Written": ("controller/claim_writer.py", "demo/apiserver/writes.py"),
 }
