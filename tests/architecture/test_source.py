@@ -23,14 +23,20 @@ FILE_LINES = 500
 LONG_CONSTRUCTORS = frozenset(
     {
         ("controller/cluster.py", "Cluster"),
+        ("controller/metrics.py", "ControllerMetrics"),
+        ("controller/program.py", "Controller"),
+        ("controller/workqueue.py", "WorkQueue"),
         ("kube/reflector.py", "Reflector"),
         ("kubelet_plugin/health_monitor.py", "HealthMonitor"),
+        ("kubelet_plugin/metrics.py", "PluginMetrics"),
+        ("kubelet_plugin/program.py", "Program"),
     }
 )
 
 LONG_FILES = frozenset(
     {
         "api/objects.py",
+        "controller/cluster.py",
         "controller/program.py",
         "kubelet_plugin/program.py",
     }
