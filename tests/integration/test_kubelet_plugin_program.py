@@ -12,7 +12,7 @@ from dracaena.api.errors import BadInputError, PermanentError
 from dracaena.api.names import gpu_device_name
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.demo.apiserver import Faults, InjectedFault
-from dracaena.kubelet_plugin.driver import ANSWER_RESERVE_S
+from dracaena.kubelet_plugin.claim_calls import ANSWER_RESERVE_S
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
 from support.clock import FakeClock
