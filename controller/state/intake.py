@@ -142,16 +142,15 @@ class Intake:
             self._state.wake_all(dict.fromkeys((*self._state.decisions.may_help_all(), *unbound)))
 
     def taint_rule_changed(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
-        """Take in a change of a DeviceTaintRule."""
+        """Take in a change of a DeviceTaintRule; only pools of which it taints a device, or did, are read again."""
         subject = new or old
         if subject is None:
             return
         with self._lock:
-            if new is None:
-                self._state.inventory.remove_taint_rule(subject.key)
-            else:
-                self._state.inventory.set_taint_rule(new)
-            self._state.decisions.may_help(None, devices_differ=True)
+            inventory = self._state.inventory
+            change = inventory.remove_taint_rule(subject.key) if new is None else inventory.set_taint_rule(new)
+            if change.offer_changed:
+                self._state.decisions.may_help(change.nodes, devices_differ=True)
 
     def namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
         """Take in a change of a namespace: affinity terms may select it by its labels."""

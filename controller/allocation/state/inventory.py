@@ -23,7 +23,7 @@ from dracaena.controller.allocation.effort import Effort
 from dracaena.controller.allocation.legal.books import Books, Holding
 from dracaena.controller.allocation.legal.read.pools import JointSlices, SliceIndex, SliceSource
 from dracaena.controller.allocation.legal.read.slices import Device, read_slice
-from dracaena.controller.allocation.legal.read.taints import with_taint_rules
+from dracaena.controller.allocation.legal.read.taints import selects_any, with_taint_rules
 from dracaena.controller.allocation.nodes.node_index import NodeIndex
 from dracaena.controller.allocation.nodes.node_resources import NodeResources, ResourceDemand, pod_name
 from dracaena.controller.allocation.nodes.placement.demand import PlacementDemand, placement_demand
@@ -257,19 +257,24 @@ class Inventory:
         if new is not None and new in ours:
             self._slices.setdefault(new.spec.pool.name, {})[new.key] = new
         changes = [self._read_again(name) for name in sorted({item.spec.pool.name for item in ours})]
-        problems = (problem for change in changes for problem in change.new_problems)
-        nodes = None if foreign else frozenset().union(*(change.nodes or () for change in changes))
-        return PoolChange(foreign or any(change.offer_changed for change in changes), tuple(problems), nodes)
+        return self._joined(changes, foreign=foreign)
 
-    def set_taint_rule(self, rule: DeviceTaintRule) -> None:
-        """Take in a DeviceTaintRule, new or changed. Cost: every pool is read again; people write rules, rarely."""
+    def set_taint_rule(self, rule: DeviceTaintRule) -> PoolChange:
+        """Take in a DeviceTaintRule, new or changed.
+
+        Cost: nothing where its spec is as before, as when its status is written. Else the pools are read again of which
+        it taints a device, or did.
+        """
+        before = self._rules.get(rule.metadata.name)
         self._rules[rule.metadata.name] = rule
-        self._rules_changed()
+        if before is not None and before.spec == rule.spec:
+            return PoolChange(False, (), frozenset())
+        return self._read_tainted([one for one in (before, rule) if one is not None])
 
-    def remove_taint_rule(self, name: str) -> None:
-        """Forget a DeviceTaintRule, if it is there."""
-        if self._rules.pop(name, None) is not None:
-            self._rules_changed()
+    def remove_taint_rule(self, name: str) -> PoolChange:
+        """Forget a DeviceTaintRule, if it is there. Cost: the pools of which it tainted a device are read again."""
+        before = self._rules.pop(name, None)
+        return self._read_tainted([] if before is None else [before])
 
     def hold(
         self, holder: str, devices: frozenset[DeviceId], others: frozenset[Holding] = frozenset()
@@ -332,10 +337,23 @@ class Inventory:
         self._foreign_index = None
         return True
 
-    def _rules_changed(self) -> None:
-        for name in sorted(self._slices):
-            self._read_again(name)
-        self._foreign_index = None
+    def _read_tainted(self, rules: Sequence[DeviceTaintRule]) -> PoolChange:
+        """Read the pools again of which some of the rules taints a device."""
+        names = [
+            name for name, slices in self._slices.items() if any(selects_any(rule, slices.values()) for rule in rules)
+        ]
+        changes = [self._read_again(name) for name in sorted(names)]
+        foreign = any(selects_any(rule, (one,)) for rule in rules for one in self._foreign.values())
+        if foreign:
+            self._foreign_index = None
+        return self._joined(changes, foreign=foreign)
+
+    @staticmethod
+    def _joined(changes: Sequence[PoolChange], *, foreign: bool) -> PoolChange:
+        """Return several changes as one; `foreign`: devices of other drivers changed too."""
+        problems = tuple(problem for change in changes for problem in change.new_problems)
+        nodes = None if foreign else frozenset().union(*(change.nodes or () for change in changes))
+        return PoolChange(foreign or any(change.offer_changed for change in changes), problems, nodes)
 
     def _tainted(self, item: ResourceSlice) -> ResourceSlice:
         """Return the slice with the taints of the DeviceTaintRules on top."""

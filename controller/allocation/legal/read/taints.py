@@ -21,6 +21,20 @@ def with_taint_rules(published: ResourceSlice, rules: Iterable[DeviceTaintRule])
     return msgspec.structs.replace(published, spec=msgspec.structs.replace(published.spec, devices=devices))
 
 
+def selects_any(rule: DeviceTaintRule, slices: Iterable[ResourceSlice]) -> bool:
+    """Return whether a rule taints some device of these slices, which are of one pool. Cost: O(devices) where the rule
+    names a device, else O(1)."""
+    selector = rule.spec.device_selector
+    if selector is None:
+        return False
+    for one in slices:
+        if selector.driver not in (None, one.spec.driver) or selector.pool not in (None, one.spec.pool.name):
+            return False
+        if selector.device is None or any(device.name == selector.device for device in one.spec.devices):
+            return True
+    return False
+
+
 def _selects(rule: DeviceTaintRule, device: DeviceId) -> bool:
     selector = rule.spec.device_selector
     if selector is None:
