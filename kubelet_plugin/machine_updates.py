@@ -1,0 +1,34 @@
+"""Hands each new reading of this node's GPUs to those who work with it, in the order in which they subscribed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dracaena.api.machine import Machine
+from dracaena.kubelet_plugin.node_events import NodeEvents
+
+
+class MachineUpdates:
+    """Subscribe everybody before the first publish(), which comes from one thread at a time."""
+
+    def __init__(self, events: NodeEvents) -> None:
+        self._events = events
+        self._subscribers: list[Callable[[Machine], None]] = []
+        self._driver_version: str | None = None
+
+    def subscribe(self, take: Callable[[Machine], None]) -> None:
+        """Have `take` called for each machine from now on."""
+        self._subscribers.append(take)
+
+    def publish(self, machine: Machine) -> None:
+        """Hand a machine on. Raises what a subscriber raises; those after it do not get the machine then.
+
+        The first subscriber publishes the devices, so only after it is the node told that another driver is loaded.
+        """
+        first, *others = self._subscribers
+        first(machine)
+        before, self._driver_version = self._driver_version, machine.driver_version
+        if before is not None and before != machine.driver_version:
+            self._events.gpu_driver_replaced(before, machine.driver_version)
+        for take in others:
+            take(machine)

@@ -1,0 +1,470 @@
+"""Builds the parts of the plugin from its settings and connects them. Nothing is started here; Program does that.
+
+The parts come in the order of their dependence: the node, its GPUs, and the claims on them. Where two parts call each
+other, the earlier one gets an inner function that names the later one and is called only after both are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from dracaena.api import limits
+from dracaena.api.config.v1alpha1 import decode_config
+from dracaena.api.machine import Machine
+from dracaena.api.names import DeviceName, NodeName, PoolName
+from dracaena.api.objects import Node, Pod, ResourceSlice
+from dracaena.kube.client import KubeClient
+from dracaena.kube.events import EventRecorder
+from dracaena.kube.reflector import Reflector
+from dracaena.kube.server_version import too_old
+from dracaena.kube.transport import Transport
+from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
+from dracaena.kubelet_plugin.adapters.driver_use import DriverUse
+from dracaena.kubelet_plugin.adapters.gpu_minors import GpuMinors
+from dracaena.kubelet_plugin.adapters.grpc_server import UnixServer, plugin_server
+from dracaena.kubelet_plugin.adapters.health import HealthStreams
+from dracaena.kubelet_plugin.adapters.kube import KubeClaims, KubePods, KubeSlices, node_is_ready
+from dracaena.kubelet_plugin.adapters.lock import CallLock
+from dracaena.kubelet_plugin.adapters.pod_resources import SOCKET, PodResources
+from dracaena.kubelet_plugin.adapters.recorded_faults import RecordedFaults
+from dracaena.kubelet_plugin.adapters.recorded_machine import RecordedMachine
+from dracaena.kubelet_plugin.adapters.registration import registration_server
+from dracaena.kubelet_plugin.assignments import Assignments
+from dracaena.kubelet_plugin.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.claim_calls import ClaimCalls
+from dracaena.kubelet_plugin.claim_files import ClaimFiles
+from dracaena.kubelet_plugin.claim_folders import ClaimFolders, claim_folders
+from dracaena.kubelet_plugin.device_state import DeviceState
+from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
+from dracaena.kubelet_plugin.device_watch import DeviceWatch
+from dracaena.kubelet_plugin.discovery.health import Fault, Rules, taints
+from dracaena.kubelet_plugin.discovery.pool import PoolIdentity
+from dracaena.kubelet_plugin.driver_installation import DriverInstallation
+from dracaena.kubelet_plugin.driver_release import DriverRelease
+from dracaena.kubelet_plugin.from_settings import (
+    USER_AGENT,
+    NodeSource,
+    claim_nodes,
+    health_rules,
+    installation,
+    node_view,
+    nvml_source,
+)
+from dracaena.kubelet_plugin.health_monitor import Ask, DeviceHealth, HealthMonitor, HealthSource
+from dracaena.kubelet_plugin.kept_pods import kept_pod
+from dracaena.kubelet_plugin.live_machine import LiveMachine
+from dracaena.kubelet_plugin.machine_updates import MachineUpdates
+from dracaena.kubelet_plugin.metadata_files import MetadataFiles
+from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.moved_claims import MovedClaims
+from dracaena.kubelet_plugin.node_devices import NodeDevices
+from dracaena.kubelet_plugin.node_events import NodeEvents
+from dracaena.kubelet_plugin.node_section import NodeSection
+from dracaena.kubelet_plugin.node_troubles import NodeTroubles
+from dracaena.kubelet_plugin.paths import PluginPaths, plugin_paths
+from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
+from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
+from dracaena.kubelet_plugin.publisher import Publisher
+from dracaena.kubelet_plugin.settings import CONTROLLER, PluginSettings
+from dracaena.kubelet_plugin.sweeper import Sweeper
+from dracaena.kubelet_plugin.unprepares import Unprepares
+from dracaena.process.clock import Clock
+
+Source = Callable[[DriverRelease], NodeSource]
+"""Makes what reads the node's GPUs; it is given who may forbid that the GPU driver is opened."""
+
+T = TypeVar("T")
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeParts:
+    """What the plugin knows of its node and says about it."""
+
+    settings: PluginSettings
+    clock: Clock
+    paths: PluginPaths
+    call_lock: CallLock
+    metrics: PluginMetrics
+    client: KubeClient
+    view: KubeClient
+    """Reads pods and the Node."""
+    cache: Reflector[Node]
+    """Holds this Node. It belongs to `section` where there is one, which then starts and stops it."""
+    section: NodeSection | None
+    recorder: EventRecorder
+    events: NodeEvents
+    release: DriverRelease
+    troubles: NodeTroubles
+    installation: DriverInstallation | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuParts:
+    """What reads this node's GPUs, watches their health and publishes them."""
+
+    slices: Reflector[ResourceSlice]
+    publisher: Publisher
+    devices: NodeDevices
+    updates: MachineUpdates
+    live: LiveMachine | None
+    """None with a recorded machine."""
+    monitor: HealthMonitor | None
+    """None where health is not watched."""
+    streams: HealthStreams
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimParts:
+    """What prepares claims and keeps prepared ones right."""
+
+    folders: ClaimFolders
+    pods: Reflector[Pod]
+    assignments: Assignments
+    state: DeviceState
+    device_watch: DeviceWatch
+    sweeper: Sweeper
+
+
+@dataclass(frozen=True, slots=True)
+class PluginParts:
+    """All parts of one plugin, none of them started."""
+
+    node: NodeParts
+    gpus: GpuParts
+    claims: ClaimParts
+    dra_server: UnixServer
+    registration: UnixServer
+
+
+def build_parts(
+    settings: PluginSettings,
+    clock: Clock,
+    registry: CollectorRegistry,
+    source: Source | None,
+    section: NodeSection | None,
+    sys_root: str,
+) -> PluginParts:
+    """Return the parts; Program says what the arguments are. Raises DracaenaError for what the settings name wrongly.
+
+    A recorded machine is read and taken here, so that its devices are known from the start.
+    """
+    recorded = RecordedMachine(settings.machine).read() if settings.machine else None
+    node = _node(settings, clock, PluginMetrics(registry), section, sys_root)
+    gpus = _gpus(node, recorded, source)
+    claims = _claims(node, gpus)
+    gpus.updates.subscribe(lambda _machine: claims.device_watch.changed())
+    if recorded is not None:
+        gpus.updates.publish(recorded)
+    driver, paths = settings.driver_name, node.paths
+    calls = ClaimCalls(claims.state, clock, node.metrics)
+    return PluginParts(
+        node,
+        gpus,
+        claims,
+        plugin_server(paths.dra_socket, driver, calls, gpus.streams),
+        registration_server(
+            paths.registration_socket,
+            driver,
+            paths.dra_socket,
+            partial(_note_registration, node.metrics, gpus.publisher),
+            health=gpus.monitor is not None,
+        ),
+    )
+
+
+def _node(
+    settings: PluginSettings, clock: Clock, metrics: PluginMetrics, section: NodeSection | None, sys_root: str
+) -> NodeParts:
+    paths = plugin_paths(settings.kubelet_root, settings.driver_name, settings.pod_uid)
+    client = KubeClient(Transport.from_kubeconfig(settings.kubeconfig or None, user_agent=USER_AGENT))
+    view = node_view(settings, client)
+    recorder = EventRecorder(client, "dracaena-kubelet-plugin", clock)
+    events = NodeEvents(recorder, settings.node_name)
+    release = DriverRelease(settings.driver_name, DriverUse(paths.driver_lock, paths.release_request))
+    troubles = NodeTroubles(metrics, events.on_node)
+    return NodeParts(
+        settings=settings,
+        clock=clock,
+        paths=paths,
+        call_lock=CallLock(paths.call_lock, clock),
+        metrics=metrics,
+        client=client,
+        view=view,
+        cache=_node_cache(settings.node_name, clock, metrics, view, release, section),
+        section=section,
+        recorder=recorder,
+        events=events,
+        release=release,
+        troubles=troubles,
+        installation=installation(settings, release, troubles, sys_root),
+    )
+
+
+def _node_cache(
+    name: str,
+    clock: Clock,
+    metrics: PluginMetrics,
+    view: KubeClient,
+    release: DriverRelease,
+    section: NodeSection | None,
+) -> Reflector[Node]:
+    """Return what follows this Node: a label on it may ask us to close the GPU driver."""
+    if section is not None:
+        release.note_labels(section.labels)
+        cache = section.cache
+    else:
+
+        def note_labels(_old: Node | None, new: Node | None) -> None:
+            if new is not None:
+                release.note_labels(new.metadata.labels)
+
+        selector = f"metadata.name={name}"
+        cache = Reflector(view, Node, clock=clock, field_selector=selector, on_change=note_labels)
+    metrics.watch_troubles(cache.resource, cache.troubles)
+    return cache
+
+
+def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> GpuParts:
+    settings = node.settings
+    watched = settings.watch_health and (recorded is None or bool(settings.faults))
+    slices, publisher = _publishing(node)
+    updates = MachineUpdates(node.events)
+    health: HealthSource
+    live: LiveMachine | None = None
+    if recorded is not None:
+        health = RecordedFaults(settings.faults, [gpu.uuid for gpu in recorded.gpus])
+    else:
+        health, live = _live_machine(node, source, updates)
+    devices = NodeDevices(
+        driver=settings.driver_name,
+        name=PoolName(settings.node_name),
+        tainted=settings.allocator == CONTROLLER,
+        publish=publisher.set_pages,
+        waiting_for=live.ready if live is not None else lambda: None,
+        metrics=node.metrics,
+        watched=watched,
+        on_troubles=partial(node.troubles.update, "devices"),
+    )
+    updates.subscribe(devices.take)
+    if not watched:
+        return GpuParts(
+            slices, publisher, devices, updates, live, None, HealthStreams(settings.node_name, None, node.clock)
+        )
+    monitor, streams = _health(node, health, live.ask if live is not None else _ask_at_once, devices)
+    updates.subscribe(monitor.take)
+    return GpuParts(slices, publisher, devices, updates, live, monitor, streams)
+
+
+def _ask_at_once(_what: str, work: Callable[[], T], _deadline_s: float) -> T:
+    """Ask recorded faults, which cannot hang, in the caller's thread."""
+    return work()
+
+
+def _publishing(node: NodeParts) -> tuple[Reflector[ResourceSlice], Publisher]:
+    settings = node.settings
+    access = KubeSlices(node.client, node.view, settings.driver_name, settings.node_name)
+    publisher: Publisher
+
+    def slice_changed(old: ResourceSlice | None, new: ResourceSlice | None) -> None:
+        publisher.slice_changed(old, new)
+
+    slices: Reflector[ResourceSlice] = Reflector(
+        node.client,
+        ResourceSlice,
+        clock=node.clock,
+        field_selector=access.field_selector,
+        on_change=slice_changed,
+    )
+    node.metrics.watch_troubles(slices.resource, slices.troubles)
+
+    def devices_refused(subject: Node, reason: str) -> None:
+        trouble = too_old(node.client)
+        node.events.devices_not_published(subject, f"{trouble}; {reason}" if trouble else reason)
+
+    publisher = Publisher(
+        pool=PoolIdentity(settings.driver_name, PoolName(settings.node_name), NodeName(settings.node_name)),
+        cache=slices,
+        access=access,
+        clock=node.clock,
+        metrics=node.metrics,
+        on_refused=devices_refused,
+    )
+    return slices, publisher
+
+
+def _live_machine(node: NodeParts, source: Source | None, updates: MachineUpdates) -> tuple[NodeSource, LiveMachine]:
+    """Return what asks the GPU driver, and what does so again and again."""
+    asked = source(node.release) if source is not None else nvml_source(node.settings, node.metrics, node.release)
+    live = LiveMachine(
+        asked, node.clock, on_change=updates.publish, on_troubles=partial(node.troubles.update, "reading")
+    )
+    node.metrics.reading_stale.set_function(lambda: live.stale() is not None)
+    return asked, live
+
+
+def _health(
+    node: NodeParts, source: HealthSource, ask: Ask, devices: NodeDevices
+) -> tuple[HealthMonitor, HealthStreams]:
+    settings = node.settings
+    rules = health_rules(settings)
+    monitor: HealthMonitor
+
+    def device_health() -> Sequence[DeviceHealth]:
+        return monitor.devices()
+
+    streams = HealthStreams(settings.node_name, device_health, node.clock)
+    monitor = HealthMonitor(
+        source,
+        ask,
+        node.clock,
+        rules,
+        node.metrics,
+        node_faults=partial(_node_faults, node),
+        on_faults=partial(_publish_taints, devices, settings, rules),
+        on_status=node.events.health_changed,
+        on_news=streams.changed,
+        on_troubles=partial(node.troubles.update, "health"),
+    )
+    return monitor, streams
+
+
+def _node_faults(node: NodeParts) -> tuple[Fault, ...]:
+    """Return what is held against all devices of this node at once."""
+    fault = node.release.fault()
+    if fault is None and node.installation is not None:
+        fault = node.installation.fault()
+    return () if fault is None else (fault,)
+
+
+def _publish_taints(
+    devices: NodeDevices, settings: PluginSettings, rules: Rules, faults: Mapping[DeviceName, Sequence[Fault]]
+) -> None:
+    room = limits.DEVICE_TAINTS - (settings.allocator == CONTROLLER)  # all devices have the controller's taint already
+    devices.take_taints(
+        {device: taints(found, settings.driver_name, rules, room=room) for device, found in faults.items()}
+    )
+
+
+def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
+    folders = claim_folders(node.settings, node.paths)
+    checkpoints = Checkpoints(folders.checkpoints, folders.marks, read_boot_id(), lambda: node.call_lock.turn)
+    pods, assignments = _pods(node, folders, checkpoints)
+    files = _claim_files(node, folders)
+    device_watch: DeviceWatch
+
+    def claim_unprepared() -> None:
+        device_watch.changed()  # a device node that the claim held may be what another claim waits for
+
+    state = DeviceState(
+        driver=node.settings.driver_name,
+        read_pool=gpus.devices.pool,
+        read_minors=dict if node.settings.machine else GpuMinors().read,
+        decode_config=decode_config,
+        claims=KubeClaims(node.client),
+        checkpoints=checkpoints,
+        files=files,
+        moved=MovedClaims(checkpoints, files),
+        assignments=assignments,
+        unprepares=Unprepares(node.clock, claim_unprepared),
+        lock=node.call_lock,
+    )
+    device_watch = DeviceWatch(
+        state=state, pods=pods, tell=node.events.warn_users, clock=node.clock, metrics=node.metrics
+    )
+    sweeper = _sweeper(node, folders, checkpoints, pods, assignments, state)
+    return ClaimParts(folders, pods, assignments, state, device_watch, sweeper)
+
+
+def _pods(node: NodeParts, folders: ClaimFolders, checkpoints: Checkpoints) -> tuple[Reflector[Pod], Assignments]:
+    settings, claims = node.settings, KubeClaims(node.client)
+    assignments: Assignments
+
+    def pod_changed(old: Pod | None, new: Pod | None) -> None:
+        assignments.pod_changed(old, new)
+
+    pods: Reflector[Pod] = Reflector(
+        node.view,
+        Pod,
+        clock=node.clock,
+        field_selector=f"spec.nodeName={settings.node_name}",
+        on_change=pod_changed,
+        transform=kept_pod(settings.driver_name),
+    )
+    node.metrics.watch_troubles(pods.resource, pods.troubles)
+    statuses = DeviceStatuses(driver=settings.driver_name, claims=claims, writer=claims)
+    assignments = Assignments(
+        driver=settings.driver_name,
+        node_name=NodeName(settings.node_name),
+        pods=pods,
+        access=KubePods(node.client, node.view, settings.node_name),
+        claims=claims,
+        checkpoints=checkpoints,
+        files=folders.podlist,
+        lock=node.call_lock,
+        clock=node.clock,
+        metrics=node.metrics,
+        statuses=statuses if settings.claim_status else None,
+        gpu_form=GpuForm(settings.podlist_gpus),
+        job_mapping=folders.jobs,
+    )
+    return pods, assignments
+
+
+def _claim_files(node: NodeParts, folders: ClaimFolders) -> ClaimFiles:
+    settings = node.settings
+    return ClaimFiles(
+        driver=settings.driver_name,
+        claim_nodes=claim_nodes(settings),
+        driver_edits=node.installation.edits if node.installation is not None else DriverEdits,
+        specs=folders.specs,
+        metadata=MetadataFiles(
+            driver=settings.driver_name,
+            documents=folders.metadata,
+            folder=str(node.paths.metadata),
+            specs=folders.specs,
+            enabled=settings.device_metadata,
+        ),
+    )
+
+
+def _sweeper(
+    node: NodeParts,
+    folders: ClaimFolders,
+    checkpoints: Checkpoints,
+    pods: Reflector[Pod],
+    assignments: Assignments,
+    state: DeviceState,
+) -> Sweeper:
+    settings = node.settings
+    is_ready = partial(node_is_ready, node.view, settings.node_name)
+    return Sweeper(
+        driver=settings.driver_name,
+        state=state,
+        checkpoints=checkpoints,
+        specs=folders.specs,
+        claims=KubeClaims(node.client),
+        pods=pods,
+        may_be_in_use=assignments.may_be_in_use,
+        kubelet=PodResources(node.paths.podlist / SOCKET, settings.driver_name, is_ready),
+        tell=node.events.warn_node,
+        lock=node.call_lock,
+        clock=node.clock,
+        metrics=node.metrics,
+    )
+
+
+def _note_registration(metrics: PluginMetrics, publisher: Publisher, refusal: str | None) -> None:
+    metrics.registered.set(refusal is None)
+    if refusal is None:
+        log.info("kubelet took the plugin")
+        publisher.kubelet_registered()
+    else:
+        log.error("kubelet refused the plugin", error=refusal)
