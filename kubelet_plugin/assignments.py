@@ -100,7 +100,7 @@ class Assignments:
         self._clock = clock
         self._metrics = metrics
         self._right_s = clock.monotonic()  # when podlist.json was last seen to be right, or the start
-        metrics.podlist_age.set_function(lambda: clock.monotonic() - self._right_s)
+        metrics.publishing.podlist_age.set_function(lambda: clock.monotonic() - self._right_s)
         self._statuses = statuses
         self._pod_devices = PodDevicesCache(driver, gpu_form)
         self._job_mapping = job_mapping
@@ -218,7 +218,7 @@ class Assignments:
             try:
                 self._access.annotate_pod(each.pod, each.changes)
             except TemporaryError as error:
-                self._metrics.annotation_errors.inc()
+                self._metrics.publishing.annotation_errors.inc()
                 failures.append(error)
         if failures:
             raise failures[0]
@@ -228,8 +228,8 @@ class Assignments:
         with self._lock.hold():
             self._forget_users()
             prepared = self._prepared()
-            self._metrics.prepared_claims.set(len(prepared))
-            self._metrics.prepared_devices.set(len({device.device for p in prepared for device in p.devices}))
+            self._metrics.claims.prepared.set(len(prepared))
+            self._metrics.claims.devices.set(len({device.device for p in prepared for device in p.devices}))
             pod_devices = self._write_podlist(prepared, None)
             try:
                 self._write_job_mapping(prepared)

@@ -88,6 +88,6 @@ class ClaimCalls:
             log.exception("claim failed by an error of the plugin", operation=operation)
             outcome = "internal"
             result = ClaimFailure(f"internal error of the plugin ({type(error).__name__}), see its log")
-        self._metrics.claim_seconds.labels(operation, outcome).observe(self._clock.monotonic() - began_s)
-        self._metrics.claims.labels(operation, outcome).inc()
+        self._metrics.claims.seconds.labels(operation, outcome).observe(self._clock.monotonic() - began_s)
+        self._metrics.claims.calls.labels(operation, outcome).inc()
         return result

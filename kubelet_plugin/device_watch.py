@@ -75,8 +75,8 @@ class DeviceWatch:
     def look(self) -> None:
         """Look once. Raises DracaenaError where a claim could not be settled, after all were told of."""
         troubles, failures = self._state.follow_devices()
-        self._metrics.claims_set_aside.set(sum(trouble.aside is not None for trouble in troubles))
-        self._metrics.claims_moved.set(sum(bool(trouble.moved) for trouble in troubles))
+        self._metrics.claims.set_aside.set(sum(trouble.aside is not None for trouble in troubles))
+        self._metrics.claims.moved.set(sum(bool(trouble.moved) for trouble in troubles))
         said = {
             told
             for trouble in troubles

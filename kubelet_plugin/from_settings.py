@@ -82,7 +82,7 @@ def nvml_source(settings: PluginSettings, metrics: PluginMetrics, release: Drive
     return NvmlMachine.of_this_node(
         settings.node_name,
         driver_root=settings.driver_root_mount or settings.driver_root or "/",
-        on_error=lambda call, error: metrics.nvml_errors.labels(call, error).inc(),
+        on_error=lambda call, error: metrics.devices.nvml_errors.labels(call, error).inc(),
         permission=release,
         listens=settings.watch_health,
     )

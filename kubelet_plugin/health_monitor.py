@@ -250,7 +250,7 @@ class HealthMonitor:
             return
         log.warning("XID", gpu=event.uuid, xid=event.xid, gpu_instance=event.gpu_instance)
         self._health[event.uuid] = noted(self._health.get(event.uuid, GpuHealth()), fault)
-        self._metrics.xids.labels(str(event.xid)).inc()
+        self._metrics.devices.xids.labels(str(event.xid)).inc()
 
     def _poll(self) -> None:
         try:
@@ -306,7 +306,7 @@ class HealthMonitor:
         there = [health for device, health in zip(self._devices, told, strict=True) if device.gpu in self._present]
         for status in Status:
             count = sum(1 for health in there if health.status is status)
-            self._metrics.devices_by_health.labels(status.value).set(count)
+            self._metrics.devices.by_health.labels(status.value).set(count)
 
     def _tell_statuses(self, faults: Mapping[DeviceName, Sequence[Fault]]) -> None:
         """Tell each device whose own status changed: what is wrong with all of the node is told once, as a trouble."""
@@ -351,7 +351,7 @@ class HealthMonitor:
 
     def _note(self, trouble: str | None) -> None:
         if trouble is not None:
-            self._metrics.health_errors.inc()
+            self._metrics.devices.health_errors.inc()
             if trouble != self._trouble:
                 log.warning("health not read", reason=trouble)
         self._trouble = trouble

@@ -10,43 +10,46 @@ CALL_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 45
 """Buckets in seconds, dense around the goal of 10 ms a call; 45 s is kubelet's own limit."""
 
 
-class PluginMetrics:
-    """All metrics of the plugin. One a registry."""
+class ClaimMetrics:
+    """Kubelet's calls, and the claims that are prepared."""
 
-    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
-        self.claim_seconds = Histogram(
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.seconds = Histogram(
             "dracaena_plugin_claim_duration_seconds",
             "Time to prepare or unprepare one claim, by result (ok, refused, failed, internal)",
             ["operation", "result"],
             buckets=CALL_SECONDS,
             registry=registry,
         )
-        self.claims = Counter(
+        self.calls = Counter(
             "dracaena_plugin_claims_total",
             "Claims that kubelet asked to prepare or unprepare, by result (ok, refused, failed, internal)",
             ["operation", "result"],
             registry=registry,
         )
-        self.prepared_claims = Gauge(
+        self.prepared = Gauge(
             "dracaena_plugin_prepared_claims", "Claims that are prepared on this node", registry=registry
         )
-        self.prepared_devices = Gauge(
+        self.devices = Gauge(
             "dracaena_plugin_prepared_devices", "Devices of this node that prepared claims hold", registry=registry
         )
-        self.claims_set_aside = Gauge(
+        self.set_aside = Gauge(
             "dracaena_plugin_claims_set_aside",
             "Prepared claims of which no container can be started: a device is gone, or its node is in other hands",
             registry=registry,
         )
-        self.claims_moved = Gauge(
+        self.moved = Gauge(
             "dracaena_plugin_claims_with_moved_devices",
             "Prepared claims whose running containers may have nodes that are other devices now",
             registry=registry,
         )
-        self.published_devices = Gauge(
-            "dracaena_plugin_published_devices", "Devices in the ResourceSlices of this node", registry=registry
-        )
-        self.skipped_devices = Gauge(
+
+
+class DeviceMetrics:
+    """This node's devices: how they are read, and what their health is."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.skipped = Gauge(
             "dracaena_plugin_skipped_devices",
             "Devices of this node that are not published because no claim could be prepared for them",
             registry=registry,
@@ -56,27 +59,33 @@ class PluginMetrics:
             "1 while the GPU driver gives no good reading: devices are those of the last one, or not known yet",
             registry=registry,
         )
-        self.troubles = Gauge(
-            "dracaena_plugin_troubles",
-            "What is wrong with the driver and the GPUs of this node, by the reason of its Event on the node",
-            ["reason"],
-            registry=registry,
-        )
-        self.devices_by_health = Gauge(
-            "dracaena_plugin_device_health",
-            "Devices of this node by health (healthy, unhealthy, unknown); none while health is not watched",
-            ["health"],
-            registry=registry,
-        )
-        self.xids = Counter("dracaena_plugin_xids_total", "XIDs that the driver reported", ["xid"], registry=registry)
         self.nvml_errors = Counter(
             "dracaena_plugin_nvml_errors_total",
             "Calls of NVML that gave no answer and might have, by call and error; not those that the hardware lacks",
             ["call", "error"],
             registry=registry,
         )
+        self.by_health = Gauge(
+            "dracaena_plugin_device_health",
+            "Devices of this node by health (healthy, unhealthy, unknown); none while health is not watched",
+            ["health"],
+            registry=registry,
+        )
+        self.xids = Counter("dracaena_plugin_xids_total", "XIDs that the driver reported", ["xid"], registry=registry)
         self.health_errors = Counter(
             "dracaena_plugin_health_errors_total", "Failed looks at the health of the GPUs", registry=registry
+        )
+
+
+class PublishingMetrics:
+    """What others are told of this node's devices: kubelet, ResourceSlices, podlist.json and annotations."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registered = Gauge(
+            "dracaena_plugin_registered", "1 when kubelet has taken the plugin, 0 when it refused", registry=registry
+        )
+        self.devices = Gauge(
+            "dracaena_plugin_published_devices", "Devices in the ResourceSlices of this node", registry=registry
         )
         self.slice_writes = Counter(
             "dracaena_plugin_slice_writes_total",
@@ -84,14 +93,8 @@ class PluginMetrics:
             ["operation"],
             registry=registry,
         )
-        self.publish_errors = Counter(
+        self.errors = Counter(
             "dracaena_plugin_publish_errors_total", "Failed tries to publish the ResourceSlices", registry=registry
-        )
-        self.unreadable_objects = Gauge(
-            "dracaena_plugin_unreadable_objects",
-            "Objects of a resource that cannot be read, or whose last change was not taken in; the log names them",
-            ["resource"],
-            registry=registry,
         )
         self.taint_refused = Gauge(
             "dracaena_plugin_taint_refused",
@@ -106,6 +109,12 @@ class PluginMetrics:
             "Time since podlist.json was last seen to be right; a minute at most in good times",
             registry=registry,
         )
+
+
+class SweepMetrics:
+    """What kubelet forgot."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
         self.sweeps = Counter(
             "dracaena_plugin_sweeps_total",
             "Looks for what kubelet forgot, by result (ok, failed)",
@@ -124,8 +133,23 @@ class PluginMetrics:
             "Prepared claims that are gone from the API and not unprepared: held until kubelet is known to have let go",
             registry=registry,
         )
-        self.registered = Gauge(
-            "dracaena_plugin_registered", "1 when kubelet has taken the plugin, 0 when it refused", registry=registry
+
+
+class NodeMetrics:
+    """What is wrong on this node, and where its settings come from."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.troubles = Gauge(
+            "dracaena_plugin_troubles",
+            "What is wrong with the driver and the GPUs of this node, by the reason of its Event on the node",
+            ["reason"],
+            registry=registry,
+        )
+        self.unreadable_objects = Gauge(
+            "dracaena_plugin_unreadable_objects",
+            "Objects of a resource that cannot be read, or whose last change was not taken in; the log names them",
+            ["resource"],
+            registry=registry,
         )
         self.settings_section = Gauge(
             "dracaena_plugin_settings_section",
@@ -137,3 +161,14 @@ class PluginMetrics:
     def watch_troubles(self, resource: str, troubles: Callable[[], Sized]) -> None:
         """Let the gauge of unreadable objects ask a cache."""
         self.unreadable_objects.labels(resource).set_function(lambda: len(troubles()))
+
+
+class PluginMetrics:
+    """All metrics of the plugin, by subject. One a registry."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self.claims = ClaimMetrics(registry)
+        self.devices = DeviceMetrics(registry)
+        self.publishing = PublishingMetrics(registry)
+        self.sweeping = SweepMetrics(registry)
+        self.node = NodeMetrics(registry)

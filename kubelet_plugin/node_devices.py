@@ -72,7 +72,7 @@ class NodeDevices:
         kept, skipped = preparable_pages(pages, pool)
         for device, reason in skipped.items():
             log.warning("device not published", device=device, reason=reason)
-        self._metrics.skipped_devices.set(len(skipped))
+        self._metrics.devices.skipped.set(len(skipped))
         parents = {gpu_device_name(mig.parent_uuid) for mig in machine.mig_devices}  # given away by their parts
         self._on_troubles(
             tuple(

@@ -156,8 +156,8 @@ class NodeSection:
         """Show a section in the metrics, and tell that it is unknown when it is."""
         known = self._known(section)
         if self._metrics is not None:
-            self._metrics.settings_section.clear()
-            self._metrics.settings_section.labels(section, str(known).lower()).set(1)
+            self._metrics.node.settings_section.clear()
+            self._metrics.node.settings_section.labels(section, str(known).lower()).set(1)
         if known:
             return
         text = (

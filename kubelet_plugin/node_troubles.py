@@ -60,4 +60,4 @@ class NodeTroubles:
     def _count(self, now: Mapping[tuple[str, str], Trouble]) -> None:
         for reason in Reason:
             count = sum(1 for trouble in now.values() if trouble.reason == reason.value)
-            self._metrics.troubles.labels(reason.value).set(count)
+            self._metrics.node.troubles.labels(reason.value).set(count)

@@ -133,7 +133,7 @@ class Publisher:
         if not self._published:
             log.info("published", pool=self._pool.name, devices=count)
         self._published = True
-        self._metrics.published_devices.set(count)
+        self._metrics.publishing.devices.set(count)
         return wrote
 
     def _wanted_pages(self) -> list[Page] | None:
@@ -165,17 +165,17 @@ class Publisher:
     def _write(self, writes: PoolWrites, pages: list[Page]) -> bool:
         for published in writes.delete:
             self._access.delete_slice(published)
-            self._metrics.slice_writes.labels("delete").inc()
+            self._metrics.publishing.slice_writes.labels("delete").inc()
         for update in writes.update:
             stored = self._access.update_slice(update.published, update.spec)
-            self._metrics.slice_writes.labels("update").inc()
+            self._metrics.publishing.slice_writes.labels("update").inc()
             self._judge(update.index, pages, stored)
         if writes.create:
             owner = _owner(self._access.read_node())
             for creation in writes.create:
                 metadata = {"generateName": creation.generate_name, "ownerReferences": [owner]}
                 stored = self._access.create_slice({"metadata": metadata, "spec": creation.spec})
-                self._metrics.slice_writes.labels("create").inc()
+                self._metrics.publishing.slice_writes.labels("create").inc()
                 self._judge(creation.index, pages, stored)
         if writes:
             log.info(
@@ -206,7 +206,7 @@ class Publisher:
         log.error("devices not published", reason=reason)
         self._taint_kept = False
         self._refused_until_s = self._clock.monotonic() + TAINT_RETRY_S
-        self._metrics.taint_refused.set(1)
+        self._metrics.publishing.taint_refused.set(1)
         if self._on_refused is not None:
             self._on_refused(self._access.read_node(), reason)
 
@@ -216,16 +216,16 @@ class Publisher:
                 wrote = self.sync()
                 self._backoff.reset()
             except DracaenaError as error:
-                self._metrics.publish_errors.inc()
+                self._metrics.publishing.errors.inc()
                 log.warning("not published, trying again", error=str(error))
                 self._try_again()
             except Exception:
                 # The thread's outermost loop: an error of ours must not end publishing for the life of the process.
-                self._metrics.publish_errors.inc()
+                self._metrics.publishing.errors.inc()
                 log.exception("publishing failed")
                 self._try_again()
             else:
-                self._metrics.taint_refused.set(self._refused_until_s is not None)
+                self._metrics.publishing.taint_refused.set(self._refused_until_s is not None)
                 self._worker.pause(self._next_debounce_s(wrote=wrote))
 
     def _next_debounce_s(self, *, wrote: bool) -> float:

@@ -117,12 +117,12 @@ class Sweeper:
         self._take_back_after_grace(gone)
         stray = self._state.drop_stray_metadata()
         if stray:
-            self._metrics.swept.labels("metadata").inc(stray)
+            self._metrics.sweeping.swept.labels("metadata").inc(stray)
             log.warning("device metadata without a checkpoint removed", files=stray)
 
     def _take_back_after_grace(self, gone: Sequence[ClaimReference]) -> None:
         now_s = self._clock.monotonic()
-        self._metrics.orphaned_claims.set(len(gone))
+        self._metrics.sweeping.orphaned_claims.set(len(gone))
         self._gone_since_s = {c.uid: self._gone_since_s.get(c.uid, now_s) for c in gone}
         for claim in self._unknown_to_kubelet(gone):
             unknown_for_s = now_s - self._unknown_since_s[claim.uid]
@@ -167,12 +167,12 @@ class Sweeper:
             try:
                 if uid in unclaimed:
                     if self._state.drop_stray_spec(uid):
-                        self._metrics.swept.labels("spec").inc()
+                        self._metrics.sweeping.swept.labels("spec").inc()
                         log.warning("CDI spec without a checkpoint removed", claim_uid=uid)
                     continue
                 for claim in self._state.find_claims({uid}, pods):
                     self._state.prepare(claim)
-                    self._metrics.swept.labels("checkpoint").inc()
+                    self._metrics.sweeping.swept.labels("checkpoint").inc()
                     log.warning("lost checkpoint written again", claim=str(claim), claim_uid=uid)
             except DracaenaError as error:
                 log.warning("CDI spec without a checkpoint stays", claim_uid=uid, error=str(error))
@@ -207,20 +207,20 @@ class Sweeper:
             return
         self._gone_since_s.pop(claim.uid, None)
         self._unknown_since_s.pop(claim.uid, None)
-        self._metrics.swept.labels("claim").inc()
+        self._metrics.sweeping.swept.labels("claim").inc()
         log.warning("orphaned claim taken back", claim=str(claim), claim_uid=claim.uid, why=why)
 
     def _run(self) -> None:
         while self._worker.wait(lambda: self._pods.synced, look_every_s=1.0):
             try:
                 self.sweep()
-                self._metrics.sweeps.labels("ok").inc()
+                self._metrics.sweeping.sweeps.labels("ok").inc()
             except DracaenaError as error:
-                self._metrics.sweeps.labels("failed").inc()
+                self._metrics.sweeping.sweeps.labels("failed").inc()
                 log.warning("sweep failed, trying again", error=str(error))
             except Exception:
                 # The thread's outermost loop: an error of ours must not end the sweeping of this node.
-                self._metrics.sweeps.labels("failed").inc()
+                self._metrics.sweeping.sweeps.labels("failed").inc()
                 log.exception("sweep failed")
             self._worker.notice()
             if not self._worker.pause(LOOK_AGAIN_S if self._gone_since_s else SWEEP_EVERY_S):

@@ -228,7 +228,7 @@ def _node_cache(
 
         selector = f"metadata.name={name}"
         cache = Reflector(view, Node, clock=clock, field_selector=selector, on_change=note_labels)
-    metrics.watch_troubles(cache.resource, cache.troubles)
+    metrics.node.watch_troubles(cache.resource, cache.troubles)
     return cache
 
 
@@ -283,7 +283,7 @@ def _publishing(node: NodeParts) -> tuple[Reflector[ResourceSlice], Publisher]:
         field_selector=access.field_selector,
         on_change=slice_changed,
     )
-    node.metrics.watch_troubles(slices.resource, slices.troubles)
+    node.metrics.node.watch_troubles(slices.resource, slices.troubles)
 
     def devices_refused(subject: Node, reason: str) -> None:
         trouble = too_old(node.client)
@@ -306,7 +306,7 @@ def _live_machine(node: NodeParts, source: Source | None, updates: MachineUpdate
     live = LiveMachine(
         asked, node.clock, on_change=updates.publish, on_troubles=partial(node.troubles.update, "reading")
     )
-    node.metrics.reading_stale.set_function(lambda: live.stale() is not None)
+    node.metrics.devices.reading_stale.set_function(lambda: live.stale() is not None)
     return asked, live
 
 
@@ -398,7 +398,7 @@ def _pods(node: NodeParts, folders: ClaimFolders, checkpoints: Checkpoints) -> t
         on_change=pod_changed,
         transform=kept_pod(settings.driver_name),
     )
-    node.metrics.watch_troubles(pods.resource, pods.troubles)
+    node.metrics.node.watch_troubles(pods.resource, pods.troubles)
     statuses = DeviceStatuses(driver=settings.driver_name, claims=claims, writer=claims)
     assignments = Assignments(
         driver=settings.driver_name,
@@ -462,7 +462,7 @@ def _sweeper(
 
 
 def _note_registration(metrics: PluginMetrics, publisher: Publisher, refusal: str | None) -> None:
-    metrics.registered.set(refusal is None)
+    metrics.publishing.registered.set(refusal is None)
     if refusal is None:
         log.info("kubelet took the plugin")
         publisher.kubelet_registered()

@@ -21,12 +21,7 @@ CONSTRUCTOR_LINES = 40
 FILE_LINES = 500
 
 LONG_CONSTRUCTORS = frozenset(
-    {
-        ("kube/reflector.py", "Reflector"),
-        ("kubelet_plugin/health_monitor.py", "HealthMonitor"),
-        ("kubelet_plugin/metrics.py", "PluginMetrics"),
-        ("kubelet_plugin/program.py", "Program"),
-    }
+    {("kube/reflector.py", "Reflector"), ("kubelet_plugin/health_monitor.py", "HealthMonitor")}
 )
 
 LONG_FILES = frozenset({"api/objects.py", "kubelet_plugin/program.py"})

@@ -168,7 +168,7 @@ class Life:
     def check(self) -> None:
         """Compare what is told with what was done. Raises AssertionError."""
         now_s = self.clock.monotonic()
-        heard = {int(xid) for (xid,) in self.metrics.xids._metrics}
+        heard = {int(xid) for (xid,) in self.metrics.devices.xids._metrics}
         if self.hung is None:
             assert not self.unheard - heard, f"XIDs {self.unheard - heard} were reported and never told"
             self.unheard.clear()

@@ -315,7 +315,7 @@ def test_annotations_that_come_back_after_their_claim_went_are_removed(tmp_path:
 
 def test_metrics_count_prepared_claims_and_devices(tmp_path: Path) -> None:
     node = node_in(tmp_path)
-    gauges = (node.metrics.prepared_claims, node.metrics.prepared_devices)
+    gauges = (node.metrics.claims.prepared, node.metrics.claims.devices)
     node.state.prepare(reference_to(CLAIM))
     node.assignments.reconcile()
     assert [gauge._value.get() for gauge in gauges] == [1, 1]

@@ -35,7 +35,7 @@ def test_each_claim_has_its_own_result(tmp_path: Path) -> None:
     assert isinstance(failed, ClaimFailure)
     assert "still held by claim default/good" in failed.error
     counts = {
-        labels: node.metrics.claims.labels(*labels)._value.get()
+        labels: node.metrics.claims.calls.labels(*labels)._value.get()
         for labels in [("prepare", r) for r in ("ok", "refused", "failed", "internal")]
     }
     assert list(counts.values()) == [1, 1, 1, 1]

@@ -131,7 +131,7 @@ def test_an_xid_is_held_and_cleared_and_both_are_told(node: Node) -> None:
     assert node.values() == [[], ["79"]]
     assert [h.status for h in node.look(CLEAR_POLLS)] == [Status.HEALTHY] * 2
     assert node.statuses == [(NAMES[1], Status.UNHEALTHY), (NAMES[1], Status.HEALTHY)]
-    assert node.metrics.xids.labels("79")._value.get() == 1
+    assert node.metrics.devices.xids.labels("79")._value.get() == 1
 
 
 def test_a_programs_own_xid_is_told_on_a_healthy_device(node: Node) -> None:
@@ -152,7 +152,7 @@ def test_a_driver_that_does_not_answer_makes_health_unknown_and_in_time_holds_po
     assert node.values() == [[], []]  # told all the same: what is published waits for it
     node.look(LASTS_POLLS - 1)
     assert node.values() == [["silent"], ["silent"]]
-    assert node.metrics.health_errors._value.get() > 0
+    assert node.metrics.devices.health_errors._value.get() > 0
     node.error = None
     node.look(CLEAR_POLLS)
     assert node.values() == [[], []]
@@ -179,7 +179,7 @@ def test_errors_that_memory_could_not_mend_are_told(node: Node) -> None:
 def test_devices_are_counted_by_health(node: Node) -> None:
     node.happened.append(GpuEvent(UUIDS[1], 79))
     node.look()
-    counts = {status: node.metrics.devices_by_health.labels(status.value)._value.get() for status in Status}
+    counts = {status: node.metrics.devices.by_health.labels(status.value)._value.get() for status in Status}
     assert counts == {Status.HEALTHY: 1, Status.UNHEALTHY: 1, Status.UNKNOWN: 0}
 
 
@@ -188,7 +188,7 @@ def test_a_gpu_that_was_taken_out_is_counted_no_more(node: Node) -> None:
     del node.states[UUIDS[1]]
     node.monitor.take(ONE)
     assert [h.status for h in node.look()] == [Status.HEALTHY, Status.UNHEALTHY]
-    counts = {status: node.metrics.devices_by_health.labels(status.value)._value.get() for status in Status}
+    counts = {status: node.metrics.devices.by_health.labels(status.value)._value.get() for status in Status}
     assert counts == {Status.HEALTHY: 1, Status.UNHEALTHY: 0, Status.UNKNOWN: 0}
 
 
@@ -219,7 +219,7 @@ def test_while_the_driver_is_let_go_of_all_devices_are_held_back_and_nothing_els
     assert node.values() == [["driver-released"], ["driver-released", "gpu-reset"]]
     told = len(node.faults)
     node.look(10)
-    assert (node.polls, len(node.faults), node.metrics.health_errors._value.get()) == (polls, told, 0)
+    assert (node.polls, len(node.faults), node.metrics.devices.health_errors._value.get()) == (polls, told, 0)
     node.release(None)
     node.monitor.look()  # at once
     assert (node.values(), node.polls) == (before, polls + 1)

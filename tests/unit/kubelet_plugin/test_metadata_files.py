@@ -185,7 +185,7 @@ def test_a_sweep_removes_what_no_checkpoint_speaks_of(tmp_path: Path) -> None:
     node.specs.write("other.vendor_metadata_gone-uid_gpus.json", b"{}")
     node.sweeper.sweep()
     assert node.files() == {**files, "cdi/other.vendor_metadata_gone-uid_gpus.json": b"{}"}
-    assert node.metrics.swept.labels("metadata")._value.get() == 3
+    assert node.metrics.sweeping.swept.labels("metadata")._value.get() == 3
 
 
 def test_a_failed_preparation_leaves_none(tmp_path: Path) -> None:

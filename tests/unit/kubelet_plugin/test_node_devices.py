@@ -57,7 +57,7 @@ def test_what_is_published_can_be_prepared_at_that_moment() -> None:
     ((names, preparable),) = node.published
     assert names == [gpu_device_name(MACHINE.gpus[0].uuid), *(mig.device_name for mig in MACHINE.mig_devices)]
     assert set(names) <= preparable
-    assert node.metrics.skipped_devices._value.get() == 1
+    assert node.metrics.devices.skipped._value.get() == 1
 
 
 def test_another_reading_replaces_the_pool() -> None:

@@ -24,7 +24,7 @@ class Node:
         self.troubles = NodeTroubles(self.metrics, lambda *event: self.events.append(event))
 
     def count(self, reason: Reason) -> float:
-        return float(self.metrics.troubles.labels(reason.value)._value.get())
+        return float(self.metrics.node.troubles.labels(reason.value)._value.get())
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def test_the_first_publication_ends_with_one_complete_pool_of_generation_1() -> 
     assert case.publisher.ready() is None
     (stored,) = case.slices.list_slices()
     assert (stored.spec.pool.generation, stored.spec.pool.resource_slice_count) == (1, 1)
-    assert case.metrics.published_devices._value.get() == 2
+    assert case.metrics.publishing.devices._value.get() == 2
 
 
 def test_devices_are_incomplete_until_the_server_has_shown_that_it_keeps_their_taint() -> None:
@@ -139,7 +139,7 @@ def test_other_devices_replace_the_published_ones() -> None:
     case.publisher.set_pages(((TAINTED[0][1],),))
     assert case.publisher.sync()
     assert case.devices() == ["b"]
-    assert case.metrics.published_devices._value.get() == 1
+    assert case.metrics.publishing.devices._value.get() == 1
 
 
 def test_the_thread_publishes_devices_that_become_known() -> None:
@@ -179,7 +179,7 @@ def test_a_server_without_taints_gets_an_empty_pool_and_nobody_may_have_allocate
     assert case.publisher.ready() is None
     assert "node-1: the API server dropped the taint of 2 devices (first: a)" in case.told[0]
     assert "DRADeviceTaints" in case.told[0]
-    assert case.metrics.taint_refused._value.get() == 1
+    assert case.metrics.publishing.taint_refused._value.get() == 1
     assert not case.publisher.sync()  # and stays so without another write
 
 
@@ -251,7 +251,7 @@ def test_the_thread_publishes_again_what_somebody_deleted() -> None:
         case.slices.stored.clear()
         case.publisher.slice_changed(None, None)
         wait_for(published, "published again")
-        assert case.metrics.publish_errors._value.get() == 1
+        assert case.metrics.publishing.errors._value.get() == 1
     finally:
         case.publisher.stop()
 

@@ -25,7 +25,7 @@ def prepared_node(folder: Path, *pods: Pod, claim: ResourceClaim = CLAIM) -> Plu
 
 
 def swept(node: PluginNode, kind: str) -> float:
-    return float(node.metrics.swept.labels(kind)._value.get())
+    return float(node.metrics.sweeping.swept.labels(kind)._value.get())
 
 
 def sweep_after_grace(node: PluginNode) -> None:
@@ -104,7 +104,7 @@ def test_devices_that_are_held_because_of_kubelet_are_told_of_once_after_a_while
     node.claims.by_key.pop(CLAIM.key)
     node.kubelet.silent = "kubelet has no socket /k/kubelet.sock"
     node.sweeper.sweep()
-    assert node.metrics.orphaned_claims._value.get() == 1
+    assert node.metrics.sweeping.orphaned_claims._value.get() == 1
     assert node.told == []
     for _ in range(3):
         node.clock.advance(ORPHAN_GRACE_S)
@@ -116,7 +116,7 @@ def test_devices_that_are_held_because_of_kubelet_are_told_of_once_after_a_while
     node.kubelet.silent = None
     sweep_after_grace(node)
     node.sweeper.sweep()
-    assert node.metrics.orphaned_claims._value.get() == 0
+    assert node.metrics.sweeping.orphaned_claims._value.get() == 0
 
 
 def test_a_claim_that_is_there_stays_and_costs_no_read_while_its_pod_is_there(tmp_path: Path) -> None:
