@@ -19,7 +19,7 @@ from dracaena.kubelet_plugin.adapters.driver_files import (
 )
 from dracaena.kubelet_plugin.adapters.driver_root import LD_SO_CACHE, DriverRoot
 from dracaena.kubelet_plugin.adapters.hook_tool import HOOK_FOLDERS, FoundTool, find_hook_tool, read_hook_tool
-from dracaena.kubelet_plugin.discovery.health import Fault, HealthClass
+from dracaena.kubelet_plugin.discovery.gpu_health import Fault, HealthClass
 from dracaena.kubelet_plugin.discovery.troubles import (
     DriverReleasedError,
     DriverTroubleError,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from dracaena.api.names import release_label
 from dracaena.kubelet_plugin.adapters.driver_use import DriverUse
-from dracaena.kubelet_plugin.discovery.health import Fault, HealthClass
+from dracaena.kubelet_plugin.discovery.gpu_health import Fault, HealthClass
 from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError
 
 _OPERATOR_LABELS = "nvidia.com/gpu.deploy."

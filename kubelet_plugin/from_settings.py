@@ -9,7 +9,7 @@ from dracaena.kube.client import KubeClient
 from dracaena.kube.transport import Transport
 from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DevRoot
 from dracaena.kubelet_plugin.adapters.driver_files import Kernel
-from dracaena.kubelet_plugin.discovery.health import Rules
+from dracaena.kubelet_plugin.discovery.gpu_health import Rules
 from dracaena.kubelet_plugin.driver_installation import DriverInstallation, DriverPlaces
 from dracaena.kubelet_plugin.driver_release import DriverRelease
 from dracaena.kubelet_plugin.health_monitor import HealthSource

@@ -19,7 +19,7 @@ import structlog
 from dracaena.api.errors import DracaenaError
 from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName, gpu_device_name
-from dracaena.kubelet_plugin.discovery.health import (
+from dracaena.kubelet_plugin.discovery.gpu_health import (
     BLOCKING,
     FABRIC,
     LASTS_POLLS,

@@ -12,11 +12,11 @@ from dracaena.api.errors import TemporaryError
 from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName, PoolName, gpu_device_name
 from dracaena.api.objects import Device, Taint
-from dracaena.kubelet_plugin.allocatable import node_pool, preparable_pages
 from dracaena.kubelet_plugin.discovery.allocatable import allocatable
 from dracaena.kubelet_plugin.discovery.pool import Page
 from dracaena.kubelet_plugin.discovery.troubles import Reason, Trouble, trouble
 from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.kubelet_plugin.node_pool import node_pool, preparable_pages
 from dracaena.kubelet_plugin.prepare.plan import NodePool
 
 log = structlog.get_logger()

@@ -28,7 +28,7 @@ from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.driver_use import DriverUse
 from dracaena.kubelet_plugin.adapters.gpu_minors import GpuMinors
 from dracaena.kubelet_plugin.adapters.grpc_server import UnixServer, plugin_server
-from dracaena.kubelet_plugin.adapters.health import HealthStreams
+from dracaena.kubelet_plugin.adapters.health_streams import HealthStreams
 from dracaena.kubelet_plugin.adapters.kube import KubeClaims, KubePods, KubeSlices, node_is_ready
 from dracaena.kubelet_plugin.adapters.lock import CallLock
 from dracaena.kubelet_plugin.adapters.pod_resources import SOCKET, PodResources
@@ -43,7 +43,7 @@ from dracaena.kubelet_plugin.claim_folders import ClaimFolders, claim_folders
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.device_watch import DeviceWatch
-from dracaena.kubelet_plugin.discovery.health import Fault, Rules, taints
+from dracaena.kubelet_plugin.discovery.gpu_health import Fault, Rules, taints
 from dracaena.kubelet_plugin.discovery.pool import PoolIdentity
 from dracaena.kubelet_plugin.driver_installation import DriverInstallation
 from dracaena.kubelet_plugin.driver_release import DriverRelease

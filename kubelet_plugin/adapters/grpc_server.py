@@ -12,7 +12,7 @@ import grpc
 
 from dracaena.api.errors import PermanentError
 from dracaena.api.names import ClaimUid
-from dracaena.kubelet_plugin.adapters.health import HealthStreams, add_health_services
+from dracaena.kubelet_plugin.adapters.health_streams import HealthStreams, add_health_services
 from dracaena.kubelet_plugin.claim_calls import ClaimFailure
 from dracaena.kubelet_plugin.prepare.cdi import qualified_name
 from dracaena.kubelet_plugin.prepare.device_metadata import cdi_ids

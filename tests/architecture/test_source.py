@@ -53,7 +53,7 @@ SHARED_NAMES: Mapping[str, tuple[str, ...]] = {
     ),
     "Held": (
         "controller/reconciler.py",
-        "kubelet_plugin/discovery/health.py",
+        "kubelet_plugin/discovery/gpu_health.py",
     ),
     "KubeClaims": (
         "controller/adapters/kube.py",
@@ -111,7 +111,7 @@ SHARED_NAMES: Mapping[str, tuple[str, ...]] = {
     ),
     "Rules": (
         "controller/state/upkeep.py",
-        "kubelet_plugin/discovery/health.py",
+        "kubelet_plugin/discovery/gpu_health.py",
     ),
     "RunnerUp": (
         "api/decision.py",

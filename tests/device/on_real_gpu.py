@@ -28,12 +28,12 @@ from dracaena.kubelet_plugin.adapters.driver_files import Kernel, find_driver_fi
 from dracaena.kubelet_plugin.adapters.driver_root import DriverRoot
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlError
 from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
-from dracaena.kubelet_plugin.allocatable import node_pool
 from dracaena.kubelet_plugin.discovery.allocatable import slice_specs
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.nvidia_smi_topo import parse_topo_matrix
 from dracaena.kubelet_plugin.discovery.recording import recording
 from dracaena.kubelet_plugin.driver_installation import DriverInstallation, DriverPlaces
+from dracaena.kubelet_plugin.node_pool import node_pool
 from dracaena.kubelet_plugin.prepare.driver_files import driver_edits
 from dracaena.process.clock import SystemClock
 from support.plugin import DRIVER, NODE, FakeClaims, PluginNode, claim_of, reference_to

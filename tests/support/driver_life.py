@@ -25,7 +25,7 @@ from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.discovery.build import Reading
-from dracaena.kubelet_plugin.discovery.health import Fault, Rules
+from dracaena.kubelet_plugin.discovery.gpu_health import Fault, Rules
 from dracaena.kubelet_plugin.driver_release import DriverRelease
 from dracaena.kubelet_plugin.health_monitor import EVENTS_S, POLL_S, HealthMonitor, Status
 from dracaena.kubelet_plugin.live_machine import POORER_S, LiveMachine

@@ -10,7 +10,7 @@ from dracaena.kubelet_plugin.adapters.driver_use import DriverUse, request_relea
 from dracaena.kubelet_plugin.adapters.nvml_health import NvmlHealth
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
-from dracaena.kubelet_plugin.discovery.health import HealthClass
+from dracaena.kubelet_plugin.discovery.gpu_health import HealthClass
 from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError
 from dracaena.kubelet_plugin.driver_release import DriverRelease
 from support.clock import FakeClock

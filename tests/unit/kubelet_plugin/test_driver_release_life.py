@@ -11,7 +11,7 @@ import pytest
 from dracaena.kubelet_plugin.adapters.nvml_health import NvmlHealth
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
-from dracaena.kubelet_plugin.discovery import health
+from dracaena.kubelet_plugin.discovery import gpu_health
 from dracaena.kubelet_plugin.discovery.health_facts import Poll
 from dracaena.kubelet_plugin.discovery.troubles import Trouble
 from dracaena.kubelet_plugin.node_troubles import NodeTroubles
@@ -86,17 +86,17 @@ def a_request_is_not_obeyed(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_gpu_without_events_is_not_told(patch: pytest.MonkeyPatch) -> None:
-    shown = health.shown_faults
-    patch.setattr(health, "shown_faults", lambda state: tuple(f for f in shown(state) if f.key != "unmonitored"))
+    shown = gpu_health.shown_faults
+    patch.setattr(gpu_health, "shown_faults", lambda state: tuple(f for f in shown(state) if f.key != "unmonitored"))
 
 
 def a_fabric_is_held_for_ever(patch: pytest.MonkeyPatch) -> None:
-    after = health._after
+    after = gpu_health._after
 
-    def holding(old: health.Held, state: Any, *, answered: bool) -> health.Held | None:
-        return old if old.fault.key == health.FABRIC else after(old, state, answered=answered)
+    def holding(old: gpu_health.Held, state: Any, *, answered: bool) -> gpu_health.Held | None:
+        return old if old.fault.key == gpu_health.FABRIC else after(old, state, answered=answered)
 
-    patch.setattr(health, "_after", holding)
+    patch.setattr(gpu_health, "_after", holding)
 
 
 def a_trouble_is_told_at_each_look(patch: pytest.MonkeyPatch) -> None:

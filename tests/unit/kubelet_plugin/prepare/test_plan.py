@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.names import DeviceName, PoolName, gpu_device_name
 from dracaena.api.objects import ResourceClaim
-from dracaena.kubelet_plugin.allocatable import node_pool
+from dracaena.kubelet_plugin.node_pool import node_pool
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, Refusal, holders, plan_claim
 from support.machines import divided_machine
 from support.plugin import DRIVER, NODE, claim_of, device_name, gpu_uuid, make_claim, make_pool, prepared_claim

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dracaena.kubelet_plugin.discovery.health import (
+from dracaena.kubelet_plugin.discovery.gpu_health import (
     CLEAR_POLLS,
     GpuHealth,
     HealthClass,

@@ -5,8 +5,8 @@ from dataclasses import replace
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import PoolName, gpu_device_name
 from dracaena.api.topology import topology_from_matrix
-from dracaena.kubelet_plugin.allocatable import node_pool, preparable_pages
 from dracaena.kubelet_plugin.discovery.allocatable import allocatable
+from dracaena.kubelet_plugin.node_pool import node_pool, preparable_pages
 from dracaena.kubelet_plugin.prepare.plan import NodePool
 from support.machines import divided_machine
 from support.plugin import DRIVER, NODE, device_name, gpu_uuid

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dracaena.api.limits import DEVICE_TAINTS
-from dracaena.kubelet_plugin.discovery.health import (
+from dracaena.kubelet_plugin.discovery.gpu_health import (
     CLEAR_POLLS,
     INFORMED_POLLS,
     LASTS_POLLS,
