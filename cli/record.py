@@ -72,12 +72,12 @@ def read_this_machine(arguments: argparse.Namespace, source: ReadingSource | Non
     """Return this machine as its driver tells it. Raises DracaenaError, also when the driver does not answer."""
     from dracaena.kubelet_plugin.adapters.nvml_library import DriverNotReadyError
     from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
-    from dracaena.kubelet_plugin.driver_thread import DriverThread
+    from dracaena.kubelet_plugin.gpu_driver_thread import GpuDriverThread
     from dracaena.kubelet_plugin.live_machine import READ_DEADLINE_S
     from dracaena.process.clock import SystemClock
 
     source = source or NvmlMachine.of_this_node("this-machine", driver_root=arguments.driver_root)
-    driver = DriverThread(SystemClock(), source.doing, source.close)
+    driver = GpuDriverThread(SystemClock(), source.doing, source.close)
     driver.start()
     try:
         return driver.call("a reading", source.read_all, READ_DEADLINE_S)

@@ -10,8 +10,8 @@ from dracaena.kube.transport import Transport
 from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DevRoot
 from dracaena.kubelet_plugin.adapters.driver_files import Kernel
 from dracaena.kubelet_plugin.discovery.gpu_health import Rules
-from dracaena.kubelet_plugin.driver_installation import DriverInstallation, DriverPlaces
-from dracaena.kubelet_plugin.driver_release import DriverRelease
+from dracaena.kubelet_plugin.gpu_driver_installation import DriverPlaces, GpuDriverInstallation
+from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
 from dracaena.kubelet_plugin.health_monitor import HealthSource
 from dracaena.kubelet_plugin.live_machine import ReadingSource
 from dracaena.kubelet_plugin.metrics import PluginMetrics
@@ -46,8 +46,8 @@ def _xids(text: str) -> frozenset[int]:
 
 
 def installation(
-    settings: PluginSettings, release: DriverRelease, troubles: NodeTroubles, sys_root: str
-) -> DriverInstallation | None:
+    settings: PluginSettings, release: GpuDriverRelease, troubles: NodeTroubles, sys_root: str
+) -> GpuDriverInstallation | None:
     """Return where containers get the driver from. A recorded machine has one only when it brings it."""
     if settings.machine and not settings.driver_root:
         return None
@@ -55,7 +55,7 @@ def installation(
     seen_root = settings.driver_root_mount or host_root
     seen_host = settings.host_root_mount or (seen_root if host_root == "/" else "/")
     places = DriverPlaces(seen_root, host_root, seen_host, settings.hook_tool)
-    return DriverInstallation(
+    return GpuDriverInstallation(
         places,
         required=not settings.machine,
         kernel=Kernel(sys_root),
@@ -75,7 +75,7 @@ def claim_nodes(settings: PluginSettings) -> ReadClaimNodes:
     return DeviceNodes(roots, required=not settings.machine).of_claim
 
 
-def nvml_source(settings: PluginSettings, metrics: PluginMetrics, release: DriverRelease) -> NodeSource:
+def nvml_source(settings: PluginSettings, metrics: PluginMetrics, release: GpuDriverRelease) -> NodeSource:
     """Return what asks the driver of this node through NVML."""
     from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine  # pynvml is for nodes with a driver
 

@@ -42,7 +42,7 @@ from dracaena.kubelet_plugin.discovery.troubles import (
     Trouble,
     trouble,
 )
-from dracaena.kubelet_plugin.driver_thread import StoppedError
+from dracaena.kubelet_plugin.gpu_driver_thread import StoppedError
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock

@@ -24,7 +24,7 @@ from dracaena.kubelet_plugin.discovery.troubles import (
     Trouble,
     trouble,
 )
-from dracaena.kubelet_plugin.driver_thread import DriverThread, StoppedError
+from dracaena.kubelet_plugin.gpu_driver_thread import GpuDriverThread, StoppedError
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
@@ -94,7 +94,7 @@ class LiveMachine:
         self._clock = clock
         self._on_change = on_change
         self._on_troubles = on_troubles
-        self._driver = DriverThread(clock, source.doing, source.close)
+        self._driver = GpuDriverThread(clock, source.doing, source.close)
         # For the thread that looks alone:
         self._missing: tuple[Trouble, ...] = ()
         self._opened_anew = False
@@ -115,7 +115,7 @@ class LiveMachine:
         self._worker.stop()
 
     def ask(self, what: str, work: Callable[[], T], deadline_s: float) -> T:
-        """Return work(), run in the driver's thread. Raises as DriverThread.call does."""
+        """Return work(), run in the driver's thread. Raises as GpuDriverThread.call does."""
         return self._driver.call(what, work, deadline_s)
 
     def hung(self) -> str | None:

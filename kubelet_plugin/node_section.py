@@ -18,7 +18,7 @@ from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import KubeError
 from dracaena.kube.events import EventType
 from dracaena.kube.reflector import Reflector
-from dracaena.kubelet_plugin.driver_release import asking_labels
+from dracaena.kubelet_plugin.gpu_driver_release import asking_labels
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.ports import DocumentStore, NodeLock
 from dracaena.kubelet_plugin.settings import PluginSettings

@@ -25,7 +25,7 @@ from dracaena.kube.reflector import Reflector
 from dracaena.kube.server_version import too_old
 from dracaena.kube.transport import Transport
 from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
-from dracaena.kubelet_plugin.adapters.driver_use import DriverUse
+from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
 from dracaena.kubelet_plugin.adapters.gpu_minors import GpuMinors
 from dracaena.kubelet_plugin.adapters.grpc_server import UnixServer, plugin_server
 from dracaena.kubelet_plugin.adapters.health_streams import HealthStreams
@@ -45,8 +45,6 @@ from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.device_watch import DeviceWatch
 from dracaena.kubelet_plugin.discovery.gpu_health import Fault, Rules, taints
 from dracaena.kubelet_plugin.discovery.pool import PoolIdentity
-from dracaena.kubelet_plugin.driver_installation import DriverInstallation
-from dracaena.kubelet_plugin.driver_release import DriverRelease
 from dracaena.kubelet_plugin.from_settings import (
     USER_AGENT,
     NodeSource,
@@ -56,6 +54,8 @@ from dracaena.kubelet_plugin.from_settings import (
     node_view,
     nvml_source,
 )
+from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation
+from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
 from dracaena.kubelet_plugin.health_monitor import Ask, DeviceHealth, HealthMonitor, HealthSource
 from dracaena.kubelet_plugin.kept_pods import kept_pod
 from dracaena.kubelet_plugin.live_machine import LiveMachine
@@ -76,7 +76,7 @@ from dracaena.kubelet_plugin.sweeper import Sweeper
 from dracaena.kubelet_plugin.unprepares import Unprepares
 from dracaena.process.clock import Clock
 
-Source = Callable[[DriverRelease], NodeSource]
+Source = Callable[[GpuDriverRelease], NodeSource]
 """Makes what reads the node's GPUs; it is given who may forbid that the GPU driver is opened."""
 
 T = TypeVar("T")
@@ -101,9 +101,9 @@ class NodeParts:
     section: NodeSection | None
     recorder: EventRecorder
     events: NodeEvents
-    release: DriverRelease
+    release: GpuDriverRelease
     troubles: NodeTroubles
-    installation: DriverInstallation | None
+    installation: GpuDriverInstallation | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def _node(
     view = node_view(settings, client)
     recorder = EventRecorder(client, "dracaena-kubelet-plugin", clock)
     events = NodeEvents(recorder, settings.node_name)
-    release = DriverRelease(settings.driver_name, DriverUse(paths.driver_lock, paths.release_request))
+    release = GpuDriverRelease(settings.driver_name, GpuDriverUse(paths.driver_lock, paths.release_request))
     troubles = NodeTroubles(metrics, events.on_node)
     return NodeParts(
         settings=settings,
@@ -213,7 +213,7 @@ def _node_cache(
     clock: Clock,
     metrics: PluginMetrics,
     view: KubeClient,
-    release: DriverRelease,
+    release: GpuDriverRelease,
     section: NodeSection | None,
 ) -> Reflector[Node]:
     """Return what follows this Node: a label on it may ask us to close the GPU driver."""

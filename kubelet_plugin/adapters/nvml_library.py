@@ -76,7 +76,7 @@ def load_library(driver_root: str) -> object:
 
 
 class Permission(Protocol):
-    """Allows NVML to be open (dracaena.kubelet_plugin.driver_release)."""
+    """Allows NVML to be open (dracaena.kubelet_plugin.gpu_driver_release)."""
 
     def refusal(self) -> str | None:
         """Return why NVML must not be open now, None when it may be. Costs little: it is asked once a second."""

@@ -32,7 +32,7 @@ from dracaena.kubelet_plugin.discovery.allocatable import slice_specs
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.nvidia_smi_topo import parse_topo_matrix
 from dracaena.kubelet_plugin.discovery.recording import recording
-from dracaena.kubelet_plugin.driver_installation import DriverInstallation, DriverPlaces
+from dracaena.kubelet_plugin.gpu_driver_installation import DriverPlaces, GpuDriverInstallation
 from dracaena.kubelet_plugin.node_pool import node_pool
 from dracaena.kubelet_plugin.prepare.driver_files import driver_edits
 from dracaena.process.clock import SystemClock
@@ -138,7 +138,7 @@ def test_a_claim_of_all_gpus_is_prepared(machine: Machine, tmp_path: Path) -> No
         claims=FakeClaims(claim),
         pool=pool,
         claim_nodes=DeviceNodes([DevRoot("/", "/")], required=True).of_claim,
-        driver_edits=DriverInstallation(DriverPlaces("/"), required=True).edits,
+        driver_edits=GpuDriverInstallation(DriverPlaces("/"), required=True).edits,
     )
     clock = SystemClock()
     began_s = clock.monotonic()

@@ -19,14 +19,14 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import DeviceName, gpu_device_name
 from dracaena.api.topology import topology_from_matrix
-from dracaena.kubelet_plugin.adapters.driver_use import DriverUse, request_release, wait_until_let_go, withdraw
+from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse, request_release, wait_until_let_go, withdraw
 from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.gpu_health import Fault, Rules
-from dracaena.kubelet_plugin.driver_release import DriverRelease
+from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
 from dracaena.kubelet_plugin.health_monitor import EVENTS_S, POLL_S, HealthMonitor, Status
 from dracaena.kubelet_plugin.live_machine import POORER_S, LiveMachine
 from dracaena.kubelet_plugin.metrics import PluginMetrics
@@ -80,7 +80,7 @@ class Life:
         self.nvml = self.clock.nvml = FakeNvml(MACHINE)
         write_machine(folder / "sys", MACHINE)
         self.lock, self.request = folder / "lock", folder / "request"
-        self.release = DriverRelease(DRIVER, DriverUse(self.lock, self.request))
+        self.release = GpuDriverRelease(DRIVER, GpuDriverUse(self.lock, self.request))
         library = NvmlLibrary(lambda: self.nvml, permission=self.release)
         self.source = NvmlMachine(
             "four", NvmlReader(library), Sysfs(str(folder / "sys")), clock=self.clock, listens=True

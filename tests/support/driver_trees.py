@@ -11,7 +11,7 @@ from pathlib import Path
 from dracaena.api.names import DeviceName, GpuUuid, PoolName, gpu_device_name
 from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DevRoot
 from dracaena.kubelet_plugin.adapters.driver_files import Kernel
-from dracaena.kubelet_plugin.driver_installation import DriverInstallation, DriverPlaces
+from dracaena.kubelet_plugin.gpu_driver_installation import DriverPlaces, GpuDriverInstallation
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
 from dracaena.kubelet_plugin.prepare.plan import PreparedDevice
 from support.driver_root import PROC_DEVICES, look_at_text, put
@@ -243,8 +243,8 @@ def places_of(host: Path, layout: Layout) -> DriverPlaces:
     return DriverPlaces(seen, layout.driver_root, str(host))
 
 
-def installation_of(host: Path, layout: Layout) -> DriverInstallation:
-    return DriverInstallation(places_of(host, layout), required=True, kernel=Kernel(str(host / "sys")))
+def installation_of(host: Path, layout: Layout) -> GpuDriverInstallation:
+    return GpuDriverInstallation(places_of(host, layout), required=True, kernel=Kernel(str(host / "sys")))
 
 
 def nodes_of(host: Path, layout: Layout) -> DeviceNodes:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dracaena.cli.main import main
-from dracaena.kubelet_plugin.adapters.driver_use import DriverUse
+from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
 from dracaena.kubelet_plugin.paths import PluginPaths, plugin_paths
 from support.sockets import short_folder
 
@@ -33,7 +33,7 @@ def run(root: Path, *words: str) -> int:
 
 
 def test_release_stands_until_resume(root: Path, paths: PluginPaths, capsys: pytest.CaptureFixture[str]) -> None:
-    plugin = DriverUse(paths.driver_lock, paths.release_request)
+    plugin = GpuDriverUse(paths.driver_lock, paths.release_request)
     assert run(root, "release", "--reason", "a new driver") == 0
     assert plugin.asked() == "a new driver"
     assert run(root, "status") == 0
@@ -52,7 +52,7 @@ def test_release_stands_until_resume(root: Path, paths: PluginPaths, capsys: pyt
 def test_a_plugin_that_does_not_let_go_in_time_is_told(
     root: Path, paths: PluginPaths, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plugin = DriverUse(paths.driver_lock, paths.release_request)
+    plugin = GpuDriverUse(paths.driver_lock, paths.release_request)
     assert plugin.enter()
     assert run(root, "release", "--timeout", "0") == 1
     assert "still has the driver open after 0 s" in capsys.readouterr().err

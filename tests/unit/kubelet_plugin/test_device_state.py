@@ -19,7 +19,7 @@ from dracaena.api.podlist import decode_podlist
 from dracaena.kubelet_plugin.adapters.driver_files import Kernel
 from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.device_state import AllocatedAnewError, DeviceHeldError, PrepareError
-from dracaena.kubelet_plugin.driver_installation import DriverInstallation, DriverPlaces
+from dracaena.kubelet_plugin.gpu_driver_installation import DriverPlaces, GpuDriverInstallation
 from dracaena.kubelet_plugin.ports import ClaimGoneError
 from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint, encode_checkpoint
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes
@@ -386,7 +386,7 @@ def test_a_lost_cdi_spec_waits_for_a_driver_that_comes_late(tmp_path: Path) -> N
     (tmp_path / SPEC).unlink()
     root = tmp_path / "driver"
     places = DriverPlaces(str(root), str(root), str(root))
-    installation = DriverInstallation(places, required=True, kernel=Kernel(str(root / "sys")))
+    installation = GpuDriverInstallation(places, required=True, kernel=Kernel(str(root / "sys")))
     restarted = node_in(tmp_path, driver_edits=installation.edits)
     assert not restarted.state.recover(())
     assert SPEC not in restarted.files()

@@ -20,7 +20,7 @@ from dracaena.kubelet_plugin.discovery.troubles import (
     Reason,
     Trouble,
 )
-from dracaena.kubelet_plugin.driver_thread import StoppedError
+from dracaena.kubelet_plugin.gpu_driver_thread import StoppedError
 from dracaena.kubelet_plugin.health_monitor import POLL_S, DeviceHealth, HealthMonitor, Status
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from support.clock import FakeClock

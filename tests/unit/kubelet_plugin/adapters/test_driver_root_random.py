@@ -26,7 +26,7 @@ from dracaena.kubelet_plugin.adapters import device_nodes, driver_files
 from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodesMissingError
 from dracaena.kubelet_plugin.adapters.driver_root import DriverRoot
 from dracaena.kubelet_plugin.discovery.troubles import DriverTroubleError
-from dracaena.kubelet_plugin.driver_installation import DriverFilesMissingError
+from dracaena.kubelet_plugin.gpu_driver_installation import DriverFilesMissingError
 from dracaena.kubelet_plugin.prepare.cdi import claim_spec
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim
 from support.driver_root import look_at_text

@@ -27,7 +27,7 @@ from dracaena.kubelet_plugin.discovery.troubles import (
     Trouble,
     trouble,
 )
-from dracaena.kubelet_plugin.driver_thread import DriverThread, WedgedError
+from dracaena.kubelet_plugin.gpu_driver_thread import GpuDriverThread, WedgedError
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits, driver_edits
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS, HOOK_NAMES, WITHOUT_HOOKS, HookTool
 from dracaena.process.clock import Clock, SystemClock
@@ -62,7 +62,7 @@ class DriverPlaces:
     """Path of the tool on the host; empty: it is looked for; NO_HOOKS."""
 
 
-class DriverInstallation:
+class GpuDriverInstallation:
     """The driver below one root. Safe from many threads; a call costs some hundred look-ups, a new driver also reads.
 
     All files are looked at in a thread of their own, so a root that hangs (a driver container's file system, a network
@@ -91,7 +91,7 @@ class DriverInstallation:
         # For the thread alone:
         self._found: tuple[tuple[DriverState, FoundTool | None], DriverEdits] | None = None
         self._without_hooks: tuple[Trouble, ...] = ()
-        self._thread = DriverThread(clock or SystemClock(), lambda: "", lambda: None, name="driver-files")
+        self._thread = GpuDriverThread(clock or SystemClock(), lambda: "", lambda: None, name="driver-files")
         self._thread.start()
 
     def stop(self) -> None:

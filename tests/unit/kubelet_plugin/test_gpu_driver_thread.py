@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dracaena.kubelet_plugin.driver_thread import DriverThread, StoppedError, WedgedError
+from dracaena.kubelet_plugin.gpu_driver_thread import GpuDriverThread, StoppedError, WedgedError
 from support.clock import FakeClock
 from support.kube import wait_for
 
@@ -18,14 +18,14 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def driver(clock: FakeClock) -> Iterator[DriverThread]:
-    found = DriverThread(clock, lambda: "nvmlDeviceGetUUID of GPU 3", lambda: None)
+def driver(clock: FakeClock) -> Iterator[GpuDriverThread]:
+    found = GpuDriverThread(clock, lambda: "nvmlDeviceGetUUID of GPU 3", lambda: None)
     found.start()
     yield found
     found.stop()
 
 
-def hang(driver: DriverThread, clock: FakeClock, release: threading.Event) -> str:
+def hang(driver: GpuDriverThread, clock: FakeClock, release: threading.Event) -> str:
     """Begin a call that hangs until release, let its deadline pass, and return what its caller was told."""
     told: list[str] = []
     inside = threading.Event()
@@ -48,17 +48,17 @@ def hang(driver: DriverThread, clock: FakeClock, release: threading.Event) -> st
     return told[0]
 
 
-def test_the_result_comes_back(driver: DriverThread) -> None:
+def test_the_result_comes_back(driver: GpuDriverThread) -> None:
     assert driver.call("a sum", lambda: 1 + 1, 1) == 2
 
 
-def test_all_calls_run_in_one_thread_that_is_not_the_callers(driver: DriverThread) -> None:
+def test_all_calls_run_in_one_thread_that_is_not_the_callers(driver: GpuDriverThread) -> None:
     threads = {driver.call("a name", threading.get_ident, 1) for _ in range(5)}
     assert len(threads) == 1
     assert threading.get_ident() not in threads
 
 
-def test_an_error_is_raised_where_it_was_asked(driver: DriverThread) -> None:
+def test_an_error_is_raised_where_it_was_asked(driver: GpuDriverThread) -> None:
     def fail() -> None:
         raise ValueError("no such GPU")
 
@@ -67,13 +67,13 @@ def test_an_error_is_raised_where_it_was_asked(driver: DriverThread) -> None:
     assert driver.call("the next", lambda: 1, 1) == 1
 
 
-def test_a_call_that_hangs_lets_its_caller_go_and_is_named(driver: DriverThread, clock: FakeClock) -> None:
+def test_a_call_that_hangs_lets_its_caller_go_and_is_named(driver: GpuDriverThread, clock: FakeClock) -> None:
     release = threading.Event()
     assert "nvmlDeviceGetUUID of GPU 3 has not returned" in hang(driver, clock, release)
     release.set()
 
 
-def test_while_one_hangs_others_are_refused_at_once(driver: DriverThread, clock: FakeClock) -> None:
+def test_while_one_hangs_others_are_refused_at_once(driver: GpuDriverThread, clock: FakeClock) -> None:
     release = threading.Event()
     hang(driver, clock, release)
     with pytest.raises(WedgedError):
@@ -81,7 +81,7 @@ def test_while_one_hangs_others_are_refused_at_once(driver: DriverThread, clock:
     release.set()
 
 
-def test_after_a_hanging_call_returned_the_driver_is_used_again(driver: DriverThread, clock: FakeClock) -> None:
+def test_after_a_hanging_call_returned_the_driver_is_used_again(driver: GpuDriverThread, clock: FakeClock) -> None:
     release = threading.Event()
     hang(driver, clock, release)
     release.set()
@@ -95,7 +95,7 @@ def test_after_a_hanging_call_returned_the_driver_is_used_again(driver: DriverTh
 
 def test_stop_does_not_wait_for_a_call_that_hangs(clock: FakeClock) -> None:
     closed = threading.Event()
-    driver = DriverThread(clock, lambda: "", closed.set)
+    driver = GpuDriverThread(clock, lambda: "", closed.set)
     driver.start()
     release = threading.Event()
     hang(driver, clock, release)
@@ -107,7 +107,7 @@ def test_stop_does_not_wait_for_a_call_that_hangs(clock: FakeClock) -> None:
 
 def test_stop_lets_go_of_who_waits_and_closes_the_driver(clock: FakeClock) -> None:
     closed = threading.Event()
-    driver = DriverThread(clock, lambda: "", closed.set)
+    driver = GpuDriverThread(clock, lambda: "", closed.set)
     driver.start()
     driver.stop()
     assert closed.is_set()
@@ -115,7 +115,7 @@ def test_stop_lets_go_of_who_waits_and_closes_the_driver(clock: FakeClock) -> No
         driver.call("too late", lambda: 1, 1)
 
 
-def test_calls_of_many_threads_take_turns(driver: DriverThread) -> None:
+def test_calls_of_many_threads_take_turns(driver: GpuDriverThread) -> None:
     running: list[int] = []
     most: list[int] = []
 
@@ -132,7 +132,7 @@ def test_calls_of_many_threads_take_turns(driver: DriverThread) -> None:
     assert most == [1] * 8
 
 
-def test_a_call_beyond_its_deadline_is_told_until_it_returns(driver: DriverThread, clock: FakeClock) -> None:
+def test_a_call_beyond_its_deadline_is_told_until_it_returns(driver: GpuDriverThread, clock: FakeClock) -> None:
     assert driver.hung() is None
     release = threading.Event()
     hang(driver, clock, release)

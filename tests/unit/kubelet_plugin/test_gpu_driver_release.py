@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from dracaena.kubelet_plugin.adapters.driver_use import DriverUse, request_release, wait_until_let_go, withdraw
+from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse, request_release, wait_until_let_go, withdraw
 from dracaena.kubelet_plugin.adapters.nvml_health import NvmlHealth
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.discovery.gpu_health import HealthClass
 from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError
-from dracaena.kubelet_plugin.driver_release import DriverRelease
+from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
 from support.clock import FakeClock
 from support.fake_nvml import FakeNvml
 
@@ -24,7 +24,7 @@ class Node:
 
     def __init__(self, folder: Path) -> None:
         self.lock, self.request = folder / "lock", folder / "request"
-        self.release = DriverRelease(DRIVER, DriverUse(self.lock, self.request))
+        self.release = GpuDriverRelease(DRIVER, GpuDriverUse(self.lock, self.request))
         self.nvml = FakeNvml(read_machine("hgx-h100"))
         self.library = NvmlLibrary(lambda: self.nvml, permission=self.release)
         self.health = NvmlHealth(self.library)

@@ -12,13 +12,13 @@ import pytest
 
 from dracaena.kubelet_plugin.adapters.driver_files import Kernel
 from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError, DriverTroubleError, Trouble
-from dracaena.kubelet_plugin.driver_installation import (
+from dracaena.kubelet_plugin.gpu_driver_installation import (
     LOOK_S,
     DriverFilesMissingError,
-    DriverInstallation,
     DriverPlaces,
+    GpuDriverInstallation,
 )
-from dracaena.kubelet_plugin.driver_thread import WedgedError
+from dracaena.kubelet_plugin.gpu_driver_thread import WedgedError
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
 from support.clock import FakeClock
@@ -35,8 +35,8 @@ def installed(
     refusal: Callable[[], str | None] = lambda: None,
     on_troubles: Callable[[tuple[Trouble, ...]], None] = lambda _: None,
     clock: FakeClock | None = None,
-) -> DriverInstallation:
-    return DriverInstallation(
+) -> GpuDriverInstallation:
+    return GpuDriverInstallation(
         DriverPlaces(str(root), host_root, str(root / "host"), hook_tool),
         required=required,
         kernel=Kernel(str(root / "sys")),
@@ -289,7 +289,7 @@ def test_files_that_hang_end_the_call_in_time_and_are_named(tmp_path: Path, monk
         release.wait()
         return VERSION, None
 
-    monkeypatch.setattr("dracaena.kubelet_plugin.driver_installation.library_versions", hang)
+    monkeypatch.setattr("dracaena.kubelet_plugin.gpu_driver_installation.library_versions", hang)
     troubles: list[str] = []
     installation = installed(tmp_path, on_troubles=lambda found: troubles.extend(t.reason for t in found), clock=clock)
     errors: list[str] = []

@@ -22,7 +22,7 @@ _MAX_REASON_BYTES = 500
 """Of a request's text: it goes into Events."""
 
 
-class DriverUse:
+class GpuDriverUse:
     """One process's use of the driver. For one thread, asked() for any."""
 
     def __init__(self, lock: Path, request: Path) -> None:

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.errors import PermanentError, TemporaryError
-from dracaena.kubelet_plugin.adapters.driver_use import DriverUse, request_release, wait_until_let_go, withdraw
+from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse, request_release, wait_until_let_go, withdraw
 from dracaena.process.clock import SystemClock
 from support.clock import FakeClock
 
 LOCK, REQUEST = "driver-in-use.lock", "release-driver"
 
 
-def use(folder: Path) -> DriverUse:
-    return DriverUse(folder / LOCK, folder / REQUEST)
+def use(folder: Path) -> GpuDriverUse:
+    return GpuDriverUse(folder / LOCK, folder / REQUEST)
 
 
 def let_go(folder: Path) -> bool:
@@ -39,8 +39,9 @@ def test_two_instances_have_the_driver_open_at_once_and_both_must_let_go(tmp_pat
 
 def test_a_process_that_dies_holds_the_driver_no_more(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from dracaena.kubelet_plugin.adapters.driver_use import DriverUse\n"
-        f"print(DriverUse(Path({str(tmp_path / LOCK)!r}), Path('none')).enter(), flush=True); sys.stdin.read()"
+        "import sys; from pathlib import Path\n"
+        "from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse\n"
+        f"print(GpuDriverUse(Path({str(tmp_path / LOCK)!r}), Path('none')).enter(), flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-P", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

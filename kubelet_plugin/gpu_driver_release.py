@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dracaena.api.names import release_label
-from dracaena.kubelet_plugin.adapters.driver_use import DriverUse
+from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
 from dracaena.kubelet_plugin.discovery.gpu_health import Fault, HealthClass
 from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError
 
@@ -31,13 +31,13 @@ def asking_labels(driver: str, labels: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-class DriverRelease:
+class GpuDriverRelease:
     """Allows the driver to be opened, or says who does not want that. note_labels() and refusal() are for any thread.
 
     `use` is None where there are no other processes to be told: then labels alone count.
     """
 
-    def __init__(self, driver: str, use: DriverUse | None = None) -> None:
+    def __init__(self, driver: str, use: GpuDriverUse | None = None) -> None:
         self._label = release_label(driver)
         self._use = use
         self._labels: Mapping[str, str] = {}  # replaced whole

@@ -49,7 +49,7 @@ class _Job(Generic[T]):
             self.error = error
 
 
-class DriverThread:
+class GpuDriverThread:
     """Runs one call after the other, whoever asks; `close` is the last one, after stop()."""
 
     def __init__(
