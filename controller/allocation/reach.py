@@ -17,7 +17,8 @@ from dracaena.controller.allocation.nodes.node_fit import required_affinity, tol
 from dracaena.controller.allocation.nodes.node_resources import ResourceDemand
 from dracaena.controller.allocation.nodes.pod_resources import UnreadableQuantityError
 from dracaena.controller.allocation.request.demands import ClaimDemand, Refused
-from dracaena.controller.allocation.state.inventory import Inventory, NodeState
+from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.state.pool import NodeState
 
 MOST_FILTER_BYTES: Final = 4 << 10
 """Of node selector, affinity and tolerations together; sensible pods have some hundred. What is longer is not evaluated

@@ -24,7 +24,7 @@ LONG_CONSTRUCTORS = frozenset(
     {("kube/reflector.py", "Reflector"), ("kubelet_plugin/health_monitor.py", "HealthMonitor")}
 )
 
-LONG_FILES = frozenset({"api/objects.py", "kubelet_plugin/program.py"})
+LONG_FILES = frozenset({"api/objects.py"})
 
 SHARED_NAMES: Mapping[str, tuple[str, ...]] = {
     "Answer": (

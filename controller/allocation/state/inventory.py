@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 from weakref import WeakValueDictionary
@@ -37,6 +37,7 @@ from dracaena.controller.allocation.state.holdings import Holdings, claim_holder
 from dracaena.controller.allocation.state.pool import (
     NodeKind,
     NodePool,
+    NodeState,
     PoolContents,
     Problem,
     held_devices,
@@ -65,25 +66,6 @@ class PoolChange:
     new_problems: tuple[Problem, ...]
     nodes: frozenset[str] | None
     """The nodes that it may matter to; None: any."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeState:
-    """What a node is and what is free there: nodes of one state stand in one bucket."""
-
-    kind: NodeKind
-    free: int
-    """Mask of the whole GPUs that can be given."""
-    rest: Hashable = None
-    """For a kind with a `rest`: who holds how much of each of its devices, by their places in the order in which
-    they are tried. A mask of those that are held whole, and what the shares of each take together."""
-    _hash: int = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.kind, self.free, self.rest)))
-
-    def __hash__(self) -> int:
-        return self._hash
 
 
 class Inventory:

@@ -6,7 +6,7 @@ counts; it must be complete; two devices of one name make it invalid. Our pools 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -55,6 +55,25 @@ class NodeKind:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.box, self.foreign_taints, self.devices, self.rest, self.is_mixed)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What a node is and what is free there: nodes of one state stand in one bucket."""
+
+    kind: NodeKind
+    free: int
+    """Mask of the whole GPUs that can be given."""
+    rest: Hashable = None
+    """For a kind with a `rest`: who holds how much of each of its devices, by their places in the order in which
+    they are tried. A mask of those that are held whole, and what the shares of each take together."""
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.kind, self.free, self.rest)))
 
     def __hash__(self) -> int:
         return self._hash

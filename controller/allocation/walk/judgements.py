@@ -13,7 +13,7 @@ from typing import Final
 
 from dracaena.controller.allocation.legal.outcome import DoesNotFit
 from dracaena.controller.allocation.score.order import Score
-from dracaena.controller.allocation.state.inventory import NodeState
+from dracaena.controller.allocation.state.pool import NodeState
 
 MAX_JUDGEMENTS: Final = 50_000
 """Of all that was asked lately together, some 400 bytes each: 100 different claims among 500 nodes of which each has a

@@ -21,8 +21,8 @@ from dracaena.controller.allocation.legal.search import Restriction, solve
 from dracaena.controller.allocation.request.demands import ClaimDemand
 from dracaena.controller.allocation.score.choices import Choice, Engine
 from dracaena.controller.allocation.score.order import one_number
-from dracaena.controller.allocation.state.inventory import Inventory, NodeState
-from dracaena.controller.allocation.state.pool import NodeKind, NodePool
+from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.state.pool import NodeKind, NodePool, NodeState
 from dracaena.controller.allocation.walk.answers import QuestionAnswers
 from dracaena.controller.allocation.walk.combinations import Combination, CombinationFacts
 from dracaena.controller.allocation.walk.identities import IdentityMasks

@@ -17,8 +17,8 @@ from dracaena.api.decision import part_in_words
 from dracaena.controller.allocation.effort import Effort, OverdueError, Work
 from dracaena.controller.allocation.nodes.node_index import Names
 from dracaena.controller.allocation.score.order import Score
-from dracaena.controller.allocation.state.inventory import Buckets, Inventory, NodeState
-from dracaena.controller.allocation.state.pool import NodeKind
+from dracaena.controller.allocation.state.inventory import Buckets, Inventory
+from dracaena.controller.allocation.state.pool import NodeKind, NodeState
 from dracaena.controller.allocation.walk.answers import Answer
 from dracaena.controller.allocation.walk.census import LATER_BY_NAME, Census
 from dracaena.controller.allocation.walk.judgements import Judgement

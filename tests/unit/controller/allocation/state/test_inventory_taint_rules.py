@@ -9,7 +9,8 @@ import pytest
 
 from dracaena.api.objects import DeviceTaintRule, DeviceTaintRuleSpec, DeviceTaintSelector, ObjectMeta, Taint
 from dracaena.controller.allocation.state import inventory as module
-from dracaena.controller.allocation.state.inventory import Inventory, NodeState, make_inventory
+from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
+from dracaena.controller.allocation.state.pool import NodeState
 from support.allocation import DRIVER, blocks, machine, node, pool_slice
 
 NAMES = "abcd"
