@@ -184,6 +184,9 @@ def _too_large() -> ApiError:
 def _fault_answer(fault: InjectedFault) -> ApiAnswer:
     assert fault.status is not None
     reasons = {429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout", 409: "Conflict"}
-    headers = {} if fault.retry_after_s is None else {"Retry-After": str(fault.retry_after_s)}
+    # Said, or the client sends its next request on a connection that is just being closed.
+    headers = {"Connection": "close"}
+    if fault.retry_after_s is not None:
+        headers["Retry-After"] = str(fault.retry_after_s)
     details = None if fault.retry_after_s is None else {"retryAfterSeconds": fault.retry_after_s}
     return _refusal(ApiError(fault.status, reasons.get(fault.status, ""), fault.message, details, headers))

@@ -22,6 +22,13 @@ def test_the_next_matching_requests_are_refused_and_later_ones_served(api, fault
     assert faults.pending() == 0
 
 
+def test_after_a_refusal_the_client_knows_that_its_connection_ends(api, faults):
+    """Or it sends the next request on it, which then has no answer."""
+    faults.add(InjectedFault(path="/pods", status=503))
+    assert api.get(PODS).headers["connection"] == "close"
+    assert api.get(PODS).code == 200
+
+
 def test_a_connection_can_be_closed_without_an_answer(connect, faults):
     faults.add(InjectedFault(close=True))
     with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
