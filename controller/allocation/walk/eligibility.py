@@ -1,7 +1,7 @@
 """Which devices of a node each request of a pod may use.
 
 Asked once for all nodes of a kind, and only for kinds that a decision comes to; never for all nodes of a decision.
-Taints and selectors decide. Selectors that read what tells devices of equal nodes apart are left to joint_search.
+Taints and selectors decide. Selectors that read what tells devices of equal nodes apart are left to walk.node_rules.
 """
 
 from __future__ import annotations
