@@ -121,6 +121,7 @@ class Walk:
         if not mixed and not any(state.kind.is_mixed for _, state, _ in self._beside()):
             return None
         self._without = [entry for entry in self._without if not entry[0].is_mixed]
+        self._refused += [(name, NO_ROOM) for _, _, _, names, _ in self._short for name in names]
         self._refused = [entry for entry in self._refused if not self._is_mixed(entry[0])]
         self._short = []
         return self._best_by_rules(mixed)

@@ -6,6 +6,7 @@ import dataclasses
 import random
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from dracaena.api.device_id import DeviceId
@@ -15,9 +16,10 @@ from dracaena.api.objects import Node, Pod, ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
+from dracaena.controller.allocation.walk import walk as module
 from dracaena.controller.allocation.walk.node_rules import NodeChoice, NodeRules
 from dracaena.controller.allocation.walk.pod_demand import PodDemand, read_pod_demand
-from dracaena.controller.allocation.walk.walk import Walk
+from dracaena.controller.allocation.walk.walk import NO_ROOM, NOT_SELECTED, Walk
 from support.allocation import DRIVER, blocks, claim, machine, node, pod, pool_slice, request
 from support.clusters import CLASSES, SMALL
 
@@ -117,3 +119,31 @@ def test_each_node_is_counted_once_whichever_part_of_the_walk_refused_it(seed: i
     if isinstance(given, Allocation):
         assert given.node in fits
         assert sum(count for _, count in given.census.reasons(given.choice)) == len(names) - 1
+
+
+def test_plain_nodes_without_room_are_counted_as_such_when_a_mixed_node_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were put aside before any mixed node was asked for more than its whole GPUs."""
+    monkeypatch.setattr(module, "PATIENCE", 2)
+    names = [f"plain{number}" for number in range(6)]
+    inventory = make_inventory(
+        DRIVER,
+        nodes=[with_cpu(node(name), 1 if name in names else 8) for name in (*names, "mixed")],
+        slices=[*(pool_slice(name, SMALL) for name in names), pool_slice("mixed", divided("mixed"))],
+        classes=CLASSES,
+    )
+    pool = inventory.pool("mixed")
+    assert pool is not None
+    whole = [DeviceId(DRIVER, "mixed", device) for device in pool.devices if device is not None]
+    inventory.hold("holder", frozenset(whole))
+    asking = pod("p", containers=[{"name": "main", "resources": {"requests": {"cpu": "4"}}}])
+    given = Allocator().allocate(inventory, asking, [claim("c", request())])
+    assert isinstance(given, Allocation)
+    assert given.node == "mixed"
+    told = dict(given.census.reasons(given.choice))
+    assert NOT_SELECTED not in told
+    assert sum(told.values()) == told[NO_ROOM] + 2 == len(names)
+
+
+def with_cpu(item: Node, cpu: int) -> Node:
+    status = {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": str(cpu), "pods": "110"}}}
+    return msgspec.structs.replace(item, status=msgspec.convert(status, Node).status)
