@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from itertools import count
+from typing import Any
 
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.names import NodeName, PoolName
-from dracaena.api.objects import Device, DeviceAttribute, Node, ResourceSliceSpec, Taint
+from dracaena.api.objects import Device, DeviceAttribute, Node, ResourceSlice, ResourceSliceSpec, Taint
 from dracaena.kube.errors import ApiUnavailableError
 from dracaena.kubelet_plugin.discovery.pool import Page, PoolIdentity
 from dracaena.kubelet_plugin.metrics import PluginMetrics
@@ -168,6 +170,41 @@ def test_a_late_watch_does_not_double_a_slice() -> None:
     case.publisher.sync()
     assert not case.publisher.sync()  # the watch still shows nothing
     assert len(case.slices.stored) == 1
+
+
+class LateList(FakeSlices):
+    """The server as an instance meets it whose first write comes after all writes of the other instance."""
+
+    def __init__(self, server: FakeSlices, before_writing: Callable[[], object]) -> None:
+        super().__init__()
+        self.stored = server.stored
+        self._server = server
+        self._before_writing = before_writing
+
+    def create_slice(self, document: Mapping[str, Any]) -> ResourceSlice:
+        other, self._before_writing = self._before_writing, lambda: None
+        other()
+        return self._server.create_slice(document)
+
+    def update_slice(self, published: ResourceSlice, spec: Mapping[str, Any]) -> ResourceSlice:
+        return self._server.update_slice(published, spec)
+
+
+@pytest.mark.parametrize("last", ["old", "new"])
+@pytest.mark.parametrize("pages", [TAINTED, TAINT_FREE])
+def test_two_instances_that_both_found_no_slice_agree_on_one(pages: tuple[Page, ...], last: str) -> None:
+    """Two instances of an upgrade: both list, then both create. Whoever looks next, the same slice stays."""
+    new = Case(pages)
+    old = Case(pages, LateList(new.slices, new.publisher.sync))
+    old.publisher.sync()
+    instances = {"old": old, "new": new}
+    for _ in range(2):
+        instances[last].publisher.sync()
+    assert new.slices.writes.count("create") == 2
+    (stored,) = new.slices.list_slices()
+    assert complete(stored.spec)
+    assert list(stored.spec.devices) == list(pages[0])
+    assert not any(case.publisher.sync() for case in instances.values())
 
 
 def test_a_server_without_taints_gets_an_empty_pool_and_nobody_may_have_allocated() -> None:
