@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from dracaena.process.clock import Clock
+
+LEAST_STEPS: Final = 10_000
+"""Steps (allocation.effort, about a microsecond each) that work may take whatever the clock says: who has done less was
+kept waiting by the machine, so it is not heavy, and mostly ends soon."""
+
+LATEST: Final = 3
+"""Work of which even that takes so many times its limit is ended all the same."""
 
 
 class Deadline:
@@ -17,9 +25,20 @@ class Deadline:
         self._ended_s: float | None = None
 
     def begin(self) -> Callable[[int], bool]:
-        """Start; return a function that tells whether the time is over, whatever the steps."""
+        """Start; return a function that takes the steps since it was last called, and tells whether the time is over.
+
+        That is after the limit if more than LEAST_STEPS were done by then, else with these, or after LATEST limits.
+        """
         began_s = self._began_s = self._clock.monotonic()
-        return lambda _steps: self._clock.monotonic() - began_s >= self._limit_s
+        done = 0
+
+        def is_over(steps: int) -> bool:
+            nonlocal done
+            done += steps
+            used_s = self._clock.monotonic() - began_s
+            return used_s >= (self._limit_s if done >= LEAST_STEPS else self._limit_s * LATEST)
+
+        return is_over
 
     def end(self) -> None:
         """Note that the work is done."""
