@@ -202,6 +202,7 @@ class PodSpec(Wire, frozen=True):
     overhead: Quantities = {}
     scheduler_name: str = "default-scheduler"
     priority: int = 0
+    preemption_policy: str = ""
     topology_spread_constraints: list[dict[str, Any]] = []
     volumes: list[PodVolume] = []
 

@@ -125,6 +125,7 @@ class Allocator:
         *,
         barred: Mapping[str, str] = MappingProxyType({}),
         within: Names | None = None,
+        preempting: bool = False,
         is_over: Callable[[int], bool] = never,
     ) -> Allocation | NoFit | Refused | Settled:
         """Decide for all `claims` of a pod, in the order in which the pod names them. Changes nothing.
@@ -135,6 +136,7 @@ class Allocator:
         is refused before one fits, and the comparison of candidates for each kind and mask of free GPUs that was never
         asked before; more where the rules have to be asked (walk.node_rules). On `barred` nodes nothing is given,
         for the reasons that stand there, and nodes that are not `within` are not asked at all; None: all are.
+        `preempting`: what pods of lower priority take of cpu and the like counts as free.
 
         `is_over` is asked from time to time whether to stop (effort.Effort.begin). Then the answer is the best that was
         found until then, else a refusal of the kind TOO_LONG that names what cost most. What was worked out is
@@ -142,9 +144,10 @@ class Allocator:
         pod that is heavy with good reason comes to its end in several tries.
         """
         self.effort.begin(is_over)
-        name = pod.metadata.uid or pod.key
+        name = (pod.metadata.uid or pod.key) + (" preempting" if preempting else "")
         try:
-            decision = self._allocate(inventory, pod, claims, barred, self._rounds.of(name), within)
+            asked = self._rounds.of(name)
+            decision = self._allocate(inventory, pod, claims, barred, asked, within, preempting=preempting)
         except OverdueError:
             work, what = self.effort.heaviest()
             # A large cluster is nobody's fault; a selector that takes this long is its author's.
@@ -161,9 +164,13 @@ class Allocator:
         barred: Mapping[str, str],
         asked: Callable[[int], set[str]],
         within: Names | None = None,
+        *,
+        preempting: bool = False,
     ) -> Allocation | NoFit | Refused | Settled:
         """`asked` returns the nodes that earlier tries asked in vain for a combination, by its number."""
-        demand = read_pod_demand(inventory, pod, claims, self.selectors, barred, self.effort, within)
+        demand = read_pod_demand(
+            inventory, pod, claims, self.selectors, barred, self.effort, within, preempting=preempting
+        )
         if isinstance(demand, Refused):
             return demand
         if not demand.claims:

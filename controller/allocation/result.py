@@ -61,6 +61,8 @@ class Allocation:
     census: Census = field(default=Census(), compare=False, repr=False)
     cut_off: bool = False
     """Whether the search ended at its limit: a better set may exist."""
+    preempting: bool = False
+    """Whether the pod fits on the node only once kube-scheduler has evicted pods of lower priority there."""
 
     @property
     def node(self) -> str:

@@ -50,6 +50,8 @@ class PodResources:
 
     amounts: Amounts
     ports: tuple[HostPort, ...] = ()
+    priority: int = 0
+    """spec.priority: who has a higher one may have kube-scheduler evict the pod for it."""
 
 
 class UnreadableQuantityError(ValueError):
@@ -68,7 +70,7 @@ def pod_resources(pod: Pod) -> PodResources:
             if name in (CPU, "memory") or name.startswith("hugepages-"):
                 total[name] = amount if effective is None else effective.get(name, 0)
     _add(total, _exact(pod.spec.overhead))
-    return shared_resources(_rounded({**total, PODS: NANO}), _host_ports(pod))
+    return shared_resources(_rounded({**total, PODS: NANO}), _host_ports(pod), pod.spec.priority)
 
 
 def readable_resources(pod: Pod) -> PodResources:
@@ -76,7 +78,7 @@ def readable_resources(pod: Pod) -> PodResources:
     try:
         return pod_resources(pod)
     except UnreadableQuantityError:
-        return shared_resources(((PODS, 1),), ())
+        return shared_resources(((PODS, 1),), (), pod.spec.priority)
 
 
 def node_allocatable(node: Node) -> Mapping[str, int] | None:
@@ -96,9 +98,9 @@ def node_allocatable(node: Node) -> Mapping[str, int] | None:
 
 
 @lru_cache(8_192)
-def shared_resources(amounts: Amounts, ports: tuple[HostPort, ...]) -> PodResources:
+def shared_resources(amounts: Amounts, ports: tuple[HostPort, ...], priority: int = 0) -> PodResources:
     """Return one object for equal values: the pods of a cluster are made of few templates."""
-    return PodResources(amounts, ports)
+    return PodResources(amounts, ports, priority)
 
 
 def _containers(pod: Pod) -> _Exact:

@@ -178,14 +178,17 @@ class Inventory:
         pool = self.pool(node)
         return 0 if pool is None else len(self.holdings.taken(pool.pool))
 
-    def resource_demand(self, pod: Pod) -> ResourceDemand:
-        """Return what a pod needs of nodes besides devices. Raises UnreadableQuantityError."""
+    def resource_demand(self, pod: Pod, *, preempting: bool = False) -> ResourceDemand:
+        """Return what a pod needs of nodes besides devices; `preempting`: where pods of lower priority are evicted.
+
+        Raises UnreadableQuantityError.
+        """
         wanted = pod_resources(pod)
         extended = {name for name, _ in wanted.amounts if "/" in name}
         if extended:
             mapped = {str(item.spec.get("extendedResourceName")) for item in self.classes.values()}
             extended &= mapped | {f"{CLASS_RESOURCE}{name}" for name in self.classes}
-        return ResourceDemand(self.resources, wanted, pod=pod_name(pod), by_class=extended)
+        return ResourceDemand(self.resources, wanted, pod=pod_name(pod), by_class=extended, preempting=preempting)
 
     def placement_demand(self, pod: Pod, effort: Effort) -> PlacementDemand | None:
         """Return what a pod needs of nodes because of other pods and of its storage; None: nothing.

@@ -54,12 +54,15 @@ def read_pod_demand(
     barred: Mapping[str, str] = MappingProxyType({}),
     effort: Effort | None = None,
     within: Names | None = None,
+    *,
+    preempting: bool = False,
 ) -> PodDemand | Refused:
     """Read all claims of a pod, in the order in which the pod names them.
 
     A claim is ours when the class of some request matches a device of ours, or when it visibly means our driver. Others
     are left to kube-scheduler, which serves them after ours, on the same node. `barred`: nodes that the pod must not
-    use, with the reasons; `within`: the only ones to ask, None: all. What is read is charged to `effort`.
+    use, with the reasons; `within`: the only ones to ask, None: all. `preempting`: pods of lower priority count as
+    evicted. What is read is charged to `effort`.
     """
     effort = effort or Effort()
     waiting = tuple(claim for claim in claims if claim.status.allocation is None)
@@ -84,7 +87,7 @@ def read_pod_demand(
     # No selector means everywhere.
     pins = tuple(allocation.node_selector for allocation in allocations if allocation.node_selector is not None)
     try:
-        resources = inventory.resource_demand(pod)
+        resources = inventory.resource_demand(pod, preempting=preempting)
         placement = inventory.placement_demand(pod, effort)
     except (UnreadableQuantityError, UnreadableSelectorError) as error:
         return Refused(RefusalKind.MISTAKE, f"pod {pod.key}: {error}", meant)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from math import inf
 
 import pytest
 
@@ -12,15 +13,15 @@ NAMES = tuple(f"n{number}" for number in range(6))
 TCP_80 = HostPort(ANY_ADDRESS, "TCP", 80)
 
 
-def needs(*ports: HostPort, pods: int = 1, **amounts: int) -> PodResources:
-    return shared_resources(tuple(sorted({"pods": pods, **amounts}.items())), ports)
+def needs(*ports: HostPort, pods: int = 1, priority: int = 0, **amounts: int) -> PodResources:
+    return shared_resources(tuple(sorted({"pods": pods, **amounts}.items())), ports, priority)
 
 
 def random_needs(rng: random.Random) -> PodResources:
     amounts = {kind: rng.randint(1, 5) for kind in KINDS if kind != "pods" and rng.random() < 0.5}
     addresses = (ANY_ADDRESS, "10.0.0.1", "10.0.0.2")
     ports = {HostPort(rng.choice(addresses), rng.choice(("TCP", "UDP")), 80) for _ in range(rng.choice((0, 0, 1)))}
-    return needs(*sorted(ports), **amounts)
+    return needs(*sorted(ports), priority=rng.choice((-5, 0, 0, 10)), **amounts)
 
 
 class SlowResources:
@@ -30,18 +31,23 @@ class SlowResources:
         self.nodes: dict[str, dict[str, int] | None] = {}
         self.pods: dict[str, tuple[str, PodResources]] = {}
 
-    def left(self, node: str, resource: str, but: str | None = None) -> float:
+    def left(self, node: str, resource: str, but: str | None = None, least_priority: float = -inf) -> float:
         has = self.nodes[node]
         if has is None:
             return float("inf")
-        taken = (dict(found.amounts) for pod, (place, found) in self.pods.items() if place == node and pod != but)
+        taken = (
+            dict(found.amounts)
+            for pod, (place, found) in self.pods.items()
+            if place == node and pod != but and found.priority >= least_priority
+        )
         return has.get(resource, 0) - sum(amounts.get(resource, 0) for amounts in taken)
 
-    def fits(self, node: str, wanted: PodResources, but: str | None) -> bool:
+    def fits(self, node: str, wanted: PodResources, but: str | None, least_priority: float = -inf) -> bool:
         used = {
             port for pod, (place, found) in self.pods.items() if place == node and pod != but for port in found.ports
         }
-        return all(self.left(node, resource, but) >= amount for resource, amount in wanted.amounts) and not any(
+        lefts = {resource: self.left(node, resource, but, least_priority) for resource, _ in wanted.amounts}
+        return all(lefts[resource] >= amount for resource, amount in wanted.amounts) and not any(
             port[1:] == other[1:] and (port[0] == other[0] or ANY_ADDRESS in (port[0], other[0]))
             for port in wanted.ports
             for other in used
@@ -79,6 +85,12 @@ def test_after_any_changes_the_books_answer_as_if_all_pods_were_counted_anew(see
             for node in slow.nodes:
                 fits = slow.fits(node, wanted, but=pod)
                 assert (demand.shortage(node) is None) is fits
+                assert not fits or all(node in names for names in sets)
+            preempting = ResourceDemand(books, wanted, pod=pod, preempting=True)
+            sets = preempting.with_room()
+            for node in slow.nodes:
+                fits = slow.fits(node, wanted, but=pod, least_priority=wanted.priority)
+                assert (preempting.shortage(node) is None) is fits
                 assert not fits or all(node in names for names in sets)
         books.check(slow.nodes)
 
