@@ -21,6 +21,7 @@ from dracaena.controller.events.waiting_pods import WaitingPods
 from dracaena.controller.lifecycle.own_decision import our_decision
 from dracaena.controller.lifecycle.phases import Event
 from dracaena.controller.lifecycle.pod_record import Wait
+from dracaena.controller.lifecycle.prospects import LOOK_S, PREEMPTED, Nudge
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import EventSink
 from dracaena.controller.queue.deadline import Deadline
@@ -183,12 +184,15 @@ class Reconciler:
                 reason=found.reason,
                 node=found.node,
                 claims=list(found.claims),
-                left_out="the node" if found.node_matters else "all nodes",
+                left_out=_left_out(found),
                 for_s=round(found.for_s, 1),
                 said=found.said.message if found.said is not None else "",
             )
             if found.reason != "collision":  # that has Events of its own
                 self._events.record(pod, "Warning", TAKEN_BACK, why_taken_back(found))
+        elif isinstance(found, Nudge):
+            self._nomination.nudge(pod, found.node)
+            self._queue.add_after(pod.key, LOOK_S)
         elif found is not None:
             self._queue.add_after(pod.key, found)
 
@@ -261,7 +265,12 @@ class Reconciler:
         marked = self._writer.mark(allocation)
         if isinstance(marked, Lost):
             return marked
-        nominated = self._nomination.set(step.pod, allocation.node, earlier=self._hinted(step.pod, allocation))
+        nominated, hinted = step.pod, self._hinted(step.pod, allocation)
+        if not allocation.preempting:
+            nominated = self._nomination.set(step.pod, allocation.node, earlier=hinted)
+        elif step.pod.status.nominated_node_name in hinted:
+            # There it is kube-scheduler's own nomination that tells whether it evicts somebody.
+            self._nomination.clear(step.pod, step.pod.status.nominated_node_name)
         outcome = self._writer.allocate(allocation, marked, step.pod, step.decision_id)
         if isinstance(outcome, Lost):
             self._nomination.clear(nominated, allocation.node)
@@ -270,11 +279,14 @@ class Reconciler:
     def _tell(self, pod: Pod, allocation: Allocation) -> None:
         self._metrics.decisions.allocated_pods.inc()
         text = describe(decision_of(allocation, allocation.claims[0]))
+        if allocation.preempting:
+            text = f"{text}. kube-scheduler has to evict pods of lower priority there first"
         log.info(
             "allocated",
             pod_uid=pod.metadata.uid,
             node=allocation.node,
             links=allocation.links,
+            preempting=allocation.preempting,
             claims=[entry.claim.key for entry in allocation.claims],
             devices=[result.device for entry in allocation.claims for result in entry.results],
             **dict(allocation.choice.score.parts()),
@@ -301,7 +313,7 @@ class Reconciler:
             self._waiting.report(pod, decision.kind.value, decision.text, tell=decision.concerns_us)
         else:
             self._waiting.report(pod, "no-node", lambda: self._explain(pod, claims), tell=True)
-        if pod.status.nominated_node_name:
+        if pod.status.nominated_node_name and not self._cluster.keeps_devices(claims):
             for node in sorted(earlier_nodes(claims, self._driver)):
                 self._nomination.clear(pod, node)
         left_out = self._cluster.first_left_out(pod)
@@ -327,6 +339,12 @@ _RESULTS: Final = {
     InProgress: "in-progress",
     Deferred: "behind",
 }
+
+
+def _left_out(found: TakenBack) -> str:
+    if found.reason == PREEMPTED:
+        return "nodes on which others would be evicted"
+    return "the node" if found.node_matters else "all nodes"
 
 
 def _wants_devices(pod: Pod) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from dracaena.controller.lifecycle.pod_record import Wait
+from dracaena.controller.lifecycle.prospects import PREEMPTED
 from dracaena.controller.state.upkeep import TakenBack
 
 MESSAGE_LENGTH: Final = 300
@@ -14,6 +15,11 @@ MESSAGE_LENGTH: Final = 300
 def why_taken_back(found: TakenBack) -> str:
     """Say why GPUs are taken back from a pod."""
     said = f": {found.said.message[:MESSAGE_LENGTH]}" if found.said is not None else ""
+    if found.reason == PREEMPTED:
+        return (
+            f"GPUs on node {found.node} are taken back, because kube-scheduler did not evict pods of lower priority "
+            f"there for it, or these did not end in time{said}"
+        )
     then = "Another node is tried" if found.node_matters else "GPUs are allocated again when it says something else"
     return f"GPUs on node {found.node} are taken back, because kube-scheduler does not bind the pod there{said} {then}"
 

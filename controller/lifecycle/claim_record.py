@@ -34,6 +34,8 @@ class Share:
     """Devices of ours that nobody else may have meanwhile."""
     others: frozenset[Holding] = frozenset()
     """Devices of other drivers, and shares of ours."""
+    preempting: bool = False
+    """Whether the pod fits on the node only once kube-scheduler has evicted pods of lower priority there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class ClaimRecord:
     """When our last write ended, with or without an answer."""
     allocated_s: float = 0.0
     """When the allocation was first shown, or first shown as reserved again."""
+    kept_s: float = 0.0
+    """When the allocation was cleared whose devices are kept (KEPT)."""
     unreserved_s: float | None = None
     """When it was first shown without a reservation; None while somebody has one."""
     doubts: tuple[Doubt, ...] = ()
@@ -86,7 +90,7 @@ class ClaimRecord:
     allocation it finds (kube-scheduler's bindClaim, after a conflict), even to one on another node."""
     rest: tuple[ResourceClaim, ...] = ()
     """The claim as it was each time its allocation was cleared while doubts were open. Nobody gets those devices until
-    the doubts are settled."""
+    the doubts are settled. In KEPT it is the claim as it was when kube-scheduler cleared it."""
 
     @property
     def key(self) -> str:
@@ -129,6 +133,14 @@ class ClaimRecord:
         """Return whether this decision is being written."""
         return self.phase in OURS and self.share is not None and self.share.decision_id == decision_id
 
+    @property
+    def is_preempting(self) -> bool:
+        """Whether the server shows an allocation of ours to a pod that needs others evicted, reserved for it alone."""
+        users = self.shown.status.reserved_for
+        if self.phase is not Phase.ALLOCATED or self.share is None or not self.share.preempting:
+            return False
+        return len(users) == 1 and users[0].uid == self.share.pod.uid
+
     def held(self, driver: str) -> tuple[frozenset[DeviceId], frozenset[Holding]]:
         """Return what nobody else may get because it is shown, decided or at rest: our devices, and everything else."""
         devices, others = held_devices(self.shown, driver), other_holdings(self.shown, driver)
@@ -155,7 +167,7 @@ def show(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord
         known = tuple(Doubt(doubt.pod, min(doubt.since_s, now_s)) for doubt in record.doubts)
         record = replace(record, doubts=known)
     if event is Event.SHOWN_FREE:
-        return _freed(record, claim)
+        return _freed(record, claim, now_s)
     is_same = is_same_allocation(record.shown, claim)
     changed = replace(record, shown=claim, phase=after(record.phase, event))
     if not is_same:
@@ -177,15 +189,20 @@ def show(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord
     return replace(changed, unreserved_s=now_s, doubts=_joined(record.doubts, new))
 
 
-def _freed(record: ClaimRecord, claim: ResourceClaim) -> ClaimRecord:
+def _freed(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord:
     early = bool(record.doubts) and (bool(record.rest) or record.shown.status.allocation is not None)
     event = Event.SHOWN_FREED_EARLY if early else Event.SHOWN_FREE
+    if not early and record.is_preempting and not record.ending:
+        event = Event.SHOWN_FREED_PREEMPTING
     phase = after(record.phase, event)
     changed = replace(
         record, shown=claim, phase=phase, unreserved_s=None, ending="", at_once=False, taken_from=frozenset()
     )
     if early:
         return replace(changed, rest=_with_rest(record))
+    if phase is Phase.KEPT:
+        is_new = event is Event.SHOWN_FREED_PREEMPTING
+        return replace(changed, doubts=(), rest=(record.shown,), kept_s=now_s) if is_new else changed
     return _without_idle_share(_with_doubts(changed, ()))
 
 
@@ -226,8 +243,9 @@ def _with_rest(record: ClaimRecord) -> tuple[ResourceClaim, ...]:
 
 
 def _with_doubts(record: ClaimRecord, doubts: tuple[Doubt, ...]) -> ClaimRecord:
-    """When no doubt is left, nothing has to rest any more; a record in RESTING learns that from PROVEN."""
-    is_over = not doubts and record.phase is not Phase.RESTING
+    """When no doubt is left, nothing has to rest any more; a record in RESTING learns that from PROVEN, one in KEPT
+    from RELEASE."""
+    is_over = not doubts and record.phase not in (Phase.RESTING, Phase.KEPT)
     return replace(record, doubts=doubts, rest=() if is_over else record.rest)
 
 
@@ -256,12 +274,14 @@ def meet(record: ClaimRecord, event: Event) -> ClaimRecord:
     if phase in SHOWN:  # a write failed: the phase follows from what the server shows
         phase = after(phase, _shown(record.shown))
     changed = replace(record, phase=phase)
-    return _without_idle_share(replace(changed, rest=(), doubts=()) if event is Event.PROVEN else changed)
+    is_let_go = event in (Event.PROVEN, Event.RELEASE)
+    return _without_idle_share(replace(changed, rest=(), doubts=()) if is_let_go else changed)
 
 
 def decide(record: ClaimRecord, share: Share) -> ClaimRecord:
     """Return the record of a claim after a decision that uses it. Raises NotAllowedError."""
-    return replace(record, phase=after(record.phase, Event.DECIDE), share=share)
+    rest = () if record.phase is Phase.KEPT else record.rest
+    return replace(record, phase=after(record.phase, Event.DECIDE), share=share, rest=rest)
 
 
 def send(record: ClaimRecord, event: Event) -> ClaimRecord:

@@ -33,6 +33,9 @@ class Phase(Enum):
     RESTING = "resting"
     """Somebody else cleared the allocation while a pod may be on its way with it: until that is settled, nobody gets
     the devices."""
+    KEPT = "kept"
+    """kube-scheduler cleared the allocation in the attempt in which it evicts pods on that node for the claim's pod, as
+    far as we can tell: nobody else gets the devices meanwhile."""
     GONE = "gone"
     """The claim was deleted. The record ends."""
 
@@ -63,6 +66,8 @@ class Event(Enum):
     SHOWN_UNRESERVED = "shown unreserved"
     SHOWN_FREED_EARLY = "shown freed early"
     """The allocation is gone while a pod may still be on its way with it."""
+    SHOWN_FREED_PREEMPTING = "shown freed preempting"
+    """The allocation is gone whose pod had to wait until pods of lower priority are evicted."""
     SHOWN_GONE = "shown gone"
 
     # What follows from the passage of time and from what is known about pods
@@ -70,6 +75,8 @@ class Event(Enum):
     """A write without an answer can no longer land."""
     PROVEN = "proven"
     """No pod can be bound any more with what was freed early."""
+    RELEASE = "release"
+    """The devices are kept for the claim's pod no longer: nothing is evicted for it, or not in time."""
 
 
 class NotAllowedError(Exception):
@@ -106,6 +113,7 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[Event, Phase]]] = MappingProxyType(
         _P.ALLOCATED: {
             **_SHOWN_HOLDING,
             **_SHOWN_FREED,
+            _E.SHOWN_FREED_PREEMPTING: _P.KEPT,
             _E.SEND_DROP: _P.DROPPING,
             _E.SEND_CLEARING: _P.CLEARING,
         },
@@ -138,6 +146,12 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[Event, Phase]]] = MappingProxyType(
             _E.SHOWN_FREE: _P.FREE,
             _E.SHOWN_FREED_EARLY: _P.RESTING,
             _E.PROVEN: _P.FREE,
+        },
+        _P.KEPT: {
+            **_SHOWN_HOLDING,
+            _E.SHOWN_FREE: _P.KEPT,
+            _E.DECIDE: _P.DECIDED,
+            _E.RELEASE: _P.FREE,
         },
         _P.GONE: {},
     }

@@ -8,19 +8,23 @@ from typing import Final
 from dracaena.api.objects import ResourceClaim
 from dracaena.controller.allocation.nodes.node_selector import NAME_FIELD, read_node_selector
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, PodIdentity, users_of
-from dracaena.controller.lifecycle.phases import OURS
+from dracaena.controller.lifecycle.phases import OURS, Phase
 
 NOWHERE: Final[Mapping[PodIdentity, str]] = {}
 
 
 def expected_places(record: ClaimRecord | None) -> Mapping[PodIdentity, str]:
     """Return the pods that may be bound with a claim's devices, each with the node: the pod of the current decision,
-    those with a reservation, and those that may still be on their way although their reservation is gone."""
+    the one for which the devices are kept, those with a reservation, and those that may still be on their way although
+    their reservation is gone."""
     if record is None:
         return NOWHERE
     if record.phase in OURS and record.share is not None:
         return {record.share.pod: record.share.node}
     before = record.rest[0] if record.rest else record.shown
+    if record.phase is Phase.KEPT and record.share is not None:
+        node = only_node(before)
+        return NOWHERE if node is None else {record.share.pod: node}
     places = {doubt.pod: only_node(before) for doubt in record.doubts if doubt.pod is not None}
     places |= dict.fromkeys(users_of(record.shown), only_node(record.shown))
     return {pod: node for pod, node in places.items() if node is not None}

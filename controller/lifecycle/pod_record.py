@@ -62,6 +62,17 @@ class PodRecord:
     """Whether a scheduling gate holds it in that state: kube-scheduler has never tried it up to then."""
     probed: bool = False
     """Whether our probe is in the condition: the next failing attempt removes it, even if the words stay the same."""
+    nominated: str = ""
+    """The node that kube-scheduler, or a hint of ours, names (status.nominatedNodeName)."""
+    nominated_s: float = float("-inf")
+    """When that was first shown, or that there is none any more."""
+    nudged_s: float = float("-inf")
+    """When we last made kube-scheduler try it."""
+    has_evicted: bool = False
+    """Whether kube-scheduler cleared a claim of it while it evicted others, or may have. From then on it waits for room
+    that comes by itself: evictions may come to nothing each time."""
+    no_preemption: Wait = Wait()
+    """The back-off during which no node is allocated on which others would have to be evicted first."""
     left_out: Mapping[str, Wait] = field(default_factory=dict)
     """Nodes where an allocation led nowhere, with the back-off."""
     all_left_out: Wait = Wait()
@@ -71,6 +82,10 @@ class PodRecord:
     def nodes_left_out(self, now_s: float) -> Mapping[str, Wait]:
         """Return the nodes that are left out now."""
         return {node: wait for node, wait in self.left_out.items() if wait.again_s > now_s}
+
+    def may_preempt(self, now_s: float) -> bool:
+        """Return whether a node may be allocated on which others have to be evicted first."""
+        return not self.has_evicted and self.no_preemption.again_s <= now_s
 
     def held(self, now_s: float) -> Wait | None:
         """Return the back-off during which all nodes are left out, None when some may be tried."""
@@ -89,12 +104,15 @@ def see(record: PodRecord | None, pod: Pod, now_s: float) -> PodRecord:
     version = version_of(pod)
     is_gated = bool(pod.spec.scheduling_gates)
     if record is None:
-        return PodRecord(
-            pod.key, pod.metadata.uid, now_s, said, now_s, version=version, is_gated=is_gated, probed=probed
+        record = PodRecord(pod.key, pod.metadata.uid, now_s, said, now_s)
+        return replace(
+            record, version=version, is_gated=is_gated, probed=probed, nominated=pod.status.nominated_node_name
         )
     if version < record.version:
         return record
     changed = replace(record, version=version, is_gated=is_gated, probed=probed)
+    if pod.status.nominated_node_name != record.nominated:
+        changed = replace(changed, nominated=pod.status.nominated_node_name, nominated_s=now_s)
     if said != record.said:
         changed = replace(changed, said=said, said_s=now_s)
         if said is None:
@@ -141,6 +159,16 @@ def leave_all_out(record: PodRecord, now_s: float, now: datetime, growth: Growth
     """Return the record of a pod for which all nodes are left out as long as kube-scheduler says what it says now."""
     wait = _grown(record.all_left_out, now_s, now, growth)
     return replace(record, all_left_out=wait, left_out_for=record.said)
+
+
+def preempt_later(record: PodRecord, now_s: float, now: datetime, growth: Growth) -> PodRecord:
+    """Return the record of a pod for which nothing was evicted, or not in time: this is not tried again for a while."""
+    return replace(record, has_evicted=False, no_preemption=_grown(record.no_preemption, now_s, now, growth))
+
+
+def begin_wait_to_preempt_anew(record: PodRecord, now_s: float, now: datetime, growth: Growth) -> PodRecord:
+    """Return the record of a pod whose back-off of that kind starts again with the same length."""
+    return replace(record, no_preemption=_again(max(record.no_preemption.tries, 1), now_s, now, growth))
 
 
 def begin_wait_anew(record: PodRecord, node: str, now_s: float, now: datetime, growth: Growth) -> PodRecord:

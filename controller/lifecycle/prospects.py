@@ -20,6 +20,17 @@ UNRESERVED_S: Final = 30.0
 """From the loss of a reservation to the take-back: a failed bind drops the reservation too, and kube-scheduler tries
 again after its longest back-off of 10 s."""
 
+PREEMPTION_S: Final = 600.0
+"""How long devices are kept for a pod for which kube-scheduler evicts others. A pod has 30 s to end unless it asks for
+more, and one that saves its state takes minutes; what takes longer keeps GPUs idle for nothing in sight."""
+
+NUDGE_S: Final = 1.0
+"""From an allocation until kube-scheduler is made to try the pod: its watch shows the claim within 0.3 s. Where no node
+got past its filters of cpu and the like, no change of a claim makes it try the pod again (0011)."""
+
+PREEMPTED: Final = "no-preemption"
+"""Label of the metric for an allocation whose node nobody made room on."""
+
 LOOK_S: Final = 15.0
 """Between two looks at a pod while the verdict is still open."""
 
@@ -52,10 +63,19 @@ class LedNowhere:
 
 
 @dataclass(frozen=True, slots=True)
+class Nudge:
+    """kube-scheduler must be made to try the pod."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class Situation:
     """What a verdict about one pod depends on."""
 
     pod: PodRecord
+    node: str
+    """The node of the allocation."""
     nominated: bool
     """Whether it is nominated for the allocation's node, by kube-scheduler or by us."""
     ours: tuple[ClaimRecord, ...]
@@ -70,14 +90,16 @@ class Situation:
     """Whether another pod could use the devices, and none has just given some back because of the same silence."""
 
 
-def verdict(now: Situation, now_s: float, patience: Patience) -> LedNowhere | float:
-    """Return why an allocation leads nowhere, or else in how many seconds to look again."""
+def verdict(now: Situation, now_s: float, patience: Patience) -> LedNowhere | Nudge | float:
+    """Return why an allocation leads nowhere, or else in how many seconds to look again, after a nudge or without."""
     said = now.pod.said
     unreserved = [claim.unreserved_s for claim in now.ours if claim.unreserved_s is not None]
     if unreserved:
         left_s = max(now.pod.first_seen_s, *unreserved) + UNRESERVED_S - now_s
         return left_s if left_s > 0 else LedNowhere("unreserved", node_matters=True)
     allocated_s = max(claim.allocated_s for claim in now.ours)
+    if any(claim.is_preempting for claim in now.ours):
+        return _until_room_is_made(now, allocated_s, now_s, patience)
     if said is not None and said.reason == UNSCHEDULABLE and _knew(now, allocated_s):
         if now.nominated:
             return LOOK_S  # it is preempting there: the failed attempt would have removed our own hint
@@ -90,6 +112,20 @@ def verdict(now: Situation, now_s: float, patience: Patience) -> LedNowhere | fl
         return LedNowhere("passed-over", node_matters=_others_may_do(now.pod))
     until_quiet_s = patience.passed_over_s - now.quiet_s
     return min(until_quiet_s, LOOK_S) if until_quiet_s > 0 else LOOK_S
+
+
+def _until_room_is_made(
+    now: Situation, allocated_s: float, now_s: float, patience: Patience
+) -> LedNowhere | Nudge | float:
+    """kube-scheduler says that it evicts others by naming the node in the same write as its words. It has as long for
+    that as a pod may be passed over; what it says before that may be older than the allocation."""
+    left_s = allocated_s + (PREEMPTION_S if now.nominated else patience.passed_over_s) - now_s
+    if left_s <= 0:
+        return LedNowhere(PREEMPTED, node_matters=True)
+    if now.nominated:
+        return min(left_s, LOOK_S)
+    nudge_s = max(allocated_s + NUDGE_S, now.pod.nudged_s + LOOK_S)
+    return Nudge(now.node) if now_s >= nudge_s else min(left_s, nudge_s - now_s)
 
 
 def _knew(now: Situation, allocated_s: float) -> bool:

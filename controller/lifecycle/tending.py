@@ -8,6 +8,7 @@ from typing import Final
 
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity
 from dracaena.controller.lifecycle.phases import SHOWN, Phase
+from dracaena.controller.lifecycle.places import only_node
 from dracaena.controller.lifecycle.pod_record import PodRecord
 from dracaena.controller.lifecycle.proof import (
     BEHIND_S,
@@ -19,6 +20,7 @@ from dracaena.controller.lifecycle.proof import (
     standing,
     unproven,
 )
+from dracaena.controller.lifecycle.prospects import PREEMPTION_S, SETTLE_S
 
 UNUSED_S: Final = BEHIND_S
 """How long a claim must be unused before it is cleared. Pods and claims come by separate watches, and a pod may still
@@ -84,7 +86,7 @@ class Clear:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Release what rests: no pod can be bound with it any more."""
+    """Release what rests, because no pod can be bound with it any more; or what is kept, because it serves nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,8 @@ def next_step(record: ClaimRecord, naming: Naming, now_s: float, bounds: Bounds,
         if step is None and naming.bound:
             return None  # the decision for that pod releases what rests, so that nobody else gets it first
         return step or Release()
+    if record.phase is Phase.KEPT:
+        return _while_others_are_evicted(record, naming, now_s)
     if record.phase is Phase.FREE and _keeps_somebody_waiting(record, naming):
         return _settle(record.stale_binds, naming, now_s, bounds)
     step = _about_what_is_shown(record, naming, now_s, bounds, ours=ours)
@@ -119,6 +123,20 @@ def next_step(record: ClaimRecord, naming: Naming, now_s: float, bounds: Bounds,
     if isinstance(step, Look) and isinstance(rests, Look):
         return Look(min(step.in_s, rests.in_s))
     return rests or step
+
+
+def _while_others_are_evicted(record: ClaimRecord, naming: Naming, now_s: float) -> Step:
+    """kube-scheduler cleared the allocation, and names its node in the pod if it evicts others there. That comes by
+    another watch. When they are gone the pod fits, and is decided for."""
+    pods = (pod for pod in naming.unbound if record.share is not None and pod.uid == record.share.pod.uid)
+    pod = next(pods, None)
+    if pod is None:
+        return Release()
+    if pod.nominated == only_node(record.rest[0]):
+        left_s = record.kept_s + PREEMPTION_S - now_s
+    else:
+        left_s = max(record.kept_s, pod.nominated_s) + SETTLE_S - now_s
+    return Look(left_s) if left_s > 0 else Release()
 
 
 def _about_what_is_shown(

@@ -11,6 +11,7 @@ from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt
 from dracaena.controller.lifecycle.phases import Event, Phase
 from dracaena.controller.lifecycle.pod_record import Wait
 from dracaena.controller.lifecycle.proof import last_bind_s
+from dracaena.controller.lifecycle.prospects import Nudge
 from dracaena.controller.lifecycle.tending import Step
 from dracaena.controller.queue.deadline import Deadline
 from dracaena.controller.state.cluster_state import ClusterState, is_tended
@@ -133,7 +134,7 @@ class Cluster:
     def next_step(self, claim_key: str) -> tuple[Step, ClaimRecord] | None:
         """Return the next step for a claim (Upkeep.next_step)."""
         with self._lock:
-            return self._state.upkeep.next_step(claim_key, self._clock.monotonic())
+            return self._state.upkeep.next_step(claim_key, self._clock.monotonic(), self._clock.now())
 
     def write_ended(self, record: ClaimRecord, event: Event) -> None:
         """Note how a write that next_step() asked for ended: REFUSED or NO_ANSWER. `record` is what it returned."""
@@ -177,7 +178,7 @@ class Cluster:
         with self._lock:
             self._state.records.pod_was_read(pod, requested_s, self._clock.monotonic())
 
-    def attend(self, pod: Pod) -> TakenBack | float | None:
+    def attend(self, pod: Pod) -> TakenBack | Nudge | float | None:
         """See whether a pod whose claims are all allocated gets bound (Upkeep.attend)."""
         with self._lock:
             now_s, now = self._clock.monotonic(), self._clock.now()
@@ -195,11 +196,20 @@ class Cluster:
             return None if known is None else known.held(self._clock.monotonic())
 
     def first_left_out(self, pod: Pod) -> Wait | None:
-        """Return the back-off that ends first among the nodes left out for a pod, None when none is left out."""
+        """Return the back-off that ends first: of the nodes left out for a pod, and of nodes on which others would have
+        to be evicted; None when there is none."""
         with self._lock:
             known = self._state.records.unbound(pod.key)
-            waits = [] if known is None else known.nodes_left_out(self._clock.monotonic()).values()
+            now_s = self._clock.monotonic()
+            waits = [] if known is None else [*known.nodes_left_out(now_s).values()]
+            if known is not None and known.no_preemption.again_s > now_s:
+                waits.append(known.no_preemption)
             return min(waits, key=lambda wait: wait.again_s, default=None)
+
+    def keeps_devices(self, claims: Iterable[ResourceClaim]) -> bool:
+        """Return whether devices are kept for a pod with these claims while others are evicted for it."""
+        with self._lock:
+            return any(self._state.records.is_kept(claim.key) for claim in claims)
 
     def said(self, pod: Pod) -> str:
         """Return what kube-scheduler last said about a pod; empty when it said nothing."""

@@ -94,6 +94,9 @@ class ClusterState:
         if was_cleared and before is not None and claim.status.allocation is None:
             for pod, node, for_s in self.upkeep.cleared(before, now_s, now):
                 log.info("allocation was cleared", pod=pod, claim=claim.key, node=node, not_there_for_s=round(for_s, 1))
+            if before.phase is not Phase.KEPT and self.records.is_kept(claim.key):
+                kept_on = self.records.kept_on(claim.key)
+                log.info("devices are kept while others are evicted", claim=claim.key, node=kept_on)
         if not is_news or not _is_newly_allocated(None if before is None else before.shown, claim):
             return ()
         collisions = self.collisions_of(claim)
@@ -112,6 +115,8 @@ class ClusterState:
         self.decisions.placement_changed(self.inventory.placed.changes())
         if before is None or after is None or before.shown is not after.shown:
             self.wake_all(self.records.naming(subject.key))
+        elif before.phase is Phase.KEPT and after.phase is Phase.FREE:
+            self.wake_all(self.records.naming(subject.key))  # that is when its pod learns how long it waits
         elif _may_be_decided_now(before, after):
             self.wake_all(sorted(before.blocked_pods))
         if freed:

@@ -11,6 +11,7 @@ from dracaena.api.podclaims import pod_claims
 from dracaena.controller.lifecycle import claim_record
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity, Share
 from dracaena.controller.lifecycle.phases import TENDING, Event, NotAllowedError, Phase
+from dracaena.controller.lifecycle.places import only_node
 from dracaena.controller.lifecycle.pod_record import ENDED, PodRecord, is_unbound, read_unbound, see
 from dracaena.controller.lifecycle.proof import Bounds, standing
 from dracaena.controller.lifecycle.tending import Naming
@@ -55,6 +56,15 @@ class Records:
         """Yield all records, by key. Cost: O(claims × log claims)."""
         for key in sorted(self._claims):
             yield self._claims[key]
+
+    def kept_on(self, claim_key: str) -> str | None:
+        """Return the node on which devices are kept for the pod of a claim while others are evicted for it."""
+        return only_node(self._claims[claim_key].rest[0]) if self.is_kept(claim_key) else None
+
+    def is_kept(self, claim_key: str) -> bool:
+        """Return whether devices are kept for the pod of a claim while others are evicted for it."""
+        record = self._claims.get(claim_key)
+        return record is not None and record.phase is Phase.KEPT
 
     def pod(self, key: str) -> Pod | None:
         """Return a pod that names claims."""
@@ -217,6 +227,10 @@ class Records:
     def prove(self, claim_key: str) -> None:
         """Note that no pod can be bound any more with what rests."""
         self._apply(claim_key, lambda record: claim_record.meet(record, Event.PROVEN))
+
+    def release(self, claim_key: str) -> None:
+        """Keep the devices of a cleared allocation for its pod no longer."""
+        self._apply(claim_key, lambda record: claim_record.meet(record, Event.RELEASE))
 
     def settle(self, claim_key: str, doubts: tuple[Doubt, ...]) -> None:
         """Settle doubts about a claim."""

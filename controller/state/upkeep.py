@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -14,9 +14,19 @@ from dracaena.controller.lifecycle.claim_record import ClaimRecord
 from dracaena.controller.lifecycle.giving_way import Party, gives_way
 from dracaena.controller.lifecycle.own_decision import as_decided, noted_decision, our_decision
 from dracaena.controller.lifecycle.phases import SHOWN, Event, Phase
-from dracaena.controller.lifecycle.pod_record import Growth, PodRecord, Said, begin_wait_anew, leave_all_out, leave_out
+from dracaena.controller.lifecycle.places import only_node
+from dracaena.controller.lifecycle.pod_record import (
+    Growth,
+    PodRecord,
+    Said,
+    begin_wait_anew,
+    begin_wait_to_preempt_anew,
+    leave_all_out,
+    leave_out,
+    preempt_later,
+)
 from dracaena.controller.lifecycle.proof import Bounds
-from dracaena.controller.lifecycle.prospects import LedNowhere, Patience, Situation, verdict
+from dracaena.controller.lifecycle.prospects import PREEMPTED, LedNowhere, Nudge, Patience, Situation, verdict
 from dracaena.controller.lifecycle.tending import Clear, Drop, Keep, Release, Reserve, Step
 from dracaena.controller.state.records import Records
 from dracaena.controller.state.scheduler_progress import SchedulerProgress
@@ -88,7 +98,7 @@ class Upkeep:
             if pool is not None:
                 self._records.rest(record.key, as_decided(record.shown, decision, self._driver, pool), now_s)
 
-    def next_step(self, claim_key: str, now_s: float) -> tuple[Step, ClaimRecord] | None:
+    def next_step(self, claim_key: str, now_s: float, now: datetime) -> tuple[Step, ClaimRecord] | None:
         """Return the next step for a claim, with its record; None when there is nothing to do until something changes.
 
         A write that is returned counts as sent, so the caller must report its end (Records.end_write).
@@ -108,15 +118,19 @@ class Upkeep:
         if isinstance(step, Keep):
             self._records.end(claim_key, "")
         elif isinstance(step, Release):
-            self._records.prove(claim_key)
+            if record.phase is Phase.KEPT:
+                self._preempts_later(record, now_s, now)
+                self._records.release(claim_key)
+            else:
+                self._records.prove(claim_key)
         elif isinstance(step, Drop | Reserve | Clear):
             sent = self._records.send(claim_key, _SENT[type(step)])
             return None if sent is None else (step, sent)
         return None if step is None else (step, record)
 
-    def attend(self, pod: Pod, now_s: float, now: datetime, *, others_wait: bool) -> TakenBack | float | None:
-        """Look at a pod whose claims are all allocated; return what is taken back, or the seconds until it needs
-        another look, or None when its next change will bring one."""
+    def attend(self, pod: Pod, now_s: float, now: datetime, *, others_wait: bool) -> TakenBack | Nudge | float | None:
+        """Look at a pod whose claims are all allocated; return what is taken back, or that kube-scheduler must be made
+        to try it, or the seconds until it needs another look, or None when its next change will bring one."""
         known = self._records.unbound(pod.key)
         if known is None or known.uid != pod.metadata.uid:
             return None
@@ -152,9 +166,14 @@ class Upkeep:
         """Restart the back-off of the pods from which we cleared an allocation. A proof can take longer than the
         back-off, and the pod would get the same devices again at once, over and over."""
         decision = our_decision(record.shown, self._driver)
+        growth = self._rules.growth
         for pod in self._records.pods_of(record.key).unbound:
-            if decision is not None and pod.uid in record.taken_from:
-                self._records.change_pod(begin_wait_anew(pod, decision.node, now_s, now, self._rules.growth))
+            if decision is None or pod.uid not in record.taken_from:
+                continue
+            if record.ending == PREEMPTED:
+                self._records.change_pod(begin_wait_to_preempt_anew(pod, now_s, now, growth))
+            else:
+                self._records.change_pod(begin_wait_anew(pod, decision.node, now_s, now, growth))
 
     def cleared(self, before: ClaimRecord, now_s: float, now: datetime) -> Sequence[tuple[str, str, float]]:
         """Leave out the node of an allocation of ours that kube-scheduler cleared because it led nowhere (PostFilter).
@@ -162,7 +181,11 @@ class Upkeep:
         Otherwise we would allocate it right there again, a dozen times a second. Return (pod, node, seconds).
         """
         decision = our_decision(before.shown, self._driver)
-        if decision is None or before.phase is Phase.CLEARING:
+        known = self._records.claim(before.key)
+        is_kept = known is not None and known.phase is Phase.KEPT
+        if is_kept:
+            self._note_evictions(before)
+        if decision is None or before.phase is Phase.CLEARING or is_kept:
             return ()
         found = []
         for user in before.shown.status.reserved_for:
@@ -202,10 +225,11 @@ class Upkeep:
         *,
         whole: bool,
         others_wait: bool,
-    ) -> TakenBack | float:
+    ) -> TakenBack | Nudge | float:
         patience = self._rules.patience
         situation = Situation(
             known,
+            node,
             nominated=pod.status.nominated_node_name == node,
             ours=ours,
             whole=whole,
@@ -214,12 +238,17 @@ class Upkeep:
             others_wait=others_wait and now_s - self._gave_back_s >= patience.passed_over_s,
         )
         found = verdict(situation, now_s, patience)
+        if isinstance(found, Nudge):
+            self._records.change_pod(replace(known, nudged_s=now_s))
         if not isinstance(found, LedNowhere):
             return found
         if found.reason == "passed-over" and not situation.passed_over:
             # One at a time, so that an absent kube-scheduler does not make every pod give its devices back.
             self._gave_back_s = now_s
-        if found.node_matters:
+        if found.reason == PREEMPTED:
+            changed = preempt_later(known, now_s, now, self._rules.growth)
+            for_s = changed.no_preemption.again_s - now_s
+        elif found.node_matters:
             changed = leave_out(known, node, now_s, now, self._rules.growth)
             for_s = changed.left_out[node].again_s - now_s
         else:
@@ -228,6 +257,19 @@ class Upkeep:
         self._records.change_pod(changed)
         claims = self._end(ours, found.reason)
         return TakenBack(found.reason, node, claims, for_s, found.node_matters, known.said)
+
+    def _preempts_later(self, record: ClaimRecord, now_s: float, now: datetime) -> None:
+        for pod in self._records.pods_of(record.key).unbound:
+            is_its_own = record.share is not None and pod.uid == record.share.pod.uid
+            was_nominated = pod.nominated == only_node(record.rest[0]) or pod.nominated_s >= record.kept_s
+            if is_its_own and not was_nominated:
+                self._records.change_pod(preempt_later(pod, now_s, now, self._rules.growth))
+
+    def _note_evictions(self, before: ClaimRecord) -> None:
+        """Note that others may be evicted for the pod of a claim that was cleared."""
+        for pod in self._records.pods_of(before.key).unbound:
+            if before.share is not None and pod.uid == before.share.pod.uid:
+                self._records.change_pod(replace(pod, has_evicted=True))
 
     def _end(self, claims: Iterable[ClaimRecord], reason: str) -> tuple[str, ...]:
         keys = tuple(claim.key for claim in claims)

@@ -53,6 +53,19 @@ class Nomination:
         if pod.status.nominated_node_name == node and not pod.spec.node_name:
             self._write(pod, "", "cleared")
 
+    def nudge(self, pod: Pod, node: str) -> None:
+        """Make kube-scheduler try a pod again that it keeps for want of cpu and the like.
+
+        To it a nomination that goes is a pod that is deleted on that node (1.36, eventhandlers.go,
+        hasNominatedNodeNameChanged), so it tries all pods again that this may help and that are no more important.
+        Not where nominations are switched off, nor while there is one.
+        """
+        if self._above_nodes == NEVER or pod.spec.node_name or pod.status.nominated_node_name:
+            return
+        stored = self._write(pod, node, "set")
+        if stored is not pod:
+            self._write(stored, "", "cleared")
+
     def _write(self, pod: Pod, node: str, result: str) -> Pod:
         try:
             stored = self._pods.nominate(pod, node)

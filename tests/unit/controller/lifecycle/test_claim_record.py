@@ -333,3 +333,35 @@ def test_a_claim_that_was_allocated_anew_is_open_to_all() -> None:
     anew = replace(first_record(state(1, "p"), 0.0), stale_binds=(Doubt(Q, 0.0),))
     assert anew.is_open_to("uid-r")
     assert anew.is_open_to_all
+
+
+def preempting(*users: str) -> ClaimRecord:
+    """An allocation whose pod needs others evicted, reserved for `users`."""
+    decided = decide(first_record(empty(1), 0.0), replace(SHARE, preempting=True))
+    return show(send(decided, Event.SEND_ALLOCATION), state(2, *(users or ("p",))), 1.0)
+
+
+def test_what_is_cleared_while_others_are_evicted_for_its_pod_stays_the_claims() -> None:
+    record = show(preempting(), empty(3), 5.0)
+    assert (record.phase, record.kept_s, devices(record)) == (Phase.KEPT, 5.0, {"gpu-1"})
+    again = show(record, empty(4), 9.0)
+    assert (again.phase, again.kept_s, devices(again)) == (Phase.KEPT, 5.0, {"gpu-1"})
+    settled = settle(doubt_stale_binds(again, (P,), 9.0), (Doubt(P, 9.0),))
+    assert devices(settled) == {"gpu-1"}, "no proof ends it"
+    assert devices(meet(settled, Event.RELEASE)) == set()
+    assert meet(settled, Event.RELEASE).phase is Phase.FREE
+
+
+def test_a_decision_takes_the_place_of_what_was_kept() -> None:
+    record = decide(
+        show(preempting(), empty(3), 5.0), replace(SHARE, devices=frozenset({DeviceId(DRIVER, "m", "gpu-2")}))
+    )
+    assert (record.phase, record.rest, devices(record)) == (Phase.DECIDED, (), {"gpu-2"})
+
+
+def test_only_an_allocation_for_that_pod_alone_that_is_not_taken_back_is_kept() -> None:
+    assert show(preempting("p", "q"), empty(3), 5.0).phase is Phase.FREE
+    assert show(end(preempting(), "collision", at_once=False), empty(3), 5.0).phase is Phase.FREE
+    usual = decide(first_record(empty(1), 0.0), SHARE)
+    shown = show(send(usual, Event.SEND_ALLOCATION), state(2, "p"), 1.0)
+    assert show(shown, empty(3), 5.0).phase is Phase.FREE

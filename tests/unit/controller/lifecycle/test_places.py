@@ -59,3 +59,11 @@ def test_an_allocation_for_more_than_one_node_tells_of_none() -> None:
     assert only_node(wide) is None
     assert expected_places(first_record(wide, 0.0)) == {}
     assert only_node(claim("c")) is None
+
+
+def test_for_whom_devices_are_kept_while_others_are_evicted_is_expected_there() -> None:
+    decided = decide(first_record(claim("c"), 0.0), Share("d", P, "a", frozenset(), preempting=True))
+    allocated_for_it = show(send(decided, Event.SEND_ALLOCATION), given(2, pod("p")), 1.0)
+    kept = show(allocated_for_it, claim("c", resource_version="3"), 2.0)
+    assert kept.phase is Phase.KEPT
+    assert expected_places(kept) == {P: "a"}

@@ -35,6 +35,7 @@ def ours(allocated_s: float = 0.0, unreserved_s: float | None = None) -> ClaimRe
 def situation(said: Said | None = None, said_s: float = 0.0, **facts: object) -> Situation:
     usual = Situation(
         PodRecord("default/p", "uid-p", 0.0, said, said_s),
+        "a",
         nominated=False,
         ours=(ours(),),
         whole=True,

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from dracaena.api.objects import ConsumerReference, ResourceClaim
-from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity, end, first_record, show
+from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity, Share, end, first_record, show
 from dracaena.controller.lifecycle.phases import Phase
 from dracaena.controller.lifecycle.pod_record import PodRecord, Said
 from dracaena.controller.lifecycle.proof import BEHIND_S, Bounds
+from dracaena.controller.lifecycle.prospects import PREEMPTION_S, SETTLE_S
 from dracaena.controller.lifecycle.tending import (
     UNRESERVED_THOUGH_NAMED_S,
     UNUSED_S,
@@ -211,3 +212,25 @@ def test_what_rests_is_seen_to_although_the_claim_is_allocated_anew() -> None:
 
 def test_what_others_allocated_is_theirs() -> None:
     assert step(unreserved(ending=""), ours=False, now_s=1_000.0) is None
+
+
+def kept() -> ClaimRecord:
+    share = Share("d1", P, "n", frozenset(), preempting=True)
+    return replace(first_record(claim("c"), 0.0), phase=Phase.KEPT, share=share, rest=(held("p"),), kept_s=10.0)
+
+
+def test_devices_are_kept_while_kube_scheduler_names_their_node() -> None:
+    assert step(kept(), seen(nominated="n"), now_s=20.0) == Look(PREEMPTION_S - 10.0)
+    assert step(kept(), seen(nominated="n"), now_s=10.0 + PREEMPTION_S) == Release()
+
+
+def test_a_nomination_may_come_a_little_later_than_the_clearing_and_go_a_little_earlier_than_a_decision() -> None:
+    assert step(kept(), seen(), now_s=11.0) == Look(SETTLE_S - 1.0)
+    assert step(kept(), seen(nominated="m"), now_s=10.0 + SETTLE_S) == Release()
+    assert step(kept(), seen(nominated_s=100.0), now_s=101.0) == Look(SETTLE_S - 1.0)
+    assert step(kept(), seen(nominated_s=100.0), now_s=100.0 + SETTLE_S) == Release()
+
+
+def test_devices_are_kept_for_no_other_pod() -> None:
+    assert step(kept(), seen("q", nominated="n"), now_s=11.0) == Release()
+    assert step(kept(), now_s=11.0) == Release()
