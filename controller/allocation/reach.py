@@ -14,7 +14,7 @@ import msgspec
 
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.allocation.nodes.node_fit import required_affinity, tolerations_of, unfit_for
-from dracaena.controller.allocation.nodes.node_resources import ResourceDemand
+from dracaena.controller.allocation.nodes.node_resources import ResourceDemand, may_preempt
 from dracaena.controller.allocation.nodes.pod_resources import UnreadableQuantityError
 from dracaena.controller.allocation.request.demands import ClaimDemand, Refused
 from dracaena.controller.allocation.state.inventory import Inventory
@@ -59,7 +59,7 @@ class Reach:
         is_short = self._filter_id is not None
         self._affinity = required_affinity(pod) if is_short else None
         self._tolerations = tolerations_of(pod) if is_short else ()
-        self._resources = _resources(inventory, pod)
+        self._resources = _resources(inventory, pod, preempting=len(claims) == 1 and may_preempt(pod))
 
     @property
     def is_of_one_claim(self) -> bool:
@@ -118,10 +118,10 @@ def _least_of(claim: ClaimDemand) -> int:
     )
 
 
-def _resources(inventory: Inventory, pod: Pod) -> ResourceDemand | None:
+def _resources(inventory: Inventory, pod: Pod, *, preempting: bool) -> ResourceDemand | None:
     if pod.spec.node_name:
         return None  # it has passed the scheduler by, and kubelet alone looks at what is left there
     try:
-        return inventory.resource_demand(pod)
+        return inventory.resource_demand(pod, preempting=preempting)
     except UnreadableQuantityError:
         return None

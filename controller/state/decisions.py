@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dracaena.api.objects import Pod, ResourceClaim
@@ -12,7 +12,7 @@ from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.earmarks import Earmark
 from dracaena.controller.allocation.effort import Effort, OverdueError, never
-from dracaena.controller.allocation.nodes.node_resources import pod_name
+from dracaena.controller.allocation.nodes.node_resources import may_preempt, pod_name
 from dracaena.controller.allocation.nodes.placement.demand import PlacementDemand
 from dracaena.controller.allocation.nodes.placement.label_selector import UnreadableSelectorError
 from dracaena.controller.allocation.nodes.placement.placed_pods import Change
@@ -20,6 +20,7 @@ from dracaena.controller.allocation.reach import Prospect, Reach
 from dracaena.controller.allocation.request.demands import RefusalKind, Refused
 from dracaena.controller.allocation.request.shape import APART, shape
 from dracaena.controller.allocation.result import Allocation, ClaimAllocation
+from dracaena.controller.allocation.state.holdings import claim_holder
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.turn import Turn, turn
 from dracaena.controller.lifecycle.claim_record import PodIdentity, Share
@@ -123,7 +124,10 @@ class Decisions:
             not_here = {**self._starvation.bars(pod_turn, claims), **barred}
             request = _Request(pod, claims, pod_shape, pod_turn, not_here, is_over)
             changed = self._lines.changed_for(pod.key, pod_shape, pod_turn)
-            decision = self._answer(request, changed)
+            with self._as_free(claims):
+                decision = self._answer(request, changed)
+                if isinstance(decision, NoFit):
+                    decision = self._preempting(request, changed, now_s) or decision
             if isinstance(decision, NoFit):
                 with suppress(OverdueError):  # the next keep_for_starving() has a deadline of its own
                     self._consider(pod, claims, pod_shape, barred, now_s)
@@ -147,7 +151,8 @@ class Decisions:
             barred = {**self._starvation.bars(turn(pod), claims), **barred}
 
             def work_out() -> str | None:
-                found = self._allocator.explain(self._inventory, pod, claims, barred=barred, is_over=is_over)
+                with self._as_free(claims):
+                    found = self._allocator.explain(self._inventory, pod, claims, barred=barred, is_over=is_over)
                 if isinstance(found, Refused):
                     return found.text if found.kind is RefusalKind.TOO_LONG else None
                 return None if found is None else str(found)
@@ -156,7 +161,12 @@ class Decisions:
             text = self._explanations.get((pod_shape, tuple(barred)), names, work_out, now_s=now_s)
             mark = self._starvation.earmark
         if text is not None and mark is not None and mark.pod_key == pod.key:
-            return f"{text}; node {mark.node} is being kept free for it"
+            text = f"{text}; node {mark.node} is being kept free for it"
+        kept = next((place for claim in claims if (place := self._records.kept_on(claim.key)) is not None), None)
+        if text is not None and kept is not None:
+            text = (
+                f"{text}; GPUs on node {kept} are kept for it while kube-scheduler evicts pods of lower priority there"
+            )
         return text
 
     def keep_for_starving(self, created_before: str, *, now_s: float, deadline: Deadline | None = None) -> None:
@@ -234,10 +244,55 @@ class Decisions:
         return decision if is_served or not offered else Deferred()
 
     def _allocate(
-        self, request: _Request, barred: Mapping[str, str], within: Scope = None
+        self, request: _Request, barred: Mapping[str, str], within: Scope = None, *, preempting: bool = False
     ) -> Allocation | NoFit | Refused | Settled:
-        pod, claims, is_over = request.pod, request.claims, request.is_over
-        return self._allocator.allocate(self._inventory, pod, claims, barred=barred, within=within, is_over=is_over)
+        return self._allocator.allocate(
+            self._inventory,
+            request.pod,
+            request.claims,
+            barred=barred,
+            within=within,
+            preempting=preempting,
+            is_over=request.is_over,
+        )
+
+    def _preempting(self, request: _Request, changed: Scope, now_s: float) -> Allocation | None:
+        """Ask for a pod that fits nowhere for a node on which it would fit without pods of lower priority.
+
+        kube-scheduler evicts those only where it finds the claim allocated. It may clear the claim in the same attempt,
+        so a pod whose claim others share, or that has several, waits for room (docs/design/0022-placement.md). A node
+        that did not change can have become no better, unless the pod waited for the end of a back-off.
+        """
+        pod, claims = request.pod, request.claims
+        known = self._records.unbound(pod.key)
+        if known is None or not may_preempt(pod) or not known.may_preempt(now_s) or len(claims) != 1:
+            return None
+        (claim,) = claims
+        if claim.status.allocation is not None or self._records.is_kept(claim.key):
+            return None
+        if self._records.naming(claim.key) != (pod.key,):
+            return None
+        if not self._inventory.resources.has_lower(pod.spec.priority):
+            return None
+        scope = None if known.no_preemption.tries else changed
+        found = self._allocate(request, request.barred, scope, preempting=True)
+        if not isinstance(found, Allocation):
+            return None
+        is_short = self._inventory.resource_demand(pod).shortage(found.node) is not None
+        return replace(found, preempting=is_short)
+
+    @contextmanager
+    def _as_free(self, claims: Iterable[ResourceClaim]) -> Iterator[None]:
+        """Let what is kept for the pod of these claims be free for a while."""
+        holders = [claim_holder(claim) for claim in claims if self._records.is_kept(claim.key)]
+        before = {holder: self._inventory.holdings.held_by(holder) for holder in holders}
+        for holder in holders:
+            self._inventory.release(holder)
+        try:
+            yield
+        finally:
+            for holder, (devices, others) in before.items():
+                self._inventory.hold(holder, devices, others)
 
     def _offered_first(self, request: _Request) -> Mapping[str, str] | None:
         """Return the nodes that may serve a pod but are offered to pods with earlier turns first, with the reason;
@@ -307,7 +362,8 @@ class Decisions:
         try:
             rules = self._rules(pod, self._allocator.effort)
             labels = {} if rules is None else rules.labels
-            return shape(pod, claims, labels=labels, apart=bool(barred), effort=self._allocator.effort)
+            shared = any(len(self._records.naming(claim.key)) > 1 for claim in claims)
+            return shape(pod, claims, labels=labels, apart=bool(barred), shared=shared, effort=self._allocator.effort)
         except OverdueError:
             return shape(pod, (), apart=True)  # then allocate() is overdue too, and says why
 
@@ -403,4 +459,5 @@ def _share(decision_id: str, pod: Pod, allocation: Allocation, entry: ClaimAlloc
         allocation.node,
         allocation.devices(entry),
         allocation.others(entry),
+        allocation.preempting,
     )

@@ -28,6 +28,7 @@ def shape(
     *,
     labels: Mapping[str, str | None] = MappingProxyType({}),
     apart: bool = False,
+    shared: bool = False,
     effort: Effort | None = None,
 ) -> bytes:
     """Return what a decision reads of a pod and its claims: pods of one shape get one answer at any moment.
@@ -37,7 +38,8 @@ def shape(
 
     All of the spec that we decode counts, so a field that is decoded tomorrow counts too; but names of containers and
     claims, priority, gates and the scheduler's name do not, and of each claim that waits only what it asks for does. Of
-    the pod's labels only those count that are given: rules about other pods are the only ones that read any.
+    the pod's labels only those count that are given: rules about other pods are the only ones that read any. `shared`:
+    other pods name one of the claims, too; nobody is evicted for such a pod.
     Where a claim is allocated, or with `apart`, the pod is like no other. Cost: some 10 µs for an ordinary pod, in
     proportion to the size of pod and claims, and charged to `effort`.
     """
@@ -61,6 +63,8 @@ def shape(
         priority=0,
     )
     parts = [_ENCODER.encode(pod.metadata.namespace)]
+    if shared:
+        parts.append(b"shared")
     if labels:
         parts.append(_ENCODER.encode(labels))
     for part in (asked, *(claim.spec for claim in waiting)):
