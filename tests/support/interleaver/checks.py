@@ -8,9 +8,10 @@ from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.state.holdings import claim_holder
 from dracaena.controller.lifecycle.own_decision import our_decision
-from dracaena.controller.lifecycle.phases import Phase
+from dracaena.controller.lifecycle.phases import OURS, Phase
 from dracaena.controller.lifecycle.places import only_node
 from dracaena.controller.lifecycle.pod_record import ENDED
+from dracaena.controller.lifecycle.prospects import SETTLE_S
 from support.allocation import DRIVER
 from support.interleaver.process import Call, Process
 from support.interleaver.server import is_reserved_for
@@ -25,6 +26,7 @@ _WRITING: Final = frozenset({Phase.DECIDED, Phase.WRITING, Phase.DROPPING, Phase
 def check_step(world: World) -> None:
     """Raise ViolationError when something does not hold that holds after each step."""
     _no_device_twice(world)
+    _nobody_gets_what_is_kept(world)
     for pod in world.server.pods.values():
         _has_its_devices(world, pod)
     for process in world.processes.values():
@@ -53,6 +55,25 @@ def _no_device_twice(world: World) -> None:
                 raise ViolationError(
                     f"{device} of {owners[device]} is also in a write that can land of {call.claim_key}"
                 )
+
+
+def _nobody_gets_what_is_kept(world: World) -> None:
+    """What kube-scheduler cleared while it evicts others for its pod goes to nobody else for a while, unless something
+    else is decided for the pod."""
+    for room in list(world.rooms):
+        pod, claim = world.server.pods.get(room.pod_key), world.server.claims.get(room.claim_key)
+        is_waiting = pod is not None and pod.metadata.uid == room.pod_uid and not pod.spec.node_name
+        is_free = claim is not None and claim.status.allocation is None
+        leaders = [process for process in world.processes.values() if process is not None and process.leads]
+        known = [process.controller.parts.cluster._state.records.claim(room.claim_key) for process in leaders]
+        is_decided = any(record is not None and record.phase in OURS for record in known)
+        is_over = world.server.now_s >= room.at_s + SETTLE_S or is_decided
+        if not is_waiting or not is_free or is_over or (pod is not None and _is_over(pod)):
+            world.rooms.remove(room)
+            continue
+        for other in world.server.claims.values():
+            if held(other) & room.devices:
+                raise ViolationError(f"{other.key} has devices on whose node others are evicted for {room.pod_key}")
 
 
 def under_way(world: World) -> list[Call]:
@@ -201,10 +222,37 @@ def _could_be_bound(world: World, pod: Pod) -> bool:
             continue
         if any(claim.status.allocation is not None and only_node(claim) != node for claim in there):
             continue
+        if world.scenario.cores and not _has_cores(world, pod, node):
+            continue
         asked = sum(world.scenario.claims[claim.metadata.name] for claim in there if claim.status.allocation is None)
         if asked <= len(_free(world, node)):
             return True
     return False
+
+
+def _counts_on(world: World, pod: Pod, node: str) -> bool:
+    """Whether a pod is on a node, or has a reservation there."""
+    if pod.spec.node_name or pod.status.phase in ENDED:
+        return pod.spec.node_name == node and pod.status.phase not in ENDED
+    claims = (world.server.claims.get(entry.key or "") for entry in pod_claims(pod))
+    return any(claim is not None and is_reserved_for(claim, pod) and only_node(claim) == node for claim in claims)
+
+
+def _has_cores(world: World, pod: Pod, node: str) -> bool:
+    """Whether a node has the cores for a pod, or would have without pods of lower priority, once: nobody is evicted for
+    it again after its claim was cleared for that."""
+    others = [one for one in world.server.pods.values() if _counts_on(world, one, node) and one.key != pod.key]
+    keys = {entry.key for entry in pod_claims(pod)}
+    is_shared = any(
+        entry.key in keys for other in world.server.pods.values() if other.key != pod.key for entry in pod_claims(other)
+    )
+    leaders = [process for process in world.processes.values() if process is not None and process.leads]
+    known = [process.controller.parts.cluster._state.records.unbound(pod.key) for process in leaders]
+    has_evicted = any(record is not None and record.has_evicted for record in known)
+    if not is_shared and not has_evicted:
+        others = [one for one in others if one.spec.priority >= pod.spec.priority]
+    asked = sum(world.scenario.cpu[one.metadata.name] for one in (*others, pod))
+    return asked <= world.scenario.cores
 
 
 def check_collisions(world: World, process: Process) -> None:

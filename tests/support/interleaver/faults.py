@@ -10,8 +10,9 @@ from unittest import mock
 
 import msgspec
 
+from dracaena.api.objects import ResourceClaim
 from dracaena.controller import program
-from dracaena.controller.lifecycle import proof, tending
+from dracaena.controller.lifecycle import claim_record, proof, tending
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt
 from dracaena.controller.lifecycle.giving_way import Party
 from dracaena.controller.lifecycle.phases import OURS, Event, Phase
@@ -100,6 +101,26 @@ def trusts_gates_of_the_watch() -> Iterator[None]:
         return pod.is_gated or is_proven(pod, doubt, bounds)
 
     with mock.patch.object(proof, "_is_proven", or_gated):
+        yield
+
+
+@contextmanager
+def keeps_nothing_while_others_are_evicted() -> Iterator[None]:
+    """What kube-scheduler clears while it evicts others for its pod is free at once."""
+    show = claim_record.show
+
+    def free(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord:
+        shown = show(record, claim, now_s)
+        return replace(shown, phase=Phase.FREE, rest=(), share=None) if shown.phase is Phase.KEPT else shown
+
+    with mock.patch.object(claim_record, "show", free):
+        yield
+
+
+@contextmanager
+def never_allocates_for_preemption() -> Iterator[None]:
+    """A node that is short of what pods of lower priority hold is not allocated."""
+    with mock.patch.object(Decisions, "_preempting", return_value=None):
         yield
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any, Final
 
 import msgspec
 
-from dracaena.api.objects import DeviceClass, Node, Pod, ResourceClaim, ResourceSlice
+from dracaena.api.objects import DeviceClass, Node, NodeStatus, Pod, ResourceClaim, ResourceSlice
 from dracaena.controller.settings import ControllerSettings
 from support.allocation import (
     OUR_TAINT,
@@ -45,6 +45,12 @@ class Scenario:
     """Pods that are made with a scheduling gate, which users take off."""
     processes: int = 1
     nominate: bool = False
+    cores: int = 0
+    """Cores of each node; 0: nodes do not say."""
+    cpu: Mapping[str, int] = field(default_factory=dict)
+    """Cores that each pod asks for."""
+    on: Mapping[str, str] = field(default_factory=dict)
+    """Pods that are made on a node."""
 
     @property
     def settings(self) -> ControllerSettings:
@@ -56,7 +62,14 @@ class Scenario:
 
     @property
     def nodes(self) -> tuple[tuple[Node, ResourceSlice], ...]:
-        return tuple(_node(name, size)[:2] for name, size in zip(self.node_names, self.sizes, strict=True))
+        made = (_node(name, size)[:2] for name, size in zip(self.node_names, self.sizes, strict=True))
+        return tuple((self._with_cores(item), pool) for item, pool in made)
+
+    def _with_cores(self, item: Node) -> Node:
+        if not self.cores:
+            return item
+        status = NodeStatus(allocatable={"cpu": str(self.cores), "pods": "110"})
+        return msgspec.structs.replace(item, status=status)
 
     @cached_property
     def devices(self) -> Mapping[str, tuple[str, ...]]:
@@ -79,7 +92,11 @@ class Scenario:
 
     def pod(self, name: str, number: int) -> Pod:
         gates = [{"name": "wait"}] if name in self.gated else []
-        made = pod(name, *self.pods[name], priority=self.priorities.get(name, 0), schedulingGates=gates)
+        cpu = {"cpu": str(self.cpu[name])} if name in self.cpu else {}
+        containers = [{"name": "main", "resources": {"requests": cpu}}] if cpu else []
+        priority = self.priorities.get(name, 0)
+        spec: dict[str, Any] = {"priority": priority, "schedulingGates": gates, "containers": containers}
+        made = pod(name, *self.pods[name], **spec, nodeName=self.on.get(name, ""))
         created = f"2026-01-01T00:00:{min(number, 59):02}Z"
         metadata = msgspec.structs.replace(made.metadata, uid=f"{name}-{number}", creation_timestamp=created)
         return msgspec.structs.replace(made, metadata=metadata)
@@ -90,6 +107,9 @@ class Scenario:
         claims = {key: count for key, count in self.claims.items() if key in named}
         return replace(self, pods=pods, claims=claims, tolerating=self.tolerating & claims.keys())
 
+    def _where(self, name: str) -> str:
+        return f" on {self.on[name]}" if name in self.on else ""
+
     def __str__(self) -> str:
         nodes = ", ".join(f"{name} with {size}" for name, size in zip(self.node_names, self.sizes, strict=True))
         claims = ", ".join(f"{name} asks for {count}" for name, count in self.claims.items())
@@ -97,7 +117,37 @@ class Scenario:
         refused = ", ".join(f"{name} on {at}" for name, at in sorted(self.unfit)) or "nobody"
         tolerating = f"; tolerating the taint: {', '.join(sorted(self.tolerating))}" if self.tolerating else ""
         gated = f"; gated at first: {', '.join(sorted(self.gated & self.pods.keys()))}" if self.gated else ""
-        return f"GPUs: {nodes}. Claims: {claims}{tolerating}. Pods: {pods}{gated}. kube-scheduler refuses {refused}."
+        cores = ", ".join(
+            f"{name} asks for {count} with priority {self.priorities.get(name, 0)}{self._where(name)}"
+            for name, count in self.cpu.items()
+            if name in self.pods
+        )
+        cpu = f" Cores of each node: {self.cores}; {cores}." if self.cores else ""
+        begin = f"GPUs: {nodes}. Claims: {claims}{tolerating}. Pods: {pods}{gated}."
+        return f"{begin} kube-scheduler refuses {refused}.{cpu}"
+
+
+def crowded_scenario(rng: random.Random) -> Scenario:
+    """Draw a small cluster in which pods of low priority have most of the cpu, and others want it, most with GPUs."""
+    sizes = tuple(rng.choice((1, 2)) for _ in range(rng.choice((1, 2, 2))))
+    claims, pods, cpu, priorities, on = dict[str, int](), dict[str, tuple[str, ...]](), {}, {}, {}
+    for index, name in enumerate("abcd"[: rng.choice((1, 2, 2, 3))]):
+        kind = rng.random()
+        if kind < 0.85 or not claims:
+            claims[f"c{index}"] = rng.choice((1, 1, 2))
+            pods[name] = (f"c{index}",)
+        else:
+            pods[name] = (rng.choice(sorted(claims)),) if kind < 0.92 else ()
+        cpu[name], priorities[name] = rng.choice((2, 3)), rng.choice((0, 10, 10, 20))
+    for index in range(len(sizes)):
+        if rng.random() < 0.85:
+            name = f"low{index}"
+            pods[name], cpu[name], priorities[name] = (), rng.choice((2, 3, 4)), rng.choice((0, 0, 10))
+            on[name] = f"n{index}"
+    processes, nominate = rng.choice((1, 1, 1, 2)), rng.random() < 0.5
+    return Scenario(
+        sizes, claims, pods, priorities, frozenset(), processes=processes, nominate=nominate, cores=4, cpu=cpu, on=on
+    )
 
 
 def any_scenario(rng: random.Random) -> Scenario:

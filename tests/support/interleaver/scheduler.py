@@ -7,7 +7,7 @@ finds one is bound in the background, for as long as Permit, volumes and the lik
 from __future__ import annotations
 
 import random
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from dracaena.api.objects import Pod, PodCondition, ResourceClaim
 from dracaena.api.podclaims import pod_claims
 from dracaena.controller.lifecycle.places import only_node
+from dracaena.controller.lifecycle.pod_record import ENDED
 from dracaena.kube.errors import ConflictError, KubeError
 from support.interleaver.server import Kind, Server, is_reserved_for, reference, with_status
 
@@ -83,6 +84,7 @@ class Scheduler:
         self.about_to: dict[str, str] = {}
         self.bound: set[str] = set()  # UIDs that it bound, whether its view shows it or not
         self._assumed: dict[str, ResourceClaim] = {}
+        self._going_to: dict[str, str] = {}  # UIDs of pods that it sent to a node → the node
         self._wrote_at: dict[
             str, int
         ] = {}  # pod → how far the view has to be before the next try: it took something away
@@ -145,6 +147,7 @@ class Scheduler:
         assert self.trying is not None
         self.binding[pod.key] = self.trying[1]
         self.trying = None
+        self._going_to[pod.metadata.uid] = node
         yield f"is about to bind it to {node}"
         self._nominate(pod, node)
         yield "waits for Permit and volumes"
@@ -155,6 +158,7 @@ class Scheduler:
         if bound:
             self.bound.add(pod.metadata.uid)
             return f"the pod is bound to {node}"
+        del self._going_to[pod.metadata.uid]
         for claim in claims:
             if is_reserved_for(claim, pod):
                 yield f"gives up and drops its reservation of {claim.metadata.name}"
@@ -171,6 +175,8 @@ class Scheduler:
         for node in self._world.scenario.node_names:
             away = [claim for claim in claims if claim.status.allocation is not None and only_node(claim) != node]
             if (pod.metadata.name, node) in self._world.unfit:
+                reasons.add("Insufficient cpu" if not self._world.scenario.cores else "a reason of its own")
+            elif not self._has_room(pod, node):
                 reasons.add("Insufficient cpu")
             elif away:
                 reasons.add("resourceclaim not available on the node")
@@ -211,9 +217,70 @@ class Scheduler:
                 self._wrote_at[pod.key] = len(self._server.history[ResourceClaim])
                 self._world.cleared_by_others(claim, pod)
             except KubeError as error:
-                yield from self._fail(pod, str(error), reason="SchedulerError")
+                yield from self._fail(pod, str(error), reason="SchedulerError", nominated=None)
                 return
-        yield from self._fail(pod, f"0/{len(self._world.scenario.node_names)} nodes are available: {why}")
+        nominated = yield from self._preempt(pod, claims)
+        why = f"0/{len(self._world.scenario.node_names)} nodes are available: {why}"
+        yield from self._fail(pod, why, nominated=nominated)
+
+    def _preempt(self, pod: Pod, claims: list[ResourceClaim]) -> Generator[str, None, str | None]:
+        """Evict pods of lower priority on one node; return that node, None when nothing is to change, and nothing when
+        it helps nowhere (framework/preemption, plugins/defaultpreemption). What the attempt read before counts: that a
+        claim was cleared meanwhile it does not see."""
+        if not self._world.scenario.cores:
+            return ""
+        seen = self.view.pods.get(pod.key)
+        if seen is None:
+            return None
+        named = seen.status.nominated_node_name
+        if any(victim.metadata.deletion_timestamp is not None for victim in self._lower(pod, named)):
+            return None
+        on = {node: self._victims(pod, claims, node) for node in self._world.scenario.node_names}
+        found = [node for node, victims in on.items() if victims]
+        if not found:
+            return ""
+        node = min(found, key=lambda one: (max(victim.spec.priority for victim in on[one]), len(on[one])))
+        for victim in on[node]:
+            yield f"evicts {victim.metadata.name} on {node}"
+            stored = self._server.pods.get(victim.key)
+            if stored is not None and stored.metadata.uid == victim.metadata.uid:
+                self._server.delete(Pod, victim.key)
+        self._world.preempted(pod, claims)
+        return node
+
+    def _victims(self, pod: Pod, claims: list[ResourceClaim], node: str) -> list[Pod]:
+        """Return whom to evict on a node; nobody where that does not help, or nobody is in the way."""
+        away = any(claim.status.allocation is not None and only_node(claim) != node for claim in claims)
+        if (pod.metadata.name, node) in self._world.unfit or away or self._chosen(claims, node) is None:
+            return []
+        lower = sorted(self._lower(pod, node), key=lambda victim: (-victim.spec.priority, victim.key))
+        if not self._has_room(pod, node, without=lower):
+            return []
+        victims = list(lower)
+        for one in lower:
+            left = [victim for victim in victims if victim is not one]
+            if self._has_room(pod, node, without=left):
+                victims = left
+        return victims
+
+    def _lower(self, pod: Pod, node: str) -> list[Pod]:
+        there = (one for one in self.view.pods.values() if one.spec.node_name == node and _runs(one))
+        return [one for one in there if one.spec.priority < pod.spec.priority]
+
+    def _has_room(self, pod: Pod, node: str, without: Sequence[Pod] = ()) -> bool:
+        """Whether a node has the cores for a pod beside those that are there, on their way, or nominated for it and no
+        less important."""
+        scenario, gone = self._world.scenario, {one.metadata.uid for one in without}
+        if not scenario.cores:
+            return True
+        used = 0
+        for one in self.view.pods.values():
+            if one.metadata.uid in gone or one.metadata.uid == pod.metadata.uid or not _runs(one):
+                continue
+            at = one.spec.node_name or self._going_to.get(one.metadata.uid, "")
+            is_nominated = not at and one.status.nominated_node_name == node and one.spec.priority >= pod.spec.priority
+            used += scenario.cpu[one.metadata.name] if at == node or is_nominated else 0
+        return used + scenario.cpu[pod.metadata.name] <= scenario.cores
 
     def _nominate(self, pod: Pod, node: str) -> None:
         stored = self._server.pods.get(pod.key)
@@ -261,8 +328,9 @@ class Scheduler:
         users = [*claim.status.reserved_for, reference(pod)]
         return self._server.update_claim(with_status(claim, reserved_for=users))
 
-    def _fail(self, pod: Pod, why: str, reason: str = "Unschedulable") -> Requests:
-        """Say it in the condition, if that differs from what its view has there (updatePod), and forget the node."""
+    def _fail(self, pod: Pod, why: str, reason: str = "Unschedulable", nominated: str | None = "") -> Requests:
+        """Say it in the condition, if that differs from what its view has there (updatePod), and name a node, none, or,
+        with None, leave what is there."""
         yield f"says: {why}"
         seen = self.view.pods.get(pod.key)
         stored = self._server.pods.get(pod.key)
@@ -273,14 +341,18 @@ class Scheduler:
         had = next((one for one in seen.status.conditions if one.type == "PodScheduled"), PodCondition("PodScheduled"))
         said = PodCondition("PodScheduled", "False", reason, why)
         fields = [name for name in PodCondition.__struct_fields__ if getattr(had, name) != getattr(said, name)]
-        forgets = bool(seen.status.nominated_node_name)
-        if not fields and not forgets:
+        names = nominated is not None and seen.status.nominated_node_name != nominated
+        if not fields and not names:
             return
         now = next(
             (one for one in stored.status.conditions if one.type == "PodScheduled"), PodCondition("PodScheduled")
         )
         changed = msgspec.structs.replace(now, **{name: getattr(said, name) for name in fields})
-        nominated = "" if forgets else stored.status.nominated_node_name
-        status = msgspec.structs.replace(stored.status, conditions=[changed], nominated_node_name=nominated)
+        node = nominated if names and nominated is not None else stored.status.nominated_node_name
+        status = msgspec.structs.replace(stored.status, conditions=[changed], nominated_node_name=node)
         if status != stored.status:
             self._server.update_pod(msgspec.structs.replace(stored, status=status))
+
+
+def _runs(pod: Pod) -> bool:
+    return pod.status.phase not in ENDED

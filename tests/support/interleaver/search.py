@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
@@ -51,10 +51,14 @@ class Broken:
         return "\n".join(lines)
 
 
-def draw(seed: int, controller_type: ControllerType = SteppedController) -> Broken | None:
+def draw(
+    seed: int,
+    controller_type: ControllerType = SteppedController,
+    make: Callable[[random.Random], Scenario] = any_scenario,
+) -> Broken | None:
     """Draw one schedule; return it when it breaks a rule."""
     rng = random.Random(seed)
-    scenario = any_scenario(rng)
+    scenario = make(rng)
     mood = {kind: rng.choice(MOODS) for kind in KINDS}
     world = World(scenario, controller_type)
     taken: list[str] = []
@@ -133,12 +137,16 @@ def shrink(broken: Broken, controller_type: ControllerType = SteppedController, 
 
 
 def search(
-    seeds: Sequence[int], controller_type: ControllerType = SteppedController, *, shrinks: bool = True
+    seeds: Sequence[int],
+    controller_type: ControllerType = SteppedController,
+    *,
+    shrinks: bool = True,
+    make: Callable[[random.Random], Scenario] = any_scenario,
 ) -> tuple[Broken | None, int]:
-    """Draw schedules until one breaks a rule; return it shrunk, and how many were drawn."""
+    """Draw schedules until one breaks a rule; return it shrunk, and how many were drawn. `make` draws scenarios."""
     with stepping():
         for count, seed in enumerate(seeds, 1):
-            broken = draw(seed, controller_type)
+            broken = draw(seed, controller_type, make)
             if broken is not None:
                 return (shrink(broken, controller_type) if shrinks else broken), count
     return None, len(seeds)

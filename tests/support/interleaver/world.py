@@ -13,6 +13,7 @@ import msgspec
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER
 from dracaena.api.objects import AllocatedDevices, AllocationResult, DeviceResult, Pod, ResourceClaim
 from dracaena.api.podclaims import pod_claims
+from dracaena.controller.lifecycle.phases import Phase
 from dracaena.controller.lifecycle.pod_record import ENDED
 from dracaena.kube.client import WRITE_TIMEOUT_S
 from dracaena.kube.errors import ApiUnavailableError, KubeError
@@ -57,6 +58,17 @@ class Excused:
     devices: frozenset[tuple[str, str]]
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What kube-scheduler cleared in the attempt in which it evicted pods for that pod."""
+
+    pod_key: str
+    pod_uid: str
+    claim_key: str
+    devices: frozenset[tuple[str, str]]
+    at_s: float
+
+
 Candidate = tuple[float, str]
 
 
@@ -73,6 +85,8 @@ class World:
         self.foreign: set[tuple[str, str]] = set()
         """(claim UID, allocationTimestamp) of what kube-scheduler allocated."""
         self.excused: list[Excused] = []
+        self.rooms: list[Room] = []
+        """As far as the process that leads knows of it."""
         self.moved: set[tuple[str, str]] = set()
         """(pod UID, claim key) of binds that reserved a claim which was allocated elsewhere meanwhile."""
         self.known_to_writer: dict[tuple[str, str], frozenset[str]] = {}
@@ -352,6 +366,7 @@ class World:
             if not process.leads:
                 return False
             process.leads = False
+            self.rooms.clear()
             return self._say(step)
         if words[1] == "crashes":
             self._crash(process)
@@ -420,6 +435,7 @@ class World:
             if isinstance(call, Call) and call.is_write and not call.is_sent:
                 self.late.append(Late(call, self.server.now_s + WRITE_TIMEOUT_S))
         process.crash()
+        self.rooms.clear()
         self.processes[process.name] = None
 
     def _land(self) -> bool:
@@ -468,6 +484,18 @@ class World:
             is_there = pod.spec.node_name == node or pod.key in self.scheduler.binding
             if (by is None or pod.metadata.uid != by.metadata.uid) and names_it and is_there:
                 self.excused.append(Excused(pod.metadata.uid, claim.key, node, devices))
+
+    def preempted(self, pod: Pod, claims: Sequence[ResourceClaim]) -> None:
+        """kube-scheduler evicted pods for a pod: what it cleared in the same attempt stays the pod's, if the leader
+        allocated it for that."""
+        leaders = [process for process in self.processes.values() if process is not None and process.leads]
+        for claim in claims:
+            stored = self.server.claims.get(claim.key)
+            if not held(claim) or stored is None or stored.status.allocation is not None or len(leaders) != 1:
+                continue
+            known = leaders[0].controller.parts.cluster._state.records.claim(claim.key)
+            if known is not None and (known.is_preempting or known.phase is Phase.KEPT) and not known.ending:
+                self.rooms.append(Room(pod.key, pod.metadata.uid, claim.key, held(claim), self.server.now_s))
 
     def moved_under_a_bind(self, began_with: ResourceClaim, claim: ResourceClaim, pod: Pod) -> None:
         """A bind that was refused read the claim again, and reserved what it found: an allocation on another node.
