@@ -24,8 +24,7 @@ from dracaena.controller.lifecycle.pod_record import Wait
 from dracaena.controller.lifecycle.prospects import LOOK_S, PREEMPTED, Nudge
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import EventSink
-from dracaena.controller.queue.deadline import Deadline
-from dracaena.controller.queue.time_budgets import DECISION_S, IDLE, TimeBudgets
+from dracaena.controller.queue.time_budgets import IDLE, TimeBudgets
 from dracaena.controller.queue.workqueue import WorkQueue
 from dracaena.controller.state.cluster import Cluster
 from dracaena.controller.state.decisions import Behind, Decision, Deferred, InProgress
@@ -321,8 +320,7 @@ class Reconciler:
             self._queue.add_after(pod.key, left_out.again_s - self._clock.monotonic())
 
     def _explain(self, pod: Pod, claims: Sequence[ResourceClaim]) -> str | None:
-        deadline = Deadline(self._clock, DECISION_S)
-        text = self._cluster.explain(pod, claims, now_s=self._clock.monotonic(), deadline=deadline)
+        text = self._cluster.explain(pod, claims, now_s=self._clock.monotonic())
         return text and text + when_again(self._cluster.first_left_out(pod))
 
     def _is_half_written(self, pod: Pod, claim: ResourceClaim) -> bool:

@@ -6,7 +6,8 @@ ordinals, so that the same input gives the same answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -15,7 +16,7 @@ from typing import Final, TypeVar
 
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.allocation.effort import Effort, OverdueError, Work, never
-from dracaena.controller.allocation.explanation import Unsatisfied, unsatisfied
+from dracaena.controller.allocation.explanation import AtOnce, Pace, ReasonCounts, Unsatisfied
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.outcome import Mistake, NeedsPerson
 from dracaena.controller.allocation.legal.read.features import Features
@@ -210,25 +211,57 @@ class Allocator:
 
         Of a pod with alternatives the reasons are those of the most preferred combination. `is_over` as in allocate().
         """
-        self.effort.begin(is_over)
+        turns = self.explain_in_turns(inventory, pod, claims, barred=barred, pace=AtOnce(is_over))
+        while True:
+            try:
+                next(turns)
+            except StopIteration as end:
+                found: Unsatisfied | Refused | None = end.value
+                return found
+
+    def explain_in_turns(
+        self,
+        inventory: Inventory,
+        pod: Pod,
+        claims: Sequence[ResourceClaim],
+        *,
+        barred: Mapping[str, str] = MappingProxyType({}),
+        pace: Pace,
+    ) -> Generator[None, None, Unsatisfied | Refused | None]:
+        """Do what explain() does, and yield between turns: then the inventory may change, and decisions be made.
+
+        A node counts once, under a reason that held when it was looked at, and not at all when it has gone by then. A
+        pod that fits on a node when that is looked at fits after all.
+        """
+        self.effort.begin(pace.begin_turn())
+        counts = ReasonCounts()
         try:
-            return self._explain(inventory, pod, claims, barred)
+            found = self._allocate(inventory, pod, claims, barred, _asked_nothing)
+            if not isinstance(found, NoFit):
+                return found if isinstance(found, Refused) else None
+            left = deque(inventory.nodes.names)
+            while True:
+                demand = read_pod_demand(inventory, pod, claims, self.selectors, barred, self.effort)
+                if isinstance(demand, Refused):
+                    return demand
+                for name, reason in self._reasons(inventory, demand, left):
+                    if reason is None and self._fits_on(inventory, pod, claims, barred, name):
+                        return None
+                    counts.add(name, reason or "that were not looked at")
+                    if pace.turn_is_up():
+                        break
+                if not left:
+                    return counts.unsatisfied()
+                yield
+                self.effort.begin(pace.begin_turn())
         except OverdueError:
             return too_long(inventory, pod, claims, *self.effort.heaviest(), goes_on=False)
 
-    def _explain(
-        self, inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], barred: Mapping[str, str]
-    ) -> Unsatisfied | Refused | None:
-        found = self._allocate(inventory, pod, claims, barred, lambda number: set())
-        if isinstance(found, Refused):
-            return found
-        if not isinstance(found, NoFit):
-            return None
-        demand = read_pod_demand(inventory, pod, claims, self.selectors, barred, self.effort)
-        assert isinstance(demand, PodDemand), "it was read a moment ago"
-        if not demand.claims:
-            return unsatisfied((name, PINNED_ELSEWHERE) for name in inventory.nodes.names)
-        return unsatisfied(self._reasons(inventory, demand, next(self._each_rules(inventory, demand))))
+    def _fits_on(
+        self, inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], barred: Mapping[str, str], name: str
+    ) -> bool:
+        found = self._allocate(inventory, pod, claims, barred, _asked_nothing, frozenset((name,)))
+        return isinstance(found, Allocation | Settled)
 
     def questions(
         self, inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], *, barred: Mapping[str, str]
@@ -285,27 +318,34 @@ class Allocator:
         made = planned_allocation(inventory.driver, found.pool, choice, demand.claims, allocations)
         return replace(made, cut_off=found.cut_off)
 
-    def _reasons(self, inventory: Inventory, demand: PodDemand, rules: NodeRules) -> Iterator[tuple[str, str]]:
-        """Yield each node with the first of these that holds. It is not the node of a claim that the pod has; it has no
-        GPUs of ours to give; it is barred; the pod cannot run there (node_fit's order); it has not the devices that are
-        asked for; it has too little of what is no device.
+    def _reasons(self, inventory: Inventory, demand: PodDemand, left: deque[str]) -> Iterator[tuple[str, str | None]]:
+        """Take nodes off `left`, and yield each that is there with the first of these that holds. It is not the node of
+        a claim that the pod has; it has no GPUs of ours to give; it is barred; the pod cannot run there (node_fit's
+        order); it has not the devices that are asked for; it has too little of what is no device. None: nothing holds.
         """
-        for name in inventory.nodes.names:
+        rules = next(self._each_rules(inventory, demand)) if demand.claims else None
+        while left:
+            name = left.popleft()
+            if name not in inventory.nodes:
+                continue
             indexed = inventory.nodes.get(name)
-            unfit = demand.filter.unfit(indexed)
+            unfit = PINNED_ELSEWHERE if rules is None else demand.filter.unfit(indexed)
             state = inventory.state(name)
-            if unfit == PINNED_ELSEWHERE:
+            if rules is None or unfit == PINNED_ELSEWHERE:
                 yield name, PINNED_ELSEWHERE
             elif isinstance(state, str):
                 yield name, state
-            elif unfit is not None:
-                yield name, unfit
             else:
                 # Too little cpu beside too few GPUs helps nobody: the last reason is the one that can be acted on.
-                yield name, rules.shortfall(name) or demand.filter.shortage(indexed) or "that were not looked at"
+                yield name, unfit or rules.shortfall(name) or demand.filter.shortage(indexed)
 
 
 T = TypeVar("T")
+
+
+def _asked_nothing(_combination: int) -> set[str]:
+    """Return the nodes that earlier tries asked in vain: none."""
+    return set()
 
 
 def _if_in_time(work: Callable[[], T | None]) -> T | None:

@@ -3,12 +3,48 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
+
+from dracaena.controller.allocation.effort import never
 
 NAMES_SHOWN: Final = 3
 """Nodes named for each reason; the count tells the rest."""
+
+
+class Pace(Protocol):
+    """How long nothing else may be done while reasons are worked out."""
+
+    def begin_turn(self) -> Callable[[int], bool]:
+        """Begin a turn; return what tells whether to stop for good, as in Allocator.allocate()."""
+        ...
+
+    def turn_is_up(self) -> bool:
+        """Tell between two nodes whether others should have a turn."""
+        ...
+
+    def rest(self) -> None:
+        """Let others have their turn: the owner of what they share calls it, when it is theirs."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AtOnce:
+    """All in one turn."""
+
+    is_over: Callable[[int], bool] = never
+
+    def begin_turn(self) -> Callable[[int], bool]:
+        """See Pace."""
+        return self.is_over
+
+    def turn_is_up(self) -> bool:
+        """See Pace."""
+        return False
+
+    def rest(self) -> None:
+        """See Pace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +82,21 @@ class Unsatisfied:
         return {"nodes": self.nodes, "reasons": reasons}
 
 
-def unsatisfied(reasons_by_node: Iterable[tuple[str, str]]) -> Unsatisfied:
-    """Count (node, reason) pairs, which come in the order of the nodes' names."""
-    counts: Counter[str] = Counter()
-    names: dict[str, list[str]] = {}
-    for node, reason in reasons_by_node:
-        counts[reason] += 1
-        if counts[reason] <= NAMES_SHOWN:
-            names.setdefault(reason, []).append(node)
-    reasons = (Reason(text, count, tuple(names[text])) for text, count in counts.items())
-    ordered = sorted(reasons, key=lambda reason: (-reason.count, reason.text))
-    return Unsatisfied(counts.total(), tuple(ordered))
+class ReasonCounts:
+    """Counts nodes, which come in the order of their names, by reason."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._first: dict[str, list[str]] = {}
+
+    def add(self, node: str, reason: str) -> None:
+        """Count a node."""
+        self._counts[reason] += 1
+        if self._counts[reason] <= NAMES_SHOWN:
+            self._first.setdefault(reason, []).append(node)
+
+    def unsatisfied(self) -> Unsatisfied:
+        """Return what was counted. Cost: the different reasons."""
+        reasons = (Reason(text, count, tuple(self._first[text])) for text, count in self._counts.items())
+        ordered = sorted(reasons, key=lambda reason: (-reason.count, reason.text))
+        return Unsatisfied(self._counts.total(), tuple(ordered))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -13,6 +14,15 @@ kept waiting by the machine, so it is not heavy, and mostly ends soon."""
 
 LATEST: Final = 3
 """Work of which even that takes so many times its limit is ended all the same."""
+
+TURN_S: Final = 0.002
+"""What is worked out in turns lets go of the lock after this long: a few ordinary decisions."""
+
+LONGEST_TURN_S: Final = 0.05
+"""What one node may cost: as long as a decision."""
+
+LONGEST_WORK_S: Final = 0.5
+"""What all turns of one work may take: ten times what the reasons of 10,000 nodes do."""
 
 
 class Deadline:
@@ -29,16 +39,8 @@ class Deadline:
 
         That is after the limit if more than LEAST_STEPS were done by then, else with these, or after LATEST limits.
         """
-        began_s = self._began_s = self._clock.monotonic()
-        done = 0
-
-        def is_over(steps: int) -> bool:
-            nonlocal done
-            done += steps
-            used_s = self._clock.monotonic() - began_s
-            return used_s >= (self._limit_s if done >= LEAST_STEPS else self._limit_s * LATEST)
-
-        return is_over
+        self._began_s = self._clock.monotonic()
+        return _over_after(self._limit_s, self._clock, self._began_s)
 
     def end(self) -> None:
         """Note that the work is done."""
@@ -50,3 +52,42 @@ class Deadline:
         if self._began_s is None:
             return 0.0
         return (self._clock.monotonic() if self._ended_s is None else self._ended_s) - self._began_s
+
+
+class TurnDeadline:
+    """Lets long work go on in short turns (allocation.explanation.Pace). For one piece of work in one thread."""
+
+    def __init__(self, clock: Clock, limit_s: float = LONGEST_WORK_S) -> None:
+        self._clock = clock
+        self._left_s = limit_s
+        self._began_s = 0.0
+        self._never = threading.Event()
+
+    def begin_turn(self) -> Callable[[int], bool]:
+        """Begin a turn; return a function that tells whether one node, or all turns, took too long, as
+        Deadline.begin()."""
+        self._began_s = self._clock.monotonic()
+        return _over_after(min(self._left_s, LONGEST_TURN_S), self._clock, self._began_s)
+
+    def turn_is_up(self) -> bool:
+        """Tell whether others should have a turn."""
+        used_s = self._clock.monotonic() - self._began_s
+        if used_s < TURN_S:
+            return False
+        self._left_s -= used_s
+        return True
+
+    def rest(self) -> None:
+        """Wait for as long as a turn: a thread that takes a lock again at once gets it before those that wait."""
+        self._clock.sleep_until_set(self._never, TURN_S)
+
+
+def _over_after(limit_s: float, clock: Clock, began_s: float) -> Callable[[int], bool]:
+    done = 0
+
+    def is_over(steps: int) -> bool:
+        nonlocal done
+        done += steps
+        return clock.monotonic() - began_s >= (limit_s if done >= LEAST_STEPS else limit_s * LATEST)
+
+    return is_over

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.allocation.earmarks import Earmark
+from dracaena.controller.allocation.explanation import Pace
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt
 from dracaena.controller.lifecycle.phases import Event, Phase
 from dracaena.controller.lifecycle.pod_record import Wait
 from dracaena.controller.lifecycle.proof import last_bind_s
 from dracaena.controller.lifecycle.prospects import Nudge
 from dracaena.controller.lifecycle.tending import Step
-from dracaena.controller.queue.deadline import Deadline
+from dracaena.controller.queue.deadline import Deadline, TurnDeadline
 from dracaena.controller.state.cluster_state import ClusterState, is_tended
 from dracaena.controller.state.collisions import Collision
 from dracaena.controller.state.decisions import Decision
@@ -86,11 +87,19 @@ class Cluster:
             self._state.decisions.leave(key)
 
     def explain(
-        self, pod: Pod, claims: Sequence[ResourceClaim], *, now_s: float, deadline: Deadline | None = None
+        self, pod: Pod, claims: Sequence[ResourceClaim], *, now_s: float, pace: Pace | None = None
     ) -> str | None:
-        """Say why a pod fits nowhere now (Decisions.explain)."""
-        with self._lock:
-            return self._state.decisions.explain(pod, claims, now_s=now_s, deadline=deadline)
+        """Say why a pod fits nowhere now (Decisions.explain). Others have the lock between its turns."""
+        pace = pace or TurnDeadline(self._clock)
+        turns = self._state.decisions.explain(pod, claims, now_s=now_s, pace=pace)
+        while True:
+            with self._lock:
+                try:
+                    next(turns)
+                except StopIteration as end:
+                    text: str | None = end.value
+                    return text
+            pace.rest()
 
     def keep_for_starving(self, created_before: str, *, now_s: float, deadline: Deadline | None = None) -> None:
         """Keep a node for the first pod that has waited too long (Decisions.keep_for_starving)."""

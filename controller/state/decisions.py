@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -12,6 +12,7 @@ from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.earmarks import Earmark
 from dracaena.controller.allocation.effort import Effort, OverdueError, never
+from dracaena.controller.allocation.explanation import Pace, Unsatisfied
 from dracaena.controller.allocation.nodes.node_resources import may_preempt, pod_name
 from dracaena.controller.allocation.nodes.placement.demand import PlacementDemand
 from dracaena.controller.allocation.nodes.placement.label_selector import UnreadableSelectorError
@@ -138,36 +139,52 @@ class Decisions:
             return decision
 
     def explain(
-        self, pod: Pod, claims: Sequence[ResourceClaim], *, now_s: float, deadline: Deadline | None = None
-    ) -> str | None:
-        """Explain why a pod fits nowhere now; None when it seems to fit after all.
+        self, pod: Pod, claims: Sequence[ResourceClaim], *, now_s: float, pace: Pace
+    ) -> Generator[None, None, str | None]:
+        """Explain why a pod fits nowhere now; None when it seems to fit after all. Yields between turns, in which the
+        caller may let go of the lock (Allocator.explain_in_turns).
 
-        Cost: one step per node, once for all equal pods within EXPLANATION_S. `now_s` is Clock.monotonic(). When the
-        deadline passes, the text says so, and what took so long.
+        Cost: one step per node, once for all equal pods within EXPLANATION_S. `now_s` is Clock.monotonic(). When it
+        takes too long for the pace, the text says so, and what took so long.
         """
-        with _within(deadline) as is_over:
-            barred = self._barred(pod, claims, now_s)
-            pod_shape = self._shape(pod, claims, barred, is_over)
-            barred = {**self._starvation.bars(turn(pod), claims), **barred}
-
-            def work_out() -> str | None:
-                with self._as_free(claims):
-                    found = self._allocator.explain(self._inventory, pod, claims, barred=barred, is_over=is_over)
-                if isinstance(found, Refused):
-                    return found.text if found.kind is RefusalKind.TOO_LONG else None
-                return None if found is None else str(found)
-
-            names = (*(claim.key for claim in claims), pod.key)  # where a name is both, it mostly stands for the claim
-            text = self._explanations.get((pod_shape, tuple(barred)), names, work_out, now_s=now_s)
-            mark = self._starvation.earmark
-        if text is not None and mark is not None and mark.pod_key == pod.key:
+        barred = self._barred(pod, claims, now_s)
+        pod_shape = self._shape(pod, claims, barred, pace.begin_turn())
+        barred = {**self._starvation.bars(turn(pod), claims), **barred}
+        request = pod_shape, tuple(barred)
+        names = (*(claim.key for claim in claims), pod.key)  # where a name is both, it mostly stands for the claim
+        known = self._explanations.get(request, names, now_s=now_s)
+        if known is not None:
+            text = known.text
+        else:
+            text = yield from self._work_out(pod, claims, barred, pace)
+            self._explanations.put(request, names, text, now_s=now_s)
+        if text is None:
+            return None
+        mark = self._starvation.earmark
+        if mark is not None and mark.pod_key == pod.key:
             text = f"{text}; node {mark.node} is being kept free for it"
         kept = next((place for claim in claims if (place := self._records.kept_on(claim.key)) is not None), None)
-        if text is not None and kept is not None:
+        if kept is not None:
             text = (
                 f"{text}; GPUs on node {kept} are kept for it while kube-scheduler evicts pods of lower priority there"
             )
         return text
+
+    def _work_out(
+        self, pod: Pod, claims: Sequence[ResourceClaim], barred: Mapping[str, str], pace: Pace
+    ) -> Generator[None, None, str | None]:
+        turns = self._allocator.explain_in_turns(self._inventory, pod, claims, barred=barred, pace=pace)
+        while True:
+            with self._as_free(claims):
+                try:
+                    next(turns)
+                except StopIteration as end:
+                    found: Unsatisfied | Refused | None = end.value
+                    break
+            yield
+        if isinstance(found, Refused):
+            return found.text if found.kind is RefusalKind.TOO_LONG else None
+        return None if found is None else str(found)
 
     def keep_for_starving(self, created_before: str, *, now_s: float, deadline: Deadline | None = None) -> None:
         """Keep a node for the first pod that was created before a time (RFC 3339, UTC; empty: no pod was) and waits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,9 +18,12 @@ Request = tuple[bytes, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Explanation:
+class Explanation:
+    """Why a pod fits nowhere."""
+
     at_s: float
     text: str | None
+    """None: it seems to fit after all."""
 
 
 class ExplanationCache:
@@ -28,23 +31,24 @@ class ExplanationCache:
     names."""
 
     def __init__(self) -> None:
-        self._known: dict[Request, _Explanation] = {}
+        self._known: dict[Request, Explanation] = {}
 
-    def get(
-        self, request: Request, names: Sequence[str], work_out: Callable[[], str | None], *, now_s: float
-    ) -> str | None:
-        """Return the answer to a request: one that is at most EXPLANATION_S old, else what `work_out` returns now.
+    def get(self, request: Request, names: Sequence[str], *, now_s: float) -> Explanation | None:
+        """Return the answer to a request that is at most EXPLANATION_S old; None when there is none.
 
         `names` are the names of the pod and its claims that the answer may contain, always in the same order. Those of
         the pod that asked first are replaced by those of the pod that asks now, which may be in another namespace.
         """
         known = self._known.get(request)
         if known is None or now_s - known.at_s >= EXPLANATION_S:
-            text = work_out()
-            if len(self._known) >= MAX_EXPLANATIONS:
-                self._known.clear()
-            known = self._known[request] = _Explanation(now_s, None if text is None else _without(text, names))
-        return None if known.text is None else _with(known.text, names)
+            return None
+        return Explanation(known.at_s, None if known.text is None else _with(known.text, names))
+
+    def put(self, request: Request, names: Sequence[str], text: str | None, *, now_s: float) -> None:
+        """Remember the answer to a request, which was worked out from `now_s` on."""
+        if len(self._known) >= MAX_EXPLANATIONS:
+            self._known.clear()
+        self._known[request] = Explanation(now_s, None if text is None else _without(text, names))
 
 
 def _without(text: str, names: Sequence[str]) -> str:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from dracaena.controller.allocation.effort import CHARACTER_STEPS, LOOK_EVERY_STEPS
-from dracaena.controller.queue.deadline import Deadline
+from dracaena.controller.queue.deadline import TURN_S, Deadline, TurnDeadline
 from dracaena.controller.queue.time_budgets import (
     ALLOWANCE_S,
     DECISION_S,
@@ -36,18 +37,21 @@ NODES = 30
 
 @pytest.fixture(autouse=True)
 def _steps_take_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = Deadline.begin
+    def in_steps(begin: Callable[[Any], Callable[[int], bool]]) -> Callable[[Any], Callable[[int], bool]]:
+        def counted(deadline: Any) -> Callable[[int], bool]:
+            is_over = begin(deadline)
 
-    def counted(self: Deadline) -> Callable[[int], bool]:
-        is_over = begin(self)
+            def look(steps: int) -> bool:
+                deadline._clock.advance(steps * STEP_S)
+                return is_over(steps)
 
-        def look(steps: int) -> bool:
-            self._clock.advance(steps * STEP_S)  # type: ignore[attr-defined]
-            return is_over(steps)
+            return look
 
-        return look
+        return counted
 
-    monkeypatch.setattr(Deadline, "begin", counted)
+    monkeypatch.setattr(Deadline, "begin", in_steps(Deadline.begin))
+    monkeypatch.setattr(TurnDeadline, "begin_turn", in_steps(TurnDeadline.begin_turn))
+    monkeypatch.setattr(TurnDeadline, "rest", lambda pace: pace._clock.advance(TURN_S))
 
 
 class World(Bench):
@@ -281,7 +285,7 @@ def test_a_reason_is_worked_out_within_the_same_bound() -> None:
     one, (asked,) = hostile_pod("every device", 1)
     world.add(asked)
     began_s = world.clock.monotonic()
-    text = world.cluster.explain(one, [asked], now_s=0.0, deadline=Deadline(world.clock, 0.001))
+    text = world.cluster.explain(one, [asked], now_s=0.0, pace=TurnDeadline(world.clock, 0.001))
     assert world.clock.monotonic() - began_s <= 0.001 + SLACK_S
     assert text is not None
     assert "within the time that one pod may take" in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dracaena.controller.state.explanation_cache import EXPLANATION_S, ExplanationCache
+from dracaena.controller.state.explanation_cache import EXPLANATION_S, Explanation, ExplanationCache
 from support.allocation import claim, holding, pod, request
 from support.hostile_pods import Hostile, named
 from support.reconciling import Bench
@@ -36,18 +36,14 @@ def test_equal_pods_of_two_namespaces_are_told_the_same_reason_about_their_own_c
 def test_it_is_worked_out_once_for_both_and_no_other_word_is_changed() -> None:
     explanations = ExplanationCache()
     text = "1 where claim dev/uuid, request r: 2 are to differ in gpu.dracaena.dev/uuid; pod dev/p; claim dev/uuid-1."
-    asked = []
-
-    def work_out() -> str:
-        asked.append(1)
-        return text
-
     question = (b"shape", ())
-    assert explanations.get(question, ("dev/p", "dev/uuid", "dev/uuid-1"), work_out, now_s=0.0) == text
-    assert explanations.get(question, ("x/q", "x/a", "x/b"), work_out, now_s=0.1) == (
-        "1 where claim x/a, request r: 2 are to differ in gpu.dracaena.dev/uuid; pod x/q; claim x/b."
+    explanations.put(question, ("dev/p", "dev/uuid", "dev/uuid-1"), text, now_s=0.0)
+    found = explanations.get(question, ("x/q", "x/a", "x/b"), now_s=0.1)
+    assert found == Explanation(
+        0.0, "1 where claim x/a, request r: 2 are to differ in gpu.dracaena.dev/uuid; pod x/q; claim x/b."
     )
-    assert len(asked) == 1
+    assert explanations.get(question, ("dev/p", "dev/uuid", "dev/uuid-1"), now_s=0.1) == Explanation(0.0, text)
+    assert explanations.get(question, ("x/q", "x/a", "x/b"), now_s=EXPLANATION_S) is None
 
 
 def test_a_claim_that_is_called_as_its_pod_is_not_taken_for_it() -> None:

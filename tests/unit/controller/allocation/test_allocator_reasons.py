@@ -9,22 +9,24 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
 from dracaena.api.decision import part_in_words
+from dracaena.api.device_id import DeviceId
 from dracaena.api.machine import Machine
 from dracaena.api.mig import MigDevice
 from dracaena.api.objects import Node, Pod, ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit
-from dracaena.controller.allocation.effort import OverdueError
+from dracaena.controller.allocation.effort import OverdueError, never
 from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.nodes.node_filter import NodeFilter
 from dracaena.controller.allocation.nodes.node_fit import unfit_reason
 from dracaena.controller.allocation.nodes.pod_resources import pod_resources
+from dracaena.controller.allocation.request.demands import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.score.choices import Choice, Engine
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
@@ -33,7 +35,7 @@ from dracaena.controller.allocation.walk.census import LATER_BY_NAME
 from dracaena.controller.allocation.walk.combinations import facts_of
 from dracaena.controller.allocation.walk.node_rules import UNSCORED, NodeRules
 from dracaena.controller.allocation.walk.walk import NO_ROOM, NOT_BETTER, NOT_IN_TIME, NOT_SELECTED
-from support.allocation import DRIVER, blocks, claim, machine, node, pool_slice, request
+from support.allocation import DRIVER, blocks, claim, device_name, machine, node, pool_slice, request
 from support.allocation import pod as plain_pod
 from support.clusters import CLASSES, SICK, SMALL, SWITCHED, random_claims, random_cluster, random_pod
 from support.slow_nodes import SlowVersion
@@ -76,6 +78,24 @@ class World:
         names = [item.metadata.name for item in self.cluster.nodes]
         barred = {name: rng.choice(["kept for another pod", "tried before"]) for name in names if rng.random() < 0.15}
         return asking, random_claims(rng, self.cluster), barred
+
+    def change(self, inventory: Inventory) -> None:
+        """Let something happen: GPUs are taken or freed, cpu is, or a node goes."""
+        if not self.cluster.nodes:
+            return
+        name = self.rng.choice(self.cluster.nodes).metadata.name
+        what = self.rng.random()
+        if what < 0.6 and self.cluster.taken.get(name) is not None:
+            gpus, busy = range(len(self.cluster.machines[name].gpus)), self.rng.choice([0, 0.5, 0.9])
+            self.cluster.taken[name] = {ordinal for ordinal in gpus if self.rng.random() < busy}
+            inventory.hold("others", self.cluster.held)
+        elif what < 0.9:
+            self.used[name] = self.rng.choice([0, 2, 7])
+            resources = pod_resources(with_requests(plain_pod("hog"), self.used[name]))
+            inventory.resources.place_pod(f"hog-{name}", name, resources)
+        else:
+            self.cluster.nodes = [item for item in self.cluster.nodes if item.metadata.name != name]
+            inventory.remove_node(name)
 
     def room(self, item: Node, asking: Pod) -> str | None:
         name, asked = item.metadata.name, cpu_of(asking)
@@ -219,6 +239,107 @@ def test_each_node_is_counted_once_for_its_first_reason(
                 assert in_few_words(told, way) == in_few_words(Counter(reasons.values()), way), seed
                 for one in found.reasons if way != MIXED else ():
                     assert list(one.nodes) == sorted(name for name, why in reasons.items() if why == one.text)[:3]
+
+
+class OneNodeATurn:
+    """Implements Pace: others have a turn after each node."""
+
+    def begin_turn(self) -> Callable[[int], bool]:
+        return never
+
+    def turn_is_up(self) -> bool:
+        return True
+
+    def rest(self) -> None:
+        raise AssertionError("it is not the allocator that rests")
+
+
+def explained_in_turns(
+    inventory: Inventory,
+    asking: Pod,
+    claims: Sequence[ResourceClaim],
+    barred: dict[str, str],
+    meanwhile: Callable[[], object],
+) -> Unsatisfied | Refused | None:
+    """What Allocator.explain_in_turns() returns when something happens between all turns."""
+    turns = Allocator().explain_in_turns(inventory, asking, claims, barred=barred, pace=OneNodeATurn())
+    while True:
+        try:
+            next(turns)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        meanwhile()
+
+
+def test_turns_in_which_nothing_happens_change_nothing() -> None:
+    explained = 0
+    for seed in range(60):
+        world = World(seed)
+        inventory = world.inventory()
+        asking, claims, barred = world.question()
+        found = Allocator().explain(inventory, asking, claims, barred=barred)
+        explained += found is not None
+        assert explained_in_turns(inventory, asking, claims, barred, lambda: None) == found, seed
+    assert explained > 20
+
+
+def test_each_node_counts_under_the_reason_that_held_when_it_was_looked_at() -> None:
+    """One step of the slow version for each turn, on the cluster as it is then."""
+    for seed in range(150):
+        world = World(seed)
+        inventory = world.inventory()
+        asking, claims, barred = world.question()
+        now = world.fits_nowhere(asking, claims, barred)
+        if not now or FITS in now.values():
+            continue
+        left = sorted(now)
+        slow: list[str] = []
+
+        def look_and_go_on() -> None:
+            there = world.fits_nowhere(asking, claims, barred)  # noqa: B023 - called within this step of the loop
+            gone = next((place for place, name in enumerate(left) if name in there), len(left))  # noqa: B023
+            slow.extend(there[name] for name in left[gone : gone + 1])  # noqa: B023
+            del left[: gone + 1]  # noqa: B023
+            world.change(inventory)  # noqa: B023
+
+        found = explained_in_turns(inventory, asking, claims, barred, look_and_go_on)
+        look_and_go_on()
+        inventory.check()
+        if found is None:
+            assert FITS in slow, seed
+            continue
+        assert isinstance(found, Unsatisfied)
+        told = Counter({one.text: one.count for one in found.reasons})
+        assert in_few_words(told, BY_KIND) == in_few_words(Counter(slow), BY_KIND), seed
+
+
+@pytest.mark.parametrize("freed", ["node-0", "node-1", "node-2"])
+def test_a_pod_for_which_room_comes_meanwhile_fits_after_all(freed: str) -> None:
+    """Unless it comes where it was looked for already: the pod is woken by that as ever."""
+    names = ("node-0", "node-1", "node-2")
+    inventory = make_inventory(
+        DRIVER, nodes=list(map(node, names)), slices=[pool_slice(name, SMALL) for name in names], classes=CLASSES
+    )
+    for name in names:
+        inventory.hold(name, frozenset(DeviceId(DRIVER, name, device_name(SMALL, o)) for o in range(len(SMALL.gpus))))
+    asked = [claim("c", request(count=2))]
+    found = explained_in_turns(inventory, plain_pod("p"), asked, {}, lambda: inventory.release(freed))
+    assert (found is None) == (freed != "node-0")
+    assert isinstance(Allocator().allocate(inventory, plain_pod("p"), asked), Allocation)
+
+
+def test_a_class_that_goes_between_two_turns_is_said() -> None:
+    world = World(3)
+    inventory = world.inventory()
+    found = explained_in_turns(
+        inventory,
+        plain_pod("p"),
+        [claim("c", request(count=31))],
+        {},
+        lambda: inventory.remove_class(CLASSES[0].metadata.name),
+    )
+    assert isinstance(found, Refused)
+    assert found.kind is RefusalKind.CLASS_MISSING
 
 
 def with_mig_devices() -> Machine:

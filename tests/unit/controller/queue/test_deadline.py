@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from dracaena.controller.queue.deadline import LATEST, LEAST_STEPS, Deadline
+import threading
+
+from dracaena.controller.queue.deadline import LATEST, LEAST_STEPS, LONGEST_TURN_S, TURN_S, Deadline, TurnDeadline
 from support.clock import FakeClock
 
 
@@ -35,3 +37,50 @@ def test_it_is_ended_in_the_end_however_little_it_did() -> None:
     assert not is_over(1)
     clock.advance(0.5)
     assert is_over(1)
+
+
+def test_a_turn_is_up_after_a_short_time_and_the_next_one_is_as_long() -> None:
+    clock = FakeClock()
+    pace = TurnDeadline(clock)
+    for _ in range(3):
+        is_over = pace.begin_turn()
+        assert not pace.turn_is_up()
+        clock.advance(1.5 * TURN_S)
+        assert pace.turn_is_up()
+        assert not is_over(LEAST_STEPS)
+        clock.advance(10.0)  # while others have the lock
+
+
+def test_a_node_that_takes_longer_than_a_decision_ends_the_work() -> None:
+    clock = FakeClock()
+    is_over = TurnDeadline(clock).begin_turn()
+    clock.advance(LONGEST_TURN_S - TURN_S)
+    assert not is_over(LEAST_STEPS)
+    clock.advance(TURN_S)
+    assert is_over(1)
+
+
+def test_all_turns_together_end_the_work_and_what_lies_between_them_does_not() -> None:
+    clock = FakeClock()
+    pace = TurnDeadline(clock, limit_s=5 * TURN_S)
+    for _ in range(3):
+        is_over = pace.begin_turn()
+        clock.advance(1.5 * TURN_S)
+        assert not is_over(LEAST_STEPS)
+        assert pace.turn_is_up()
+        clock.advance(10.0)
+    is_over = pace.begin_turn()
+    clock.advance(TURN_S)
+    assert is_over(LEAST_STEPS)
+
+
+def test_a_rest_is_as_long_as_a_turn() -> None:
+    slept_s: list[float] = []
+
+    class Clock(FakeClock):
+        def sleep_until_set(self, event: threading.Event, timeout_s: float) -> bool:
+            slept_s.append(timeout_s)
+            return event.is_set()
+
+    TurnDeadline(Clock()).rest()
+    assert slept_s == [TURN_S]

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
+import pytest
 import structlog
 
 from dracaena.api.objects import DeviceAttribute, Pod, ResourceSlice
 from dracaena.controller.allocation.allocator import NoFit
+from dracaena.controller.allocation.effort import never
 from dracaena.controller.allocation.request.demands import Refused
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory
@@ -234,6 +238,48 @@ def test_why_a_pod_fits_nowhere_is_told_until_it_fits() -> None:
     bench.cluster.intake.slice_changed(None, SLICE)
     assert bench.cluster.explain(pod("p"), [asked], now_s=EXPLANATION_S / 2) is not None
     assert bench.cluster.explain(pod("p"), [asked], now_s=EXPLANATION_S) is None
+
+
+class OneNodeATurn:
+    """Implements Pace: others work after each node."""
+
+    def __init__(self, others: Callable[[], object]) -> None:
+        self._others = others
+
+    def begin_turn(self) -> Callable[[int], bool]:
+        return never
+
+    def turn_is_up(self) -> bool:
+        return True
+
+    def rest(self) -> None:
+        self._others()
+
+
+def test_decisions_are_made_while_it_is_worked_out_why_a_pod_fits_nowhere() -> None:
+    cluster = bare_cluster()
+    cluster.intake.class_changed(None, device_class())
+    for name in ("node-a", "node-b", "node-c"):
+        cluster.intake.node_changed(None, node(name))
+    cluster.intake.slice_changed(None, SLICE)
+    wants, large = claim("c", request(count=1)), claim("of-large", request(count=20))
+    for item in (wants, large):
+        cluster.intake.claim_changed(None, item)
+    decided: list[object] = []
+
+    others = ThreadPoolExecutor(1)  # a lock that this thread holds would keep it waiting
+
+    def decide_for_another() -> None:
+        decided.append(others.submit(decide, cluster, pod("p", "c"), wants).result(timeout=30))
+
+    waiting = pod("large", "of-large")
+    text = cluster.explain(waiting, [large], now_s=0.0, pace=OneNodeATurn(decide_for_another))
+    assert [type(one) for one in decided] == [Allocation, InProgress]
+    assert text == (
+        f"0/3 nodes fit: 2 without usable GPUs of {DRIVER} (node-b, node-c); 1 with fewer than 20 free GPUs (node-a)"
+    )
+    no_turns = OneNodeATurn(lambda: pytest.fail("an answer that is known takes no turns"))
+    assert cluster.explain(waiting, [large], now_s=0.1, pace=no_turns) == text
 
 
 def broken(ordinal: int) -> ResourceSlice:
