@@ -11,15 +11,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dracaena.api.limits import DNS_LABEL_BYTES, DNS_SUBDOMAIN_BYTES
 from dracaena.api.objects import Node
 from dracaena.controller.allocation.effort import TERM_READING_STEPS, Effort, Work
 
 NAME_FIELD: Final = "metadata.name"
 _LABEL_OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
 _FIELD_OPERATORS: Final = frozenset({"In", "NotIn"})
-_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
+_NAME: Final = re.compile(rf"(?=.{{1,{DNS_LABEL_BYTES}}}\Z)[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?", re.ASCII)
 _DOMAIN: Final = re.compile(
-    r"(?=.{1,253}\Z)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*", re.ASCII
+    rf"(?=.{{1,{DNS_SUBDOMAIN_BYTES}}}\Z)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*",
+    re.ASCII,
 )
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,63}", re.ASCII)
 _LARGEST: Final = 2**63 - 1
