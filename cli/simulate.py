@@ -76,7 +76,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from dracaena.cli.columns import print_lines, shown
     from dracaena.cli.manifests import load_manifests
     from dracaena.controller.allocation.simulation import Simulation
-    from dracaena.controller.queue.deadline import Deadline
+    from dracaena.controller.queue.time_budgets import Deadline
     from dracaena.process.clock import SystemClock
 
     clock = SystemClock()

@@ -16,8 +16,7 @@ from dracaena.controller import wiring
 from dracaena.controller.garbage import freeze_what_stays
 from dracaena.controller.leader.election import LEASE_TIMEOUT_S
 from dracaena.controller.leader.takeover import begin, wait_to_lead
-from dracaena.controller.queue.deadline import Deadline
-from dracaena.controller.queue.time_budgets import DECISION_S
+from dracaena.controller.queue.time_budgets import DECISION_S, Deadline
 from dracaena.controller.settings import ControllerSettings
 from dracaena.kube.client import KubeClient
 from dracaena.kube.server_version import too_old

@@ -5,16 +5,18 @@ a line, and the next pod only after the first has its devices. For 10,000 equal 
 instead of 10,000.
 
 A change names its nodes. It wakes the lines that one of these nodes may serve, and each line remembers the nodes that
-have changed since its first pod was tried: what did not fit on the other nodes still does not fit there.
+have changed since its first pod was tried: what did not fit on the other nodes still does not fit there. What is no
+change of a node, such as pods that come or go elsewhere, wakes only those that wait for just that (ChangeWaiters).
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from dracaena.controller.allocation.nodes.placement.placed_pods import Change, PodCount
 from dracaena.controller.allocation.reach import Prospect, Reach
 from dracaena.controller.allocation.request.demands import RefusalKind
 from dracaena.controller.allocation.turn import Turn
@@ -285,3 +287,32 @@ class WaitingLines:
 def _is_before(turn: Turn, created_before: str) -> bool:
     _, never_created, created, _ = turn
     return not never_created and created < created_before
+
+
+class ChangeWaiters:
+    """An index from changes to pods. Part of its owner, and used under the owner's lock. Cost of each call: one step
+    per change that it names."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, Mapping[Change, PodCount | None]] = {}  # holding on to a count keeps it up to date
+        self._by_change: dict[Change, set[str]] = {}
+
+    def wait(self, key: str, waits_for: Mapping[Change, PodCount | None]) -> None:
+        """Let a pod wait for any of these changes, and for no others."""
+        self.leave(key)
+        if waits_for:
+            self._waiting[key] = waits_for
+            for change in waits_for:
+                self._by_change.setdefault(change, set()).add(key)
+
+    def leave(self, key: str) -> None:
+        """Let a pod wait no more."""
+        for change in self._waiting.pop(key, {}):
+            keys = self._by_change[change]
+            keys.discard(key)
+            if not keys:
+                del self._by_change[change]
+
+    def waiting_for(self, changes: Iterable[Change]) -> frozenset[str]:
+        """Return the pods that wait for one of these changes."""
+        return frozenset(key for change in changes for key in self._by_change.get(change, ()))

@@ -14,7 +14,7 @@ from dracaena.controller.lifecycle.pod_record import Wait
 from dracaena.controller.lifecycle.proof import last_bind_s
 from dracaena.controller.lifecycle.prospects import Nudge
 from dracaena.controller.lifecycle.tending import Step
-from dracaena.controller.queue.deadline import Deadline, TurnDeadline
+from dracaena.controller.queue.time_budgets import Deadline, TurnDeadline
 from dracaena.controller.state.cluster_state import ClusterState, is_tended
 from dracaena.controller.state.collisions import Collision
 from dracaena.controller.state.decisions import Decision

@@ -25,9 +25,8 @@ from dracaena.controller.allocation.state.holdings import claim_holder
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.turn import Turn, turn
 from dracaena.controller.lifecycle.claim_record import PodIdentity, Share
-from dracaena.controller.queue.change_waiters import ChangeWaiters
-from dracaena.controller.queue.deadline import Deadline
-from dracaena.controller.queue.waiting_lines import NOWHERE, Scope, WaitingLines
+from dracaena.controller.queue.time_budgets import Deadline
+from dracaena.controller.queue.waiting_lines import NOWHERE, ChangeWaiters, Scope, WaitingLines
 from dracaena.controller.state.explanation_cache import ExplanationCache
 from dracaena.controller.state.records import Records
 from dracaena.controller.state.starvation import QUESTIONS, StarvationGuard

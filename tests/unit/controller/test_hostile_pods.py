@@ -13,14 +13,16 @@ from typing import Any
 import pytest
 
 from dracaena.controller.allocation.effort import CHARACTER_STEPS, LOOK_EVERY_STEPS
-from dracaena.controller.queue.deadline import TURN_S, Deadline, TurnDeadline
 from dracaena.controller.queue.time_budgets import (
     ALLOWANCE_S,
     DECISION_S,
     IDLE,
     LONGEST_DECISION_S,
     LONGEST_REST_S,
+    TURN_S,
+    Deadline,
     TimeBudgets,
+    TurnDeadline,
 )
 from support.allocation import DRIVER, blocks, claim, machine, pod, request
 from support.bare_cluster import decide

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 
-from dracaena.controller.queue.deadline import LATEST, LEAST_STEPS, LONGEST_TURN_S, TURN_S, Deadline, TurnDeadline
+from dracaena.controller.queue.time_budgets import LATEST, LEAST_STEPS, LONGEST_TURN_S, TURN_S, Deadline, TurnDeadline
 from support.clock import FakeClock
 
 
