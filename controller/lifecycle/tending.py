@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity
+from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity, only_node
 from dracaena.controller.lifecycle.phases import SHOWN, Phase
-from dracaena.controller.lifecycle.places import only_node
 from dracaena.controller.lifecycle.pod_record import PodRecord
 from dracaena.controller.lifecycle.proof import (
     BEHIND_S,

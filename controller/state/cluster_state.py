@@ -19,9 +19,8 @@ from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.legal.search import MAX_STEPS
 from dracaena.controller.allocation.state.holdings import claim_holder
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.lifecycle.claim_record import ClaimRecord, is_same_allocation
+from dracaena.controller.lifecycle.claim_record import ClaimRecord, expected_places, is_same_allocation
 from dracaena.controller.lifecycle.phases import TENDING, NotAllowedError, Phase
-from dracaena.controller.lifecycle.places import expected_places
 from dracaena.controller.queue.waiting_lines import Scope
 from dracaena.controller.state.collisions import Collision, find_collisions
 from dracaena.controller.state.decisions import Decisions

@@ -9,9 +9,8 @@ from typing import Final
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.api.podclaims import pod_claims
 from dracaena.controller.lifecycle import claim_record
-from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity, Share
+from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity, Share, only_node
 from dracaena.controller.lifecycle.phases import TENDING, Event, NotAllowedError, Phase
-from dracaena.controller.lifecycle.places import only_node
 from dracaena.controller.lifecycle.pod_record import ENDED, PodRecord, is_unbound, read_unbound, see
 from dracaena.controller.lifecycle.proof import Bounds, standing
 from dracaena.controller.lifecycle.tending import Naming

@@ -10,11 +10,10 @@ from typing import Final
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.api.podclaims import pod_claims
 from dracaena.controller.lifecycle import tending
-from dracaena.controller.lifecycle.claim_record import ClaimRecord
+from dracaena.controller.lifecycle.claim_record import ClaimRecord, only_node
 from dracaena.controller.lifecycle.giving_way import Party, gives_way
 from dracaena.controller.lifecycle.own_decision import as_decided, noted_decision, our_decision
 from dracaena.controller.lifecycle.phases import SHOWN, Event, Phase
-from dracaena.controller.lifecycle.places import only_node
 from dracaena.controller.lifecycle.pod_record import (
     Growth,
     PodRecord,

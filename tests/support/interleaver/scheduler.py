@@ -14,7 +14,7 @@ import msgspec
 
 from dracaena.api.objects import Pod, PodCondition, ResourceClaim
 from dracaena.api.podclaims import pod_claims
-from dracaena.controller.lifecycle.places import only_node
+from dracaena.controller.lifecycle.claim_record import only_node
 from dracaena.controller.lifecycle.pod_record import ENDED
 from dracaena.kube.errors import ConflictError, KubeError
 from support.interleaver.server import Kind, Server, is_reserved_for, reference, with_status

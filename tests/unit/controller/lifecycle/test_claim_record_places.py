@@ -6,9 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.controller.lifecycle.claim_record import Doubt, PodIdentity, Share, decide, first_record, send, show
+from dracaena.controller.lifecycle.claim_record import (
+    Doubt,
+    PodIdentity,
+    Share,
+    decide,
+    expected_places,
+    first_record,
+    only_node,
+    send,
+    show,
+)
 from dracaena.controller.lifecycle.phases import Event, Phase
-from dracaena.controller.lifecycle.places import expected_places, only_node
 from support.allocation import allocated, claim, pod
 
 P, Q = PodIdentity("default/p", "uid-p"), PodIdentity("default/q", "uid-q")
