@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from dracaena.api.config.v1alpha1 import Objective
-from dracaena.controller.allocation.score.box import mask_of, ordinals_of
+from dracaena.controller.allocation.score.box import KB_S_PER_GB_S, mask_of, ordinals_of
 from dracaena.controller.allocation.score.class_table import ClassTable, whole_gb_s
-from dracaena.controller.allocation.score.link_rates import KB_S_PER_GB_S
 from dracaena.controller.allocation.score.order import GROUP_SIZES, Order
 
 MAX_SEEDS: Final = 64

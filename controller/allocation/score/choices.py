@@ -17,13 +17,12 @@ from typing import Final
 from dracaena.api.config.v1alpha1 import NO_LINK_BANDWIDTH, NO_POLICY, LinkBandwidth, TopologyPolicy
 from dracaena.controller.allocation.effort import SET_STEPS, Effort, Work
 from dracaena.controller.allocation.memo import Memo
-from dracaena.controller.allocation.score.box import Box, mask_of, ordinals_of
+from dracaena.controller.allocation.score.box import Box, equals, mask_of, ordinals_of, refined, representatives
 from dracaena.controller.allocation.score.candidates import best_first, grown
 from dracaena.controller.allocation.score.class_table import ClassTable
 from dracaena.controller.allocation.score.order import Order, Score, order_of
 from dracaena.controller.allocation.score.requirement import make_rule, rule_words
 from dracaena.controller.allocation.score.splitting import Share, Splitter, most_served
-from dracaena.controller.allocation.score.symmetry import equals, refined, representatives
 
 MAX_TABLES: Final = 64
 """Node models (times linkBandwidth figures) whose tables are kept: clusters have a handful."""

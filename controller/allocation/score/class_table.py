@@ -14,14 +14,19 @@ from typing import Final
 
 from dracaena.api.config.v1alpha1 import NO_LINK_BANDWIDTH, LinkBandwidth
 from dracaena.api.links import LinkLevel
-from dracaena.controller.allocation.score.box import Box, mask_of, ordinals_of
+from dracaena.controller.allocation.score.box import (
+    KB_S_PER_GB_S,
+    Box,
+    canonical_mask,
+    mask_of,
+    ordinals_of,
+    representatives,
+)
 from dracaena.controller.allocation.score.groups import Groups, SortedGroups
-from dracaena.controller.allocation.score.link_rates import KB_S_PER_GB_S
 from dracaena.controller.allocation.score.objectives import LEVEL_STEP, collective, nic_steps, pair_gb_s, pair_level
 from dracaena.controller.allocation.score.order import DEFAULT_ORDER, GROUP_SIZES, Order, Score
 from dracaena.controller.allocation.score.set_rates import MAX_ENTRIES, NVLINK_STEPS, STEP_BITS, SetRates
 from dracaena.controller.allocation.score.subsets import best_pairing_of_subsets
-from dracaena.controller.allocation.score.symmetry import canonical_mask, representatives
 
 STEP_SUM_BITS: Final = 16
 """Steps of a total over disjoint groups: far above 5 times the GPUs of any box."""

@@ -16,8 +16,7 @@ from typing import Final
 from dracaena.api.config.v1alpha1 import NO_LINK_BANDWIDTH, LinkBandwidth
 from dracaena.api.groups import lowest_in_group
 from dracaena.api.links import LinkLevel
-from dracaena.controller.allocation.score.box import Box, mask_of, ordinals_of
-from dracaena.controller.allocation.score.link_rates import KB_S_PER_GB_S, LEVEL_PERCENT
+from dracaena.controller.allocation.score.box import KB_S_PER_GB_S, LEVEL_PERCENT, Box, mask_of, ordinals_of
 
 LEVEL_STEP: Final = 10
 """Between two neighbouring values of LinkLevel."""

@@ -14,15 +14,13 @@ from typing import Final
 
 from dracaena.api.config.v1alpha1 import NO_LINK_BANDWIDTH, LinkBandwidth
 from dracaena.api.links import LinkLevel
-from dracaena.controller.allocation.score.box import Box, mask_of, ordinals_of
-from dracaena.controller.allocation.score.link_rates import KB_S_PER_GB_S
+from dracaena.controller.allocation.score.box import KB_S_PER_GB_S, Box, interchangeable, mask_of, ordinals_of
 from dracaena.controller.allocation.score.objectives import LEVEL_STEP, lightest_division, make_fabric, minimum_cut
 from dracaena.controller.allocation.score.subsets import (
     least_degree_of_subsets,
     least_pair_of_subsets,
     total_of_subsets,
 )
-from dracaena.controller.allocation.score.symmetry import interchangeable
 
 STEP_BITS: Final = 3
 """Steps of a rate are 0 to 5."""

@@ -12,10 +12,9 @@ from itertools import combinations
 from typing import Final
 
 from dracaena.controller.allocation.effort import SET_STEPS, Effort, Work
-from dracaena.controller.allocation.score.box import mask_of, ordinals_of
+from dracaena.controller.allocation.score.box import mask_of, ordinals_of, refined, representatives
 from dracaena.controller.allocation.score.class_table import ClassTable
 from dracaena.controller.allocation.score.requirement import Rule
-from dracaena.controller.allocation.score.symmetry import refined, representatives
 
 MAX_WAYS: Final = 10_000
 """Ways to deal one set out that ways() looks at: 8! / 2 and more sort in milliseconds; who asks for more gets another

@@ -10,9 +10,8 @@ from dracaena.api.config.v1alpha1 import LinkBandwidth
 from dracaena.api.links import LinkLevel
 from dracaena.api.machine import Gpu
 from dracaena.api.topology import Nic, Topology
-from dracaena.controller.allocation.score.box import Box, make_box, mask_of, ordinals_of
+from dracaena.controller.allocation.score.box import Box, gpu_rates, make_box, mask_of, ordinals_of
 from dracaena.controller.allocation.score.class_table import ClassTable
-from dracaena.controller.allocation.score.link_rates import gpu_rates
 from dracaena.controller.allocation.score.objectives import (
     collective,
     make_fabric,

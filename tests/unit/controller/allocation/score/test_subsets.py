@@ -10,20 +10,22 @@ from hypothesis import strategies as st
 
 from dracaena.api.machine import Gpu
 from dracaena.api.topology import Topology
-from dracaena.controller.allocation.score.box import make_box, mask_of, ordinals_of
+from dracaena.controller.allocation.score.box import (
+    canonical_mask,
+    equals,
+    interchangeable,
+    make_box,
+    mask_of,
+    ordinals_of,
+    refined,
+    representatives,
+)
 from dracaena.controller.allocation.score.class_table import ClassTable
 from dracaena.controller.allocation.score.subsets import (
     best_pairing_of_subsets,
     least_degree_of_subsets,
     least_pair_of_subsets,
     total_of_subsets,
-)
-from dracaena.controller.allocation.score.symmetry import (
-    canonical_mask,
-    equals,
-    interchangeable,
-    refined,
-    representatives,
 )
 from support.allocation import blocks
 from support.machines import topologies
