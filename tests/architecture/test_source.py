@@ -107,7 +107,7 @@ SHARED_NAMES: Mapping[str, tuple[str, ...]] = {
     "Rule": (
         "controller/allocation/legal/outcome.py",
         "controller/allocation/nodes/node_selector.py",
-        "controller/allocation/score/requirement.py",
+        "controller/allocation/score/shares.py",
     ),
     "Rules": (
         "controller/state/upkeep.py",
@@ -118,7 +118,7 @@ SHARED_NAMES: Mapping[str, tuple[str, ...]] = {
         "controller/allocation/result.py",
     ),
     "Share": (
-        "controller/allocation/score/splitting.py",
+        "controller/allocation/score/shares.py",
         "controller/lifecycle/claim_record.py",
     ),
     "Work": (

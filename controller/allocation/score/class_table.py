@@ -1,7 +1,7 @@
 """What is remembered about one class of nodes: the worth of sets of GPUs, and of what stays free.
 
-All of it is a memo of objectives: nothing here but speed. Worths are whole numbers that add up: GB/s in the upper bits,
-in the lower ones what tells levels of equal bandwidth apart (objectives.Collective.steps).
+All of it is a memo of set_rates: nothing here but speed. Worths are whole numbers that add up: GB/s in the upper bits,
+in the lower ones what tells levels of equal bandwidth apart (set_rates.Collective.steps).
 """
 
 from __future__ import annotations
@@ -23,9 +23,18 @@ from dracaena.controller.allocation.score.box import (
     representatives,
 )
 from dracaena.controller.allocation.score.groups import Groups, SortedGroups
-from dracaena.controller.allocation.score.objectives import LEVEL_STEP, collective, nic_steps, pair_gb_s, pair_level
 from dracaena.controller.allocation.score.order import DEFAULT_ORDER, GROUP_SIZES, Order, Score
-from dracaena.controller.allocation.score.set_rates import MAX_ENTRIES, NVLINK_STEPS, STEP_BITS, SetRates
+from dracaena.controller.allocation.score.set_rates import (
+    LEVEL_STEP,
+    MAX_ENTRIES,
+    NVLINK_STEPS,
+    STEP_BITS,
+    SetRates,
+    collective,
+    nic_steps,
+    pair_gb_s,
+    pair_level,
+)
 from dracaena.controller.allocation.score.subsets import best_pairing_of_subsets
 
 STEP_SUM_BITS: Final = 16

@@ -102,7 +102,7 @@ class Score:
     """
 
     bandwidth_gb_s: int
-    """Rate of a collective over the set, whole GB/s one way (objectives.collective). More is better; 0 for one GPU."""
+    """Rate of a collective over the set, whole GB/s one way (set_rates.collective). More is better; 0 for one GPU."""
     ideal_gb_s: int
     """The greatest bandwidth of a set of this size on the node when all its GPUs are free; 0 where the order does not
     ask for it."""

@@ -20,7 +20,7 @@ from dracaena.controller.allocation.score import choices as module
 from dracaena.controller.allocation.score import class_table
 from dracaena.controller.allocation.score.box import Box, make_box, ordinals_of
 from dracaena.controller.allocation.score.choices import BestTwo, Demand, Engine, ShortfallKind, link_bandwidth_of
-from dracaena.controller.allocation.score.requirement import make_rule, rule_words
+from dracaena.controller.allocation.score.shares import make_rule, rule_words
 from support.allocation import blocks, matrix
 from support.recorded import recorded_machines
 

@@ -27,7 +27,7 @@ from dracaena.api.topology import Nic, Topology
 from dracaena.controller.allocation.score.box import Box, make_box, mask_of, ordinals_of
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
 from dracaena.controller.allocation.score.class_table import whole_gb_s, whole_steps
-from dracaena.controller.allocation.score.objectives import collective, make_fabric
+from dracaena.controller.allocation.score.set_rates import collective, make_fabric
 from support.recorded import recorded_machines
 from support.slow_choice import SlowBox
 

@@ -12,7 +12,7 @@ from dracaena.api.machine import Gpu
 from dracaena.api.topology import Nic, Topology
 from dracaena.controller.allocation.score.box import Box, gpu_rates, make_box, mask_of, ordinals_of
 from dracaena.controller.allocation.score.class_table import ClassTable
-from dracaena.controller.allocation.score.objectives import (
+from dracaena.controller.allocation.score.set_rates import (
     collective,
     make_fabric,
     minimum_cut,

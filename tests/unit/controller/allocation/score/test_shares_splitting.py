@@ -12,11 +12,10 @@ from dracaena.api.config.v1alpha1 import Requirement, TopologyPolicy
 from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu
 from dracaena.api.topology import Topology
-from dracaena.controller.allocation.score import splitting
+from dracaena.controller.allocation.score import shares as dealing_out
 from dracaena.controller.allocation.score.box import make_box, mask_of, ordinals_of
 from dracaena.controller.allocation.score.class_table import ClassTable
-from dracaena.controller.allocation.score.requirement import make_rule
-from dracaena.controller.allocation.score.splitting import Share, Splitter
+from dracaena.controller.allocation.score.shares import Share, Splitter, make_rule
 
 COUNTS = [(1, 2, 3), (2, 2, 3), (4, 1, 2), (3, 3, 1), (1, 2, 1, 3)]
 
@@ -73,7 +72,7 @@ def test_a_search_that_is_cut_short_deals_legally_always_the_same_and_only_where
     table = irregular_table(5)
     shares = shares_of(table, counts, policy)
     thorough = {mask: Splitter(table, shares).split(mask) for mask in masks}
-    monkeypatch.setattr(splitting, "MAX_PARTS", 4)
+    monkeypatch.setattr(dealing_out, "MAX_PARTS", 4)
     splitter = Splitter(table, shares)
     for mask in masks:
         found = splitter.split(mask)
@@ -91,7 +90,7 @@ def test_dealing_out_a_whole_box_of_sixteen_looks_at_a_bounded_number_of_parts()
     found = splitter.split(0xFFFF)
     assert found is not None
     assert sorted(part.bit_count() for part in found) == [1, 3, 5, 7]
-    assert splitter._looked_at <= splitting.MAX_PARTS + 4
+    assert splitter._looked_at <= dealing_out.MAX_PARTS + 4
 
 
 def test_requests_of_one_count_that_are_alike_cost_one_way() -> None:
