@@ -23,9 +23,8 @@ from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.results import allocation_results
 from dracaena.controller.allocation.legal.search import MAX_STEPS
 from dracaena.controller.allocation.memo import Memo
+from dracaena.controller.allocation.nodes.matching import Names, read_node_selector
 from dracaena.controller.allocation.nodes.node_filter import PINNED_ELSEWHERE, NodeFilter
-from dracaena.controller.allocation.nodes.node_index import Names
-from dracaena.controller.allocation.nodes.node_selector import read_node_selector
 from dracaena.controller.allocation.request.demands import RefusalKind, Refused
 from dracaena.controller.allocation.result import (
     Allocation,

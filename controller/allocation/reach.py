@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.controller.allocation.nodes.node_fit import required_affinity, tolerations_of, unfit_for
+from dracaena.controller.allocation.nodes.matching import required_affinity, tolerations_of, unfit_for
 from dracaena.controller.allocation.nodes.node_resources import ResourceDemand, may_preempt
 from dracaena.controller.allocation.nodes.pod_resources import UnreadableQuantityError
 from dracaena.controller.allocation.request.demands import ClaimDemand, Refused
@@ -70,8 +70,8 @@ class Reach:
         """Return what a node may be to the pod now.
 
         `known` is shared by questions about one moment: pods with one node selector, affinity and tolerations get one
-        answer for a node. Cost: 1 µs; node_fit's cost for the first of these pods, and a step for each resource where
-        there are enough devices.
+        answer for a node. Cost: 1 µs; unfit_for()'s cost for the first of these pods, and a step for each resource
+        where there are enough devices.
         """
         if node not in self._inventory.nodes or not self._has_devices(node):
             return Prospect.NONE

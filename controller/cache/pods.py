@@ -32,7 +32,7 @@ from dracaena.api.objects import (
     Toleration,
 )
 from dracaena.api.packed import packed, unpacked
-from dracaena.controller.allocation.nodes.node_fit import tolerations_of
+from dracaena.controller.allocation.nodes.matching import tolerations_of
 from dracaena.controller.allocation.nodes.placement.placed_pods import shared_labels
 from dracaena.controller.allocation.nodes.placement.pod_terms import ANTI_AFFINITY
 from dracaena.controller.allocation.nodes.placement.spread import must_hold
@@ -143,7 +143,7 @@ def _trimmed_spec(pod: Pod) -> PodSpec:
 
 
 def _distinct(tolerations: Sequence[Toleration]) -> list[Toleration]:
-    """Keep tolerations that differ in a field that node_fit reads, packed. It does not read tolerationSeconds."""
+    """Keep tolerations that differ in a field that nodes.matching reads, packed. It does not read tolerationSeconds."""
     fields = dict.fromkeys((one.key, one.operator, one.value, one.effect) for one in tolerations)
     kept: list[Toleration] = packed([Toleration(*texts) for texts in fields])
     return kept or _NO_TOLERATIONS

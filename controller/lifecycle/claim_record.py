@@ -11,7 +11,7 @@ from typing import Final
 from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import ResourceClaim
 from dracaena.controller.allocation.legal.books import Holding
-from dracaena.controller.allocation.nodes.node_selector import NAME_FIELD, read_node_selector
+from dracaena.controller.allocation.nodes.matching import NAME_FIELD, read_node_selector
 from dracaena.controller.allocation.state.pool import held_devices, other_holdings
 from dracaena.controller.lifecycle.phases import OURS, SHOWN, UNDER_WAY, Event, Phase, after
 from dracaena.controller.lifecycle.versions import version_of

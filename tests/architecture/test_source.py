@@ -106,7 +106,7 @@ SHARED_NAMES: Mapping[str, tuple[str, ...]] = {
     ),
     "Rule": (
         "controller/allocation/legal/outcome.py",
-        "controller/allocation/nodes/node_selector.py",
+        "controller/allocation/nodes/matching.py",
         "controller/allocation/score/shares.py",
     ),
     "Rules": (

@@ -25,7 +25,7 @@ from dracaena.api.device_id import DeviceId
 from dracaena.api.machine import Machine
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.allocator import RELATIVE_UP_TO_GPUS, NoFit
-from dracaena.controller.allocation.nodes.node_fit import unfit_reason
+from dracaena.controller.allocation.nodes.matching import unfit_reason
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.score.box import mask_of
 from dracaena.controller.allocation.score.choices import Demand, Engine

@@ -36,7 +36,7 @@ from dracaena.controller.allocation.legal.read.pools import (
 )
 from dracaena.controller.allocation.legal.read.slices import CounterId
 from dracaena.controller.allocation.legal.selectors import SelectorFailure, Selectors
-from dracaena.controller.allocation.nodes.node_fit import first_untolerated
+from dracaena.controller.allocation.nodes.matching import first_untolerated
 
 
 class MistakeError(Exception):

@@ -1,18 +1,112 @@
-"""Why nodes do not do for one pod, asked node by node, and worked out once for nodes that are alike."""
+"""Why nodes do not do for one pod, asked node by node, and worked out once for nodes that are alike.
+
+PlacementDemand is what the pod asks because of other pods and of its storage, NodeFilter all that it asks of a node.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
 from dracaena.api.objects import Pod
 from dracaena.controller.allocation.effort import NODE_STEPS, TERM_STEPS, Effort, Work
-from dracaena.controller.allocation.nodes.node_fit import required_affinity, tolerations_of, unfit_for
-from dracaena.controller.allocation.nodes.node_index import IndexedNode, Names, NodeIndex, in_all
+from dracaena.controller.allocation.nodes.matching import (
+    IndexedNode,
+    Names,
+    NodeIndex,
+    in_all,
+    read_node_selector,
+    required_affinity,
+    tolerations_of,
+    unfit_for,
+)
 from dracaena.controller.allocation.nodes.node_resources import ResourceDemand
-from dracaena.controller.allocation.nodes.node_selector import read_node_selector
-from dracaena.controller.allocation.nodes.placement.demand import PlacementDemand
+from dracaena.controller.allocation.nodes.placement.affinity import AffinityRules
+from dracaena.controller.allocation.nodes.placement.placed_pods import (
+    Change,
+    PlacedPods,
+    PodCount,
+    PodFacts,
+    pod_facts,
+)
+from dracaena.controller.allocation.nodes.placement.pod_terms import AFFINITY, read_terms
+from dracaena.controller.allocation.nodes.placement.spread import Reaches, SpreadRules, read_constraints
+from dracaena.controller.allocation.nodes.placement.volumes import Storage, VolumeRules
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementDemand:
+    """The rules of one pod, asked node by node in the order of kube-scheduler's plugins."""
+
+    volumes: VolumeRules | None
+    spread: SpreadRules | None
+    affinity: AffinityRules | None
+    labels: Mapping[str, str | None]
+    """The labels of the pod that the answers depend on, None where it has none; and what else is its own."""
+
+    @property
+    def waits_for(self) -> Mapping[Change, PodCount | None]:
+        """What has to change before a node that is refused may do, each with the count to hold on to till then."""
+        rules = (self.volumes, self.spread, self.affinity)
+        return {change: count for one in rules if one is not None for change, count in one.waits_for.items()}
+
+    def narrowed(self, nodes: NodeIndex) -> Names | None:
+        """Return a set that holds all nodes which reason() does not refuse, and maybe others; None when nothing narrows
+        them down. Cost: a look-up for each volume, and for each domain that affinity allows.
+        """
+        near = None if self.affinity is None else self.affinity.narrowed(nodes)
+        return in_all((near, None if self.volumes is None else self.volumes.narrowed(nodes)))
+
+    def reason(self, indexed: IndexedNode) -> str | None:
+        """Return why a node is none for the pod, in words that follow a count of nodes; None when it may do."""
+        found = None if self.volumes is None else self.volumes.reason(indexed)
+        if found is None and self.spread is not None:
+            found = self.spread.reason(indexed.labels)
+        if found is None and self.affinity is not None:
+            found = self.affinity.reason(indexed.labels)
+        return found
+
+
+def placement_demand(
+    placed: PlacedPods, reaches: Reaches, storage: Storage, pod: Pod, name: str, effort: Effort
+) -> PlacementDemand | None:
+    """Read the rules about a pod; None where there is none, or the pod names its node and has passed them by.
+
+    `name` is that of the pod in the books. Raises UnreadableSelectorError. Cost for a pod without rules: a look-up for
+    each of its labels where pods on nodes have anti-affinity at all.
+    """
+    spec = pod.spec
+    if spec.node_name or not (
+        spec.affinity or spec.topology_spread_constraints or spec.volumes or placed.keeps_anybody_off
+    ):
+        return None
+    facts = pod_facts(pod)
+    keys: set[str] = set()
+    spread = _spread(placed, reaches, pod, name, facts, keys, effort) if spec.topology_spread_constraints else None
+    near = read_terms(spec.affinity, AFFINITY, facts.namespace) if AFFINITY in spec.affinity else ()
+    affinity = AffinityRules(placed, name, facts, near, effort)
+    volumes = None
+    if spec.volumes and storage.is_known:
+        volumes = VolumeRules(storage, placed, reaches.nodes, pod, name, effort)
+    if spread is None and volumes is None and not affinity:
+        return None
+    labels = {key: facts.labels.get(key) for key in sorted(keys | affinity.keys)}
+    if any(volume.ephemeral is not None for volume in spec.volumes):
+        labels["(pod)"] = pod.metadata.name  # its claims have names of their own
+    return PlacementDemand(volumes, spread, affinity or None, labels)
+
+
+def _spread(
+    placed: PlacedPods, reaches: Reaches, pod: Pod, name: str, facts: PodFacts, keys: set[str], effort: Effort
+) -> SpreadRules | None:
+    constraints = read_constraints(pod)
+    if not constraints:
+        return None
+    keys.update(rule.key for one in constraints if one.selector is not None for rule in one.selector.rules)
+    return SpreadRules(placed, name, facts, constraints, reaches.of(pod, constraints, effort), effort)
+
 
 PINNED_ELSEWHERE: Final = "other than the node of a claim that is already allocated"
 NOT_ASKED: Final = "that were not asked again"
@@ -63,7 +157,7 @@ class NodeFilter:
 
         What it lacks now comes before what makes it none for the pod: a walk that meets many nodes without room leaves
         the others out unseen (with_room), and a node is to have one reason either way.
-        Cost: one look-up, a step for each resource, and node_fit's cost for the first node of its kind.
+        Cost: one look-up, a step for each resource, and unfit_for()'s cost for the first node of its kind.
         """
         unfit = self.unfit(indexed)
         if unfit is None:
@@ -73,7 +167,7 @@ class NodeFilter:
 
     def unfit(self, indexed: IndexedNode) -> str | None:
         """Return why the node is none for the pod, whatever is left of it: it is not the node of a claim that the pod
-        has, it is barred, or else node_fit's first reason, or what the placement of pods speaks against."""
+        has, it is barred, or else unfit_for()'s first reason, or what the placement of pods speaks against."""
         if self._within is not None and indexed.node.metadata.name not in self._within:
             return NOT_ASKED
         reason = self._unfit_as_others(indexed)

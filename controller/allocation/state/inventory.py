@@ -24,9 +24,9 @@ from dracaena.controller.allocation.legal.books import Books, Holding
 from dracaena.controller.allocation.legal.read.pools import JointSlices, SliceIndex, SliceSource
 from dracaena.controller.allocation.legal.read.slices import Device, read_slice
 from dracaena.controller.allocation.legal.read.taints import selects_any, with_taint_rules
-from dracaena.controller.allocation.nodes.node_index import NodeIndex
+from dracaena.controller.allocation.nodes.matching import NodeIndex
+from dracaena.controller.allocation.nodes.node_filter import PlacementDemand, placement_demand
 from dracaena.controller.allocation.nodes.node_resources import NodeResources, ResourceDemand, pod_name
-from dracaena.controller.allocation.nodes.placement.demand import PlacementDemand, placement_demand
 from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods
 from dracaena.controller.allocation.nodes.placement.spread import Reaches
 from dracaena.controller.allocation.nodes.placement.volumes import Storage

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dracaena.api.objects import Toleration
 from dracaena.controller.allocation.legal.selectors import SelectorFailure, Selectors
-from dracaena.controller.allocation.nodes.node_fit import first_untolerated
+from dracaena.controller.allocation.nodes.matching import first_untolerated
 from dracaena.controller.allocation.state.pool import NodeKind
 
 

@@ -12,8 +12,8 @@ from dracaena.controller.allocation.effort import Effort, Work
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.read.slices import Device
 from dracaena.controller.allocation.legal.selectors import SelectorFailure
+from dracaena.controller.allocation.nodes.matching import Names
 from dracaena.controller.allocation.nodes.node_filter import NodeFilter
-from dracaena.controller.allocation.nodes.node_index import Names
 from dracaena.controller.allocation.nodes.placement.label_selector import UnreadableSelectorError
 from dracaena.controller.allocation.nodes.pod_resources import UnreadableQuantityError
 from dracaena.controller.allocation.request.demands import (

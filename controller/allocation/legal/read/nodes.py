@@ -7,7 +7,7 @@ from typing import Any
 
 from dracaena.api.objects import Node
 from dracaena.controller.allocation.legal.read.slices import NodeSelection
-from dracaena.controller.allocation.nodes.node_selector import read_node_selector
+from dracaena.controller.allocation.nodes.matching import read_node_selector
 
 
 class BadNodeSelectorError(Exception):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dracaena.controller.allocation.nodes.node_selector import Rule
+from dracaena.controller.allocation.nodes.matching import Rule
 
 _OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
 

@@ -13,9 +13,13 @@ import msgspec
 from dracaena.api.objects import Pod
 from dracaena.api.packed import unpacked
 from dracaena.controller.allocation.effort import Effort, Work
-from dracaena.controller.allocation.nodes.node_fit import first_untolerated, required_affinity, tolerations_of
-from dracaena.controller.allocation.nodes.node_index import NodeIndex
-from dracaena.controller.allocation.nodes.node_selector import Rule
+from dracaena.controller.allocation.nodes.matching import (
+    NodeIndex,
+    Rule,
+    first_untolerated,
+    required_affinity,
+    tolerations_of,
+)
 from dracaena.controller.allocation.nodes.placement.label_selector import (
     LabelSelector,
     UnreadableSelectorError,

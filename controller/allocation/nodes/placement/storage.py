@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dracaena.api.objects import PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
 from dracaena.api.quantity import parse_quantity
-from dracaena.controller.allocation.nodes.node_selector import NodeSelector, read_node_selector
+from dracaena.controller.allocation.nodes.matching import NodeSelector, read_node_selector
 
 BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"

@@ -10,7 +10,7 @@ from typing import Final
 
 from dracaena.api.objects import PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
 from dracaena.controller.allocation.effort import Effort, Work
-from dracaena.controller.allocation.nodes.node_index import IndexedNode, Names, NodeIndex
+from dracaena.controller.allocation.nodes.matching import IndexedNode, Names, NodeIndex
 from dracaena.controller.allocation.nodes.placement.label_selector import UnreadableSelectorError, read_label_selector
 from dracaena.controller.allocation.nodes.placement.placed_pods import Change, ClaimUse, OfClass, PlacedPods
 from dracaena.controller.allocation.nodes.placement.storage import (

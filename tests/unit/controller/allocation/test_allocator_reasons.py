@@ -23,8 +23,8 @@ from dracaena.api.objects import Node, Pod, ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.effort import OverdueError, never
 from dracaena.controller.allocation.explanation import Unsatisfied
+from dracaena.controller.allocation.nodes.matching import unfit_reason
 from dracaena.controller.allocation.nodes.node_filter import NodeFilter
-from dracaena.controller.allocation.nodes.node_fit import unfit_reason
 from dracaena.controller.allocation.nodes.pod_resources import pod_resources
 from dracaena.controller.allocation.request.demands import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation

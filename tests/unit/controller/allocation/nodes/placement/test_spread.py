@@ -11,9 +11,8 @@ import pytest
 
 from dracaena.api.objects import Node, NodeSpec, ObjectMeta, Pod, Taint
 from dracaena.controller.allocation.effort import Effort
-from dracaena.controller.allocation.nodes.node_fit import unfit_reason
-from dracaena.controller.allocation.nodes.node_index import NodeIndex
-from dracaena.controller.allocation.nodes.placement.demand import placement_demand
+from dracaena.controller.allocation.nodes.matching import NodeIndex, unfit_reason
+from dracaena.controller.allocation.nodes.node_filter import placement_demand
 from dracaena.controller.allocation.nodes.placement.label_selector import UnreadableSelectorError
 from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods, pod_facts
 from dracaena.controller.allocation.nodes.placement.spread import MAX_REACHES, NO_DOMAIN, TOO_MANY, Reaches

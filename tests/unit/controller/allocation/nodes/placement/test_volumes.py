@@ -18,8 +18,8 @@ from dracaena.api.objects import (
     StorageClass,
 )
 from dracaena.controller.allocation.effort import Effort
-from dracaena.controller.allocation.nodes.node_index import Names, NodeIndex
-from dracaena.controller.allocation.nodes.placement.demand import placement_demand
+from dracaena.controller.allocation.nodes.matching import Names, NodeIndex
+from dracaena.controller.allocation.nodes.node_filter import placement_demand
 from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods, pod_facts
 from dracaena.controller.allocation.nodes.placement.spread import Reaches
 from dracaena.controller.allocation.nodes.placement.storage import volume_claims

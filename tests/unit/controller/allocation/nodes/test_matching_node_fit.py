@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dracaena.api.objects import Taint, Toleration
-from dracaena.controller.allocation.nodes.node_fit import node_selector_matches, tolerates, unfit_reason
+from dracaena.controller.allocation.nodes.matching import node_selector_matches, tolerates, unfit_reason
 from support.allocation import node, pod
 
 NODE = node("node-a", labels={"zone": "x", "gpus": "8"})
