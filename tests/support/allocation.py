@@ -27,7 +27,7 @@ from dracaena.api.objects import (
 )
 from dracaena.api.resourceslice import encode_devices
 from dracaena.api.topology import Topology, topology_from_matrix
-from dracaena.controller.allocation.request.request_reader import RequestReader
+from dracaena.controller.allocation.request.demands import RequestReader
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.holdings import claim_holder
 from dracaena.controller.allocation.state.inventory import Inventory

@@ -18,10 +18,10 @@ from support.bare_cluster import bare_cluster, decide, land, written
 
 ALLOCATION: Final = "dracaena.controller.allocation"
 READING: Final = (
-    (f"{ALLOCATION}.request.request_reader", "read_claim"),
-    (f"{ALLOCATION}.request.request_reader", "read_class"),
-    (f"{ALLOCATION}.request.request_reader", "decode_config"),
-    (f"{ALLOCATION}.request.request_reader", "merged"),
+    (f"{ALLOCATION}.request.demands", "read_claim"),
+    (f"{ALLOCATION}.request.demands", "read_class"),
+    (f"{ALLOCATION}.request.demands", "decode_config"),
+    (f"{ALLOCATION}.request.demands", "merged"),
     (f"{ALLOCATION}.request.demands", "unpacked"),
     (f"{ALLOCATION}.legal.read.claims", "unpacked"),
     (f"{ALLOCATION}.state.inventory", "read_slice"),

@@ -7,10 +7,10 @@ from typing import Any
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.earmarks import Earmark, emptied, node_to_keep
+from dracaena.controller.allocation.request.shape import turn
 from dracaena.controller.allocation.state.holdings import claim_holder
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
 from dracaena.controller.allocation.state.pool import held_devices
-from dracaena.controller.allocation.turn import turn
 from support.allocation import (
     DRIVER,
     claim,
