@@ -15,14 +15,13 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.controller.allocation.effort import Effort, OverdueError, Work, never
+from dracaena.controller.allocation.effort import Effort, Memo, OverdueError, Rounds, Work, never
 from dracaena.controller.allocation.explanation import AtOnce, Pace, ReasonCounts, Unsatisfied
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.outcome import Mistake, NeedsPerson
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.results import allocation_results
 from dracaena.controller.allocation.legal.search import MAX_STEPS
-from dracaena.controller.allocation.memo import Memo
 from dracaena.controller.allocation.nodes.matching import Names, read_node_selector
 from dracaena.controller.allocation.nodes.node_filter import PINNED_ELSEWHERE, NodeFilter
 from dracaena.controller.allocation.request.demands import RefusalKind, Refused
@@ -50,7 +49,6 @@ from dracaena.controller.allocation.walk.judgements import Judgements
 from dracaena.controller.allocation.walk.node_rules import Evaluators, NodeChoice, NodeRules, first_alternatives
 from dracaena.controller.allocation.walk.overdue import too_long
 from dracaena.controller.allocation.walk.pod_demand import PodDemand, read_pod_demand
-from dracaena.controller.allocation.walk.rounds import Rounds
 from dracaena.controller.allocation.walk.walk import Walk, states
 
 RELATIVE_UP_TO_GPUS: Final = 2

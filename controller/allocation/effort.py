@@ -1,16 +1,17 @@
-"""What one decision costs, counted in steps, and its end when that is too much.
+"""What bounds a decision: the steps that it may take, where the next try goes on, and how many results are remembered.
 
 Claims, classes and pods are written by users, and some are expensive: a selector that is evaluated for every device, an
 affinity of thousands of terms, constraints that no set of devices meets. Whatever loops over such things charges its
-steps here first; who asked for the decision says from time to time whether it may go on.
+steps here first (Effort); who asked for the decision says from time to time whether it may go on. The next try begins
+with the nodes that overdue ones have not asked (Rounds), and finds what they worked out (Memo).
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable
 from enum import Enum
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 LOOK_EVERY_STEPS: Final = 500
 """Between two questions whether to go on. A step is about a microsecond on one core of today; see the costs below."""
@@ -104,3 +105,82 @@ class Effort:
         """Return what most steps were spent on; of equals the first by name."""
         work, name = min(self.spent, key=lambda key: (-self.spent[key], key[0].name, key[1]))
         return work, name
+
+
+MAX_NAMES: Final = 200_000
+"""Remembered names of nodes, combinations and pods together: about 15 MB where they are names, 60 MB where each pod
+has one combination; beyond, everything is forgotten. Pods and combinations count because those of a pod that was
+deleted after it was overdue stay until then."""
+
+
+COUNT_EVERY: Final = 256
+"""Decisions between two counts of them: a try adds some hundred names."""
+
+
+class Rounds:
+    """Nodes that were asked in vain by tries that were overdue, by pod and combination of alternatives.
+
+    So the next try begins with the others. Holds nothing of pods whose decisions come to their end.
+
+    One thread at a time.
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[str, dict[int, set[str]]] = {}
+        self._calls = 0
+
+    def of(self, pod: str) -> Callable[[int], set[str]]:
+        """Return what gives the nodes that a pod's earlier tries asked in vain, by the number of the
+        combination; to be added to."""
+        self._calls += 1
+        if self._calls % COUNT_EVERY == 0 and self._count() > MAX_NAMES:
+            self._asked.clear()
+        combinations = self._asked.setdefault(pod, {})
+        return lambda number: combinations.setdefault(number, set())
+
+    def _count(self) -> int:
+        return sum(1 + sum(1 + len(names) for names in one.values()) for one in self._asked.values())
+
+    def is_under_way(self, pod: str) -> bool:
+        """Whether some nodes were asked in vain, and others have yet to be asked."""
+        return any(self._asked.get(pod, {}).values())
+
+    def forget(self, pod: str) -> None:
+        """The pod's decision came to its end."""
+        self._asked.pop(pod, None)
+
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Memo(Generic[K, V]):
+    """A table of results of a pure function: at most `size`, and the one not asked for longest goes first.
+
+    One thread at a time.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._known: OrderedDict[K, V] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def items(self) -> tuple[tuple[K, V], ...]:
+        """Return what is remembered, the one not asked for longest first."""
+        return tuple(self._known.items())
+
+    def values(self) -> tuple[V, ...]:
+        """Return the results, in the same order."""
+        return tuple(self._known.values())
+
+    def get(self, key: K, compute: Callable[[], V]) -> V:
+        """Return the result for a key, computed at the first call."""
+        if key in self._known:
+            self._known.move_to_end(key)
+            return self._known[key]
+        value = self._known[key] = compute()
+        if len(self._known) > self._size:
+            self._known.popitem(last=False)
+        return value

@@ -25,7 +25,7 @@ import msgspec
 from dracaena.api.config.v1alpha1 import ConfigError, TopologyPolicy, decode_config, merged
 from dracaena.api.objects import DeviceClass, ResourceClaim, Toleration
 from dracaena.api.packed import LONGEST_UNPACKED_BYTES, unpacked
-from dracaena.controller.allocation.effort import BYTES_A_STEP, CLAIM_STEPS, KNOWN_CLAIM_STEPS, Effort, Work
+from dracaena.controller.allocation.effort import BYTES_A_STEP, CLAIM_STEPS, KNOWN_CLAIM_STEPS, Effort, Memo, Work
 from dracaena.controller.allocation.legal.read import claims as legal
 from dracaena.controller.allocation.legal.read.claims import (
     MAX_DEVICES,
@@ -36,7 +36,6 @@ from dracaena.controller.allocation.legal.read.claims import (
     read_class,
 )
 from dracaena.controller.allocation.legal.read.documents import Unsupported
-from dracaena.controller.allocation.memo import Memo
 
 
 class RefusalKind(Enum):

@@ -17,8 +17,7 @@ from operator import or_
 from typing import Final, TypeVar
 
 from dracaena.api.config.v1alpha1 import NO_LINK_BANDWIDTH, NO_POLICY, LinkBandwidth, Objective, TopologyPolicy
-from dracaena.controller.allocation.effort import SET_STEPS, Effort, Work
-from dracaena.controller.allocation.memo import Memo
+from dracaena.controller.allocation.effort import SET_STEPS, Effort, Memo, Work
 from dracaena.controller.allocation.score.box import (
     KB_S_PER_GB_S,
     Box,

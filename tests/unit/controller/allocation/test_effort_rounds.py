@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from dracaena.controller.allocation.walk import rounds
-from dracaena.controller.allocation.walk.rounds import COUNT_EVERY, Rounds
+from dracaena.controller.allocation import effort
+from dracaena.controller.allocation.effort import COUNT_EVERY, Rounds
 
 
 @pytest.mark.parametrize("names", [0, 1])
 def test_pods_that_went_while_they_were_overdue_are_forgotten_some_day(
     monkeypatch: pytest.MonkeyPatch, names: int
 ) -> None:
-    monkeypatch.setattr(rounds, "MAX_NAMES", 1_000)
+    monkeypatch.setattr(effort, "MAX_NAMES", 1_000)
     held = Rounds()
     for number in range(10_000):
         held.of(f"p{number}")(0).update(f"n{name}" for name in range(names))

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dracaena.controller.allocation.memo import Memo
+from dracaena.controller.allocation.effort import Memo
 
 
 def test_a_result_is_computed_once_and_the_one_not_asked_for_longest_goes_first() -> None:
