@@ -34,21 +34,27 @@ from dracaena.controller.allocation.result import (
 from dracaena.controller.allocation.score.choices import Choice, Engine
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk.answers import Answers
-from dracaena.controller.allocation.walk.combinations import (
+from dracaena.controller.allocation.walk.node_rules import (
+    Evaluators,
+    IdentityMasks,
+    Judgements,
+    NodeChoice,
+    NodeRules,
+    first_alternatives,
+)
+from dracaena.controller.allocation.walk.overdue import too_long
+from dracaena.controller.allocation.walk.pod_demand import (
     MAX_COMBINATIONS,
     Combination,
     CombinationFacts,
+    PodDemand,
     combination_count,
     combination_of,
     combinations,
     facts_of,
+    read_pod_demand,
     reads_identities,
 )
-from dracaena.controller.allocation.walk.identities import IdentityMasks
-from dracaena.controller.allocation.walk.judgements import Judgements
-from dracaena.controller.allocation.walk.node_rules import Evaluators, NodeChoice, NodeRules, first_alternatives
-from dracaena.controller.allocation.walk.overdue import too_long
-from dracaena.controller.allocation.walk.pod_demand import PodDemand, read_pod_demand
 from dracaena.controller.allocation.walk.walk import Walk, states
 
 RELATIVE_UP_TO_GPUS: Final = 2

@@ -22,9 +22,9 @@ from dracaena.controller.allocation.score.choices import Choice
 from dracaena.controller.allocation.state.holdings import claim_holder
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import NodePool, holdings_beside
-from dracaena.controller.allocation.walk.census import Census
-from dracaena.controller.allocation.walk.combinations import Combination
 from dracaena.controller.allocation.walk.node_rules import NodeChoice
+from dracaena.controller.allocation.walk.pod_demand import Combination
+from dracaena.controller.allocation.walk.walk import Census
 
 
 @dataclass(frozen=True, slots=True)

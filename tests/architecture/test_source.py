@@ -45,7 +45,7 @@ SHARED_NAMES: Mapping[str, tuple[str, ...]] = {
     ),
     "Eligibility": (
         "controller/allocation/legal/problem.py",
-        "controller/allocation/walk/eligibility.py",
+        "controller/allocation/walk/answers.py",
     ),
     "Event": (
         "controller/lifecycle/phases.py",

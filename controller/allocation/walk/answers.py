@@ -1,26 +1,106 @@
 """What nodes can give to pods that ask alike, remembered by the kind of node and its free devices.
 
 A decision looks at every bucket of the inventory, so a look must cost one step: the question is resolved once for a
-decision, the kind once for all its buckets, and then the mask of free devices is the only key.
+decision, the kind once for all its buckets, and then the mask of free devices is the only key. Which devices of a kind
+each request may use is asked once, and only of kinds that a decision comes to (Eligibility): taints and selectors
+decide. Selectors that read what tells devices of equal nodes apart are left to node_rules.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from typing import Final
 
 from dracaena.api.config.v1alpha1 import TopologyPolicy
+from dracaena.api.objects import Toleration
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.read.features import Features
+from dracaena.controller.allocation.legal.selectors import SelectorFailure, Selectors
+from dracaena.controller.allocation.nodes.matching import first_untolerated
 from dracaena.controller.allocation.score.box import ordinals_of
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
 from dracaena.controller.allocation.score.order import one_number
 from dracaena.controller.allocation.state.device_kind import groups
 from dracaena.controller.allocation.state.pool import NodeKind
-from dracaena.controller.allocation.walk.eligibility import Eligibility, Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A selector that has no answer for a device. The device is not given; a person should mend the selector."""
+
+    request: int
+    """Place among the requests."""
+    expression: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Eligible:
+    """Masks over the ordinals of a kind of node."""
+
+    present: int
+    """Devices that count for this pod at all, free or not. The others neither are taken nor make a node whole: nobody
+    can use them who does not tolerate what they suffer from."""
+    of_request: tuple[int, ...]
+    """One mask a request: what it may take. A part of `present`."""
+    failures: tuple[Failure, ...] = ()
+    """At most one a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Eligibility:
+    """Answers for the requests of one pod, in the order of its claims and requests."""
+
+    tolerations: tuple[tuple[Toleration, ...], ...]
+    """Of each request."""
+    selectors: tuple[tuple[str, ...], ...] = ()
+    """CEL expressions of each request's class and of the request, all of which must match; empty: none for anybody."""
+
+    def of_kind(self, kind: NodeKind, selectors: Selectors) -> Eligible:
+        """Return the masks for all nodes of a kind. Cost: O(requests × devices), selectors asked once for each."""
+        every = (1 << kind.box.gpu_count) - 1
+        tolerated = [every & ~_untolerated(kind, tolerations) for tolerations in self.tolerations]
+        present = 0
+        for mask in tolerated:
+            present |= mask
+        failures: list[Failure] = []
+        for request, expressions in enumerate(self.selectors):
+            if expressions:
+                tolerated[request] &= _matching(kind, selectors, request, expressions, failures)
+        return Eligible(present, tuple(tolerated), tuple(failures))
+
+
+def _untolerated(kind: NodeKind, tolerations: Iterable[Toleration]) -> int:
+    mask = 0
+    for ordinal, taints in kind.foreign_taints:
+        if first_untolerated(taints, tolerations) is not None:
+            mask |= 1 << ordinal
+    return mask
+
+
+def _matching(
+    kind: NodeKind, selectors: Selectors, request: int, expressions: Sequence[str], failures: list[Failure]
+) -> int:
+    """Return the devices that all expressions match; the first failure of each request is added to `failures`."""
+    mask = 0
+    for ordinal, device_kind in enumerate(kind.devices):
+        if device_kind is None:
+            continue
+        for expression in expressions:
+            answer = selectors.evaluate(expression, device_kind.device)
+            if isinstance(answer, SelectorFailure):
+                if all(failure.request != request for failure in failures):
+                    failures.append(Failure(request, expression, answer.reason))
+                break
+            if not answer:
+                break
+        else:
+            mask |= 1 << ordinal
+    return mask
+
 
 MAX_ANSWERS: Final = 100_000
 """Remembered answers of all questions together, about 40 MB. Five kinds of 8-GPU nodes have 1,280 for a question; the
@@ -85,7 +165,7 @@ class KindAnswers:
         self._kind = kind
         self._question = question
         self.present = eligible.present
-        """Mask of the devices that count for the pod at all (eligibility.Eligible)."""
+        """Mask of the devices that count for the pod at all (Eligible)."""
         self._options = tuple(
             tuple(
                 # "All that is there" is said in one way only: the engine's tables are shared by equal demands.

@@ -1,14 +1,21 @@
 """What one node gives for one choice of alternatives, asked of the rules themselves.
 
-An exact node is never asked: its answer (answers) says everything. For all others the answer is a bound.
+An exact node is never asked: its answer (answers) says everything. For all others the answer is a bound. Asking the
+rules of one node takes half a millisecond, and between two decisions hardly any node changes: so each state of each
+kind is judged once for each thing that is asked, whatever pods and claims are called (Judgements). A selector that
+reads what tells GPUs of equal nodes apart, such as a UUID, has another answer on every node: it is first asked about
+the few attributes that it reads, once for each state of a pool (IdentityMasks).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
+from dracaena import cel
+from dracaena.api import objects
 from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.controller.allocation.effort import DEVICE_STEPS, Effort, Work
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
@@ -17,18 +24,174 @@ from dracaena.controller.allocation.legal.problem import Cluster, Problem, pose
 from dracaena.controller.allocation.legal.read import claims as legal
 from dracaena.controller.allocation.legal.read.documents import Unsupported
 from dracaena.controller.allocation.legal.read.features import Features
+from dracaena.controller.allocation.legal.read.slices import Device
 from dracaena.controller.allocation.legal.search import Restriction, solve
 from dracaena.controller.allocation.request.demands import ClaimDemand
+from dracaena.controller.allocation.score.box import mask_of
 from dracaena.controller.allocation.score.choices import Choice, Engine
-from dracaena.controller.allocation.score.order import one_number
+from dracaena.controller.allocation.score.order import Score, one_number
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import NodeKind, NodePool, NodeState
 from dracaena.controller.allocation.walk.answers import QuestionAnswers
-from dracaena.controller.allocation.walk.combinations import Combination, CombinationFacts
-from dracaena.controller.allocation.walk.identities import IdentityMasks
-from dracaena.controller.allocation.walk.judgements import Judgement, Judgements, refusal_text
 from dracaena.controller.allocation.walk.node_choice import Chosen, NodeGpus, NodeQuestion, choose
-from dracaena.controller.allocation.walk.pod_demand import PodDemand
+from dracaena.controller.allocation.walk.pod_demand import Combination, CombinationFacts, PodDemand
+
+MAX_JUDGEMENTS: Final = 50_000
+"""Of all that was asked lately together, some 400 bytes each: 100 different claims among 500 nodes of which each has a
+state of its own. What was not asked for longest goes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a node gives: a score or, where nothing is chosen by links, none; or why it gives nothing."""
+
+    refusal: DoesNotFit | None = None
+    """With the place of each claim among the claims instead of its name."""
+    score: Score | None = None
+    rank: int = 0
+    """Sorts nodes, best first; of those that give something."""
+
+
+class KnownStates:
+    """Judgements about one combination of alternatives."""
+
+    __slots__ = ("_owner", "_refusals", "known")
+
+    def __init__(self, owner: Judgements) -> None:
+        self._owner = owner
+        self.known: dict[NodeState, Judgement] = {}
+        """By kind and state. Do not change it."""
+        self._refusals: dict[DoesNotFit, Judgement] = {}
+
+    def refuse(self, state: NodeState, found: DoesNotFit, claims: Sequence[str]) -> None:
+        """Remember that a node gives nothing, unless the reason names something that other nodes do not have."""
+        if found.pools or any(claim in found.note for claim in claims):
+            return
+        steps = found.steps if found.cut_off else 0
+        reasons = tuple(replace(reason, claim=str(claims.index(reason.claim))) for reason in found.reasons)
+        refusal = replace(found, reasons=reasons, steps=steps)
+        self._put(state, self._refusals.setdefault(refusal, Judgement(refusal)))
+
+    def accept(self, state: NodeState, score: Score | None, rank: int) -> None:
+        """Remember what a node gives."""
+        self._put(state, Judgement(None, score, rank))
+
+    def _put(self, state: NodeState, judgement: Judgement) -> None:
+        self._owner.count_one()
+        self.known[state] = judgement
+
+    def clear(self) -> int:
+        """Forget all; return how many there were."""
+        count = len(self.known)
+        self.known.clear()
+        self._refusals.clear()
+        return count
+
+
+def refusal_text(refusal: DoesNotFit, claims: Sequence[str]) -> str:
+    """Return why a node gives nothing, with the claims' names."""
+    reasons = tuple(replace(reason, claim=claims[int(reason.claim)]) for reason in refusal.reasons)
+    return str(replace(refusal, reasons=reasons))
+
+
+class Judgements:
+    """All that is remembered, by what is asked (Combination.key). One thread at a time."""
+
+    def __init__(self, most: int = MAX_JUDGEMENTS) -> None:
+        self._most = most
+        self._ways: OrderedDict[Hashable, KnownStates] = OrderedDict()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def about(self, combination: Hashable) -> KnownStates:
+        """Return what is known about a combination, for the time of one decision."""
+        known = self._ways.get(combination)
+        if known is None:
+            known = self._ways[combination] = KnownStates(self)
+            self._count += 1  # so that what finds no node is forgotten too
+        self._ways.move_to_end(combination)
+        while self._count > self._most:
+            oldest, judgements = next(iter(self._ways.items()))
+            self._count -= judgements.clear()
+            if judgements is known:
+                break
+            self._count -= 1
+            del self._ways[oldest]
+        return known
+
+    def count_one(self) -> None:
+        """Note that a judgement was added."""
+        self._count += 1
+
+
+MAX_MASKS: Final = 100_000
+"""Remembered masks of all expressions together, about 12 MB: those of 20 pods that wait for certain GPUs among 5,000
+nodes. The expressions not asked for longest go first."""
+
+
+class IdentityMasks:
+    """Answers by expression and pool, remembered as long as the pool stays as it is. One thread at a time."""
+
+    def __init__(self, selectors: CelSelectors) -> None:
+        self._selectors = selectors
+        self._by_expression: OrderedDict[str, dict[str, tuple[NodePool, int]]] = OrderedDict()
+        self._count = 0
+
+    def may_match(self, driver: str, expression: str, pool: NodePool) -> int:
+        """Return the ordinals of the GPUs that the expression matches, or for which it has no answer.
+
+        What is left out can never be given to who asks so; the rest is for the rules to judge. `expression` has to
+        compile. Cost: a look-up; after a change of the pool some 5 µs for each of its GPUs.
+        """
+        known = self._by_expression.get(expression)
+        if known is None:
+            known = self._by_expression[expression] = {}
+        found = known.get(pool.node)
+        if found is not None and found[0] is pool:
+            return found[1]
+        mask = self._ask(driver, expression, pool)
+        self._count += found is None
+        known[pool.node] = (pool, mask)
+        self._forget(expression)
+        return mask
+
+    def _ask(self, driver: str, expression: str, pool: NodePool) -> int:
+        footprint = self._selectors.footprint(expression)
+        assert isinstance(footprint, cel.Footprint), "expressions were compiled when the claims were read"
+        names = _names(driver, footprint)
+        return mask_of(
+            ordinal
+            for ordinal, device in enumerate(pool.published)
+            if device is not None and (names is None or self._may(driver, expression, device, names))
+        )
+
+    def _may(self, driver: str, expression: str, device: objects.Device, names: tuple[str, ...]) -> bool:
+        kept = {name: device.attributes[name] for name in names if name in device.attributes}
+        answer = self._selectors.evaluate_once(expression, Device(DeviceId(driver, "", ""), kept))
+        return answer is not False
+
+    def _forget(self, but: str) -> None:
+        self._by_expression.move_to_end(but)
+        while self._count > MAX_MASKS and len(self._by_expression) > 1:
+            self._count -= len(self._by_expression.popitem(last=False)[1])
+
+
+def _names(driver: str, footprint: cel.Footprint) -> tuple[str, ...] | None:
+    """Return the names under which all is published that an expression reads; None: it reads more than attributes."""
+    names = set()
+    for path in footprint.paths:
+        if path == ("driver",):
+            continue
+        if len(path) < 3 or path[0] != "attributes":
+            return None
+        _, domain, name = path
+        names.add(f"{domain}/{name}")
+        if domain == driver:
+            names.add(name)
+    return tuple(sorted(names))
+
 
 UNSCORED: Final = 1 << 4096
 """Rank of an allocation in which nothing was chosen by links: after all others."""

@@ -9,8 +9,7 @@ from dracaena.controller.allocation.score.choices import Engine
 from dracaena.controller.allocation.score.order import one_number
 from dracaena.controller.allocation.state.pool import NodeKind, read_pool
 from dracaena.controller.allocation.walk import answers as module
-from dracaena.controller.allocation.walk.answers import Answers, Question
-from dracaena.controller.allocation.walk.eligibility import Eligibility
+from dracaena.controller.allocation.walk.answers import Answers, Eligibility, Question
 from support.allocation import DRIVER, pool_slice
 from support.clusters import SMALL, SOCKETS
 

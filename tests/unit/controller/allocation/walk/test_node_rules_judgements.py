@@ -29,7 +29,7 @@ from dracaena.controller.allocation.result import Allocation, commit, decision_o
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
 from dracaena.controller.allocation.state.pool import NodeState
 from dracaena.controller.allocation.walk import node_rules
-from dracaena.controller.allocation.walk.judgements import Judgements
+from dracaena.controller.allocation.walk.node_rules import Judgements
 from support.allocation import (
     DRIVER,
     OUR_TAINT,
