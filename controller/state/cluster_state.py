@@ -17,8 +17,8 @@ from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.legal.search import MAX_STEPS
-from dracaena.controller.allocation.state.holdings import claim_holder
 from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.state.pool import claim_holder
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, expected_places, is_same_allocation
 from dracaena.controller.lifecycle.phases import TENDING, NotAllowedError, Phase
 from dracaena.controller.queue.waiting_lines import Scope

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import ResourceClaim
-from dracaena.controller.allocation.state.holdings import claim_holder
 from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.state.pool import claim_holder
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,19 +33,20 @@ from dracaena.controller.allocation.nodes.placement.volumes import Storage
 from dracaena.controller.allocation.nodes.pod_resources import node_allocatable, pod_resources
 from dracaena.controller.allocation.request.demands import RequestReader
 from dracaena.controller.allocation.score.box import Box
-from dracaena.controller.allocation.state.holdings import Holdings, claim_holder
 from dracaena.controller.allocation.state.pool import (
+    Holdings,
     NodeKind,
     NodePool,
     NodeState,
     PoolContents,
     Problem,
+    ReadPools,
+    claim_holder,
     held_devices,
     other_holdings,
     read_pool,
     several_pools,
 )
-from dracaena.controller.allocation.state.read_pools import ReadPools
 
 _NO_POOL: Final = PoolContents(None)
 

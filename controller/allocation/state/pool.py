@@ -1,4 +1,4 @@
-"""The devices of one node, as the slices of its pool tell.
+"""The devices of one node, as the slices of its pool tell, and who holds which of them.
 
 Rules of pools: the structured allocator of Kubernetes (resource.k8s.io/v1). Of a pool only the highest generation
 counts; it must be complete; two devices of one name make it invalid. Our pools belong to one node each.
@@ -6,17 +6,21 @@ counts; it must be complete; two devices of one name make it invalid. Our pools 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
-from dracaena.api.device_id import DeviceId
+from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.api.names import TAINT_EFFECT, taint_key
 from dracaena.api.objects import Device, DeviceResult, ResourceClaim, ResourceSlice, Taint
 from dracaena.api.resourceslice import decode_pool
 from dracaena.controller.allocation.legal.books import Holding, holdings_of
 from dracaena.controller.allocation.legal.read import slices as legal
+from dracaena.controller.allocation.legal.read.pools import SliceIndex
+from dracaena.controller.allocation.legal.read.slices import Slice
 from dracaena.controller.allocation.score.box import Box, make_box, mask_of
 from dracaena.controller.allocation.state.device_kind import DeviceKind, device_kinds, digest_of
 
@@ -118,35 +122,6 @@ class PoolContents:
     problems: tuple[Problem, ...] = ()
 
 
-def held_devices(claim: ResourceClaim, driver: str) -> frozenset[DeviceId]:
-    """Return the devices of ours that a claim keeps from others. Admin access keeps nothing."""
-    if claim.status.allocation is None:
-        return frozenset()
-    results = claim.status.allocation.devices.results
-    return frozenset(
-        DeviceId(driver, result.pool, result.device)
-        for result in results
-        if result.driver == driver and not result.admin_access
-    )
-
-
-def other_holdings(claim: ResourceClaim, driver: str) -> frozenset[Holding]:
-    """Return what else a claim keeps from others: devices of other drivers, and shares of ours."""
-    if claim.status.allocation is None:
-        return frozenset()
-    return holdings_beside(claim.metadata.uid, claim.status.allocation.devices.results, driver)
-
-
-def holdings_beside(holder: str, results: Iterable[DeviceResult], driver: str) -> frozenset[Holding]:
-    """Return what the results hold that is no whole device of ours."""
-    beside = [result for result in results if result.driver != driver or result.share_id is not None]
-    try:
-        return frozenset(holdings_of(holder, beside))
-    except ValueError:  # an amount that the API server would not store: then nobody else gets anything of the device
-        ids = (DeviceId(result.driver, result.pool, result.device) for result in beside)
-        return frozenset(Holding(holder, device) for device in ids)
-
-
 def several_pools(node: str, pool: str, count: int) -> Problem:
     """Return what to say about each of several pools of one node.
 
@@ -236,3 +211,190 @@ def _timeless(taint: Taint) -> Taint:
 
 def _keeps_scheduler_off(taint: Taint, key: str) -> bool:
     return taint.key == key and taint.effect == TAINT_EFFECT
+
+
+MOST_DEVICES: Final = 40_000
+"""Devices that are kept read, about 3 KiB each with their form for CEL: 700 nodes of 56 MIG devices. Nodes of which
+whole GPUs are all that there is to give are never read like this."""
+
+
+class ReadPools:
+    """Remembers pools by name; the one not asked for longest goes first. One thread at a time."""
+
+    def __init__(self, most_devices: int = MOST_DEVICES) -> None:
+        self._most_devices = most_devices
+        self._known: OrderedDict[str, tuple[SliceIndex, int]] = OrderedDict()
+        self._devices = 0
+
+    def get(self, name: str, read: Callable[[], tuple[Slice, ...]]) -> SliceIndex:
+        """Return the slices of a pool, read at the first call and after forget()."""
+        known = self._known.get(name)
+        if known is not None:
+            self._known.move_to_end(name)
+            return known[0]
+        slices = read()
+        index, count = SliceIndex(slices), sum(len(one.devices) for one in slices)
+        self._known[name] = index, count
+        self._devices += count
+        while self._devices > self._most_devices and len(self._known) > 1:
+            self._devices -= self._known.popitem(last=False)[1][1]
+        return index
+
+    def forget(self, name: str) -> None:
+        """The pool has changed."""
+        known = self._known.pop(name, None)
+        self._devices -= 0 if known is None else known[1]
+
+
+def held_devices(claim: ResourceClaim, driver: str) -> frozenset[DeviceId]:
+    """Return the devices of ours that a claim keeps from others. Admin access keeps nothing."""
+    if claim.status.allocation is None:
+        return frozenset()
+    results = claim.status.allocation.devices.results
+    return frozenset(
+        DeviceId(driver, result.pool, result.device)
+        for result in results
+        if result.driver == driver and not result.admin_access
+    )
+
+
+def other_holdings(claim: ResourceClaim, driver: str) -> frozenset[Holding]:
+    """Return what else a claim keeps from others: devices of other drivers, and shares of ours."""
+    if claim.status.allocation is None:
+        return frozenset()
+    return holdings_beside(claim.metadata.uid, claim.status.allocation.devices.results, driver)
+
+
+def holdings_beside(holder: str, results: Iterable[DeviceResult], driver: str) -> frozenset[Holding]:
+    """Return what the results hold that is no whole device of ours."""
+    beside = [result for result in results if result.driver != driver or result.share_id is not None]
+    if not beside:
+        return frozenset()
+    try:
+        return frozenset(holdings_of(holder, beside))
+    except ValueError:  # an amount that the API server would not store: then nobody else gets anything of the device
+        ids = (DeviceId(result.driver, result.pool, result.device) for result in beside)
+        return frozenset(Holding(holder, device) for device in ids)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingChange:
+    """What changed when a holder came to hold something else."""
+
+    let_go: frozenset[DeviceId | Holding]
+    pools: Sequence[str]
+    """Our pools of which it holds something else now, sorted."""
+
+
+class Holdings:
+    """Holders are named by their owner's words; a device is free when nobody holds it. A part of its owner.
+
+    Whole devices of ours are one table, shares of them and devices of other drivers another one.
+    """
+
+    def __init__(self, driver: str, others: Collection[str]) -> None:
+        """`others`: further drivers whose devices count; those of all else are passed over."""
+        self._driver = driver
+        self._drivers = frozenset((driver, *others))
+        self._held_by: dict[str, frozenset[DeviceId]] = {}
+        self._holders: dict[str, dict[str, int]] = {}  # pool → device → number of holders
+        self._others_by: dict[str, frozenset[Holding]] = {}
+        self._others_of: dict[PoolId, dict[Holding, int]] = {}
+
+    def taken(self, pool: str) -> Collection[str]:
+        """Return the names of the devices of one of our pools that somebody holds, whole or a share."""
+        return self._holders.get(pool, ())
+
+    def in_pool(self, pool: PoolId) -> list[Holding]:
+        """Return all that is held of a pool, whoever holds it: shares and their amounts, and whole devices."""
+        beside = self._others_of.get(pool, {})
+        found = list(beside)
+        if pool.driver == self._driver:
+            shared = {holding.device.device for holding in beside}
+            whole = (name for name in self._holders.get(pool.pool, ()) if name not in shared)
+            found += (Holding("", DeviceId(*pool, name)) for name in whole)
+        return found
+
+    def holders(self, device: DeviceId, *, but: Collection[str]) -> tuple[str, ...]:
+        """Return who holds a device besides `but`, sorted: whole or a share of it.
+
+        Cost: a look-up when nobody else does, else O(holders).
+        """
+        if device.driver == self._driver:
+            count = self._holders.get(device.pool, {}).get(device.device, 0)
+            if count <= sum(device in self._held_by.get(name, ()) for name in but):
+                return ()
+            return tuple(sorted(name for name, held in self._held_by.items() if device in held and name not in but))
+        beside = self._others_of.get(device.pool_id, {})
+        mine = [self._others_by.get(name, frozenset()) for name in but]
+        if not any(held.device == device and not any(held in one for one in mine) for held in beside):
+            return ()
+        found = (name for name, held in self._others_by.items() if any(one.device == device for one in held))
+        return tuple(sorted(name for name in found if name not in but))
+
+    def held_by(self, holder: str) -> tuple[frozenset[DeviceId], frozenset[Holding]]:
+        """Return what a holder holds: devices of ours, and shares and devices of other drivers."""
+        return self._held_by.get(holder, frozenset()), self._others_by.get(holder, frozenset())
+
+    def by_pool(self) -> Mapping[str, Sequence[str]]:
+        """Return who holds something of each of our pools, sorted. Cost: O(all that is held)."""
+        found: dict[str, set[str]] = {}
+        for holder, devices in self._held_by.items():
+            for device in devices:
+                found.setdefault(device.pool, set()).add(holder)
+        for holder, others in self._others_by.items():
+            for holding in others:
+                if holding.device.driver == self._driver:
+                    found.setdefault(holding.device.pool, set()).add(holder)
+        return {pool: sorted(holders) for pool, holders in found.items()}
+
+    def hold(self, holder: str, devices: frozenset[DeviceId], others: frozenset[Holding]) -> HoldingChange:
+        """Let `holder` hold just these devices from now on. Cost: O(devices)."""
+        let_go, changed = self._hold_others(holder, others)
+        before = self._held_by.pop(holder, frozenset())
+        if devices:
+            self._held_by[holder] = devices
+        for device in before - devices:
+            self._count(device, -1)
+        for device in devices - before:
+            self._count(device, 1)
+        pools = {device.pool for device in before ^ devices}
+        pools |= {one.device.pool for one in changed if one.device.driver == self._driver}
+        return HoldingChange((before - devices) | let_go, sorted(pools))
+
+    def check(self) -> None:
+        """State what must always hold. For tests: slow."""
+        counts: Counter[DeviceId] = Counter(device for devices in self._held_by.values() for device in devices)
+        known = {
+            DeviceId(self._driver, p, d): count for p, devices in self._holders.items() for d, count in devices.items()
+        }
+        assert known == dict(counts), "holders are counted"
+
+    def _hold_others(self, holder: str, others: frozenset[Holding]) -> tuple[frozenset[Holding], frozenset[Holding]]:
+        """Return what was let go, and all that changed."""
+        others = frozenset(holding for holding in others if holding.device.driver in self._drivers)
+        before = self._others_by.pop(holder, frozenset())
+        if others:
+            self._others_by[holder] = others
+        for holding, change in (*((old, -1) for old in before - others), *((new, 1) for new in others - before)):
+            counts = self._others_of.setdefault(holding.device.pool_id, {})
+            counts[holding] = counts.get(holding, 0) + change
+            if not counts[holding]:
+                del counts[holding]
+                if not counts:
+                    del self._others_of[holding.device.pool_id]
+        return before - others, before ^ others
+
+    def _count(self, device: DeviceId, change: int) -> None:
+        counts = self._holders.setdefault(device.pool, {})
+        counts[device.device] = counts.get(device.device, 0) + change
+        if not counts[device.device]:
+            del counts[device.device]
+            if not counts:
+                del self._holders[device.pool]
+
+
+def claim_holder(claim: ResourceClaim) -> str:
+    """Return the name under which a claim holds what nobody else may get: what the API shows, what is decided and being
+    written, and what rests."""
+    return claim.key

@@ -6,7 +6,7 @@ from typing import Final
 
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.api.podclaims import pod_claims
-from dracaena.controller.allocation.state.holdings import claim_holder
+from dracaena.controller.allocation.state.pool import claim_holder
 from dracaena.controller.lifecycle.claim_record import only_node
 from dracaena.controller.lifecycle.own_decision import our_decision
 from dracaena.controller.lifecycle.phases import OURS, Phase

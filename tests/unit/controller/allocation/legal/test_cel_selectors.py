@@ -10,7 +10,7 @@ from dracaena.controller.allocation.legal.problem import Problem
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.read.slices import Device
 from dracaena.controller.allocation.legal.selectors import SelectorFailure
-from dracaena.controller.allocation.state import read_pools
+from dracaena.controller.allocation.state import pool
 from support.structured import World, device, published
 
 EVERYTHING = device(
@@ -67,7 +67,7 @@ def test_a_device_with_a_value_that_cannot_be_read_has_no_answer(attributes: dic
 
 def test_no_more_devices_are_kept_for_selectors_than_are_kept_read() -> None:
     """Beyond, what is remembered is only of devices that nobody asks about again."""
-    assert cel_selectors.MOST_DEVICES <= read_pools.MOST_DEVICES
+    assert cel_selectors.MOST_DEVICES <= pool.MOST_DEVICES
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
