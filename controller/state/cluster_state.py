@@ -1,8 +1,9 @@
-"""Everything that is known about the cluster, and what keeps its parts in step with each other."""
+"""Everything that is known about the cluster, and what keeps its parts in step with each other: above all, which device
+each claim holds, and on which node each pod counts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import repeat
@@ -17,17 +18,88 @@ from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.legal.search import MAX_STEPS
+from dracaena.controller.allocation.nodes.node_resources import NodeResources, pod_name
+from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods, pod_facts
+from dracaena.controller.allocation.nodes.pod_resources import ENDED, readable_resources, shared_resources
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import claim_holder
-from dracaena.controller.lifecycle.claim_record import ClaimRecord, expected_places, is_same_allocation
+from dracaena.controller.lifecycle.claim_record import ClaimRecord, PodIdentity, expected_places, is_same_allocation
 from dracaena.controller.lifecycle.phases import TENDING, NotAllowedError, Phase
 from dracaena.controller.queue.waiting_lines import Scope
 from dracaena.controller.state.collisions import Collision, find_collisions
 from dracaena.controller.state.decisions import Decisions
-from dracaena.controller.state.pod_accounting import PodAccounting
 from dracaena.controller.state.records import Records
 from dracaena.controller.state.scheduler_progress import SchedulerProgress
 from dracaena.controller.state.upkeep import Rules, Upkeep
+
+Places = Mapping[PodIdentity, str]
+"""The nodes that unbound pods will go to, according to one claim."""
+
+_NOTHING: Final = shared_resources((), ())
+
+
+class PodAccounting:
+    """Keeps the books of NodeResources and PlacedPods in step with pods and the records of claims.
+
+    A pod counts on its node (spec.nodeName) or, before it has one, on the node that one of its claims implies
+    (expected_places). So a decision counts from the start until the pod is bound, gone, or has lost its claim, and for
+    a new leader too. All calls return the nodes that have more left than before. Part of its owner, and used under the
+    owner's lock.
+    """
+
+    def __init__(self, resources: NodeResources, placed: PlacedPods) -> None:
+        self._resources = resources
+        self._placed = placed
+        self._waiting: dict[str, Pod] = {}  # pods with claims and without a node, by key
+        self._expected: dict[str, dict[tuple[str, str], str]] = {}  # pod → its UID, claim → node
+
+    def pod_changed(self, old: Pod | None, new: Pod | None) -> frozenset[str]:
+        """Take in a change of a pod."""
+        gaining: set[str | None] = set()
+        if old is not None and (new is None or pod_name(new) != pod_name(old)):
+            gaining.add(self._resources.place_pod(pod_name(old), None, _NOTHING))
+            self._placed.place(pod_name(old), old.metadata.namespace, None, None)
+            self._waiting.pop(old.key, None)
+        if new is not None:
+            if new.spec.resource_claims and not new.spec.node_name:
+                self._waiting[new.key] = new
+            else:
+                self._waiting.pop(new.key, None)
+            gaining.add(self._put(new))
+        return _named(gaining)
+
+    def claim_changed(self, claim_key: str, before: Places, after: Places) -> frozenset[str]:
+        """Take in a change of the nodes that a claim's pods will go to."""
+        if before == after:
+            return frozenset()
+        for pod in before:
+            claims = self._expected.get(pod.key, {})
+            claims.pop((pod.uid, claim_key), None)
+            if not claims:
+                self._expected.pop(pod.key, None)
+        for pod, node in after.items():
+            self._expected.setdefault(pod.key, {})[pod.uid, claim_key] = node
+        return self._put_again(pod.key for pod in (*before, *after))
+
+    def _put_again(self, pods: Iterable[str]) -> frozenset[str]:
+        known = (self._waiting.get(key) for key in sorted(set(pods)))
+        return _named({self._put(pod) for pod in known if pod is not None})
+
+    def _put(self, pod: Pod) -> str | None:
+        node: str | None = pod.spec.node_name or None
+        if node is None:
+            places = self._expected.get(pod.key, {}).items()
+            node = next((node for (uid, _), node in places if uid == pod.metadata.uid), None)
+        if pod.status.phase in ENDED:
+            node = None
+        facts = None if node is None else pod_facts(pod)
+        self._placed.place(pod_name(pod), pod.metadata.namespace, node, facts)
+        return self._resources.place_pod(pod_name(pod), node, _NOTHING if node is None else readable_resources(pod))
+
+
+def _named(nodes: Iterable[str | None]) -> frozenset[str]:
+    return frozenset(node for node in nodes if node is not None)
+
 
 TENDED: Final = frozenset({Phase.IN_DOUBT, Phase.UNRESERVED, Phase.RESTING})
 """Phases in which a claim needs tending, now or later."""

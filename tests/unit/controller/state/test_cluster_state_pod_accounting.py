@@ -11,7 +11,7 @@ from dracaena.controller.allocation.nodes.node_resources import NodeResources, p
 from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods
 from dracaena.controller.allocation.nodes.pod_resources import pod_resources
 from dracaena.controller.lifecycle.claim_record import PodIdentity
-from dracaena.controller.state.pod_accounting import PodAccounting
+from dracaena.controller.state.cluster_state import PodAccounting
 from support.allocation import pod
 
 
