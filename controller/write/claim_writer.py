@@ -82,7 +82,7 @@ class ClaimWriter:
         shown: Callable[[ResourceClaim], None],
         may_send: Callable[[ResourceClaim, str], bool],
     ) -> None:
-        self._driver = driver
+        self._annotation = decision_annotation(driver)
         self._shown = shown
         self._may_send = may_send
         self._claims = claims
@@ -127,7 +127,7 @@ class ClaimWriter:
         text = encode_decision(decision_of(allocation, entry))
         for _ in range(MAX_ATTEMPTS):
             try:
-                marked = self._claims.mark(claim, annotation=decision_annotation(self._driver), value=text)
+                marked = self._claims.mark(claim, annotation=self._annotation, value=text)
                 self._shown(marked)
                 return marked
             except (ConflictError, InvalidError, NotFoundError) as error:
