@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import combinations
 from typing import Final
 
@@ -32,6 +33,9 @@ from dracaena.api.machine import Gpu
 from dracaena.api.topology import Nic, Topology
 
 KB_S_PER_GB_S: Final = 1_000_000
+
+MAX_BOXES: Final = 64
+"""Node models whose links are kept in words: clusters have a handful."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,23 +248,27 @@ def ordinals_of(mask: int) -> tuple[int, ...]:
     return tuple(ordinal for ordinal in range(mask.bit_length()) if mask >> ordinal & 1)
 
 
-def links_among(box: Box, mask: int) -> tuple[Link, ...]:
-    """Return the links of all pairs of a set, in the order of the pairs."""
-    ordinals = ordinals_of(mask)
-    return tuple(box.topology.link(a, b) for place, a in enumerate(ordinals) for b in ordinals[place + 1 :])
-
-
 def links_in_words(box: Box, mask: int) -> str:
-    """Return how a set is linked, best links first: `6 pairs NV12`, `1 pair PIX, 2 pairs PHB`, `one GPU`."""
-    links = links_among(box, mask)
-    if not links:
+    """Return how a set is linked, best links first: `6 pairs NV12`, `1 pair PIX, 2 pairs PHB`, `one GPU`.
+
+    Cost: one step for each pair of the box; the first time for a box the reading of them.
+    """
+    counted = Counter(token for pair, token in _tokens(box) if pair & mask == pair)
+    if not counted:
         return "one GPU" if mask else "no GPU"
-    counted = Counter(link.token for link in sorted(links, key=_best_first))
     return ", ".join(f"{count} pair{'s' if count > 1 else ''} {token}" for token, count in counted.items())
 
 
-def _best_first(link: Link) -> tuple[int, int]:
-    unknown = 1_000  # after every level
+@lru_cache(MAX_BOXES)
+def _tokens(box: Box) -> tuple[tuple[int, str], ...]:
+    """Return each pair of a box as a mask, with the token of its link; the best links first."""
+    pairs = combinations(range(box.gpu_count), 2)
+    links = sorted(((box.topology.link(a, b), 1 << a | 1 << b) for a, b in pairs), key=_best_first)
+    return tuple((pair, link.token) for link, pair in links)
+
+
+def _best_first(pair: tuple[Link, int]) -> tuple[int, int]:
+    link, unknown = pair[0], 1_000  # after every level
     return (-(link.nvlinks or 0), unknown if link.level is None else link.level)
 
 
