@@ -60,11 +60,14 @@ class PodAccounting:
             gaining.add(self._resources.place_pod(pod_name(old), None, _NOTHING))
             self._placed.place(pod_name(old), old.metadata.namespace, None, None)
             self._waiting.pop(old.key, None)
+            self._resources.forget(pod_name(old))
         if new is not None:
             if new.spec.resource_claims and not new.spec.node_name:
                 self._waiting[new.key] = new
+                self._resources.expect(new)
             else:
                 self._waiting.pop(new.key, None)
+                self._resources.forget(pod_name(new))
             gaining.add(self._put(new))
         return _named(gaining)
 
@@ -94,7 +97,8 @@ class PodAccounting:
             node = None
         facts = None if node is None else pod_facts(pod)
         self._placed.place(pod_name(pod), pod.metadata.namespace, node, facts)
-        return self._resources.place_pod(pod_name(pod), node, _NOTHING if node is None else readable_resources(pod))
+        taken = _NOTHING if node is None else self._resources.known(pod) or readable_resources(pod)
+        return self._resources.place_pod(pod_name(pod), node, taken)
 
 
 def _named(nodes: Iterable[str | None]) -> frozenset[str]:

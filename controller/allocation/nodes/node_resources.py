@@ -8,11 +8,19 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
 
 from dracaena.api.objects import Pod
-from dracaena.controller.allocation.nodes.pod_resources import CPU, PODS, HostPort, PodResources
+from dracaena.controller.allocation.nodes.pod_resources import (
+    CPU,
+    PODS,
+    HostPort,
+    PodResources,
+    UnreadableQuantityError,
+    pod_resources,
+)
 
 _Left = tuple[str, int | None]
 """What is left of a resource beside pods of at least a priority, None: beside all."""
@@ -45,6 +53,7 @@ class NodeResources:
         self._priorities: Counter[int] = Counter()  # of the pods that count somewhere
         self._ports: dict[str, Counter[HostPort]] = {}
         self._pods: dict[str, tuple[str, PodResources]] = {}
+        self._expected: dict[str, tuple[Pod, PodResources]] = {}  # by name
         self._sorted: OrderedDict[_Left, list[tuple[int, str]]] = OrderedDict()
 
     # Asking
@@ -56,6 +65,11 @@ class NodeResources:
     def counted(self, pod: str) -> tuple[str, PodResources] | None:
         """Return the node that a pod counts on, and what it takes there."""
         return self._pods.get(pod)
+
+    def known(self, pod: Pod) -> PodResources | None:
+        """Return what a pod takes that is expected and has not changed since; None for any other."""
+        found = self._expected.get(pod_name(pod))
+        return found[1] if found is not None and found[0] is pod else None
 
     def has_lower(self, priority: int) -> bool:
         """Return whether some pod counts somewhere whose priority is lower. Cost: a step for each priority."""
@@ -136,6 +150,15 @@ class NodeResources:
         """Forget a node, if it is there. Its pods stay until they are told of."""
         self._unsort(name)
         self._has.pop(name, None)
+
+    def expect(self, pod: Pod) -> None:
+        """Read what a pod takes that will be decided for, so that decisions need not. Kept until forget()."""
+        with suppress(UnreadableQuantityError):  # who decides for it finds out, and says so
+            self._expected[pod_name(pod)] = pod, pod_resources(pod)
+
+    def forget(self, pod: str) -> None:
+        """Expect a pod no longer, if it was."""
+        self._expected.pop(pod, None)
 
     def place_pod(self, pod: str, node: str | None, resources: PodResources) -> str | None:
         """Let a pod count on a node, None: on none; return the node that has more left than before, if there is one.

@@ -184,7 +184,7 @@ class Inventory:
 
         Raises UnreadableQuantityError.
         """
-        wanted = pod_resources(pod)
+        wanted = self.resources.known(pod) or pod_resources(pod)
         extended = {name for name, _ in wanted.amounts if "/" in name}
         if extended:
             mapped = {str(item.spec.get("extendedResourceName")) for item in self.classes.values()}

@@ -164,3 +164,32 @@ def nodes_said(item: Pod, told: dict[str, dict[PodIdentity, str]]) -> set[str | 
     me = PodIdentity(item.key, item.metadata.uid)
     nodes: set[str | None] = {places[me] for places in told.values() if me in places}
     return nodes or {None}
+
+
+def test_what_a_waiting_pod_takes_is_known_as_it_is_now_until_it_waits_no_more() -> None:
+    known = Places()
+    waiting = asking("p", "c", cpu="2")
+    known.places.pod_changed(None, waiting)
+    assert known.books.known(waiting) == pod_resources(waiting)
+    resized = asking("p", "c", cpu="3")
+    assert known.books.known(resized) is None
+    known.places.pod_changed(waiting, resized)
+    assert known.books.known(resized) == pod_resources(resized) != pod_resources(waiting)
+    assert known.books.known(waiting) is None
+    bound = asking("p", "c", cpu="3", nodeName="a")
+    known.places.pod_changed(resized, bound)
+    assert known.books.known(resized) is known.books.known(bound) is None
+    known.places.pod_changed(bound, None)
+    other = asking("q", "c")
+    known.places.pod_changed(None, other)
+    known.places.pod_changed(other, None)
+    assert known.books.known(other) is None
+
+
+def test_a_waiting_pod_with_an_amount_that_cannot_be_read_is_known_as_none() -> None:
+    known = Places()
+    waiting = asking("p", "c", cpu="two")
+    known.places.pod_changed(None, waiting)
+    assert known.books.known(waiting) is None
+    assert known.claim("c", waiting) == frozenset()
+    assert known.node_of(waiting) == "a"
