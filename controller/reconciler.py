@@ -14,7 +14,7 @@ from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import NoFit, Settled
-from dracaena.controller.allocation.request.demands import RefusalKind, Refused, tolerates_anything
+from dracaena.controller.allocation.request import RefusalKind, Refused, tolerates_anything
 from dracaena.controller.allocation.result import Allocation, decision_of
 from dracaena.controller.events.take_backs import when_again, why_held, why_taken_back
 from dracaena.controller.events.waiting_pods import WaitingPods

@@ -24,7 +24,7 @@ from dracaena.controller.allocation.legal.results import allocation_results
 from dracaena.controller.allocation.legal.search import MAX_STEPS
 from dracaena.controller.allocation.nodes.matching import Names, read_node_selector
 from dracaena.controller.allocation.nodes.node_filter import PINNED_ELSEWHERE, NodeFilter
-from dracaena.controller.allocation.request.demands import RefusalKind, Refused
+from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import (
     Allocation,
     RunnerUp,

@@ -14,9 +14,9 @@ from typing import Final
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.nodes.node_resources import pod_name
-from dracaena.controller.allocation.request.shape import Turn
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import NodeKind, claim_holder
+from dracaena.controller.allocation.walk.pod_demand import Turn
 
 MAX_ASKED: Final = 200
 """Nodes that are asked for one pod where equal nodes may answer differently: below 0.1 s. Others are asked by kind."""

@@ -16,7 +16,7 @@ from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.allocation.nodes.matching import required_affinity, tolerations_of, unfit_for
 from dracaena.controller.allocation.nodes.node_resources import ResourceDemand, may_preempt
 from dracaena.controller.allocation.nodes.pod_resources import UnreadableQuantityError
-from dracaena.controller.allocation.request.demands import ClaimDemand, Refused
+from dracaena.controller.allocation.request import ClaimDemand, Refused
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import NodeState
 

@@ -28,10 +28,10 @@ from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.nodes.node_resources import pod_name
 from dracaena.controller.allocation.nodes.placement.placed_pods import pod_facts
 from dracaena.controller.allocation.nodes.pod_resources import ENDED, readable_resources
-from dracaena.controller.allocation.request.demands import Refused
-from dracaena.controller.allocation.request.shape import turn
+from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation, allocated_claim, commit, decision_of
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
+from dracaena.controller.allocation.walk.pod_demand import turn
 
 _TIMESTAMP: Final = "1970-01-01T00:00:00Z"
 """Of allocations that are never written."""

@@ -18,8 +18,8 @@ from typing import Final
 
 from dracaena.controller.allocation.nodes.placement.placed_pods import Change, PodCount
 from dracaena.controller.allocation.reach import Prospect, Reach
-from dracaena.controller.allocation.request.demands import RefusalKind
-from dracaena.controller.allocation.request.shape import Turn
+from dracaena.controller.allocation.request import RefusalKind
+from dracaena.controller.allocation.walk.pod_demand import Turn
 
 TOO_LONG: Final = RefusalKind.TOO_LONG.value
 
@@ -63,7 +63,7 @@ class WaitingLines:
     """All lines. Part of its owner, and used under the owner's lock. Cost: O(log pods) per call, except where many pods
     are woken.
 
-    A shape (request.shape) holds all that a pod's decision depends on apart from the cluster, so pods of one shape
+    A shape (pod_demand.shape) holds all that a pod's decision depends on apart from the cluster, so pods of one shape
     get the same answer. Invariant: since the first pod of a line was tried, nothing that may help it has changed except
     on the nodes of changed_for(); and if there are such nodes, the first pod is about to be tried again.
     """

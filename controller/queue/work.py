@@ -6,7 +6,7 @@ import threading
 from typing import Final
 
 from dracaena.api.objects import Pod
-from dracaena.controller.allocation.request.shape import turn
+from dracaena.controller.allocation.walk.pod_demand import turn
 from dracaena.controller.queue.workqueue import Turn, WorkQueue
 
 _CLAIM: Final = "resourceclaim "

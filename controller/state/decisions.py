@@ -18,11 +18,11 @@ from dracaena.controller.allocation.nodes.node_resources import may_preempt, pod
 from dracaena.controller.allocation.nodes.placement.label_selector import UnreadableSelectorError
 from dracaena.controller.allocation.nodes.placement.placed_pods import Change
 from dracaena.controller.allocation.reach import Prospect, Reach
-from dracaena.controller.allocation.request.demands import RefusalKind, Refused
-from dracaena.controller.allocation.request.shape import APART, Turn, shape, turn
+from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation, ClaimAllocation
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import claim_holder
+from dracaena.controller.allocation.walk.pod_demand import APART, Turn, shape, turn
 from dracaena.controller.lifecycle.claim_record import PodIdentity, Share
 from dracaena.controller.queue.time_budgets import Deadline
 from dracaena.controller.queue.waiting_lines import NOWHERE, ChangeWaiters, Scope, WaitingLines

@@ -10,8 +10,8 @@ import structlog
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.earmarks import Earmark, node_to_keep
-from dracaena.controller.allocation.request.shape import Turn
 from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.walk.pod_demand import Turn
 
 ASK_AGAIN_S: Final = 60.0
 """A pod that no node could serve even when empty is looked at again after this time: nodes and slices change."""

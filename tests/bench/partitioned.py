@@ -19,7 +19,7 @@ from dracaena.api.machine import Machine
 from dracaena.api.mig import MigDevice
 from dracaena.api.objects import Node, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.allocator import NoFit
-from dracaena.controller.allocation.request.demands import Refused
+from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.cache.slices import with_shared_values
 from dracaena.controller.garbage import freeze_what_stays

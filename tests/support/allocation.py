@@ -27,7 +27,7 @@ from dracaena.api.objects import (
 )
 from dracaena.api.resourceslice import encode_devices
 from dracaena.api.topology import Topology, topology_from_matrix
-from dracaena.controller.allocation.request.demands import RequestReader
+from dracaena.controller.allocation.request import RequestReader
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import claim_holder

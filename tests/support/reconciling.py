@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.machine import Machine
 from dracaena.api.objects import Pod, PodCondition, ResourceClaim
-from dracaena.controller.allocation.request.shape import turn
+from dracaena.controller.allocation.walk.pod_demand import turn
 from dracaena.controller.events.collision_reports import CollisionReports
 from dracaena.controller.events.waiting_pods import WaitingPods
 from dracaena.controller.lifecycle.claim_record import ClaimRecord

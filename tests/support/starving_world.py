@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.controller.allocation.request.shape import turn
 from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.allocation.walk.pod_demand import turn
 from dracaena.process.clock import rfc3339
 from support.allocation import (
     blocks,

@@ -17,8 +17,8 @@ import msgspec
 
 from dracaena.api.mig import MigDevice
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
-from dracaena.controller.allocation.request.shape import turn
 from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.allocation.walk.pod_demand import turn
 from dracaena.controller.queue.workqueue import Turn, WorkQueue
 from support.allocation import (
     DRIVER,

@@ -31,7 +31,7 @@ from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPod
 from dracaena.controller.allocation.nodes.placement.spread import Reaches
 from dracaena.controller.allocation.nodes.placement.volumes import Storage
 from dracaena.controller.allocation.nodes.pod_resources import node_allocatable, pod_resources
-from dracaena.controller.allocation.request.demands import RequestReader
+from dracaena.controller.allocation.request import RequestReader
 from dracaena.controller.allocation.score.box import Box
 from dracaena.controller.allocation.state.pool import (
     Holdings,

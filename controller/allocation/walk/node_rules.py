@@ -26,7 +26,7 @@ from dracaena.controller.allocation.legal.read.documents import Unsupported
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.read.slices import Device
 from dracaena.controller.allocation.legal.search import Restriction, solve
-from dracaena.controller.allocation.request.demands import ClaimDemand
+from dracaena.controller.allocation.request import ClaimDemand
 from dracaena.controller.allocation.score.box import mask_of
 from dracaena.controller.allocation.score.choices import Choice, Engine
 from dracaena.controller.allocation.score.order import Score, one_number

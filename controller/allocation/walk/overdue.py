@@ -7,7 +7,7 @@ from typing import Final
 
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.allocation.effort import Work
-from dracaena.controller.allocation.request.demands import RefusalKind, Refused, names_selector
+from dracaena.controller.allocation.request import RefusalKind, Refused, names_selector
 from dracaena.controller.allocation.state.inventory import Inventory
 
 MAX_SHOWN: Final = 100

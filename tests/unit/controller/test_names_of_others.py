@@ -13,7 +13,7 @@ import pytest
 
 from dracaena.api.objects import Pod, PodCondition, ResourceClaim
 from dracaena.controller.allocation import earmarks
-from dracaena.controller.allocation.request import shape
+from dracaena.controller.allocation.walk import pod_demand
 from dracaena.controller.events.collision_reports import CollisionReports
 from dracaena.controller.state import explanation_cache
 from dracaena.controller.state.cluster import Cluster
@@ -171,7 +171,7 @@ def equal_pods_share_a_reason_as_it_is(patch: pytest.MonkeyPatch) -> None:
 
     def of_all_namespaces(pod: Pod, *rest: Any, **more: Any) -> bytes:
         meta = msgspec.structs.replace(pod.metadata, namespace="", name="", uid="one")
-        return shape.shape(msgspec.structs.replace(pod, metadata=meta), *rest, **more)
+        return pod_demand.shape(msgspec.structs.replace(pod, metadata=meta), *rest, **more)
 
     patch.setattr("dracaena.controller.state.decisions.shape", of_all_namespaces)
     patch.setattr(explanation_cache, "_without", lambda text, names: text)

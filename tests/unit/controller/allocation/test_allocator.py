@@ -14,7 +14,7 @@ from dracaena.api.objects import AllocationResult, Node, Pod, ResourceClaim, Res
 from dracaena.api.topology import Topology
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.explanation import Unsatisfied
-from dracaena.controller.allocation.request.demands import Refused
+from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation, allocation_document, decision_of
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
 from support.allocation import (

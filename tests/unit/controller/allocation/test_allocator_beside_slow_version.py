@@ -23,7 +23,7 @@ from dracaena.controller.allocation.legal.read.pools import SliceIndex
 from dracaena.controller.allocation.legal.read.slices import read_slice
 from dracaena.controller.allocation.legal.search import Restriction
 from dracaena.controller.allocation.nodes.matching import unfit_reason
-from dracaena.controller.allocation.request.demands import ClaimDemand, Refused
+from dracaena.controller.allocation.request import ClaimDemand, Refused
 from dracaena.controller.allocation.result import Allocation, commit
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
 from dracaena.controller.allocation.walk.node_choice import Chosen, NodeGpus, NodeQuestion, choose

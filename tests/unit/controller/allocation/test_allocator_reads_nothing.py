@@ -18,11 +18,11 @@ from support.bare_cluster import bare_cluster, decide, land, written
 
 ALLOCATION: Final = "dracaena.controller.allocation"
 READING: Final = (
-    (f"{ALLOCATION}.request.demands", "read_claim"),
-    (f"{ALLOCATION}.request.demands", "read_class"),
-    (f"{ALLOCATION}.request.demands", "decode_config"),
-    (f"{ALLOCATION}.request.demands", "merged"),
-    (f"{ALLOCATION}.request.demands", "unpacked"),
+    (f"{ALLOCATION}.request", "read_claim"),
+    (f"{ALLOCATION}.request", "read_class"),
+    (f"{ALLOCATION}.request", "decode_config"),
+    (f"{ALLOCATION}.request", "merged"),
+    (f"{ALLOCATION}.request", "unpacked"),
     (f"{ALLOCATION}.legal.read.claims", "unpacked"),
     (f"{ALLOCATION}.state.inventory", "read_slice"),
     (f"{ALLOCATION}.state.inventory", "read_pool"),

@@ -26,7 +26,7 @@ from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.nodes.matching import unfit_reason
 from dracaena.controller.allocation.nodes.node_filter import NodeFilter
 from dracaena.controller.allocation.nodes.pod_resources import pod_resources
-from dracaena.controller.allocation.request.demands import RefusalKind, Refused
+from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.score.choices import Choice, Engine
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory

@@ -20,7 +20,7 @@ from dracaena.api.objects import (
     Taint,
 )
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
-from dracaena.controller.allocation.request.demands import RefusalKind, Refused
+from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation, allocated_claim, allocation_document, commit
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
 from support.allocation import (

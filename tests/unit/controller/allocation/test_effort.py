@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dracaena.api.objects import DeviceCapacity, Pod, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.effort import LOOK_EVERY_STEPS, Effort, OverdueError, Rounds, Work, never
-from dracaena.controller.allocation.request.demands import RefusalKind, Refused
+from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.simulation import Simulation
 from dracaena.controller.allocation.state.inventory import Inventory

@@ -11,7 +11,7 @@ from dracaena.api.names import DELETE_PROTECTION_FINALIZER, EXTENDED_RESOURCE_AN
 from dracaena.api.objects import ObjectMeta, ResourceClaim
 from dracaena.controller.adapters.kube import KubeClaims
 from dracaena.controller.allocation.legal.read.claims import Claim, read_claim
-from dracaena.controller.allocation.request.demands import ClaimDemand, Refused, class_names, names_selector
+from dracaena.controller.allocation.request import ClaimDemand, Refused, class_names, names_selector
 from dracaena.controller.allocation.result import allocation_document
 from dracaena.controller.allocation.state.pool import held_devices
 from dracaena.controller.cache.claims import claim_stand_in, kept_claim

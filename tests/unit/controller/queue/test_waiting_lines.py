@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dracaena.controller.allocation.request.shape import Turn
+from dracaena.controller.allocation.walk.pod_demand import Turn
 from dracaena.controller.queue.waiting_lines import HOLD_BACK, SLACK, TOO_LONG, WaitingLines
 
 

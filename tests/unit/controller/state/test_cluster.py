@@ -11,7 +11,7 @@ import structlog
 from dracaena.api.objects import DeviceAttribute, Pod, ResourceSlice
 from dracaena.controller.allocation.allocator import NoFit
 from dracaena.controller.allocation.effort import never
-from dracaena.controller.allocation.request.demands import Refused
+from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.lifecycle.proof import BEHIND_S

@@ -10,7 +10,7 @@ import msgspec
 from dracaena.api.objects import Node, Pod, ResourceClaim
 from dracaena.controller.allocation.allocator import NoFit
 from dracaena.controller.allocation.nodes.node_resources import pod_name
-from dracaena.controller.allocation.request.demands import Refused
+from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation
 from support.allocation import DRIVER, blocks, claim, device_class, machine, pod, pool_slice, request
 from support.bare_cluster import abandon, bare_cluster, decide, reserved, show, write, written

@@ -8,7 +8,7 @@ import pytest
 
 from dracaena.api.config.v1alpha1 import Requirement
 from dracaena.api.objects import DeviceClass, ResourceClaim
-from dracaena.controller.allocation.request.demands import ClaimDemand, RefusalKind, Refused
+from dracaena.controller.allocation.request import ClaimDemand, RefusalKind, Refused
 from support.allocation import DRIVER, claim, device_class, own_config, policy, request, requests_of
 
 CLASSES = {DRIVER: device_class(), "linked": device_class("linked", policy("NVLink"))}

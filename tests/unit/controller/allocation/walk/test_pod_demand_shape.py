@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dracaena.controller.allocation.request.shape import DIGEST_BYTES, shape
+from dracaena.controller.allocation.walk.pod_demand import DIGEST_BYTES, shape
 from support.allocation import claim, pod
 
 

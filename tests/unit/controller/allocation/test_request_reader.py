@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dracaena.api.objects import ResourceClaim
+from dracaena.controller.allocation import request as request_module
 from dracaena.controller.allocation.effort import CLAIM_STEPS, Effort
 from dracaena.controller.allocation.legal.read.claims import read_claim
-from dracaena.controller.allocation.request import demands
-from dracaena.controller.allocation.request.demands import READ_AHEAD_CHARACTERS, ClaimDemand, Refused, RequestReader
+from dracaena.controller.allocation.request import READ_AHEAD_CHARACTERS, ClaimDemand, Refused, RequestReader
 from support.allocation import DRIVER, claim, device_class, own_config, policy, request, requests_of
 
 
@@ -22,7 +22,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(item.metadata.name)
         return genuine(item)
 
-    monkeypatch.setattr(demands, "read_claim", counted)
+    monkeypatch.setattr(request_module, "read_claim", counted)
     return names
 
 
@@ -95,7 +95,7 @@ def test_errors_name_the_claim_that_is_asked_about() -> None:
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch, read: list[str]) -> None:
-    monkeypatch.setattr(demands, "MOST_SPECS", 2)
+    monkeypatch.setattr(request_module, "MOST_SPECS", 2)
     reader = requests_of([device_class()])
     for count in (1, 2, 1, 3, 1, 2):
         demand(reader, claim(f"c{count}", request(count=count)))
@@ -104,7 +104,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch, read: list[str
 
 def test_long_specs_are_kept_by_their_text(monkeypatch: pytest.MonkeyPatch, read: list[str]) -> None:
     """One that is longer than all that may be kept stays until the next one comes."""
-    monkeypatch.setattr(demands, "MOST_CHARACTERS", 400)
+    monkeypatch.setattr(request_module, "MOST_CHARACTERS", 400)
     reader = requests_of([device_class()])
 
     def ask(name: str, length: int) -> None:
