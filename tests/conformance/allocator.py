@@ -23,7 +23,8 @@ from dracaena.controller.allocation.legal.results import allocation_results
 from dracaena.controller.allocation.legal.search import RequestKey, Restriction, solve
 from dracaena.controller.allocation.score.choices import Engine
 from dracaena.controller.allocation.walk.node_choice import Chosen
-from support.allocator_cases import answer, difference, problem_of
+from support.allocator_cases import answer, difference, first_legal, problem_of
+from support.kubernetes_answers import kubernetes_outcome
 from support.slow_node_choice import best_of, drawn_gpus
 
 FOLDER = "allocator"
@@ -47,8 +48,13 @@ def _read(path: Path) -> Case:
 
 def _differences(document: dict[str, Any]) -> list[str]:
     selectors = CelSelectors(Features.of_gates(document["features"]))
-    found = difference(document, answer(document, selectors))
-    return [*([f"reference mode: {found}"] if found else []), *_scored_differences(document, selectors)]
+    found = difference(document, answer(document, selectors, kubernetes_outcome))
+    lines = [f"reference mode: {found}"] if found else []
+    if document.get("results"):
+        # Where Kubernetes has no answer, or an error, ours may have one: scoring mode looks at that.
+        found = difference(document, answer(document, selectors, first_legal))
+        lines += [f"reference mode, the first legal answer: {found}"] if found else []
+    return [*lines, *_scored_differences(document, selectors)]
 
 
 def _scored_differences(document: dict[str, Any], selectors: CelSelectors) -> Iterator[str]:
@@ -56,7 +62,7 @@ def _scored_differences(document: dict[str, Any], selectors: CelSelectors) -> It
 
     Where Kubernetes has none, ours may have one (docs/design/0007-allocator.md), which must be legal too.
     """
-    problem = problem_of(document, selectors, strict=False)
+    problem = problem_of(document, selectors)
     answered = best_of(problem, drawn_gpus(problem, SEED), Engine()) if isinstance(problem, Problem) else problem
     if not isinstance(answered, tuple):
         if document.get("results"):
@@ -82,7 +88,7 @@ def _confirmed(
     document: dict[str, Any], selectors: CelSelectors, chosen: dict[RequestKey, int], answer: Chosen
 ) -> Outcome:
     """Ask the rules, on books that know nothing of the answer, about just its devices, request by request."""
-    problem = problem_of(document, selectors, strict=False)
+    problem = problem_of(document, selectors)
     assert isinstance(problem, Problem)
     pools = frozenset(pool.id for pool in problem.pools)
     restrictions = [

@@ -7,7 +7,7 @@ when nothing fits) or `error`. Share ids are all one UUID. Of an error only that
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count, repeat
 from typing import Any
 
@@ -25,9 +25,9 @@ from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.read.pools import SliceIndex
 from dracaena.controller.allocation.legal.read.slices import read_slice
 from dracaena.controller.allocation.legal.read.taints import with_taint_rules
-from dracaena.controller.allocation.legal.results import allocation_results
 from dracaena.controller.allocation.legal.search import solve
 from dracaena.controller.allocation.legal.selectors import Selectors
+from support.kubernetes_answers import kubernetes_error, kubernetes_results
 
 SHARE_ID = "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"
 STEPS = 5_000_000
@@ -78,28 +78,31 @@ def claims_of(case: Document) -> list[Claim] | Unsupported:
     return claims
 
 
-def problem_of(
-    case: Document, selectors: Selectors, *, strict: bool = True, **beside: Any
-) -> Problem | DoesNotFit | NeedsPerson:
+def problem_of(case: Document, selectors: Selectors, **beside: Any) -> Problem | DoesNotFit | NeedsPerson:
     """Pose the question of a case, with what `cluster_of` takes besides."""
     claims = claims_of(case)
     if isinstance(claims, Unsupported):
         return NeedsPerson(Mistake.UNSUPPORTED, "claim", str(claims))
     node = msgspec.convert(case["node"], objects.Node)
-    return pose(cluster_of(case, selectors, **beside), node, claims, strict=strict)
+    return pose(cluster_of(case, selectors, **beside), node, claims)
 
 
-def answer(case: Document, selectors: Selectors) -> dict[str, Any]:
-    """Answer a case in reference mode, in the form in which cases hold answers."""
+def first_legal(posed: Problem | DoesNotFit | NeedsPerson, *, max_steps: int) -> Outcome:
+    """Return the product's own first answer."""
+    return solve(posed, max_steps=max_steps) if isinstance(posed, Problem) else posed
+
+
+def answer(case: Document, selectors: Selectors, search: Callable[..., Outcome]) -> dict[str, Any]:
+    """Answer a case by a search, in the form in which cases hold answers."""
     problem = problem_of(case, selectors)
-    outcome: Outcome = solve(problem, max_steps=STEPS) if isinstance(problem, Problem) else problem
+    outcome = search(problem, max_steps=STEPS)
     if isinstance(outcome, NeedsPerson):
         return {"error": str(outcome)}
     if isinstance(outcome, DoesNotFit):
-        error = "the search was cut off" if outcome.cut_off else outcome.kubernetes_error
+        error = kubernetes_error(outcome)
         return {"error": error} if error else {"results": None}
     assert isinstance(problem, Problem)
-    allocations = allocation_results(problem, outcome, repeat(SHARE_ID))
+    allocations = kubernetes_results(problem, outcome, repeat(SHARE_ID))
     if isinstance(allocations, NeedsPerson):
         return {"error": str(allocations)}
     return {"results": [msgspec.json.decode(msgspec.json.encode(allocation)) for allocation in allocations]}

@@ -12,12 +12,13 @@ import msgspec
 from dracaena.api.objects import DeviceTaintRule
 from dracaena.controller.allocation.legal.books import Books, Holding
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
-from dracaena.controller.allocation.legal.outcome import NeedsPerson, Outcome, Plan
+from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson, Outcome, Plan
 from dracaena.controller.allocation.legal.problem import Problem
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.results import allocation_results
 from dracaena.controller.allocation.legal.search import MAX_STEPS, Restriction, solve
 from support.allocator_cases import problem_of
+from support.kubernetes_answers import kubernetes_outcome, kubernetes_results
 
 Document = dict[str, Any]
 DRIVER = "driver-a"
@@ -131,9 +132,10 @@ class World:
     features: Features = field(default_factory=Features)
     labels: Mapping[str, str] = field(default_factory=dict)
     taint_rules: Sequence[DeviceTaintRule] = ()
-    strict: bool = False
+    as_kubernetes: bool = False
+    """Whether kube-scheduler is asked, with its errors."""
 
-    def problem(self, *claims: Document) -> Problem | Outcome:
+    def problem(self, *claims: Document) -> Problem | DoesNotFit | NeedsPerson:
         """The question, or its answer where that is plain."""
         case = {
             "slices": self.slices,
@@ -145,7 +147,6 @@ class World:
         return problem_of(
             case,
             selectors,
-            strict=self.strict,
             features=self.features,
             books=Books(self.holdings),
             taint_rules=self.taint_rules,
@@ -160,6 +161,8 @@ class World:
     ) -> Outcome:
         """The answer."""
         problem = self.problem(*claims)
+        if self.as_kubernetes:
+            return kubernetes_outcome(problem)
         if not isinstance(problem, Problem):
             return problem
         return solve(problem, restrictions=restrictions, chosen=chosen, max_steps=max_steps)
@@ -177,7 +180,8 @@ class World:
         assert isinstance(problem, Problem)
         plan = solve(problem)
         assert isinstance(plan, Plan), plan
-        results = allocation_results(problem, plan, (f"share-{number}" for number in count(1)))
+        write = kubernetes_results if self.as_kubernetes else allocation_results
+        results = write(problem, plan, (f"share-{number}" for number in count(1)))
         assert not isinstance(results, NeedsPerson), results
         return [msgspec.json.decode(msgspec.json.encode(result)) for result in results]
 

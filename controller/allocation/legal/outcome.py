@@ -72,12 +72,6 @@ class DoesNotFit:
     """True: the search ended at its limit, so this is no proof."""
     steps: int = 0
 
-    @property
-    def kubernetes_error(self) -> str:
-        """What Kubernetes reports as an error of this node in the same situation, empty when it reports none."""
-        invalid = any(pool.state is PoolState.INVALID for pool in self.pools)
-        return "invalid resource pools were encountered" if invalid else ""
-
     def __str__(self) -> str:
         parts = [self.note, *map(str, self.reasons), *map(str, self.pools)]
         if self.cut_off:
@@ -94,8 +88,6 @@ class Mistake(Enum):
     SELECTOR = "selector"
     LIMIT = "limit"
     SLICE = "slice"
-    POOL = "pool"
-    CONTRADICTION = "contradiction"
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,15 +132,11 @@ class Problem:
         "node",
         "pools",
         "requests",
-        "strict",
     )
 
-    def __init__(
-        self, cluster: Cluster, node: Node, claims: Sequence[Claim], pools: Sequence[Pool], *, strict: bool
-    ) -> None:
+    def __init__(self, cluster: Cluster, node: Node, claims: Sequence[Claim], pools: Sequence[Pool]) -> None:
         self.cluster, self.features = cluster, cluster.features
         self.node, self.claims, self.pools = node, tuple(claims), tuple(pools)
-        self.strict = strict
         self.candidates = _candidates(self.pools)
         self.requests: tuple[tuple[tuple[Alternative, ...], ...], ...] = ()
         self._held = tuple(self._holding(candidate) for candidate in self.candidates)
@@ -309,19 +305,16 @@ class Problem:
         return True
 
 
-def pose(
-    cluster: Cluster, node: Node, claims: Sequence[Claim], *, strict: bool = False
-) -> Problem | DoesNotFit | NeedsPerson:
+def pose(cluster: Cluster, node: Node, claims: Sequence[Claim]) -> Problem | DoesNotFit | NeedsPerson:
     """Return the question whether all these claims can be allocated on the node, or its answer where that is plain.
 
-    With `strict` the answer is an error wherever kube-scheduler has one, also where another node could serve the claim
-    or time will help: mode All over a pool that is just being published, or over devices that a constraint forbids
-    together.
+    What another node could serve, or time will help with, is no error, although kube-scheduler has one: mode All over a
+    pool that is just being published, or over more devices than a claim can hold.
     """
     pools = gather_pools(cluster.slices, node, cluster.features)
     if isinstance(pools, BadSlice):
         return bad_slice(pools.slice, pools.problem)
-    problem = Problem(cluster, node, claims, pools, strict=strict)
+    problem = Problem(cluster, node, claims, pools)
     try:
         problem.requests = tuple(_requests(problem, index) for index in range(len(problem.claims)))
         crowded = next((key for key in map(_Crowded.of, problem.claims, problem.requests) if key is not None), None)
@@ -329,7 +322,7 @@ def pose(
         return error.found
     if crowded is None:
         return problem
-    if crowded.hopeless or strict:
+    if crowded.hopeless:
         return NeedsPerson(Mistake.LIMIT, f"claim {crowded.claim}", crowded.text)
     return DoesNotFit(pools=problem.pool_problems(), note=f"claim {crowded.claim}: {crowded.text}")
 
@@ -422,9 +415,6 @@ def _mean_everything(problem: Problem, alternative: Alternative) -> None:
         if pool.state is not PoolState.USABLE:
             alternative.blocked = f"asks for all devices, but pool {pool.id} is {pool.state.value}: {pool.problem}"
             alternative.everything = ()
-            if problem.strict:
-                subject = f"claim {problem.claims[alternative.claim].key}, request {alternative.request.name}"
-                raise MistakeError(NeedsPerson(Mistake.POOL, subject, alternative.blocked))
             return
     alternative.everything = tuple(
         candidate.place for candidate in problem.candidates if _is_meant(problem, alternative, candidate.place)

@@ -16,9 +16,9 @@ def allocation_results(
 ) -> tuple[AllocationResult, ...] | NeedsPerson:
     """Return the allocation of each claim, in the order of the claims, without a timestamp.
 
-    `share_ids` gives a new UUID each time; one is taken for each share, in the order of claims and results. A problem
-    posed as strict repeats a config of the claim for each request that it names, as Kubernetes does. Otherwise it
-    stands once: 32 configs for 32 requests would go beyond the 64 entries that the API allows.
+    `share_ids` gives a new UUID each time; one is taken for each share, in the order of claims and results. A config of
+    the claim stands once, however many requests it names, where Kubernetes repeats it for each: 32 configs for 32
+    requests would go beyond the 64 entries that the API allows.
     """
     allocations = []
     for claim in plan.claims:
@@ -28,7 +28,7 @@ def allocation_results(
             return bad_slice(*error.args)
         devices = AllocatedDevices(
             results=[_result(pick, share_ids, conditions=problem.features.binding_conditions) for pick in claim.picks],
-            config=[*_class_configs(problem, claim), *_claim_configs(claim, repeated=problem.strict)],
+            config=[*_class_configs(problem, claim), *_claim_configs(claim)],
         )
         allocations.append(AllocationResult(devices=devices, node_selector=node_selector))
     return tuple(allocations)
@@ -74,11 +74,10 @@ def _class_configs(problem: Problem, claim: ClaimPlan) -> Iterator[AllocationCon
             yield _config("FromClass", config, [request.name for request in requests])
 
 
-def _claim_configs(claim: ClaimPlan, *, repeated: bool) -> Iterator[AllocationConfig]:
+def _claim_configs(claim: ClaimPlan) -> Iterator[AllocationConfig]:
     for config in claim.claim.configs:
-        named = [request for request in claim.chosen if {request.main, request.name} & set(config.requests)]
-        times = 1 if not config.requests else len(named) if repeated else min(1, len(named))
-        for _ in range(times):
+        named = set(config.requests)
+        if not named or any({request.main, request.name} & named for request in claim.chosen):
             yield _config("FromClaim", config, list(config.requests))
 
 

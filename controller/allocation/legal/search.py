@@ -17,8 +17,6 @@ from dracaena.controller.allocation.legal.lookahead import Lookahead
 from dracaena.controller.allocation.legal.outcome import (
     ClaimPlan,
     DoesNotFit,
-    Mistake,
-    NeedsPerson,
     Outcome,
     Plan,
     Reason,
@@ -64,7 +62,7 @@ def solve(
     a Plan is legal; a DoesNotFit with `cut_off` says that the limit ended the search. Cost: at most `max_steps` looks
     at a device, each O(constraints of the claim + capacities and counters of the device); charged to `effort`.
     """
-    search = _Search(problem, tuple(restrictions), chosen or {}, max_steps, effort or Effort())
+    search = Search(problem, tuple(restrictions), chosen or {}, max_steps, effort or Effort())
     try:
         return search.run()
     except MistakeError as error:
@@ -120,7 +118,10 @@ class _CutOffError(Exception):
 
 
 @dataclass(slots=True)
-class _Search:
+class Search:
+    """One search for the first legal allocation; solve() runs it. It tries devices in kube-scheduler's order, and
+    leaves out what cannot become legal any more."""
+
     problem: Problem
     restrictions: tuple[Restriction, ...]
     fixed: Mapping[RequestKey, int]
@@ -134,13 +135,14 @@ class _Search:
     forbidden: dict[tuple[RequestKey, int], bool] = field(default_factory=dict)
     explained: set[int] = field(default_factory=set)
     tentative: Tentative = field(init=False)
-    ahead: Lookahead | None = field(init=False)
+    ahead: Lookahead = field(init=False)
 
     def __post_init__(self) -> None:
         self.tentative = Tentative(self.problem)
-        self.ahead = None if self.problem.strict else Lookahead(self.problem, self._is_forbidden, self.fixed)
+        self.ahead = Lookahead(self.problem, self._is_forbidden, self.fixed)
 
     def run(self) -> Outcome:
+        """Return the answer. Raises MistakeError."""
         if self._is_hopeless():
             return self._does_not_fit(cut_off=False)
         try:
@@ -150,16 +152,13 @@ class _Search:
 
     def _is_hopeless(self) -> bool:
         """Return whether it is plain before the first device that not everything can be served."""
-        few = self.ahead.too_few_values() if self.ahead is not None else ""
+        few = self.ahead.too_few_values()
         if few:
             self.notes.append(few)
         return bool(few) or self._is_blocked()
 
     def _is_blocked(self, alternative: Alternative | None = None, place: int = -1, number: int = -1) -> bool:
         """Return whether a request that is still to come can no longer be served, and note why the first time."""
-        # With `strict` every mistake that Kubernetes meets on its way must be met, so nothing is left out.
-        if self.ahead is None:
-            return False
         blocked = self.ahead.blocked_request(self.tentative, alternative, place, number)
         for one in blocked:
             if id(one) not in self.explained:
@@ -257,23 +256,21 @@ class _Search:
         """Place the next device that will do, and return its place."""
         if frame.alternative.everything is not None:
             place = frame.alternative.everything[frame.next]
-            return place if self._try(frame, place, must=True) else None
+            return place if self._try(frame, place) else None
         while frame.next < len(self.problem.candidates):
             place = frame.next
             frame.next += 1
-            if self._try(frame, place, must=False):
+            if self._try(frame, place):
                 return place
         return None
 
-    def _try(self, frame: _Devices, place: int, *, must: bool) -> bool:
+    def _try(self, frame: _Devices, place: int) -> bool:
         """Place the device, and return whether all that is to come is still possible; otherwise nothing is changed."""
         self._step()
         alternative = frame.alternative
         rule = self._refused_by(alternative, place)
         if rule is not None:
             self._note(alternative, place, rule)
-            if rule is Rule.CONSTRAINT and must and self.problem.strict:
-                raise MistakeError(self._contradiction(alternative, place))
             return False
         if self._is_blocked(alternative, place, frame.position.number):
             self.tentative.take_back(alternative.claim)
@@ -326,9 +323,3 @@ class _Search:
         claim, index, nth, rule = key
         alternative = self.problem.requests[claim][index][nth]
         return Reason(self.problem.claims[claim].key, alternative.request.name, rule, len(self.refusals[key]))
-
-    def _contradiction(self, alternative: Alternative, place: int) -> NeedsPerson:
-        device = self.problem.candidates[place].id
-        name = alternative.request.name
-        text = f"request {name} asks for all devices, but a constraint forbids {device} beside the others"
-        return NeedsPerson(Mistake.CONTRADICTION, f"claim {self.problem.claims[alternative.claim].key}", text)

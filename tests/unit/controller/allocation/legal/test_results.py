@@ -113,7 +113,7 @@ def test_configs_of_the_claim_follow_in_order_where_they_concern_what_was_chosen
         ("FromClaim", 6, ["a", "b"]),
     ]
     assert configs(world, wish) == expected
-    world.strict = True
+    world.as_kubernetes = True
     # Kubernetes 1.36 writes it once for each request that it names.
     assert configs(world, wish) == [*expected, expected[-1]]
 

@@ -31,7 +31,7 @@ def check(seed: int, selectors: dict[Features, CelSelectors]) -> str:
     case = random_snapshot(seed)
     features = Features.of_gates(case["features"])
     asked = selectors.setdefault(features, CelSelectors(features))
-    problem = problem_of(case, asked, strict=False)
+    problem = problem_of(case, asked)
     slow = SlowAllocator(case)
     expected = slow.allocate()
     if not isinstance(problem, Problem):
