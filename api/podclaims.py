@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dracaena.api.objects import Pod
 
@@ -18,11 +18,11 @@ class PodClaim:
     """Name of the ResourceClaim; None while it is not generated yet."""
     generated: bool
     """Whether it is made from a template, for this pod alone."""
+    key: str | None = field(init=False)
+    """`namespace/name` of the ResourceClaim."""
 
-    @property
-    def key(self) -> str | None:
-        """`namespace/name` of the ResourceClaim."""
-        return None if self.name is None else f"{self.namespace}/{self.name}"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", None if self.name is None else f"{self.namespace}/{self.name}")
 
 
 def pod_claims(pod: Pod) -> tuple[PodClaim, ...]:

@@ -12,7 +12,6 @@ import structlog
 from dracaena.api.decision import describe
 from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import NoFit, Settled
 from dracaena.controller.allocation.request import RefusalKind, Refused, tolerates_anything
 from dracaena.controller.allocation.result import Allocation, decision_of
@@ -201,7 +200,7 @@ class Reconciler:
         A claim that two entries name is returned once.
         """
         claims: dict[str, ResourceClaim] = {}
-        for reference in pod_claims(pod):
+        for reference in self._cluster.named_by(pod):
             if reference.key is None:
                 return Missing(f"the claim for {reference.alias} is not generated from its template yet")
             claim = self._cluster.claim(reference.key)

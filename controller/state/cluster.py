@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.podclaims import PodClaim
 from dracaena.controller.allocation.earmarks import Earmark
 from dracaena.controller.allocation.explanation import Pace
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt
@@ -56,6 +57,11 @@ class Cluster:
         """Return a pod that names claims."""
         with self._lock:
             return self._state.records.pod(key)
+
+    def named_by(self, pod: Pod) -> tuple[PodClaim, ...]:
+        """Return the claims that a pod names, in the order of its spec (Records.named_by)."""
+        with self._lock:
+            return self._state.records.named_by(pod)
 
     def claim(self, key: str) -> ResourceClaim | None:
         """Return a claim as the server last showed it."""

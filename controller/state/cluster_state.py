@@ -14,7 +14,6 @@ import structlog
 
 from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.legal.search import MAX_STEPS
@@ -215,7 +214,7 @@ class ClusterState:
 
     def tend_claims_of(self, pods: Iterable[Pod | None]) -> None:
         """Tend the claims of pods: doubts and take-backs depend on what became of the pods."""
-        keys = dict.fromkeys(claim.key for pod in pods if pod is not None for claim in pod_claims(pod))
+        keys = dict.fromkeys(claim.key for pod in pods if pod is not None for claim in self.records.named_by(pod))
         for key in keys:
             record = self.records.claim(key or "")
             if record is not None and is_tended(record):

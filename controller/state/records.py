@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.api.podclaims import pod_claims
+from dracaena.api.podclaims import PodClaim, pod_claims
 from dracaena.controller.lifecycle import claim_record
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity, Share, only_node
 from dracaena.controller.lifecycle.phases import TENDING, Event, NotAllowedError, Phase
@@ -40,6 +40,7 @@ class Records:
         self._fault = fault
         self._claims: dict[str, ClaimRecord] = {}
         self._pods: dict[str, Pod] = {}  # those that name claims
+        self._named_by: dict[str, tuple[PodClaim, ...]] = {}  # of these without a node → their claims
         self._unbound: dict[str, PodRecord] = {}  # those without a node, also without claims
         self._naming: dict[str, set[str]] = {}  # claim → pods
         self._bound: dict[str, dict[str, str]] = {}  # claim → pods of these that are on a node → the node
@@ -74,6 +75,12 @@ class Records:
         for key in sorted(self._pods):
             yield self._pods[key]
 
+    def named_by(self, pod: Pod) -> tuple[PodClaim, ...]:
+        """Return the claims that a pod names, in the order of its spec: of one without a node as they were read when
+        the watch brought it."""
+        known = self._named_by.get(pod.key) if self._pods.get(pod.key) is pod else None
+        return pod_claims(pod) if known is None else known
+
     def unbound(self, key: str) -> PodRecord | None:
         """Return the record of a pod that has no node."""
         return self._unbound.get(key)
@@ -99,7 +106,7 @@ class Records:
     def deciding_for(self, pod_key: str) -> tuple[ClaimRecord, ...]:
         """Return the records of a pod's claims that are being decided or written for it."""
         pod = self._pods.get(pod_key)
-        keys = dict.fromkeys(claim.key or "" for claim in pod_claims(pod)) if pod is not None else ()
+        keys = dict.fromkeys(claim.key or "" for claim in self.named_by(pod)) if pod is not None else ()
         return tuple(
             record
             for record in map(self._claims.get, keys)
@@ -151,12 +158,17 @@ class Records:
         if subject is None:
             return
         key = subject.key
-        known = self._pods.pop(key, None)
-        for claim in pod_claims(known) if known is not None else ():
+        known = self._pods.get(key)
+        for claim in self.named_by(known) if known is not None else ():
             self._unname(claim.key, key, now_s)
+        self._pods.pop(key, None)
+        self._named_by.pop(key, None)
         if new is not None and new.spec.resource_claims:
             self._pods[key] = new
-            for claim in pod_claims(new):
+            named = pod_claims(new)
+            if not new.spec.node_name:
+                self._named_by[key] = named
+            for claim in named:
                 if claim.key is not None:
                     self._naming.setdefault(claim.key, set()).add(key)
                     self._last_named_s.pop(claim.key, None)

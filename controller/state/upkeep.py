@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Final
 
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.api.podclaims import pod_claims
 from dracaena.controller.lifecycle import tending
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, only_node
 from dracaena.controller.lifecycle.giving_way import Party, gives_way
@@ -133,7 +132,8 @@ class Upkeep:
         known = self._records.unbound(pod.key)
         if known is None or known.uid != pod.metadata.uid:
             return None
-        claims = [self._records.claim(key) for key in dict.fromkeys(claim.key or "" for claim in pod_claims(pod))]
+        named = dict.fromkeys(claim.key or "" for claim in self._records.named_by(pod))
+        claims = [self._records.claim(key) for key in named]
         there = [claim for claim in claims if claim is not None]
         alone = [claim for claim in there if self._is_alone(claim, known)]
         if not alone:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
+from dracaena.api.podclaims import pod_claims
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity, Share
 from dracaena.controller.lifecycle.phases import Event, NotAllowedError, Phase
 from dracaena.controller.lifecycle.proof import Bounds
@@ -296,3 +297,23 @@ def test_pods_are_found_by_their_claims_and_forgotten_with_them() -> None:
     assert books.records.pods_of(KEY).last_s == 4.0
     assert books.records.pod("default/q") is None
     assert books.records.unbound("default/q") is not None, "it stands in kube-scheduler's queue"
+
+
+def test_the_claims_that_a_pod_names_are_those_of_the_state_that_is_asked_about() -> None:
+    records = Books().records
+    first = pod("p", "c", templates=["made"])
+    made = msgspec.convert(
+        msgspec.to_builtins(first)
+        | {"status": {"resourceClaimStatuses": [{"name": "made", "resourceClaimName": "p-made"}]}},
+        Pod,
+    )
+    bound = msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, node_name="n"))
+    assert records.named_by(first) == pod_claims(first)
+    before: Pod | None = None
+    for shown in (first, made, bound, None):
+        records.see(before, shown, 0.0)
+        before = shown
+        for asked in (first, made, bound):
+            assert records.named_by(asked) == pod_claims(asked)
+        is_kept = shown in (first, made)
+        assert shown is None or (records.named_by(shown) is records.named_by(shown)) == is_kept
