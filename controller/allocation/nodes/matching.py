@@ -230,8 +230,9 @@ def required_affinity(pod: Pod, effort: Effort | None = None) -> NodeSelector | 
 
 
 def tolerations_of(pod: Pod) -> Sequence[Toleration]:
-    """Return what the pod tolerates, packed or not. Cost: O(tolerations)."""
-    return msgspec.convert(unpacked(pod.spec.tolerations), list[Toleration])
+    """Return what the pod tolerates, packed or not. Cost: nothing, but O(tolerations) for packed ones."""
+    found: Sequence[Toleration] | msgspec.Raw = pod.spec.tolerations
+    return msgspec.convert(unpacked(found), list[Toleration]) if isinstance(found, msgspec.Raw) else found
 
 
 def first_untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> Taint | None:
