@@ -1,6 +1,6 @@
 """Runs the whole bench: `make bench`. Prints each section as it is done, then one line a floor.
 
-Exit status 1 when a floor is broken. Progress goes to stderr.
+Exit status 1 when a floor is broken. Progress goes to stderr, and so do errors that what is measured logs.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from bench.report import Section, as_document, as_text, floors_as_text
+from dracaena.process.logs import configure_logs
 
 SECTIONS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -44,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"any of {', '.join(SECTIONS)}")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     chosen = parser.parse_args(arguments)
+    configure_logs("error", "json")
     if unknown := [name for name in chosen.sections if name not in SECTIONS]:
         parser.error(f"no section is called {unknown[0]!r}, expected any of {', '.join(SECTIONS)}")
     modules = [import_module(SECTIONS[name]) for name in chosen.sections or SECTIONS]

@@ -5,6 +5,7 @@ import sys
 from types import ModuleType
 
 import pytest
+import structlog
 
 from bench import run
 from bench.report import Floor, Row, Section, Table, as_document, as_text, floors_as_text, number
@@ -106,6 +107,22 @@ def test_json_holds_ratios_and_whether_floors_hold(
     document = json.loads(capsys.readouterr().out)
     assert document == json.loads(json.dumps(as_document([section])))
     assert (document[0]["rows"][0]["ratio"], document[0]["floors"][0]["holds"]) == (2.0, True)
+
+
+def test_what_is_measured_may_log_and_the_output_is_still_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (name,) = sections(monkeypatch, Section("s"))
+
+    def rows(progress: object) -> Section:
+        structlog.get_logger().error("trouble")
+        return Section("s")
+
+    monkeypatch.setattr(sys.modules[f"bench_{name}"], "rows", rows)
+    assert run.main(["-o", "json"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)[0]["title"] == "s"
+    assert "trouble" in told.err
 
 
 def test_an_unknown_section_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
