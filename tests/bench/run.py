@@ -26,6 +26,7 @@ SECTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "starving": "bench.starving",
         "partitioned": "bench.partitioned",
         "placement": "bench.placement",
+        "start": "bench.controller_start",
         "cel": "bench.cel_selectors",
         "semantics": "bench.semantics",
         "hostile": "bench.hostile",
@@ -34,7 +35,7 @@ SECTIONS: Final[Mapping[str, str]] = MappingProxyType(
 """Module of each section, in the order in which they run."""
 
 NOT_MEASURED: Final = (
-    "pods bound per second, memory of the controller: make bench-cluster",
+    "pods bound per second, memory of the controller at work: make bench-cluster",
     "prepare and unprepare, the plugin at rest: they need a node",
 )
 
