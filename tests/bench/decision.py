@@ -267,7 +267,7 @@ def rows(progress: Progress) -> Section:
     short = churn(world, 300, lambda: world.job(containers=containers(1, cpu=CPU_OF_NODE + 1)))
     mixed = list(_short_of_memory(world))
     nowhere = churn(world, 300, lambda: world.job(nodeSelector={"gpu.example.com/kind": "none"}))
-    picky = churn(world, 300, lambda: world.job(affinity=_never()))
+    picky = churn(world, 300, lambda: world.job(affinity=never()))
     explained = [_explain(world) for _ in range(10)]
     world.cluster.check()
     progress("decisions: devices taken at random, a bucket for every mask")
@@ -361,7 +361,7 @@ def containers(count: int, cpu: int = 0) -> list[dict[str, Any]]:
     return [{"name": "main", "resources": {"requests": requests}}]
 
 
-def _never() -> dict[str, Any]:
+def never() -> dict[str, Any]:
     """A node affinity that names no node, so that every one has to be asked."""
     rule = {"key": "topology.kubernetes.io/zone", "operator": "DoesNotExist"}
     required = {"nodeSelectorTerms": [{"matchExpressions": [rule]}]}
@@ -369,7 +369,7 @@ def _never() -> dict[str, Any]:
 
 
 def _explain(world: World) -> float:
-    waiting, asked = world.job(affinity=_never())
+    waiting, asked = world.job(affinity=never())
     world.cluster.intake.claim_changed(None, asked)
     assert isinstance(decide(world.cluster, waiting, asked), NoFit)
     began = now_ns()

@@ -23,6 +23,7 @@ SECTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "queue": "bench.queueing",
         "mixed": "bench.mixed",
         "decision": "bench.decision",
+        "scale": "bench.scale",
         "starving": "bench.starving",
         "partitioned": "bench.partitioned",
         "placement": "bench.placement",
