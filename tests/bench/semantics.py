@@ -5,15 +5,16 @@ Run alone with `PYTHONPATH=tests python -P -m bench.semantics`; `bench.run` call
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from bench.decision import KINDS, NODES, World, now_ns
+from bench.decision import KINDS, NODES, World, cpu_ns, now_ns
 from bench.report import Floor, Progress, Row, Section, Table, as_text, floors_as_text, number
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.controller.allocation.allocator import Allocator
+from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, Plan
 from dracaena.controller.allocation.legal.problem import Problem
 from dracaena.controller.allocation.legal.search import solve
@@ -50,6 +51,16 @@ def _asked(name: str, *requests: dict[str, Any], **constraint: str) -> ResourceC
     return made
 
 
+def _exactly(**fields: Any) -> dict[str, Any]:
+    return {"name": "gpus", "exactly": {"deviceClassName": DRIVER, **fields}}
+
+
+def _thrice(attribute: str) -> ResourceClaim:
+    made = claim("free", request(count=COUNT))
+    made.spec["devices"]["constraints"] = [{"matchAttribute": f"resource.kubernetes.io/{attribute}"}] * 3
+    return made
+
+
 FORMS: Final[Mapping[str, Callable[[str], ResourceClaim]]] = MappingProxyType(
     {
         "plain": lambda name: _asked(name, request(count=COUNT)),
@@ -82,6 +93,28 @@ FORMS: Final[Mapping[str, Callable[[str], ResourceClaim]]] = MappingProxyType(
 )
 """What is asked, the plain form first."""
 
+FREE_FORMS: Final[Mapping[str, tuple[Callable[[], ResourceClaim], type]]] = MappingProxyType(
+    {
+        "8 GPUs": (lambda: _asked("free", request(count=8)), Allocation),
+        "all GPUs of a node": (lambda: _asked("free", _exactly(allocationMode="All")), Allocation),
+        "adminAccess": (lambda: _asked("free", _exactly(count=1, adminAccess=True)), Allocation),
+        "a GPU with 10 GiB": (
+            lambda: _asked("free", _exactly(count=1, capacity={"requests": {"memory": "10Gi"}})),
+            Allocation,
+        ),
+        "2 GPUs, one constraint three times, no node has them": (lambda: _thrice("pcieRoot"), NoFit),
+        "2 GPUs, one constraint three times": (lambda: _thrice("numaNode"), Allocation),
+    }
+)
+"""What is asked where every node could serve it, each by itself, and what the answer has to be."""
+
+FREE_WARM: Final = 20
+"""Decisions of each of these after the first."""
+
+FREE_FLOOR_MS: Final = 250.0
+FREE_GOAL_MS: Final = 50.0
+"""What a claim may delay other pods by."""
+
 HELD_TO_GOAL: Final = frozenset(
     {
         "class with a CEL selector",
@@ -96,7 +129,9 @@ HELD_TO_GOAL: Final = frozenset(
 def rows(progress: Progress) -> Section:
     """Measure everything in one run and return the rows."""
     progress(f"semantics: {NODES} nodes")
-    times = decisions_ms()
+    world = World(NODES, KINDS)
+    free = {name: free_ms(world, make(), expected) for name, (make, expected) in FREE_FORMS.items()}
+    times = decisions_ms(world)
     plain = statistics.median(times["plain"])
     lines, floors = [], []
     for name, measured in times.items():
@@ -105,11 +140,23 @@ def rows(progress: Progress) -> Section:
         lines.append((name, number(median), number(worst), f"{median / plain:.2f}"))
         if name in HELD_TO_GOAL:
             floors.append(Floor(f"{name}, times the plain decision", median / plain, 2.0, goal=GOAL))
+    slowest = max(itertools.chain.from_iterable(free.values()))
+    floors.append(
+        Floor(f"a claim of any form at {NODES} free nodes, slowest", slowest, FREE_FLOOR_MS, "ms", goal=FREE_GOAL_MS)
+    )
     progress("semantics: one node")
     return Section(
         title="Claims that say more than a number",
         tables=(
             Table(f"one decision at {NODES} nodes, ms", ("claim", "median", "p99", "times plain"), tuple(lines)),
+            Table(
+                f"one decision at {NODES} free nodes, ms",
+                ("claim", "the very first", "then: median", "then: longest"),
+                tuple(
+                    (name, number(first), number(statistics.median(then)), number(max(then)))
+                    for name, (first, *then) in free.items()
+                ),
+            ),
             Table(
                 "the first legal allocation on one node, ms",
                 ("devices", "requests", "constraints", "time", "steps", "answer"),
@@ -121,13 +168,20 @@ def rows(progress: Progress) -> Section:
         notes=(
             f"Each claim is for {COUNT} GPUs. Nothing is committed: all forms see one state.",
             "A form was decided once before it is measured: what is remembered between pods counts.",
+            "Decisions are measured in CPU time of the thread.",
         ),
     )
 
 
-def decisions_ms() -> dict[str, list[float]]:
+def free_ms(world: World, asked: ResourceClaim, expected: type) -> list[float]:
+    """Return the CPU times of decisions about one claim on free nodes: first that of an allocator that remembers
+    nothing, then FREE_WARM more."""
+    allocator = Allocator()
+    return [_decide(world, allocator, asked, expected) for _ in range(1 + FREE_WARM)]
+
+
+def decisions_ms(world: World) -> dict[str, list[float]]:
     """Return the CPU times of decisions about each form, in turn, in a cluster in which jobs come and go."""
-    world = World(NODES, KINDS)
     world.cluster.intake.class_changed(None, device_class("selected", selectors=cel(IS_GPU)))
     world.fill()
     freeze_what_stays()
@@ -146,13 +200,13 @@ def decisions_ms() -> dict[str, list[float]]:
     return times
 
 
-def _decide(world: World, allocator: Allocator, asked: ResourceClaim) -> float:
+def _decide(world: World, allocator: Allocator, asked: ResourceClaim, expected: type = Allocation) -> float:
     tolerations = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
     waiting: Pod = pod("p", asked.metadata.name, tolerations=tolerations)
-    began = now_ns()
+    began = cpu_ns()
     decision = allocator.allocate(world.inventory, waiting, [asked])
-    spent = now_ns() - began
-    assert isinstance(decision, Allocation), decision
+    spent = cpu_ns() - began
+    assert isinstance(decision, expected), decision
     return spent / 1e6
 
 
