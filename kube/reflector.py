@@ -111,7 +111,8 @@ class Reflector(Generic[T]):
         self._clock = clock
         self._field_selector = field_selector
         self._on_change = on_change
-        self._reader = Reader(transform, stand_in)
+        self._transform = transform
+        self._reader = Reader(self._kept, stand_in)
         self._unread_is_gone = unread_is_gone
         self._set_aside = set_aside
         self._first = first
@@ -266,6 +267,13 @@ class Reflector(Generic[T]):
             if not self._list_wanted:  # else that was asked for after this list began
                 self._listed.set()
         return listing.resource_version or None
+
+    def _kept(self, item: T) -> T:
+        """Return what is kept of an object; of a state that was told before just that, so that memory holds it once
+        although others keep what they were told, also while a list is read again."""
+        with self._applying, self._lock:
+            known = None if item.key in self._standing_in else self._objects.get(item.key)
+        return known if known is not None and _same(known, item) else self._transform(item)
 
     def _list_served(self) -> Listing[T]:
         """List the first version that is served; nothing, at no version, when none is."""

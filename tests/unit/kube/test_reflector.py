@@ -145,6 +145,33 @@ def test_what_is_kept_and_told_is_what_transform_makes_of_each_object(clock: Fak
             cache.stop()
 
 
+def test_what_a_second_list_shows_unchanged_is_in_memory_once(clock: FakeClock, tmp_path: Path) -> None:
+    told: list[Pod] = []
+    made: list[str] = []
+
+    def noted(item: Pod) -> Pod:
+        made.append(label(item) or "")
+        return item
+
+    lists = [listing(10, pod("a", 5), pod("b", 6)), listing(20, pod("a", 5), pod("b", 12))]
+    with scripted(lists, [closed_watch(("ERROR", {"code": 410, "message": "too old"})), open_watch()]) as server:
+        cache = Reflector(
+            client_for(server.url, tmp_path),
+            Pod,
+            clock=clock,
+            on_change=lambda old, new: told.append(new) if new is not None else None,
+            transform=noted,
+        )
+        cache.start()
+        try:
+            tick_until(clock, lambda: len(told) == 3, "both lists")
+            assert cache.get("ns/a") is told[0]
+            assert cache.get("ns/b") is told[2]
+        finally:
+            cache.stop()
+    assert made == ["a@5", "b@6", "b@12"]
+
+
 def test_synced_means_that_all_of_the_list_was_told(clock: FakeClock, tmp_path: Path) -> None:
     seen: Seen = []
     lists = [listing(10, pod("b", 5), pod("a", 6))]
