@@ -76,6 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         for line in self.server.api.stream(path, query=query, read_timeout_s=0.0).lines():
             self.wfile.write(b"%x\r\n%s\n\r\n" % (len(line) + 1, line))
+        self.wfile.write(b"0\r\n\r\n")
 
     def _answer(self, status: int, body: bytes) -> None:
         self.send_response(status)

@@ -19,6 +19,7 @@ from dracaena.kube.errors import error_for
 from dracaena.kube.transport import Stream, Transport
 
 _END: Final = None
+_EXPIRED: Final = b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,14 @@ class _QueueStream(Stream):
     """A watch: lines until it is closed."""
 
     def __init__(self) -> None:
-        self.pending: queue.SimpleQueue[tuple[str, _Object] | None] = queue.SimpleQueue()
+        self.pending: queue.SimpleQueue[tuple[str, _Object] | bytes | None] = queue.SimpleQueue()
 
     def lines(self) -> Iterator[bytes]:
         while (event := self.pending.get()) is not _END:
-            yield b'{"type":"%s","object":%s}' % (event[0].encode(), event[1].body())
+            if isinstance(event, bytes):
+                yield event
+            else:
+                yield b'{"type":"%s","object":%s}' % (event[0].encode(), event[1].body())
 
     def close(self) -> None:
         self.pending.put(_END)
@@ -88,6 +92,20 @@ class InMemoryApi(Transport):
             if stored is not None:
                 self._version += 1
                 self._tell(resource, "DELETED", stored)
+
+    @property
+    def watched(self) -> frozenset[str]:
+        """The collections that are watched: each was listed before."""
+        with self._lock:
+            return frozenset(self._streams)
+
+    def expire(self) -> None:
+        """End all watches as kube-apiserver does when their versions are too old: everything has to be listed anew."""
+        with self._lock:
+            streams, self._streams = self._streams, {}
+        for stream in (each for several in streams.values() for each in several):
+            stream.pending.put(_EXPIRED)
+            stream.close()
 
     def request(
         self,

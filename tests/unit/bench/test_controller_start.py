@@ -59,7 +59,8 @@ def test_the_floor_is_for_the_peak_of_the_smaller_cluster(
     monkeypatch: pytest.MonkeyPatch, peak_mib: float, holds: bool
 ) -> None:
     def measured(size: Size) -> Start:
-        return Start(2.0, 1.0, Memory(200.0, peak_mib if size.nodes == controller_start.NODES else 900.0))
+        listed_anew = Memory(200.0, peak_mib if size.nodes == controller_start.NODES else 900.0)
+        return Start(2.0, 1.0, Memory(200.0, 300.0), listed_anew)
 
     monkeypatch.setattr(controller_start, "measured", measured)
     section = controller_start.rows(lambda text: None)

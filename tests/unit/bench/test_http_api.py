@@ -13,7 +13,7 @@ from bench.http_api import served
 from bench.in_memory_api import InMemoryApi
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.kube.client import PAGE_SIZE, KubeClient, ObjectChange
-from dracaena.kube.errors import ApiUnavailableError, NotFoundError
+from dracaena.kube.errors import ApiUnavailableError, GoneError, NotFoundError
 from dracaena.kube.transport import Transport
 
 
@@ -54,6 +54,15 @@ def test_a_watch_tells_what_comes_after_the_list(api: InMemoryApi, client: KubeC
     assert isinstance(event, ObjectChange)
     assert event.object.metadata.name == "new"
     watch.close()
+
+
+def test_watches_that_expire_have_everything_listed_anew(api: InMemoryApi, client: KubeClient) -> None:
+    watch = client.watch(Pod, resource_version=client.list(Pod).resource_version, timeout_s=60, read_timeout_s=60)
+    assert api.watched == {"pods"}
+    api.expire()
+    assert not api.watched
+    with pytest.raises(GoneError):
+        next(iter(watch))
 
 
 def test_an_allocation_is_stored_and_told(api: InMemoryApi, client: KubeClient, allocated: list[str]) -> None:
