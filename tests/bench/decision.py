@@ -54,6 +54,10 @@ MEASURED: Final = 2_000
 WALKS: Final = 8
 """Decisions of the walk over all nodes: each takes a hundred times as long."""
 
+FLOOR_MS: Final = 2.0
+GOAL_MS: Final = 0.5
+"""For the CPU time of one decision, p99: by the clock, whatever else runs on the machine would count."""
+
 CPU_OF_NODE: Final = 190
 """Cores of a node that are left for pods."""
 
@@ -309,7 +313,7 @@ def rows(progress: Progress) -> Section:
             *(Row(text, figure, unit="MiB") for text, figure in memory.items()),
         ),
         floors=(
-            Floor(f"{name}, p99", p99, 10.0, "ms", goal=2.0),
+            Floor(f"{name}, CPU time, p99", percentile(cpu, 99), FLOOR_MS, "ms", goal=GOAL_MS),
             Floor(f"controller memory, {NODES:,} nodes x 8 GPUs", memory[WHOLE], 500.0, "MiB", goal=350.0),
         ),
         notes=(

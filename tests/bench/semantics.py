@@ -142,7 +142,7 @@ def rows(progress: Progress) -> Section:
             floors.append(Floor(f"{name}, times the plain decision", median / plain, 2.0, goal=GOAL))
     slowest = max(itertools.chain.from_iterable(free.values()))
     floors.append(
-        Floor(f"a claim of any form at {NODES} free nodes, slowest", slowest, FREE_FLOOR_MS, "ms", goal=FREE_GOAL_MS)
+        Floor(f"a claim of any form at {NODES:,} free nodes, slowest", slowest, FREE_FLOOR_MS, "ms", goal=FREE_GOAL_MS)
     )
     progress("semantics: one node")
     return Section(
@@ -150,7 +150,7 @@ def rows(progress: Progress) -> Section:
         tables=(
             Table(f"one decision at {NODES} nodes, ms", ("claim", "median", "p99", "times plain"), tuple(lines)),
             Table(
-                f"one decision at {NODES} free nodes, ms",
+                f"one decision at {NODES:,} free nodes, ms",
                 ("claim", "the very first", "then: median", "then: longest"),
                 tuple(
                     (name, number(first), number(statistics.median(then)), number(max(then)))
