@@ -325,14 +325,20 @@ class Inventory:
 
     def _read_tainted(self, rules: Sequence[DeviceTaintRule]) -> PoolChange:
         """Read the pools again of which some of the rules taints a device."""
-        names = [
-            name for name, slices in self._slices.items() if any(selects_any(rule, slices.values()) for rule in rules)
-        ]
+        names = {name for rule in rules for name in self._tainted_pools(rule)}
         changes = [self._read_again(name) for name in sorted(names)]
         foreign = any(selects_any(rule, (one,)) for rule in rules for one in self._foreign.values())
         if foreign:
             self._foreign_index = None
         return self._joined(changes, foreign=foreign)
+
+    def _tainted_pools(self, rule: DeviceTaintRule) -> Iterator[str]:
+        """Yield the pools of which a rule taints a device. Cost: all pools, or the one that it names."""
+        selector = rule.spec.device_selector
+        named = None if selector is None else selector.pool
+        for name in self._slices if named is None else (named,):
+            if selects_any(rule, self._slices.get(name, {}).values()):
+                yield name
 
     @staticmethod
     def _joined(changes: Sequence[PoolChange], *, foreign: bool) -> PoolChange:
