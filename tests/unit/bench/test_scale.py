@@ -70,7 +70,13 @@ def test_a_small_bench_has_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("slowest_ms", "holds"), [(3.9, True), (4.1, False)])
 def test_the_floor_is_for_the_larger_cluster(slowest_ms: float, holds: bool) -> None:
     found = section(figures((9.0,)), figures((slowest_ms,)))
-    assert [floor.holds for floor in found.floors] == [holds]
+    assert [floor.holds for floor in found.floors] == [holds, True]
+
+
+@pytest.mark.parametrize(("held_ms", "holds"), [(49.0, True), (51.0, False)])
+def test_an_explanation_may_hold_the_lock_as_long_as_a_decision(held_ms: float, holds: bool) -> None:
+    found = section(figures(lock_held=90.0), figures(lock_held=held_ms))
+    assert [floor.holds for floor in found.floors] == [True, holds]
 
 
 def test_an_explanation_that_lets_go_of_the_lock_is_told_by_its_ratio() -> None:
