@@ -8,7 +8,7 @@ import msgspec
 
 from dracaena.api.objects import ObjectMeta, PersistentVolume, PersistentVolumeClaim
 from dracaena.controller.allocation.nodes.placement.placed_pods import shared_labels
-from dracaena.controller.allocation.nodes.placement.storage import BETA_CLASS, BIND_COMPLETED, SELECTED_NODE
+from dracaena.controller.allocation.nodes.placement.volumes import BETA_CLASS, BIND_COMPLETED, SELECTED_NODE
 
 _READ: Final = (BETA_CLASS, BIND_COMPLETED, SELECTED_NODE)
 

@@ -20,7 +20,7 @@ from dracaena.api.objects import (
     StorageClass,
 )
 from dracaena.controller.allocation.nodes.placement.placed_pods import Change, ClaimUse, OfClass
-from dracaena.controller.allocation.nodes.placement.storage import class_of
+from dracaena.controller.allocation.nodes.placement.volumes import class_of
 from dracaena.controller.allocation.state.pool import claim_holder, held_devices, other_holdings
 from dracaena.controller.state.cluster_state import ClusterState
 from dracaena.controller.state.collisions import Collision

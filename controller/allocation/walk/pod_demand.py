@@ -26,7 +26,7 @@ from dracaena.controller.allocation.legal.search import RequestKey
 from dracaena.controller.allocation.legal.selectors import SelectorFailure
 from dracaena.controller.allocation.nodes.matching import Names
 from dracaena.controller.allocation.nodes.node_filter import NodeFilter
-from dracaena.controller.allocation.nodes.placement.label_selector import UnreadableSelectorError
+from dracaena.controller.allocation.nodes.placement.pod_terms import UnreadableSelectorError
 from dracaena.controller.allocation.nodes.pod_resources import UnreadableQuantityError
 from dracaena.controller.allocation.request import (
     ClaimDemand,

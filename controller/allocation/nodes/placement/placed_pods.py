@@ -15,8 +15,14 @@ import msgspec
 
 from dracaena.api.objects import Pod
 from dracaena.controller.allocation.effort import Effort, Work
-from dracaena.controller.allocation.nodes.placement.label_selector import LabelSelector, UnreadableSelectorError
-from dracaena.controller.allocation.nodes.placement.pod_terms import ANTI_AFFINITY, PodSet, PodTerm, read_terms
+from dracaena.controller.allocation.nodes.placement.pod_terms import (
+    ANTI_AFFINITY,
+    LabelSelector,
+    PodSet,
+    PodTerm,
+    UnreadableSelectorError,
+    read_terms,
+)
 
 MAX_COUNTS: Final = 64
 """Counts that are kept up to date beside those that waiting pods need: what pods asked for lately. Each costs every pod

@@ -20,11 +20,6 @@ from dracaena.controller.allocation.nodes.matching import (
     required_affinity,
     tolerations_of,
 )
-from dracaena.controller.allocation.nodes.placement.label_selector import (
-    LabelSelector,
-    UnreadableSelectorError,
-    read_label_selector,
-)
 from dracaena.controller.allocation.nodes.placement.placed_pods import (
     Change,
     Counted,
@@ -33,7 +28,12 @@ from dracaena.controller.allocation.nodes.placement.placed_pods import (
     PodCount,
     PodFacts,
 )
-from dracaena.controller.allocation.nodes.placement.pod_terms import PodSet
+from dracaena.controller.allocation.nodes.placement.pod_terms import (
+    LabelSelector,
+    PodSet,
+    UnreadableSelectorError,
+    read_label_selector,
+)
 
 NO_DOMAIN: Final = "without a label that the pod's topologySpreadConstraints name"
 TOO_MANY: Final = "not matching the pod's topologySpreadConstraints"

@@ -14,8 +14,8 @@ from dracaena.controller.allocation.effort import Effort
 from dracaena.controller.allocation.nodes.matching import Names, NodeIndex
 from dracaena.controller.allocation.nodes.node_filter import placement_demand
 from dracaena.controller.allocation.nodes.placement.affinity import KEPT_OFF, NEAR_OTHERS, NOT_NEAR
-from dracaena.controller.allocation.nodes.placement.label_selector import UnreadableSelectorError, read_label_selector
 from dracaena.controller.allocation.nodes.placement.placed_pods import MAX_COUNTS, PlacedPods, pod_facts
+from dracaena.controller.allocation.nodes.placement.pod_terms import UnreadableSelectorError, read_label_selector
 from dracaena.controller.allocation.nodes.placement.spread import Reaches
 from dracaena.controller.allocation.nodes.placement.volumes import Storage
 from support.slow_selectors import app, random_labels, random_selector, selected

@@ -22,7 +22,6 @@ from dracaena.controller.allocation.nodes.matching import Names, NodeIndex
 from dracaena.controller.allocation.nodes.node_filter import placement_demand
 from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods, pod_facts
 from dracaena.controller.allocation.nodes.placement.spread import Reaches
-from dracaena.controller.allocation.nodes.placement.storage import volume_claims
 from dracaena.controller.allocation.nodes.placement.volumes import (
     IN_USE,
     NO_CLAIM,
@@ -32,6 +31,7 @@ from dracaena.controller.allocation.nodes.placement.volumes import (
     NOT_THERE,
     OTHER_ZONE,
     Storage,
+    volume_claims,
 )
 
 ZONE = "topology.kubernetes.io/zone"
