@@ -21,9 +21,9 @@ from dracaena.controller.allocation.score.box import links_in_words, ordinals_of
 from dracaena.controller.allocation.score.choices import Choice
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import NodePool, claim_holder, holdings_beside
+from dracaena.controller.allocation.walk.answers import Census
 from dracaena.controller.allocation.walk.node_rules import NodeChoice
 from dracaena.controller.allocation.walk.pod_demand import Combination
-from dracaena.controller.allocation.walk.walk import Census
 
 
 @dataclass(frozen=True, slots=True)

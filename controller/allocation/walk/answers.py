@@ -3,18 +3,20 @@
 A decision looks at every bucket of the inventory, so a look must cost one step: the question is resolved once for a
 decision, the kind once for all its buckets, and then the mask of free devices is the only key. Which devices of a kind
 each request may use is asked once, and only of kinds that a decision comes to (Eligibility): taints and selectors
-decide. Selectors that read what tells devices of equal nodes apart are left to node_rules.
+decide. Selectors that read what tells devices of equal nodes apart are left to node_rules. Last, what all nodes that
+were not taken had to give (Census).
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from heapq import merge
 from typing import Final
 
 from dracaena.api.config.v1alpha1 import TopologyPolicy
+from dracaena.api.decision import part_in_words
 from dracaena.api.objects import Toleration
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.read.features import Features
@@ -22,7 +24,7 @@ from dracaena.controller.allocation.legal.selectors import SelectorFailure, Sele
 from dracaena.controller.allocation.nodes.matching import first_untolerated
 from dracaena.controller.allocation.score.box import ordinals_of
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
-from dracaena.controller.allocation.score.order import one_number
+from dracaena.controller.allocation.score.order import first_difference, one_number
 from dracaena.controller.allocation.state.device_kind import groups
 from dracaena.controller.allocation.state.pool import NodeKind
 
@@ -316,3 +318,31 @@ class QuestionAnswers:
         if known is None:
             known = self._kinds[kind] = KindAnswers(self._answers, self._engine, self._question, kind)
         return known
+
+
+LATER_BY_NAME: Final = "equal, and later by name"
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """What became of the nodes of a decision, as it was found on the way: nothing is worked out for it. Each node but
+    the winner's is counted once; Walk.census() states for which reason."""
+
+    filtered: Mapping[str, int] = field(default_factory=dict)
+    """Reason → nodes that offer devices of ours."""
+    outside: Mapping[str, int] = field(default_factory=dict)
+    """Reason → nodes that offer none."""
+    behind: tuple[tuple[Answer, int], ...] = ()
+    """What nodes that come after the winner have to give → how many give that."""
+
+    def reasons(self, winner: Choice) -> tuple[tuple[str, int], ...]:
+        """Return why the nodes other than the winner's were not taken, in words that follow a count; the most first."""
+        counts: Counter[str] = Counter({**self.filtered})
+        counts.update(self.outside)
+        rank, parts = one_number(winner.score.rank()), winner.score.parts()[::-1]
+        worse: Counter[int | None] = Counter()
+        for answer, count in self.behind:
+            worse[first_difference(rank, answer.rank)] += count
+        for place, count in worse.items():
+            counts[LATER_BY_NAME if place is None else f"worse in {part_in_words(parts[place][0])}"] += count
+        return tuple(sorted((+counts).items(), key=lambda reason: (-reason[1], reason[0])))

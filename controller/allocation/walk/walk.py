@@ -2,56 +2,26 @@
 
 Nodes in one state are a group with one bound, the best rank that any of them can have. Of exact nodes the bound is what
 they give. Of others the rules are asked when the walk visits them; what gives less than its bound goes back among the
-others. The walk ends at the first node that gives as much as the best bound that is left. What became of the others is
-counted as it was found on the way (Census).
+others. The walk ends at the first node that gives as much as the best bound that is left.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from dracaena.api.decision import part_in_words
 from dracaena.controller.allocation.effort import Effort, OverdueError, Work
 from dracaena.controller.allocation.nodes.matching import Names
-from dracaena.controller.allocation.score.choices import Choice
-from dracaena.controller.allocation.score.order import Score, first_difference, one_number
+from dracaena.controller.allocation.score.order import Score
 from dracaena.controller.allocation.state.inventory import Buckets, Inventory
 from dracaena.controller.allocation.state.pool import NodeKind, NodeState
-from dracaena.controller.allocation.walk.answers import Answer
+from dracaena.controller.allocation.walk.answers import LATER_BY_NAME, Answer, Census
 from dracaena.controller.allocation.walk.node_rules import FIRST, Judgement, NodeChoice, NodeRules
 from dracaena.controller.allocation.walk.pod_demand import PodDemand
-
-LATER_BY_NAME: Final = "equal, and later by name"
-
-
-@dataclass(frozen=True, slots=True)
-class Census:
-    """What became of the nodes of a decision, as it was found on the way: nothing is worked out for it. Each node but
-    the winner's is counted once; Walk.census() states for which reason."""
-
-    filtered: Mapping[str, int] = field(default_factory=dict)
-    """Reason → nodes that offer devices of ours."""
-    outside: Mapping[str, int] = field(default_factory=dict)
-    """Reason → nodes that offer none."""
-    behind: tuple[tuple[Answer, int], ...] = ()
-    """What nodes that come after the winner have to give → how many give that."""
-
-    def reasons(self, winner: Choice) -> tuple[tuple[str, int], ...]:
-        """Return why the nodes other than the winner's were not taken, in words that follow a count; the most first."""
-        counts: Counter[str] = Counter({**self.filtered})
-        counts.update(self.outside)
-        rank, parts = one_number(winner.score.rank()), winner.score.parts()[::-1]
-        worse: Counter[int | None] = Counter()
-        for answer, count in self.behind:
-            worse[first_difference(rank, answer.rank)] += count
-        for place, count in worse.items():
-            counts[LATER_BY_NAME if place is None else f"worse in {part_in_words(parts[place][0])}"] += count
-        return tuple(sorted((+counts).items(), key=lambda reason: (-reason[1], reason[0])))
-
 
 NOT_SELECTED: Final = "left out by the pod's selectors, affinity or volumes"
 NO_ROOM: Final = "with too little of what the pod needs besides devices"
