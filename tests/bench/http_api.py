@@ -71,10 +71,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(error.status or 500, b'{"reason":"%s"}' % error.reason.encode())
 
     def _watch(self, path: str, query: dict[str, str]) -> None:
+        # Before the answer begins: from then on the client counts on being told.
+        stream = self.server.api.stream(path, query=query, read_timeout_s=0.0)
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        for line in self.server.api.stream(path, query=query, read_timeout_s=0.0).lines():
+        for line in stream.lines():
             self.wfile.write(b"%x\r\n%s\n\r\n" % (len(line) + 1, line))
         self.wfile.write(b"0\r\n\r\n")
 

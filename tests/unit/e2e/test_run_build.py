@@ -72,7 +72,7 @@ def test_a_build_that_is_interrupted_ends_go_and_is_not_taken_for_whole(
         assert "Traceback" not in said
         wait_for(lambda: not runs(started), "go ends")
         if number != signal.SIGKILL:  # the kernel ends go alone; a compiler ends with its file
-            assert not runs(compiler)
+            wait_for(lambda: not runs(compiler), "the compiler ends")
             assert said == "e2e: interrupted while building; the next run goes on from what Go has cached\n"
         assert [path.suffix for path in cache.iterdir() if path.is_dir()] == [".unfinished"]
     finally:
