@@ -63,18 +63,18 @@ def _constant(value: Any) -> Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class SelectorProgram:
     """A selector ready to run on a State with this many slots for variables."""
 
     run: Run
     slots: int
 
 
-def plan(root: SyntaxNode, checked: Checked, text: str) -> Program:
+def plan(root: SyntaxNode, checked: Checked, text: str) -> SelectorProgram:
     """The program of a checked tree. A literal whose conversion fails is a CompileError."""
     planner = _Planner(checked, text)
     planned = planner.plan(root)
-    return Program(planned.run, planner.slots)
+    return SelectorProgram(planned.run, planner.slots)
 
 
 class _Planner:

@@ -16,7 +16,7 @@ from dracaena.cel.errors import CompileError, CostLimitError, DeviceDataError, E
 from dracaena.cel.footprint import Footprint, footprint_of
 from dracaena.cel.outcome import MATCH, NO_MATCH, Failed, Outcome
 from dracaena.cel.parser import parse
-from dracaena.cel.planner import Program, plan
+from dracaena.cel.planner import SelectorProgram, plan
 from dracaena.cel.source import Diagnostic, compile_error
 from dracaena.cel.state import EvaluationState
 from dracaena.cel.value import OptionalValue, type_name
@@ -34,7 +34,7 @@ class Selector:
     expression: str
     features: LanguageFeatures
     footprint: Footprint
-    _program: Program
+    _program: SelectorProgram
 
     def evaluate(self, device: DeviceView, cost_limit: int = EXPRESSION_COST) -> Outcome:
         """MATCH, NO_MATCH, or Failed with the reason. Never raises; ends within the cost limit whatever it says."""

@@ -65,7 +65,7 @@ class DeviceStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeStatus:
+class PublishedNode:
     """A node that publishes devices of ours."""
 
     name: str
@@ -132,7 +132,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def node_statuses(
     driver: str, nodes: Iterable[Node], slices: Iterable[ResourceSlice], claims: Iterable[ResourceClaim]
-) -> tuple[NodeStatus, ...]:
+) -> tuple[PublishedNode, ...]:
     """Put the lists together: one entry for each node with slices of the driver, by name. Pure."""
     pages: dict[str, list[ResourceSlice]] = {}
     for item in slices:
@@ -160,7 +160,7 @@ def _node_status(
     pages: Sequence[ResourceSlice],
     node: Node | None,
     held: Mapping[tuple[str, str], Sequence[Holder]],
-) -> NodeStatus:
+) -> PublishedNode:
     from dracaena.api.devicepool import decode_pool
     from dracaena.api.machine import Gpu, Machine
 
@@ -174,7 +174,7 @@ def _node_status(
         published[ordinal].gpu if ordinal in published else replace(missing, index=ordinal)
         for ordinal in range(decoded.topology.gpu_count)
     )
-    return NodeStatus(
+    return PublishedNode(
         name,
         Machine(name, gpus, decoded.topology),
         {
@@ -209,8 +209,8 @@ def _remarks(driver: str, current: Sequence[ResourceSlice], node: Node | None) -
 
 
 def _named(
-    found: Sequence[NodeStatus], names: Sequence[str], nodes: Iterable[Node], driver: str
-) -> tuple[NodeStatus, ...]:
+    found: Sequence[PublishedNode], names: Sequence[str], nodes: Iterable[Node], driver: str
+) -> tuple[PublishedNode, ...]:
     """Return the nodes that were asked for, in that order; all without a name. Raises BadInputError."""
     if not names:
         return tuple(found)
@@ -223,7 +223,7 @@ def _named(
     return tuple(by_name[name] for name in dict.fromkeys(names))
 
 
-def _lines(shown: Sequence[NodeStatus], *, trees: bool) -> Iterator[str]:
+def _lines(shown: Sequence[PublishedNode], *, trees: bool) -> Iterator[str]:
     if trees or len(shown) <= MOST_TREES:
         for node in shown:
             yield from _tree(node)
@@ -238,7 +238,7 @@ def _lines(shown: Sequence[NodeStatus], *, trees: bool) -> Iterator[str]:
     yield ""
 
 
-def _tree(node: NodeStatus) -> Iterator[str]:
+def _tree(node: PublishedNode) -> Iterator[str]:
     from dracaena.api.tree import render_tree
 
     yield f"{node.name}: {node.free} of {_counted(len(node.devices), 'device')} free, {node.product}"
@@ -256,7 +256,7 @@ def _label(device: DeviceStatus) -> str:
     return "; ".join(map(str, device.holders)) or "free"
 
 
-def _total(shown: Sequence[NodeStatus]) -> str:
+def _total(shown: Sequence[PublishedNode]) -> str:
     counts = _summary(shown)
     used = counts["devices"] - counts["free"]
     return (
@@ -265,7 +265,7 @@ def _total(shown: Sequence[NodeStatus]) -> str:
     )
 
 
-def _summary(shown: Sequence[NodeStatus]) -> dict[str, int]:
+def _summary(shown: Sequence[PublishedNode]) -> dict[str, int]:
     claims = {holder.claim for node in shown for device in node.devices for holder in device.holders}
     return {
         "nodes": len(shown),
@@ -275,7 +275,7 @@ def _summary(shown: Sequence[NodeStatus]) -> dict[str, int]:
     }
 
 
-def _document(node: NodeStatus) -> dict[str, Any]:
+def _document(node: PublishedNode) -> dict[str, Any]:
     """Return the JSON form; docs/explain.md promises it."""
     gpus = [
         {

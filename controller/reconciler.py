@@ -18,7 +18,7 @@ from dracaena.controller.allocation.result import Allocation, decision_of
 from dracaena.controller.events.take_backs import when_again, why_held, why_taken_back
 from dracaena.controller.events.waiting_pods import WaitingPods
 from dracaena.controller.lifecycle.own_decision import our_decision
-from dracaena.controller.lifecycle.phases import Event
+from dracaena.controller.lifecycle.phases import RecordEvent
 from dracaena.controller.lifecycle.pod_record import Wait
 from dracaena.controller.lifecycle.prospects import LOOK_S, PREEMPTED, Nudge
 from dracaena.controller.metrics import ControllerMetrics
@@ -55,7 +55,7 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldBack:
     """The pod was not bound with any allocation so far: nothing is allocated for it for a while."""
 
     pod: Pod
@@ -80,7 +80,7 @@ class Decided:
     decision: Decision
 
 
-Step = Missing | Held | Nothing | Decided
+Step = Missing | HeldBack | Nothing | Decided
 
 
 class Reconciler:
@@ -133,7 +133,7 @@ class Reconciler:
         wait = self._cluster.held(pod) if any(claim.status.allocation is None for claim in claims) else None
         if wait is not None:
             self._cluster.leave(key)
-            return Held(pod, wait)
+            return HeldBack(pod, wait)
         decision_id = uuid4().hex[:DECISION_ID_LENGTH]
         with structlog.contextvars.bound_contextvars(decision=decision_id):
             return Decided(decision_id, pod, claims, self._decide(decision_id, pod, claims))
@@ -147,7 +147,7 @@ class Reconciler:
             assert step.pod is not None
             self._waiting.report(step.pod, "claim-missing", step.why, tell=True, patience_s=MISSING_CLAIM_S)
             return True
-        if isinstance(step, Held):
+        if isinstance(step, HeldBack):
             self._waiting.report(step.pod, "held", why_held(self._cluster.said(step.pod), step.wait), tell=True)
             self._queue.add_after(key, step.wait.again_s - self._clock.monotonic())
             return True
@@ -239,12 +239,12 @@ class Reconciler:
 
     def _write(self, step: Decided, allocation: Allocation) -> bool:
         """Write a decision. Whatever happens, the cluster is told how its last write ended."""
-        end = Event.NO_ANSWER
+        end = RecordEvent.NO_ANSWER
         try:
             outcome = self._send(step, allocation)
-            end = Event.ANSWERED if isinstance(outcome, Written) else Event.REFUSED
+            end = RecordEvent.ANSWERED if isinstance(outcome, Written) else RecordEvent.REFUSED
         except KubeError as error:
-            end = Event.REFUSED if error.is_refusal else Event.NO_ANSWER
+            end = RecordEvent.REFUSED if error.is_refusal else RecordEvent.NO_ANSWER
             raise
         finally:
             self._cluster.ended(step.claims, step.decision_id, end)

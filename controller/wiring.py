@@ -14,7 +14,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.objects import ResourceClaim
-from dracaena.controller.adapters.kube import KubeClaims
+from dracaena.controller.adapters.kube import KubeClaimWrites
 from dracaena.controller.cache.claims import kept_claim
 from dracaena.controller.events.claim_reports import ClaimReports
 from dracaena.controller.events.collision_reports import CollisionReports
@@ -25,14 +25,14 @@ from dracaena.controller.lifecycle.proof import Bounds
 from dracaena.controller.lifecycle.prospects import Patience
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.queue.time_budgets import TimeBudgets
-from dracaena.controller.queue.work import Work, turn_of
+from dracaena.controller.queue.work import LeaderQueue, turn_of
 from dracaena.controller.queue.workqueue import Turn, WorkQueue
 from dracaena.controller.reconciler import Reconciler
 from dracaena.controller.settings import ControllerSettings
 from dracaena.controller.state.cluster import Cluster
 from dracaena.controller.state.cluster_state import ClusterState, Wakers
 from dracaena.controller.state.intake import Intake
-from dracaena.controller.state.upkeep import Rules
+from dracaena.controller.state.upkeep import UpkeepRules
 from dracaena.controller.watches import Watches
 from dracaena.controller.workers import Workers
 from dracaena.controller.write.claim_tender import ClaimTender
@@ -78,7 +78,7 @@ class Shared:
     metrics: ControllerMetrics
     events: EventRecorder
     queue: WorkQueue
-    work: Work
+    work: LeaderQueue
     budgets: TimeBudgets
 
 
@@ -89,7 +89,7 @@ class Parts:
     client: KubeClient
     leadership: Leadership
     queue: WorkQueue
-    work: Work
+    work: LeaderQueue
     events: EventRecorder
     waiting: WaitingPods
     reports: ClaimReports
@@ -180,7 +180,7 @@ def _shared(
         metrics=metrics,
         events=EventRecorder(client, COMPONENT, given.clock, count=metrics.writes.told),
         queue=queue,
-        work=Work(queue),
+        work=LeaderQueue(queue),
         budgets=budgets,
     )
 
@@ -223,7 +223,7 @@ def _workers(
     settings: ControllerSettings, shared: Shared, waiting: WaitingPods, cluster: Cluster
 ) -> tuple[Reconciler, Workers]:
     driver, clock, metrics = shared.driver, shared.clock, shared.metrics
-    claims = KubeClaims(shared.client, metrics.writes.wrote)
+    claims = KubeClaimWrites(shared.client, metrics.writes.wrote)
     nomination = Nomination(claims, lambda: cluster.node_count, metrics, above_nodes=settings.nominate_above_nodes)
     reconciler = Reconciler(
         driver,
@@ -258,8 +258,8 @@ def _allowed_drivers(settings: ControllerSettings) -> tuple[str, ...]:
     return tuple(name.strip() for name in settings.allowed_drivers.split(",") if name.strip())
 
 
-def _rules(settings: ControllerSettings) -> Rules:
-    return Rules(
+def _rules(settings: ControllerSettings) -> UpkeepRules:
+    return UpkeepRules(
         Bounds(settle_s=settings.unbound_wait_s, longest_bind_s=settings.longest_bind_s, late_write_s=DOUBT_S),
         Patience(refused_s=settings.refused_wait_s, passed_over_s=settings.passed_over_wait_s),
         Growth(first_s=settings.exclusion_s, longest_s=settings.longest_exclusion_s),

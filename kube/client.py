@@ -39,18 +39,18 @@ log = structlog.get_logger()
 class _Raws(msgspec.Struct):
     """A list whose items are decoded one by one, so that one bad object does not hide the others."""
 
-    class Meta(msgspec.Struct, rename="camel"):
+    class ListMeta(msgspec.Struct, rename="camel"):
         resource_version: str = ""
         continue_: str = msgspec.field(default="", name="continue")
 
-    metadata: Meta
+    metadata: ListMeta
     items: list[msgspec.Raw] = []
 
 
 class _Metadata(msgspec.Struct):
     """A list whose items were set apart."""
 
-    metadata: _Raws.Meta
+    metadata: _Raws.ListMeta
 
 
 class _Typed(msgspec.Struct):
@@ -65,10 +65,10 @@ class _RawEvent(msgspec.Struct):
 
 
 class _Versioned(msgspec.Struct):
-    class Meta(msgspec.Struct, rename="camel"):
+    class ItemMeta(msgspec.Struct, rename="camel"):
         resource_version: str = ""
 
-    metadata: Meta
+    metadata: ItemMeta
 
 
 class _Status(msgspec.Struct):

@@ -8,7 +8,7 @@ from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.ports import DocumentStore, ReadClaimNodes, ReadDriverEdits
 from dracaena.kubelet_plugin.prepare.cdi import claim_spec, spec_file_name
 from dracaena.kubelet_plugin.prepare.checkpoint import Broken
-from dracaena.kubelet_plugin.prepare.plan import ClaimReference, NodePool, PreparedClaim
+from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim, PublishedPool
 from dracaena.kubelet_plugin.prepare.spec_witness import granted_devices
 
 
@@ -30,7 +30,7 @@ class ClaimFiles:
         self._specs = specs
         self.metadata = metadata
 
-    def write(self, prepared: PreparedClaim, pool: NodePool) -> None:
+    def write(self, prepared: PreparedClaim, pool: PublishedPool) -> None:
         """Write all of them: the devices are where they were read last."""
         self.write_spec(prepared)
         self.metadata.write(prepared, pool.attributes)

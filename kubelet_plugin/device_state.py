@@ -36,9 +36,9 @@ from dracaena.kubelet_plugin.prepare.moved_devices import held_nodes, with_forme
 from dracaena.kubelet_plugin.prepare.plan import (
     ClaimReference,
     DecodeConfig,
-    NodePool,
     PreparedClaim,
     PreparedDevice,
+    PublishedPool,
     Refusal,
     allocated_claim,
     holders,
@@ -292,7 +292,7 @@ class DeviceState:
         log.info("claim prepared", uuids=[device.uuid for device in plan.devices])
         return plan
 
-    def _plan(self, claim: ResourceClaim, pool: NodePool) -> PreparedClaim:
+    def _plan(self, claim: ResourceClaim, pool: PublishedPool) -> PreparedClaim:
         """Return what to prepare. Raises DracaenaError where the claim, or who holds its devices, does not let us."""
         plan = plan_claim(claim, pool, self._decode_config)
         if isinstance(plan, Refusal):
@@ -302,7 +302,7 @@ class DeviceState:
         self._refuse_held(plan, pool)
         return plan
 
-    def _hold(self, claim: ResourceClaim, pool: NodePool, reason: str) -> None:
+    def _hold(self, claim: ResourceClaim, pool: PublishedPool, reason: str) -> None:
         """Set aside a claim that may have been answered and cannot be prepared as it is: its pod may run."""
         earlier = self._earlier(ClaimUid(claim.metadata.uid))
         allocated = allocated_claim(claim, pool, earlier)
@@ -370,7 +370,7 @@ class DeviceState:
             self._checkpoints.remove(uid)
             log.info("claim unprepared", claim_uid=uid)
 
-    def _refuse_held(self, plan: PreparedClaim, pool: NodePool) -> None:
+    def _refuse_held(self, plan: PreparedClaim, pool: PublishedPool) -> None:
         _, broken = self._checkpoints.load_all()
         others = [*self._moved.holders(pool)]
         for each in broken:

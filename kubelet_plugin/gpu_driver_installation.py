@@ -23,8 +23,8 @@ from dracaena.kubelet_plugin.discovery.gpu_health import Fault, HealthClass
 from dracaena.kubelet_plugin.discovery.troubles import (
     DriverReleasedError,
     DriverTroubleError,
-    Reason,
     Trouble,
+    TroubleKind,
     trouble,
 )
 from dracaena.kubelet_plugin.gpu_driver_thread import GpuDriverThread, WedgedError
@@ -127,7 +127,7 @@ class GpuDriverInstallation:
     def _edits(self) -> DriverEdits:
         mismatch = self._mismatch()
         if mismatch is not None:
-            raise DriverTroubleError(mismatch, Reason.VERSION_MISMATCH)
+            raise DriverTroubleError(mismatch, TroubleKind.VERSION_MISMATCH)
         root = DriverRoot(self._places.seen_root)
         loaded = self._loaded()
         found = (driver_state(root, self._kernel, loaded), self._find_tool())
@@ -149,9 +149,9 @@ class GpuDriverInstallation:
                 f"the NVIDIA driver's libraries below {self._places.host_root} are of version {other}, the kernel "
                 f"module that is loaded is {loaded}: programs in containers would fail"
             )
-        if any(one.reason == Reason.HOOK_TOOL_MISSING.value for one in self._without_hooks) and self._find_tool():
+        if any(one.reason == TroubleKind.HOOK_TOOL_MISSING.value for one in self._without_hooks) and self._find_tool():
             self._without_hooks, self._found = (), None  # the next prepare looks whole, also if it is gone again
-        mismatch = () if text is None else (trouble(Reason.VERSION_MISMATCH, text),)
+        mismatch = () if text is None else (trouble(TroubleKind.VERSION_MISMATCH, text),)
         self._on_troubles((*mismatch, *self._without_hooks))
         return text
 
@@ -189,7 +189,7 @@ class GpuDriverInstallation:
             return
         if tool is None:
             where = self._places.hook_tool or f"{' or '.join(HOOK_NAMES)} in {', '.join(HOOK_FOLDERS)}"
-            self._without_hooks = (trouble(Reason.HOOK_TOOL_MISSING, f"no {where} on the host: {WITHOUT_HOOKS}"),)
+            self._without_hooks = (trouble(TroubleKind.HOOK_TOOL_MISSING, f"no {where} on the host: {WITHOUT_HOOKS}"),)
         elif tool.commands != COMMANDS:
             lacking = ", ".join(sorted(COMMANDS - tool.commands))
             log.warning("the hook tool is old: containers go without some hooks", path=tool.path, lacking=lacking)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.discovery.troubles import DriverTroubleError, Reason
+from dracaena.kubelet_plugin.discovery.troubles import DriverTroubleError, TroubleKind
 from dracaena.process.clock import Clock
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ class WedgedError(DriverTroubleError):
     """The driver has not answered in time. The text names the call."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, Reason.SILENT)
+        super().__init__(message, TroubleKind.SILENT)
 
 
 class StoppedError(TemporaryError):

@@ -38,8 +38,8 @@ from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState, P
 from dracaena.kubelet_plugin.discovery.troubles import (
     DriverReleasedError,
     DriverTroubleError,
-    Reason,
     Trouble,
+    TroubleKind,
     trouble,
 )
 from dracaena.kubelet_plugin.gpu_driver_thread import StoppedError
@@ -262,7 +262,7 @@ class HealthMonitor:
             raise
         except DracaenaError as error:
             self._note(str(error))
-            reason = error.reason if isinstance(error, DriverTroubleError) else Reason.READING_FAILED
+            reason = error.reason if isinstance(error, DriverTroubleError) else TroubleKind.READING_FAILED
             self._of_driver = (trouble(reason, str(error)),)
             self._silences.add(str(error))
             poll = Poll(refused=str(error))
@@ -336,7 +336,7 @@ class HealthMonitor:
             return ()
         first = next(iter(found))
         text = f"{len(found)} of {len(self._present)} GPUs, {first} for one: {found[first]}"
-        return (trouble(Reason.FABRIC, text),)
+        return (trouble(TroubleKind.FABRIC, text),)
 
     def _device_health(self, device: _Device, faults: Sequence[Fault]) -> DeviceHealth:
         heard_s = self._heard_s.get(device.gpu, 0)

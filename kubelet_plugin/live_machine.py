@@ -20,8 +20,8 @@ from dracaena.kubelet_plugin.discovery.build import Reading, reading_troubles
 from dracaena.kubelet_plugin.discovery.troubles import (
     DriverReleasedError,
     DriverTroubleError,
-    Reason,
     Trouble,
+    TroubleKind,
     trouble,
 )
 from dracaena.kubelet_plugin.gpu_driver_thread import GpuDriverThread, StoppedError
@@ -51,7 +51,9 @@ REREAD_S = 60.0
 RESTART_S = 300.0
 """How long a call may hang beyond its deadline, outside of the kernel, before a new process is worth it."""
 
-_NOT_OPEN = frozenset({Reason.RELEASED, Reason.LIBRARY_MISSING, Reason.NOT_LOADED, Reason.VERSION_MISMATCH})
+_NOT_OPEN = frozenset(
+    {TroubleKind.RELEASED, TroubleKind.LIBRARY_MISSING, TroubleKind.NOT_LOADED, TroubleKind.VERSION_MISMATCH}
+)
 """After these the driver is opened anew, maybe another one: what was read before may be true no more."""
 
 T = TypeVar("T")
@@ -161,7 +163,7 @@ class LiveMachine:
         except DriverTroubleError as error:
             return self._fail(str(error), error.reason)
         except TopologyError as error:
-            return self._fail(str(error), Reason.CONTRADICTION)
+            return self._fail(str(error), TroubleKind.CONTRADICTION)
         except DracaenaError as error:
             return self._fail(str(error))
         except Exception as error:
@@ -207,7 +209,7 @@ class LiveMachine:
         log.info("machine read", gpus=len(machine.gpus), migs=len(machine.mig_devices), driver=machine.driver_version)
         self._on_change(machine)
 
-    def _fail(self, why: str, reason: Reason = Reason.READING_FAILED) -> float:
+    def _fail(self, why: str, reason: TroubleKind = TroubleKind.READING_FAILED) -> float:
         self._opened_anew = self._opened_anew or reason in _NOT_OPEN
         self._on_troubles((*self._missing, trouble(reason, why)))  # no reading is no proof that a GPU is there
         return self._note(why)

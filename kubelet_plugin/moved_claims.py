@@ -22,7 +22,7 @@ from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint, State
 from dracaena.kubelet_plugin.prepare.moved_devices import Followed, follow, held_nodes, moves, same_nodes
-from dracaena.kubelet_plugin.prepare.plan import NodePool, PreparedClaim
+from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, PublishedPool
 
 REWRITING = "its files are being written anew"
 """Why a claim is aside that nothing hinders."""
@@ -47,12 +47,12 @@ class MovedClaims:
     def __init__(self, checkpoints: Checkpoints, files: ClaimFiles) -> None:
         self._checkpoints = checkpoints
         self._files = files
-        self._pool: NodePool | None = None
+        self._pool: PublishedPool | None = None
         self._now: tuple[Checkpoint, ...] | None = None  # what was there then, the same object while nothing changed
         self._followed: dict[ClaimUid, tuple[Checkpoint, Followed]] = {}  # by that pool
         self._not_followed: dict[ClaimUid, DracaenaError] = {}  # of those, why
 
-    def follow(self, pool: NodePool) -> Mapping[ClaimUid, DracaenaError]:
+    def follow(self, pool: PublishedPool) -> Mapping[ClaimUid, DracaenaError]:
         """Bring all prepared claims of this boot in line with a pool; return those that could not be, and why."""
         claims = self._look(pool)
         failed: dict[ClaimUid, DracaenaError] = dict(self._not_followed)
@@ -82,7 +82,7 @@ class MovedClaims:
                 failed[uid] = _internal_error(checkpoint.prepared, error)
         return failed
 
-    def holders(self, pool: NodePool) -> Sequence[PreparedClaim]:
+    def holders(self, pool: PublishedPool) -> Sequence[PreparedClaim]:
         """Return all claims of this boot that hold devices, as they should be by a pool, whatever the disk says."""
         return [followed.prepared for _, followed in self._look(pool)]
 
@@ -95,7 +95,7 @@ class MovedClaims:
             if c.aside not in (None, REWRITING) or c.prepared.former
         ]
 
-    def _look(self, pool: NodePool) -> Sequence[tuple[Checkpoint, Followed]]:
+    def _look(self, pool: PublishedPool) -> Sequence[tuple[Checkpoint, Followed]]:
         now, _ = self._checkpoints.load_all()
         if pool is self._pool and now is self._now:
             return tuple(self._followed.values())
@@ -112,7 +112,7 @@ class MovedClaims:
         self._pool, self._now = pool, now
         return tuple(self._followed.values())
 
-    def _follow(self, checkpoint: Checkpoint, pool: NodePool) -> Followed:
+    def _follow(self, checkpoint: Checkpoint, pool: PublishedPool) -> Followed:
         """Follow one claim. One that cannot be followed, by an error of ours, holds all that it had."""
         prepared = checkpoint.prepared
         try:
@@ -127,7 +127,7 @@ class MovedClaims:
         checkpoint: Checkpoint,
         prepared: PreparedClaim,
         problem: str | None,
-        pool: NodePool,
+        pool: PublishedPool,
         held_by: Sequence[str],
     ) -> None:
         """`held_by` names claims for the log, where `problem` may not (ClaimReference.told_to)."""

@@ -14,10 +14,10 @@ from dracaena.api.names import DeviceName, PoolName, gpu_device_name
 from dracaena.api.objects import Device, Taint
 from dracaena.kubelet_plugin.discovery.allocatable import allocatable
 from dracaena.kubelet_plugin.discovery.pool import Page
-from dracaena.kubelet_plugin.discovery.troubles import Reason, Trouble, trouble
+from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node_pool import node_pool, preparable_pages
-from dracaena.kubelet_plugin.prepare.plan import NodePool
+from dracaena.kubelet_plugin.prepare.plan import PublishedPool
 
 log = structlog.get_logger()
 
@@ -56,9 +56,9 @@ class NodeDevices:
         self._lock = threading.Lock()
         self._pages: Sequence[Page] | None = None
         self._taints: Mapping[DeviceName, Sequence[Taint]] | None = None if watched else {}
-        self._pool: NodePool | None = None  # replaced whole, never changed
+        self._pool: PublishedPool | None = None  # replaced whole, never changed
 
-    def pool(self) -> NodePool:
+    def pool(self) -> PublishedPool:
         """Return the pool of the last reading. Raises DevicesUnknownError before the first, saying what is missing."""
         pool = self._pool
         if pool is None:
@@ -76,7 +76,7 @@ class NodeDevices:
         parents = {gpu_device_name(mig.parent_uuid) for mig in machine.mig_devices}  # given away by their parts
         self._on_troubles(
             tuple(
-                trouble(Reason.DEVICE_SKIPPED, f"device {device} is not published: {reason}", device)
+                trouble(TroubleKind.DEVICE_SKIPPED, f"device {device} is not published: {reason}", device)
                 for device, reason in skipped.items()
                 if device not in parents
             )

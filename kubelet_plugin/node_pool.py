@@ -8,15 +8,15 @@ from types import MappingProxyType
 from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName, PoolName, gpu_device_name
 from dracaena.api.objects import Device
-from dracaena.kubelet_plugin.prepare.plan import NodePool, why_not_preparable
+from dracaena.kubelet_plugin.prepare.plan import PublishedPool, why_not_preparable
 
 
-def node_pool(machine: Machine, driver: str, name: PoolName, pages: Sequence[Sequence[Device]] = ()) -> NodePool:
+def node_pool(machine: Machine, driver: str, name: PoolName, pages: Sequence[Sequence[Device]] = ()) -> PublishedPool:
     """Return the pool that prepare works with: all GPUs and MIG devices of the node by device name.
 
     `pages` are the devices with the attributes that are published.
     """
-    return NodePool(
+    return PublishedPool(
         driver,
         name,
         gpus=MappingProxyType({gpu_device_name(gpu.uuid): gpu for gpu in machine.gpus}),
@@ -26,7 +26,7 @@ def node_pool(machine: Machine, driver: str, name: PoolName, pages: Sequence[Seq
 
 
 def preparable_pages(
-    pages: Sequence[Sequence[Device]], pool: NodePool
+    pages: Sequence[Sequence[Device]], pool: PublishedPool
 ) -> tuple[tuple[tuple[Device, ...], ...], Mapping[DeviceName, str]]:
     """Return the pages without the devices that no claim could be prepared for, and for each left out why.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 import structlog
 
 from dracaena.kube.events import EventType
-from dracaena.kubelet_plugin.discovery.troubles import Reason, Trouble
+from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 
 log = structlog.get_logger()
@@ -51,13 +51,13 @@ class NodeTroubles:
 
     def _tell_begin(self, trouble: Trouble) -> None:
         log.warning("trouble", reason=trouble.reason, subject=trouble.subject or None, text=trouble.text)
-        kind: EventType = "Normal" if trouble.reason == Reason.RELEASED.value else "Warning"
+        kind: EventType = "Normal" if trouble.reason == TroubleKind.RELEASED.value else "Warning"
         self._tell(kind, trouble.reason, trouble.advice)
 
     def _all(self) -> Mapping[tuple[str, str], Trouble]:
         return {t.identity: t for source in sorted(self._found) for t in self._found[source]}
 
     def _count(self, now: Mapping[tuple[str, str], Trouble]) -> None:
-        for reason in Reason:
+        for reason in TroubleKind:
             count = sum(1 for trouble in now.values() if trouble.reason == reason.value)
             self._metrics.node.troubles.labels(reason.value).set(count)

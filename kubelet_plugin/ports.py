@@ -14,7 +14,7 @@ from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
-from dracaena.kubelet_plugin.prepare.plan import ClaimReference, NodePool, PreparedDevice
+from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedDevice, PublishedPool
 
 
 class ClaimGoneError(PermanentError):
@@ -178,7 +178,7 @@ class NodeLock(Protocol):
 ReadClaimNodes = Callable[[Sequence[PreparedDevice]], ClaimNodes]
 """Reads which nodes the host has right now for the devices of a claim. Raises TemporaryError when one is not right."""
 
-ReadPool = Callable[[], NodePool]
+ReadPool = Callable[[], PublishedPool]
 """Returns this node's devices as they were last read, at once. Raises TemporaryError before the first reading."""
 
 ReadDriverEdits = Callable[[], DriverEdits]

@@ -31,7 +31,7 @@ from dracaena.kubelet_plugin.adapters.grpc_server import UnixServer, plugin_serv
 from dracaena.kubelet_plugin.adapters.health_streams import HealthStreams
 from dracaena.kubelet_plugin.adapters.kube import KubeClaims, KubePods, KubeSlices, node_is_ready
 from dracaena.kubelet_plugin.adapters.lock import CallLock
-from dracaena.kubelet_plugin.adapters.pod_resources import SOCKET, PodResources
+from dracaena.kubelet_plugin.adapters.pod_resources import SOCKET, PodResourcesWitness
 from dracaena.kubelet_plugin.adapters.recorded_faults import RecordedFaults
 from dracaena.kubelet_plugin.adapters.recorded_machine import RecordedMachine
 from dracaena.kubelet_plugin.adapters.registration import registration_server
@@ -453,7 +453,7 @@ def _sweeper(
         claims=KubeClaims(node.client),
         pods=pods,
         may_be_in_use=assignments.may_be_in_use,
-        kubelet=PodResources(node.paths.podlist / SOCKET, settings.driver_name, is_ready),
+        kubelet=PodResourcesWitness(node.paths.podlist / SOCKET, settings.driver_name, is_ready),
         tell=node.events.warn_node,
         lock=node.call_lock,
         clock=node.clock,

@@ -16,7 +16,7 @@ from prometheus_client.exposition import choose_encoder
 from dracaena.api.errors import BadInputError
 from dracaena.process.basic_auth import BasicAuth
 from dracaena.process.clock import Clock, SystemClock
-from dracaena.process.http_message import Answer, Request, text_answer
+from dracaena.process.http_message import HttpAnswer, HttpRequest, text_answer
 from dracaena.process.http_pages import Page, Reply
 from dracaena.process.http_server import Client, HttpServer, listen
 from dracaena.process.web_config import WebConfig, names_of
@@ -94,7 +94,7 @@ class HttpEndpoint:
         for part in reversed(self._parts):
             part.stop()
 
-    def _handle(self, request: Request, client: Client, reply: Reply) -> None:
+    def _handle(self, request: HttpRequest, client: Client, reply: Reply) -> None:
         if request.method != "GET":
             reply(text_answer(405, "only GET is answered here", ("Allow", "GET")))
         elif (page := self._health.get(request.path)) is not None:
@@ -104,7 +104,7 @@ class HttpEndpoint:
         else:
             self._let_in(request, client, reply)
 
-    def _let_in(self, request: Request, client: Client, reply: Reply) -> None:
+    def _let_in(self, request: HttpRequest, client: Client, reply: Reply) -> None:
         def decided(right: bool) -> None:  # noqa: FBT001 - the one thing that it is told
             if right:
                 self._serve(request, reply)
@@ -119,14 +119,14 @@ class HttpEndpoint:
         ):
             reply(text_answer(429, "too many passwords of this address are being checked", ("Retry-After", "5")))
 
-    def _serve(self, request: Request, reply: Reply) -> None:
+    def _serve(self, request: HttpRequest, reply: Reply) -> None:
         if request.path == "/metrics":
             self._metrics.ask(_metrics_form(request.headers.get("accept", "")), reply)
         else:
             reply(text_answer(404, "/healthz, /readyz and /metrics are here"))
 
 
-def _refusal(config: WebConfig, client: Client) -> Answer | None:
+def _refusal(config: WebConfig, client: Client) -> HttpAnswer | None:
     """Return what a client is told that the TLS settings keep out."""
     if config.context is None:
         return None
@@ -139,7 +139,7 @@ def _refusal(config: WebConfig, client: Client) -> Answer | None:
     return None
 
 
-def _health_answer(problem: str | None, prefix: str, state: Callable[[], str]) -> Answer:
+def _health_answer(problem: str | None, prefix: str, state: Callable[[], str]) -> HttpAnswer:
     return text_answer(200, state()) if problem is None else text_answer(503, f"{prefix}: {problem}")
 
 
@@ -152,9 +152,9 @@ def _metrics_form(accept: str) -> str:
     return content_type if _FORMS.fullmatch(content_type) else ""
 
 
-def _metrics_answer(registry: CollectorRegistry, accept: str) -> Answer:
+def _metrics_answer(registry: CollectorRegistry, accept: str) -> HttpAnswer:
     encoder, content_type = choose_encoder(accept)
-    return Answer(200, encoder(registry), content_type)
+    return HttpAnswer(200, encoder(registry), content_type)
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

@@ -14,7 +14,7 @@ TEXT = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """The head of a request; `path` is without the query, `headers` has lower-case names, the last of a name wins."""
 
     method: str
@@ -23,7 +23,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """What a client gets. The body may be shared by many answers: it is never copied."""
 
     status: int
@@ -36,9 +36,9 @@ class MalformedRequestError(ValueError):
     """The head is no HTTP; str() says to the client what is wrong."""
 
 
-def text_answer(status: int, text: str, *headers: tuple[str, str]) -> Answer:
+def text_answer(status: int, text: str, *headers: tuple[str, str]) -> HttpAnswer:
     """Return an answer of one line."""
-    return Answer(status, f"{text}\n".encode(), headers=headers)
+    return HttpAnswer(status, f"{text}\n".encode(), headers=headers)
 
 
 def head_ends(data: bytes | bytearray, new_bytes: int) -> bool:
@@ -46,7 +46,7 @@ def head_ends(data: bytes | bytearray, new_bytes: int) -> bool:
     return _END_OF_HEAD.search(data, max(0, len(data) - new_bytes - 3)) is not None
 
 
-def parse_head(data: bytes) -> Request:
+def parse_head(data: bytes) -> HttpRequest:
     """Read a complete head; what follows it is passed over. Raises MalformedRequestError."""
     end = _END_OF_HEAD.search(data)
     lines = data[: end.start() if end else len(data)].replace(b"\r\n", b"\n").split(b"\n")
@@ -59,10 +59,10 @@ def parse_head(data: bytes) -> Request:
         if not colon or not _TOKEN.fullmatch(name):
             raise MalformedRequestError("a header is not NAME: VALUE")
         headers[name.decode("ascii").lower()] = value.decode("latin-1").strip()
-    return Request(words[0].decode("ascii"), words[1].partition(b"?")[0].decode("latin-1"), headers)
+    return HttpRequest(words[0].decode("ascii"), words[1].partition(b"?")[0].decode("latin-1"), headers)
 
 
-def encode_head(answer: Answer, further: Iterable[tuple[str, str]] = ()) -> bytes:
+def encode_head(answer: HttpAnswer, further: Iterable[tuple[str, str]] = ()) -> bytes:
     """Return what stands before the body. The connection ends with the answer: there is nothing to keep open."""
     lines = [
         f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}",

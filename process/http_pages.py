@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 import structlog
 
 from dracaena.process.clock import Clock
-from dracaena.process.http_message import Answer, text_answer
+from dracaena.process.http_message import HttpAnswer, text_answer
 
 K = TypeVar("K", bound=Hashable)
 
@@ -32,7 +32,7 @@ log = structlog.get_logger()
 class Reply(Protocol):
     """Where an answer goes, once, from any thread."""
 
-    def __call__(self, answer: Answer) -> None:
+    def __call__(self, answer: HttpAnswer) -> None:
         """Send it, unless the client has gone."""
         ...
 
@@ -45,7 +45,7 @@ class Reply(Protocol):
 class Page(Generic[K]):
     """One page in forms that a key tells apart. start() once, then stop() once."""
 
-    def __init__(self, name: str, compute: Callable[[K], Answer], clock: Clock) -> None:
+    def __init__(self, name: str, compute: Callable[[K], HttpAnswer], clock: Clock) -> None:
         self._name = name
         self._compute = compute
         self._clock = clock
@@ -77,7 +77,7 @@ class Page(Generic[K]):
     def _run(self) -> None:
         while (asked := self._take()) is not None:
             began_s = self._clock.monotonic()
-            answers: dict[K, Answer] = {}
+            answers: dict[K, HttpAnswer] = {}
             for key, reply in asked:
                 if not reply.wanted:
                     continue
@@ -99,7 +99,7 @@ class Page(Generic[K]):
             while not self._stopping and (left_s := until_s - self._clock.monotonic()) > 0:
                 self._clock.wait(self._changed, left_s)
 
-    def _answer(self, key: K) -> Answer:
+    def _answer(self, key: K) -> HttpAnswer:
         try:
             return self._compute(key)
         except Exception:  # outermost on this thread: the next page has to be made, and the client to be answered

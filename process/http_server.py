@@ -27,9 +27,9 @@ import structlog
 
 from dracaena.process.clock import Clock
 from dracaena.process.http_message import (
-    Answer,
+    HttpAnswer,
+    HttpRequest,
     MalformedRequestError,
-    Request,
     encode_head,
     head_ends,
     parse_head,
@@ -137,7 +137,7 @@ class _Reply:
         self._server = server
         self._connection = connection
 
-    def __call__(self, answer: Answer) -> None:
+    def __call__(self, answer: HttpAnswer) -> None:
         self._server.deliver(self._connection, answer)
 
     @property
@@ -156,7 +156,7 @@ class HttpServer:
     def __init__(
         self,
         listener: socket.socket,
-        handle: Callable[[Request, Client, _Reply], None],
+        handle: Callable[[HttpRequest, Client, _Reply], None],
         clock: Clock,
         *,
         tls: Callable[[], ssl.SSLContext | None] = lambda: None,
@@ -170,7 +170,7 @@ class HttpServer:
         self._headers = headers
         self._connections: dict[int, _Connection] = {}  # by file descriptor, the oldest first
         self._of_address: Counter[str] = Counter()
-        self._answers: queue.SimpleQueue[tuple[_Connection, Answer]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[_Connection, HttpAnswer]] = queue.SimpleQueue()
         self._stopping = False
         self._wake_reader, self._wake_writer = socket.socketpair()
         for end in (self._wake_reader, self._wake_writer):
@@ -196,7 +196,7 @@ class HttpServer:
         for each in (self._listener, self._wake_reader, self._wake_writer):
             each.close()
 
-    def deliver(self, connection: _Connection, answer: Answer) -> None:
+    def deliver(self, connection: _Connection, answer: HttpAnswer) -> None:
         """Send an answer, from any thread."""
         self._answers.put((connection, answer))
         if threading.current_thread() is not self._thread:
@@ -341,7 +341,7 @@ class HttpServer:
         self._wait(connection)
         self._handle(request, connection.client(), _Reply(self, connection))
 
-    def _refuse(self, connection: _Connection, answer: Answer) -> None:
+    def _refuse(self, connection: _Connection, answer: HttpAnswer) -> None:
         self._wait(connection)
         self.deliver(connection, answer)
 

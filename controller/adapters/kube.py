@@ -19,7 +19,7 @@ T = TypeVar("T", bound=KubeObject)
 POD_SCHEDULED = "PodScheduled"
 
 
-class KubeClaims:
+class KubeClaimWrites:
     """Writes are merge patches with the resourceVersion that was read, so nothing is overwritten unseen."""
 
     def __init__(self, client: KubeClient, count: Callable[[str, str], None] = lambda verb, result: None) -> None:

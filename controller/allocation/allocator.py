@@ -27,7 +27,7 @@ from dracaena.controller.allocation.nodes.node_filter import PINNED_ELSEWHERE, N
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import (
     Allocation,
-    RunnerUp,
+    RunnerUpChoice,
     make_allocation,
     planned_allocation,
 )
@@ -386,16 +386,16 @@ def _is_somewhere(inventory: Inventory, demand: PodDemand) -> bool:
     return any(all(selector.matches(node) for selector in selectors) for node in nodes)
 
 
-def _runner_up(winner: NodeChoice, other: NodeChoice | None) -> RunnerUp | None:
+def _runner_up(winner: NodeChoice, other: NodeChoice | None) -> RunnerUpChoice | None:
     """Return the best choice that was not taken: on another node, or on the same one if that is better."""
     if winner.best is None:
         return None
     others = []
     if other is not None and other.best is not None:
         part = winner.best.score.first_difference(other.best.score)
-        others.append(RunnerUp(other.pool, other.best, part or "node_name"))
+        others.append(RunnerUpChoice(other.pool, other.best, part or "node_name"))
     if winner.second is not None:
         part = winner.best.score.first_difference(winner.second.score)
-        others.append(RunnerUp(winner.pool, winner.second, part or "ordinals"))
+        others.append(RunnerUpChoice(winner.pool, winner.second, part or "ordinals"))
     # min() keeps the first of equals: another node says more than another set of the same node.
     return min(others, key=lambda second: second.choice.score.rank(), default=None)

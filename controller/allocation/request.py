@@ -71,7 +71,7 @@ class RequestDemand:
 
     request: Request
     policy: TopologyPolicy
-    device_class: legal.DeviceClass
+    device_class: legal.ClassRequirements
 
     @property
     def name(self) -> str:
@@ -236,7 +236,7 @@ class _Problem:
 @dataclass(frozen=True, slots=True, eq=False)
 class _ReadClass:
     document: DeviceClass
-    device_class: legal.DeviceClass | Unsupported
+    device_class: legal.ClassRequirements | Unsupported
     policies: _Policies | _Problem
     concerns_us: bool
 
@@ -396,7 +396,7 @@ def _with_classes(
     spec: Claim, policies: _Policies | _Problem, classes: Mapping[str, _ReadClass]
 ) -> ReadRequests | _Problem:
     """Return the requests with what claim and classes say together."""
-    of_class: dict[str, tuple[legal.DeviceClass, list[TopologyPolicy]]] = {}
+    of_class: dict[str, tuple[legal.ClassRequirements, list[TopologyPolicy]]] = {}
     for name, known in classes.items():
         if isinstance(known.policies, _Problem):
             return known.policies
@@ -421,7 +421,7 @@ class _ContradictionError(Exception):
 def _with_policy(
     request: Request,
     policies: _Policies,
-    device_class: legal.DeviceClass,
+    device_class: legal.ClassRequirements,
     of_class: Iterable[TopologyPolicy],
 ) -> RequestDemand:
     names = {request.main, request.name}

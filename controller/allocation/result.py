@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dracaena.api.decision import Decision
-from dracaena.api.decision import RunnerUp as RunnerUpDocument
+from dracaena.api.decision import Decision, RunnerUp
 from dracaena.api.device_id import DeviceId
 from dracaena.api.go_json import as_go_writes
 from dracaena.api.objects import AllocationConfig, AllocationResult, DeviceResult, ResourceClaim
@@ -27,7 +26,7 @@ from dracaena.controller.allocation.walk.pod_demand import Combination
 
 
 @dataclass(frozen=True, slots=True)
-class RunnerUp:
+class RunnerUpChoice:
     """The best choice that was not taken."""
 
     pool: NodePool
@@ -56,7 +55,7 @@ class Allocation:
     pool: NodePool
     choice: Choice
     claims: tuple[ClaimAllocation, ...]
-    runner_up: RunnerUp | None = None
+    runner_up: RunnerUpChoice | None = None
     census: Census = field(default=Census(), compare=False, repr=False)
     cut_off: bool = False
     """Whether the search ended at its limit: a better set may exist."""
@@ -206,8 +205,8 @@ def allocated_claim(allocation: Allocation, claim: ClaimAllocation, timestamp: s
     return msgspec.structs.replace(claim.claim, status=status)
 
 
-def _runner_up_document(second: RunnerUp) -> RunnerUpDocument:
-    return RunnerUpDocument(
+def _runner_up_document(second: RunnerUpChoice) -> RunnerUp:
+    return RunnerUp(
         node=second.pool.node,
         devices=_names(second.pool, second.choice.mask),
         links=links_in_words(second.pool.box, second.choice.together),

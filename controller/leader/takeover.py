@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from dracaena.controller.queue.work import Work
+from dracaena.controller.queue.work import LeaderQueue
 from dracaena.controller.state.cluster import Cluster
 
 LOOK_S: Final = 1.0
@@ -72,7 +72,7 @@ def wait_to_lead(
     return _until(claims.wait_listed, stopping)
 
 
-def begin(cluster: Cluster, work: Work) -> None:
+def begin(cluster: Cluster, work: LeaderQueue) -> None:
     """Take steps 4 and 5."""
     cluster.begin()
     work.open()

@@ -13,7 +13,7 @@ from dracaena.api.objects import ResourceClaim
 from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.nodes.matching import NAME_FIELD, read_node_selector
 from dracaena.controller.allocation.state.pool import held_devices, other_holdings
-from dracaena.controller.lifecycle.phases import OURS, SHOWN, UNDER_WAY, Event, Phase, after
+from dracaena.controller.lifecycle.phases import OURS, SHOWN, UNDER_WAY, Phase, RecordEvent, after
 from dracaena.controller.lifecycle.versions import version_of
 
 
@@ -27,7 +27,7 @@ class PodIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ClaimShare:
     """What one claim gets in a decision."""
 
     decision_id: str
@@ -65,7 +65,7 @@ class ClaimRecord:
     shown: ResourceClaim
     """The newest state that the server showed, in a watch, a list, a read or an answer."""
     phase: Phase
-    share: Share | None = None
+    share: ClaimShare | None = None
     """The claim's share of the decision that is being written, or that the allocation comes from."""
     guard: int = 0
     """resourceVersion that guards our last write: it cannot land on any other state."""
@@ -158,7 +158,7 @@ def first_record(claim: ResourceClaim, now_s: float) -> ClaimRecord:
     """Return the record of a claim about which we know only what the server shows."""
     event = _shown(claim)
     record = ClaimRecord(shown=claim, phase=after(Phase.FREE, event), allocated_s=now_s)
-    if event is not Event.SHOWN_UNRESERVED:
+    if event is not RecordEvent.SHOWN_UNRESERVED:
         return record
     return replace(record, unreserved_s=now_s, doubts=(Doubt(None, now_s),))
 
@@ -169,7 +169,7 @@ def show(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord
     if record.doubts:
         known = tuple(Doubt(doubt.pod, min(doubt.since_s, now_s)) for doubt in record.doubts)
         record = replace(record, doubts=known)
-    if event is Event.SHOWN_FREE:
+    if event is RecordEvent.SHOWN_FREE:
         return _freed(record, claim, now_s)
     is_same = is_same_allocation(record.shown, claim)
     changed = replace(record, shown=claim, phase=after(record.phase, event))
@@ -177,7 +177,7 @@ def show(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord
         changed = replace(
             changed, allocated_s=now_s, unreserved_s=None, ending="", at_once=False, taken_from=frozenset()
         )
-    if event is Event.SHOWN_ALLOCATED:
+    if event is RecordEvent.SHOWN_ALLOCATED:
         users = {user.uid for user in claim.status.reserved_for}
         left = tuple(doubt for doubt in record.doubts if doubt.pod is None or doubt.pod.uid not in users)
         changed = _with_doubts(replace(changed, unreserved_s=None), left)
@@ -194,9 +194,9 @@ def show(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord
 
 def _freed(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord:
     early = bool(record.doubts) and (bool(record.rest) or record.shown.status.allocation is not None)
-    event = Event.SHOWN_FREED_EARLY if early else Event.SHOWN_FREE
+    event = RecordEvent.SHOWN_FREED_EARLY if early else RecordEvent.SHOWN_FREE
     if not early and record.is_preempting and not record.ending:
-        event = Event.SHOWN_FREED_PREEMPTING
+        event = RecordEvent.SHOWN_FREED_PREEMPTING
     phase = after(record.phase, event)
     changed = replace(
         record, shown=claim, phase=phase, unreserved_s=None, ending="", at_once=False, taken_from=frozenset()
@@ -204,7 +204,7 @@ def _freed(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimReco
     if early:
         return replace(changed, rest=_with_rest(record))
     if phase is Phase.KEPT:
-        is_new = event is Event.SHOWN_FREED_PREEMPTING
+        is_new = event is RecordEvent.SHOWN_FREED_PREEMPTING
         return replace(changed, doubts=(), rest=(record.shown,), kept_s=now_s) if is_new else changed
     return _without_idle_share(_with_doubts(changed, ()))
 
@@ -254,11 +254,11 @@ def _with_doubts(record: ClaimRecord, doubts: tuple[Doubt, ...]) -> ClaimRecord:
 
 def rest(record: ClaimRecord, had: ResourceClaim, now_s: float) -> ClaimRecord:
     """Return the record of a claim that lost the allocation it `had` while we were not watching."""
-    phase = after(record.phase, Event.SHOWN_FREED_EARLY)
+    phase = after(record.phase, RecordEvent.SHOWN_FREED_EARLY)
     return replace(record, phase=phase, rest=(had,), doubts=(Doubt(None, now_s),))
 
 
-def end_write(record: ClaimRecord, event: Event, now_s: float, late_write_s: float) -> ClaimRecord:
+def end_write(record: ClaimRecord, event: RecordEvent, now_s: float, late_write_s: float) -> ClaimRecord:
     """Return the record after a write ended with an event. A write without an answer may land until `late_write_s` from
     now.
 
@@ -266,34 +266,34 @@ def end_write(record: ClaimRecord, event: Event, now_s: float, late_write_s: flo
     Raises NotAllowedError.
     """
     changed = meet(record, event)
-    latest_s = now_s + late_write_s if event is Event.NO_ANSWER else now_s
+    latest_s = now_s + late_write_s if event is RecordEvent.NO_ANSWER else now_s
     doubts = tuple(Doubt(doubt.pod, min(doubt.since_s, latest_s)) for doubt in changed.doubts)
     return replace(changed, doubts=doubts, last_write_s=now_s)
 
 
-def meet(record: ClaimRecord, event: Event) -> ClaimRecord:
+def meet(record: ClaimRecord, event: RecordEvent) -> ClaimRecord:
     """Return the record after an event that carries no further information. Raises NotAllowedError."""
     phase = after(record.phase, event)
     if phase in SHOWN:  # a write failed: the phase follows from what the server shows
         phase = after(phase, _shown(record.shown))
     changed = replace(record, phase=phase)
-    is_let_go = event in (Event.PROVEN, Event.RELEASE)
+    is_let_go = event in (RecordEvent.PROVEN, RecordEvent.RELEASE)
     return _without_idle_share(replace(changed, rest=(), doubts=()) if is_let_go else changed)
 
 
-def decide(record: ClaimRecord, share: Share) -> ClaimRecord:
+def decide(record: ClaimRecord, share: ClaimShare) -> ClaimRecord:
     """Return the record of a claim after a decision that uses it. Raises NotAllowedError."""
     rest = () if record.phase is Phase.KEPT else record.rest
-    return replace(record, phase=after(record.phase, Event.DECIDE), share=share, rest=rest)
+    return replace(record, phase=after(record.phase, RecordEvent.DECIDE), share=share, rest=rest)
 
 
-def send(record: ClaimRecord, event: Event) -> ClaimRecord:
+def send(record: ClaimRecord, event: RecordEvent) -> ClaimRecord:
     """Return the record while a write guarded by the newest state is under way. Raises NotAllowedError."""
     changed = replace(record, phase=after(record.phase, event), guard=record.version)
-    if event is Event.SEND_DROP:  # from now on its users may have lost their reservation without knowing it
+    if event is RecordEvent.SEND_DROP:  # from now on its users may have lost their reservation without knowing it
         new = (Doubt(pod, inf) for pod in users_of(record.shown))
         return replace(changed, doubts=_joined(record.doubts, new))
-    if event is Event.SEND_CLEARING:  # it is only sent when no doubt is left, or none matters
+    if event is RecordEvent.SEND_CLEARING:  # it is only sent when no doubt is left, or none matters
         return replace(changed, doubts=())
     return changed
 
@@ -335,10 +335,10 @@ def _joined(old: Iterable[Doubt], new: Iterable[Doubt]) -> tuple[Doubt, ...]:
     return tuple({doubt.pod: doubt for doubt in (*old, *new)}.values())
 
 
-def _shown(claim: ResourceClaim) -> Event:
+def _shown(claim: ResourceClaim) -> RecordEvent:
     if claim.status.allocation is None:
-        return Event.SHOWN_FREE
-    return Event.SHOWN_ALLOCATED if claim.status.reserved_for else Event.SHOWN_UNRESERVED
+        return RecordEvent.SHOWN_FREE
+    return RecordEvent.SHOWN_ALLOCATED if claim.status.reserved_for else RecordEvent.SHOWN_UNRESERVED
 
 
 def _without_idle_share(record: ClaimRecord) -> ClaimRecord:

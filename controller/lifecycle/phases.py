@@ -41,7 +41,7 @@ class Phase(Enum):
 
 
 @unique
-class Event(Enum):
+class RecordEvent(Enum):
     """What happens to the allocation of a claim."""
 
     # What we do
@@ -82,17 +82,17 @@ class Event(Enum):
 class NotAllowedError(Exception):
     """An event that the current phase does not allow: a bug in the controller."""
 
-    def __init__(self, phase: Phase, event: Event) -> None:
+    def __init__(self, phase: Phase, event: RecordEvent) -> None:
         super().__init__(f"event {event.value!r} is not allowed while the claim is {phase.value!r}")
         self.phase = phase
         self.event = event
 
 
-_P, _E = Phase, Event
+_P, _E = Phase, RecordEvent
 _SHOWN_HOLDING: Final = {_E.SHOWN_ALLOCATED: _P.ALLOCATED, _E.SHOWN_UNRESERVED: _P.UNRESERVED, _E.SHOWN_GONE: _P.GONE}
 _SHOWN_FREED: Final = {_E.SHOWN_FREE: _P.FREE, _E.SHOWN_FREED_EARLY: _P.RESTING}
 
-TRANSITIONS: Final[Mapping[Phase, Mapping[Event, Phase]]] = MappingProxyType(
+TRANSITIONS: Final[Mapping[Phase, Mapping[RecordEvent, Phase]]] = MappingProxyType(
     {
         _P.FREE: {**_SHOWN_HOLDING, **_SHOWN_FREED, _E.DECIDE: _P.DECIDED},
         _P.DECIDED: {
@@ -171,7 +171,7 @@ UNDER_WAY: Final = OURS | {Phase.DROPPING, Phase.CLEARING, Phase.RESTING}
 """Phases in which no decision may use the claim: its next event could invalidate that decision."""
 
 
-def after(phase: Phase, event: Event) -> Phase:
+def after(phase: Phase, event: RecordEvent) -> Phase:
     """Return the phase that an event leads to. Raises NotAllowedError when this phase does not allow it."""
     try:
         return TRANSITIONS[phase][event]

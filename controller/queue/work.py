@@ -16,7 +16,7 @@ CLAIMS_TURN: Final = (float("-inf"),)
 """Claims come before all waiting pods, but not with the very first turn (), whose keys never rest."""
 
 
-class Work:
+class LeaderQueue:
     """The queue of the leading process. It accepts nothing before open(). Safe to use from many threads."""
 
     def __init__(self, queue: WorkQueue) -> None:

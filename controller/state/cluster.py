@@ -10,7 +10,7 @@ from dracaena.api.podclaims import PodClaim
 from dracaena.controller.allocation.earmarks import Earmark
 from dracaena.controller.allocation.explanation import Pace
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt
-from dracaena.controller.lifecycle.phases import Event, Phase
+from dracaena.controller.lifecycle.phases import Phase, RecordEvent
 from dracaena.controller.lifecycle.pod_record import Wait
 from dracaena.controller.lifecycle.proof import last_bind_s
 from dracaena.controller.lifecycle.prospects import Nudge
@@ -133,17 +133,17 @@ class Cluster:
         kept = self._keep(claim)
         with self._lock:
             self._show(kept)
-            sent = self._state.records.send(claim.key, Event.SEND_ALLOCATION, decision_id)
+            sent = self._state.records.send(claim.key, RecordEvent.SEND_ALLOCATION, decision_id)
             return sent is not None and sent.shown.metadata.resource_version == claim.metadata.resource_version
 
-    def ended(self, claims: Iterable[ResourceClaim], decision_id: str, event: Event) -> None:
+    def ended(self, claims: Iterable[ResourceClaim], decision_id: str, event: RecordEvent) -> None:
         """Note that a decision is written no further, and how its last write ended: REFUSED, NO_ANSWER or ANSWERED.
         Claims for which nothing was sent are free again."""
         with self._lock:
             for claim in claims:
                 record = self._state.records.claim(claim.key)
                 is_sent = record is not None and record.phase is Phase.WRITING
-                end = event if is_sent else Event.ABANDON
+                end = event if is_sent else RecordEvent.ABANDON
                 self._state.records.end_write(claim.key, end, self._clock.monotonic(), decision_id=decision_id)
 
     def next_step(self, claim_key: str) -> tuple[Step, ClaimRecord] | None:
@@ -151,7 +151,7 @@ class Cluster:
         with self._lock:
             return self._state.upkeep.next_step(claim_key, self._clock.monotonic(), self._clock.now())
 
-    def write_ended(self, record: ClaimRecord, event: Event) -> None:
+    def write_ended(self, record: ClaimRecord, event: RecordEvent) -> None:
         """Note how a write that next_step() asked for ended: REFUSED or NO_ANSWER. `record` is what it returned."""
         with self._lock:
             self._state.records.end_write(record.key, event, self._clock.monotonic(), guard=record.guard)
@@ -173,7 +173,9 @@ class Cluster:
             collisions = self._show(kept)
             known = self._state.records.claim(record.key)
             if after_doubt and known is not None and known.phase is Phase.IN_DOUBT and known.guard == record.guard:
-                self._state.records.end_write(record.key, Event.EXPIRED, known.last_write_s, decision_id=_id(known))
+                self._state.records.end_write(
+                    record.key, RecordEvent.EXPIRED, known.last_write_s, decision_id=_id(known)
+                )
         self._tell_collisions(kept, collisions)
 
     def went(self, claim_key: str, doubt: Doubt) -> None:

@@ -29,7 +29,7 @@ from dracaena.controller.state.collisions import Collision, find_collisions
 from dracaena.controller.state.decisions import Decisions
 from dracaena.controller.state.records import Records
 from dracaena.controller.state.scheduler_progress import SchedulerProgress
-from dracaena.controller.state.upkeep import Rules, Upkeep
+from dracaena.controller.state.upkeep import Upkeep, UpkeepRules
 
 Places = Mapping[PodIdentity, str]
 """The nodes that unbound pods will go to, according to one claim."""
@@ -135,7 +135,7 @@ class ClusterState:
         self,
         driver: str,
         wakers: Wakers,
-        rules: Rules,
+        rules: UpkeepRules,
         began_s: float,
         *,
         allowed_drivers: Iterable[str] = (),

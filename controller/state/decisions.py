@@ -23,7 +23,7 @@ from dracaena.controller.allocation.result import Allocation, ClaimAllocation
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import claim_holder
 from dracaena.controller.allocation.walk.pod_demand import APART, Turn, shape, turn
-from dracaena.controller.lifecycle.claim_record import PodIdentity, Share
+from dracaena.controller.lifecycle.claim_record import ClaimShare, PodIdentity
 from dracaena.controller.queue.time_budgets import Deadline
 from dracaena.controller.queue.waiting_lines import NOWHERE, ChangeWaiters, Scope, WaitingLines
 from dracaena.controller.state.explanation_cache import ExplanationCache
@@ -467,8 +467,8 @@ def _within(deadline: Deadline | None) -> Iterator[Callable[[int], bool]]:
         deadline.end()
 
 
-def _share(decision_id: str, pod: Pod, allocation: Allocation, entry: ClaimAllocation) -> Share:
-    return Share(
+def _share(decision_id: str, pod: Pod, allocation: Allocation, entry: ClaimAllocation) -> ClaimShare:
+    return ClaimShare(
         decision_id,
         PodIdentity(pod.key, pod.metadata.uid),
         allocation.node,

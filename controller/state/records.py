@@ -9,8 +9,8 @@ from typing import Final
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.api.podclaims import PodClaim, pod_claims
 from dracaena.controller.lifecycle import claim_record
-from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity, Share, only_node
-from dracaena.controller.lifecycle.phases import TENDING, Event, NotAllowedError, Phase
+from dracaena.controller.lifecycle.claim_record import ClaimRecord, ClaimShare, Doubt, PodIdentity, only_node
+from dracaena.controller.lifecycle.phases import TENDING, NotAllowedError, Phase, RecordEvent
 from dracaena.controller.lifecycle.pod_record import ENDED, PodRecord, is_unbound, read_unbound, see
 from dracaena.controller.lifecycle.proof import Bounds, standing
 from dracaena.controller.lifecycle.tending import Naming
@@ -198,11 +198,11 @@ class Records:
 
     # What we do
 
-    def decide(self, claim_key: str, share: Share) -> bool:
+    def decide(self, claim_key: str, share: ClaimShare) -> bool:
         """Note that a decision uses a claim."""
         return self._apply(claim_key, lambda record: claim_record.decide(record, share))
 
-    def send(self, claim_key: str, event: Event, decision_id: str = NO_DECISION) -> ClaimRecord | None:
+    def send(self, claim_key: str, event: RecordEvent, decision_id: str = NO_DECISION) -> ClaimRecord | None:
         """Note that a write guarded by the newest state is about to be sent; return the record. None: it must not be
         sent, because the claim has another decision by now, or its phase does not allow it."""
         record = self._claims.get(claim_key)
@@ -212,7 +212,9 @@ class Records:
             return None
         return self._claims[claim_key]
 
-    def end_write(self, claim_key: str, event: Event, now_s: float, *, guard: int = 0, decision_id: str = "") -> None:
+    def end_write(
+        self, claim_key: str, event: RecordEvent, now_s: float, *, guard: int = 0, decision_id: str = ""
+    ) -> None:
         """Note how a write ended, named by its decision or by the version that guarded it. Ignored when the record has
         moved on."""
         record = self._claims.get(claim_key)
@@ -237,11 +239,11 @@ class Records:
 
     def prove(self, claim_key: str) -> None:
         """Note that no pod can be bound any more with what rests."""
-        self._apply(claim_key, lambda record: claim_record.meet(record, Event.PROVEN))
+        self._apply(claim_key, lambda record: claim_record.meet(record, RecordEvent.PROVEN))
 
     def release(self, claim_key: str) -> None:
         """Keep the devices of a cleared allocation for its pod no longer."""
-        self._apply(claim_key, lambda record: claim_record.meet(record, Event.RELEASE))
+        self._apply(claim_key, lambda record: claim_record.meet(record, RecordEvent.RELEASE))
 
     def settle(self, claim_key: str, doubts: tuple[Doubt, ...]) -> None:
         """Settle doubts about a claim."""

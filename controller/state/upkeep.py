@@ -12,7 +12,7 @@ from dracaena.controller.lifecycle import tending
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, only_node
 from dracaena.controller.lifecycle.giving_way import Party, gives_way
 from dracaena.controller.lifecycle.own_decision import as_decided, noted_decision, our_decision
-from dracaena.controller.lifecycle.phases import SHOWN, Event, Phase
+from dracaena.controller.lifecycle.phases import SHOWN, Phase, RecordEvent
 from dracaena.controller.lifecycle.pod_record import (
     Growth,
     PodRecord,
@@ -32,11 +32,11 @@ from dracaena.controller.state.scheduler_progress import SchedulerProgress
 TRIED: Final = "tried before without success"
 """Why a node is left out for a pod, in words that follow a count."""
 
-_SENT: Final = {Drop: Event.SEND_DROP, Reserve: Event.SEND_RESERVATION, Clear: Event.SEND_CLEARING}
+_SENT: Final = {Drop: RecordEvent.SEND_DROP, Reserve: RecordEvent.SEND_RESERVATION, Clear: RecordEvent.SEND_CLEARING}
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class UpkeepRules:
     """Patience, upper bounds, and how back-offs grow."""
 
     bounds: Bounds
@@ -70,7 +70,7 @@ class Upkeep:
         driver: str,
         records: Records,
         progress: SchedulerProgress,
-        rules: Rules,
+        rules: UpkeepRules,
         rivals_of: Callable[[ResourceClaim], Iterable[ResourceClaim]],
     ) -> None:
         self._driver = driver

@@ -16,7 +16,7 @@ import structlog
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity
 from dracaena.controller.lifecycle.own_decision import our_decision
-from dracaena.controller.lifecycle.phases import Event
+from dracaena.controller.lifecycle.phases import RecordEvent
 from dracaena.controller.lifecycle.pod_record import ENDED
 from dracaena.controller.lifecycle.tending import Clear, Drop, Find, Keep, Look, Probe, Read, Release, Reserve, Step
 from dracaena.controller.metrics import ControllerMetrics
@@ -102,7 +102,7 @@ class ClaimTender:
         try:
             stored = self._send(record, step)
         except (ConflictError, NotFoundError) as error:
-            self._cluster.write_ended(record, Event.REFUSED)
+            self._cluster.write_ended(record, RecordEvent.REFUSED)
             log.info("write refused, reading again", claim=record.key, error=str(error))
             claim = self._claims.read_claim(record.shown.metadata.namespace, record.shown.metadata.name)
             self._cluster.was_read(claim, record)
@@ -111,16 +111,16 @@ class ClaimTender:
                 raise  # not the claim's state was refused: a webhook or a policy is behind it
             return None
         except InvalidError as error:
-            self._cluster.write_ended(record, Event.REFUSED)
+            self._cluster.write_ended(record, RecordEvent.REFUSED)
             log.warning(
                 "write refused by the API server's validation", claim=record.key, again_in_s=REFUSED_S, error=str(error)
             )
             return REFUSED_S
         except KubeError as error:
-            self._cluster.write_ended(record, Event.REFUSED if error.is_refusal else Event.NO_ANSWER)
+            self._cluster.write_ended(record, RecordEvent.REFUSED if error.is_refusal else RecordEvent.NO_ANSWER)
             raise
         except BaseException:
-            self._cluster.write_ended(record, Event.NO_ANSWER)
+            self._cluster.write_ended(record, RecordEvent.NO_ANSWER)
             raise
         if isinstance(step, Clear):
             self._cluster.gives_back(record)

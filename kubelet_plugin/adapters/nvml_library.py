@@ -15,7 +15,7 @@ import pynvml
 
 from dracaena.kubelet_plugin.adapters.driver_root import LD_SO_CACHE, LIBRARY_FOLDERS, DriverRoot
 from dracaena.kubelet_plugin.discovery.inventory import LASTING
-from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError, DriverTroubleError, Reason
+from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError, DriverTroubleError, TroubleKind
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -31,7 +31,7 @@ ERROR_NAMES: dict[int, str] = {
 class NvmlError(DriverTroubleError):
     """NVML refused a call without which nothing can be said. The text names the call; `code` is nvmlReturn_t."""
 
-    def __init__(self, message: str, code: int | None = None, reason: Reason = Reason.READING_FAILED) -> None:
+    def __init__(self, message: str, code: int | None = None, reason: TroubleKind = TroubleKind.READING_FAILED) -> None:
         super().__init__(message, reason)
         self.code = code
 
@@ -41,9 +41,9 @@ class DriverNotReadyError(NvmlError):
 
 
 _REASONS = {
-    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: Reason.NOT_LOADED,
-    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: Reason.LIBRARY_MISSING,
-    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: Reason.VERSION_MISMATCH,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: TroubleKind.NOT_LOADED,
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: TroubleKind.LIBRARY_MISSING,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: TroubleKind.VERSION_MISMATCH,
 }
 
 _WHY_NOT_READY = {
@@ -67,12 +67,14 @@ def load_library(driver_root: str) -> object:
         raise DriverNotReadyError(
             f"waiting for the NVIDIA driver: no {LIBRARY} below {driver_root} (searched {', '.join(LIBRARY_FOLDERS)}, "
             f"{LD_SO_CACHE})",
-            reason=Reason.LIBRARY_MISSING,
+            reason=TroubleKind.LIBRARY_MISSING,
         )
     try:
         return ctypes.CDLL(str(root.on_disk(path)) if path is not None else LIBRARY)
     except OSError as error:
-        raise DriverNotReadyError(f"waiting for the NVIDIA driver: {error}", reason=Reason.LIBRARY_MISSING) from error
+        raise DriverNotReadyError(
+            f"waiting for the NVIDIA driver: {error}", reason=TroubleKind.LIBRARY_MISSING
+        ) from error
 
 
 class Permission(Protocol):
@@ -167,7 +169,7 @@ class NvmlLibrary:
             raise DriverNotReadyError(
                 f"waiting for the NVIDIA driver: {why} (nvmlInit says {error_name(error)})",
                 error.value,
-                _REASONS.get(error.value, Reason.INIT_FAILED),
+                _REASONS.get(error.value, TroubleKind.INIT_FAILED),
             ) from error
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ MAX_ANSWER_BYTES = 16 << 20
 """What kubelet's own clients take. A pod of ours is some 300 bytes, a node has 110 pods by default."""
 
 
-class PodResources:
+class PodResourcesWitness:
     """Implements ports.KubeletWitness.
 
     List tells active pods alone (1.34 and later), and a kubelet that has just started and has not reached the API

@@ -21,7 +21,7 @@ from dracaena.kubelet_plugin.discovery.nvlinks import (
 )
 from dracaena.kubelet_plugin.discovery.nvml_words import ARCHITECTURES, BRANDS
 from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts, pci_level
-from dracaena.kubelet_plugin.discovery.troubles import Reason, Trouble, trouble
+from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
 
 _LAST = PciAddress(1 << 32, 0, 0, 0)
 """Where a GPU that did not tell its address is sorted: behind all that did, by index."""
@@ -63,7 +63,7 @@ def reading_troubles(reading: Reading, kept: Machine) -> tuple[Trouble, ...]:
     why = f" ({'; '.join(refusals)})" if refusals else ""
     return tuple(
         trouble(
-            Reason.GPU_MISSING,
+            TroubleKind.GPU_MISSING,
             f"the GPU at {address} is on the PCI bus and cannot be used through the driver{why}: it is not published",
             address,
         )

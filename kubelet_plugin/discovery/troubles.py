@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dracaena.api.errors import TemporaryError
 
 
-class Reason(enum.Enum):
+class TroubleKind(enum.Enum):
     """Kinds of trouble. The value is the reason of the Event on the node."""
 
     LIBRARY_MISSING = "DriverLibraryMissing"
@@ -28,23 +28,23 @@ class Reason(enum.Enum):
 _KERNEL_LOG = "`dmesg | grep -i -e nvrm -e xid`"
 
 MENDING = {
-    Reason.LIBRARY_MISSING: "install the driver, or name its folder in driver-root; on the node: "
+    TroubleKind.LIBRARY_MISSING: "install the driver, or name its folder in driver-root; on the node: "
     "`find / -xdev -name 'libnvidia-ml.so*'`",
-    Reason.NOT_LOADED: f"on the node: `modprobe nvidia`, then {_KERNEL_LOG}",
-    Reason.VERSION_MISMATCH: "reload the kernel module or restart the node; on the node: "
+    TroubleKind.NOT_LOADED: f"on the node: `modprobe nvidia`, then {_KERNEL_LOG}",
+    TroubleKind.VERSION_MISMATCH: "reload the kernel module or restart the node; on the node: "
     "`cat /proc/driver/nvidia/version`, `modinfo -F version nvidia`",
-    Reason.INIT_FAILED: f"on the node: `nvidia-smi`, {_KERNEL_LOG}",
-    Reason.READING_FAILED: f"on the node: `nvidia-smi -q`, {_KERNEL_LOG}",
-    Reason.CONTRADICTION: "on the node: `nvidia-smi -L`, `nvidia-smi topo -m`",
-    Reason.SILENT: f"on the node: `nvidia-smi`, {_KERNEL_LOG}, `ps -eo pid,stat,wchan:32,comm | grep ' D'`; a driver "
-    "that hangs in the kernel needs a restart of the node",
-    Reason.RELEASED: "to give it back: `dracaena driver resume` where it was released, or remove the label",
-    Reason.GPU_MISSING: f"on the node: `nvidia-smi -q -i {{subject}}`, {_KERNEL_LOG}; a GPU that is lost needs a reset "
-    "(release the driver first) or a restart of the node",
-    Reason.DEVICE_SKIPPED: "on the node: `ls -l /dev/nvidia*`, `nvidia-modprobe -c 0 -u`",
-    Reason.FABRIC: "on the node: `systemctl status nvidia-fabricmanager`, `nvidia-smi -q | grep -A 4 Fabric`",
-    Reason.HOOK_TOOL_MISSING: "install the NVIDIA container toolkit on the host, or name its path in hook-tool; on the "
-    "node: `command -v nvidia-cdi-hook nvidia-ctk`",
+    TroubleKind.INIT_FAILED: f"on the node: `nvidia-smi`, {_KERNEL_LOG}",
+    TroubleKind.READING_FAILED: f"on the node: `nvidia-smi -q`, {_KERNEL_LOG}",
+    TroubleKind.CONTRADICTION: "on the node: `nvidia-smi -L`, `nvidia-smi topo -m`",
+    TroubleKind.SILENT: f"on the node: `nvidia-smi`, {_KERNEL_LOG}, `ps -eo pid,stat,wchan:32,comm | grep ' D'`; a "
+    "driver that hangs in the kernel needs a restart of the node",
+    TroubleKind.RELEASED: "to give it back: `dracaena driver resume` where it was released, or remove the label",
+    TroubleKind.GPU_MISSING: f"on the node: `nvidia-smi -q -i {{subject}}`, {_KERNEL_LOG}; a GPU that is lost needs a "
+    "reset (release the driver first) or a restart of the node",
+    TroubleKind.DEVICE_SKIPPED: "on the node: `ls -l /dev/nvidia*`, `nvidia-modprobe -c 0 -u`",
+    TroubleKind.FABRIC: "on the node: `systemctl status nvidia-fabricmanager`, `nvidia-smi -q | grep -A 4 Fabric`",
+    TroubleKind.HOOK_TOOL_MISSING: "install the NVIDIA container toolkit on the host, or name its path in hook-tool; "
+    "on the node: `command -v nvidia-cdi-hook nvidia-ctk`",
 }
 """What to do; {subject} stands for what the trouble is about."""
 
@@ -54,7 +54,7 @@ class Trouble:
     """One thing that is wrong."""
 
     reason: str
-    """A Reason's value."""
+    """A TroubleKind's value."""
     subject: str = ""
     """What it is about, where there may be several: a PCI address, a device."""
     text: str = ""
@@ -67,10 +67,10 @@ class Trouble:
     @property
     def advice(self) -> str:
         """Return the text with what to do about it."""
-        return f"{self.text}; {MENDING[Reason(self.reason)].format(subject=self.subject)}"
+        return f"{self.text}; {MENDING[TroubleKind(self.reason)].format(subject=self.subject)}"
 
 
-def trouble(reason: Reason, text: str, subject: str = "") -> Trouble:
+def trouble(reason: TroubleKind, text: str, subject: str = "") -> Trouble:
     """Return a trouble of a kind."""
     return Trouble(reason.value, subject, text)
 
@@ -78,7 +78,7 @@ def trouble(reason: Reason, text: str, subject: str = "") -> Trouble:
 class DriverTroubleError(TemporaryError):
     """The driver does not do what was asked of it. The text names the call and what came of it."""
 
-    def __init__(self, message: str, reason: Reason = Reason.READING_FAILED) -> None:
+    def __init__(self, message: str, reason: TroubleKind = TroubleKind.READING_FAILED) -> None:
         super().__init__(message)
         self.reason = reason
 
@@ -87,4 +87,4 @@ class DriverReleasedError(DriverTroubleError):
     """Somebody asked that the driver be let go of: nothing is asked of it until it is given back."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, Reason.RELEASED)
+        super().__init__(message, TroubleKind.RELEASED)

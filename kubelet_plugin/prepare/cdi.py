@@ -11,7 +11,7 @@ from dracaena.api.names import ClaimUid, DeviceName, cdi_device_name, cdi_kind
 from dracaena.kubelet_plugin.prepare.cdi_rules import VERSIONS, check_spec, least_version
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes, DeviceNode, DrmNode
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
-from dracaena.kubelet_plugin.prepare.hooks import Link, device_hooks
+from dracaena.kubelet_plugin.prepare.hooks import SymbolicLink, device_hooks
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, PreparedDevice
 
 LEAST_VERSION = "0.5.0"
@@ -79,7 +79,7 @@ def _device_edits(
     """Return the edits of one device. Without the hook tool a node is made at the path of each link to it as well."""
     linked = [(f"{BY_PATH}/{each.by_path}", each.node) for each in drm if each.by_path is not None]
     made = [DeviceNode(path, node.host_path or node.path) for path, node in linked] if edits.tool is None else []
-    links = [Link(path, f"../{node.path.rpartition('/')[2]}") for path, node in linked]
+    links = [SymbolicLink(path, f"../{node.path.rpartition('/')[2]}") for path, node in linked]
     hooks = device_hooks(edits.tool, links, device.uuid if device.is_whole_gpu else None, edits.driver_root)
     return {
         "deviceNodes": [_node(node) for node in (*nodes, *(each.node for each in drm), *made)],

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from dracaena.kubelet_plugin.prepare.hooks import Hook, HookTool, Link, driver_hooks
+from dracaena.kubelet_plugin.prepare.hooks import Hook, HookTool, SymbolicLink, driver_hooks
 
 FILE_OPTIONS = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 SOCKET_OPTIONS = (*FILE_OPTIONS[1:], "noexec")
@@ -178,7 +178,7 @@ def _opened_names(library: DriverFile) -> tuple[str, ...]:
     return links if library.soname not in (None, library.name) else (library.name, *links)
 
 
-def _links(file: DriverFile) -> tuple[Link, ...]:
+def _links(file: DriverFile) -> tuple[SymbolicLink, ...]:
     """Return the links that lead to a library in its own folder, one a path."""
     soname = file.soname or file.name
     further = _SONAME_LINKS.get(file.plain_name)
@@ -189,4 +189,4 @@ def _links(file: DriverFile) -> tuple[Link, ...]:
         targets[_FILE_LINKS[file.plain_name]] = file.name
     if further is not None:
         targets[further] = f"../{soname}" if "/" in further else soname
-    return tuple(Link(f"{file.folder}/{name}", target) for name, target in targets.items() if name != file.name)
+    return tuple(SymbolicLink(f"{file.folder}/{name}", target) for name, target in targets.items() if name != file.name)

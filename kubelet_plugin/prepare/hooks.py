@@ -64,7 +64,7 @@ class Hook:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Link:
+class SymbolicLink:
     """A symbolic link in the container."""
 
     path: str
@@ -72,7 +72,7 @@ class Link:
 
 
 def driver_hooks(
-    tool: HookTool | None, version: str, links: Sequence[Link], library_folders: Sequence[str]
+    tool: HookTool | None, version: str, links: Sequence[SymbolicLink], library_folders: Sequence[str]
 ) -> tuple[Hook, ...]:
     """Return the hooks of every container with a GPU, in the order in which they must run: the cache comes last but
     for what needs no libraries, because it takes up links and the folder of the compatibility libraries.
@@ -90,7 +90,7 @@ def driver_hooks(
 
 
 def device_hooks(
-    tool: HookTool | None, links: Sequence[Link], gpu_uuid: str | None, driver_root: str
+    tool: HookTool | None, links: Sequence[SymbolicLink], gpu_uuid: str | None, driver_root: str
 ) -> tuple[Hook, ...]:
     """Return the hooks of one device. `gpu_uuid` is that of a whole GPU, None for a part of one.
 
@@ -113,5 +113,5 @@ def _hook(tool: HookTool | None, command: str, arguments: Sequence[str], stage: 
     return Hook(tool.path, (*program, command, *arguments), stage)
 
 
-def _link_arguments(links: Sequence[Link]) -> list[str]:
+def _link_arguments(links: Sequence[SymbolicLink]) -> list[str]:
     return [argument for link in sorted(links) for argument in ("--link", f"{link.target}::{link.path}")]

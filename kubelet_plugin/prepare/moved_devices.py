@@ -17,9 +17,9 @@ from dracaena.api.names import gpu_device_name
 from dracaena.kubelet_plugin.prepare.plan import (
     NO_MINOR,
     ClaimReference,
-    NodePool,
     PreparedClaim,
     PreparedDevice,
+    PublishedPool,
     as_read,
     facts_are_missing,
     why_not_preparable,
@@ -54,7 +54,7 @@ class HeldNode:
         )
 
 
-def follow(prepared: PreparedClaim, pool: NodePool) -> Followed:
+def follow(prepared: PreparedClaim, pool: PublishedPool) -> Followed:
     """Return a claim with its devices as they were read last.
 
     Of a device of which only a number is not known right now nothing changes: it may be told by the next reading. But
@@ -142,7 +142,7 @@ def _was_left(device: PreparedDevice, former: Iterable[PreparedDevice]) -> bool:
     return device.index is None and (device.device, _nodes(device)) in {(f.device, _nodes(f)) for f in former}
 
 
-def _taken(device: PreparedDevice, pool: NodePool) -> str | None:
+def _taken(device: PreparedDevice, pool: PublishedPool) -> str | None:
     """Say which other device has a node of this one now, None: none is known to. The device must be in the pool."""
     mig = pool.mig_devices.get(device.device)
     own_gpu = device.device if mig is None else gpu_device_name(mig.parent_uuid)

@@ -149,7 +149,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class NodePool:
+class PublishedPool:
     """What this node publishes: under which driver and pool, and the GPU behind each device name."""
 
     driver: str
@@ -161,7 +161,7 @@ class NodePool:
     """Of each device, as in its ResourceSlice."""
 
 
-def plan_claim(claim: ResourceClaim, pool: NodePool, decode_config: DecodeConfig) -> PreparedClaim | Refusal:
+def plan_claim(claim: ResourceClaim, pool: PublishedPool, decode_config: DecodeConfig) -> PreparedClaim | Refusal:
     """Decide what to prepare for a claim as read from the API; nothing is guessed.
 
     All reasons of a refusal are collected, so that its owner sees them at once.
@@ -190,7 +190,9 @@ def _consumers(claim: ResourceClaim) -> tuple[PodUid, ...]:
     return tuple(sorted(PodUid(c.uid) for c in claim.status.reserved_for if c.resource == "pods"))
 
 
-def allocated_claim(claim: ResourceClaim, pool: NodePool, earlier: Sequence[PreparedDevice]) -> PreparedClaim | None:
+def allocated_claim(
+    claim: ResourceClaim, pool: PublishedPool, earlier: Sequence[PreparedDevice]
+) -> PreparedClaim | None:
     """Return what a claim holds on this node by its allocation, whether or not it could be prepared; None: nothing.
 
     A device that the node lacks is as it was in `earlier`, or as far as its name tells.
@@ -264,7 +266,7 @@ def _overlap(mine: PreparedDevice, theirs: PreparedDevice, gpu: DeviceName) -> b
     return mine.start < theirs.start + theirs.size and theirs.start < mine.start + mine.size
 
 
-def _prepared_device(result: DeviceResult, pool: NodePool) -> PreparedDevice | str:
+def _prepared_device(result: DeviceResult, pool: PublishedPool) -> PreparedDevice | str:
     """Return the device of one result, or why it cannot be prepared."""
     if result.pool != pool.name:
         return (
@@ -293,7 +295,7 @@ def unseen_device(result: DeviceResult) -> PreparedDevice:
     )
 
 
-def as_read(device: PreparedDevice, pool: NodePool) -> PreparedDevice:
+def as_read(device: PreparedDevice, pool: PublishedPool) -> PreparedDevice:
     """Return a device with all that the last reading says of it. It must be one that could be prepared now."""
     mig = pool.mig_devices.get(device.device)
     gpu = pool.gpus[device.device if mig is None else gpu_device_name(mig.parent_uuid)]
@@ -312,7 +314,7 @@ def as_read(device: PreparedDevice, pool: NodePool) -> PreparedDevice:
     )
 
 
-def why_not_preparable(pool: NodePool, name: DeviceName) -> str | None:
+def why_not_preparable(pool: PublishedPool, name: DeviceName) -> str | None:
     """Return why no claim could be prepared for a device of this node, None when one can."""
     mig = pool.mig_devices.get(name)
     gpu = pool.gpus.get(name if mig is None else gpu_device_name(mig.parent_uuid))
@@ -327,7 +329,7 @@ def why_not_preparable(pool: NodePool, name: DeviceName) -> str | None:
     return None
 
 
-def facts_are_missing(pool: NodePool, name: DeviceName) -> bool:
+def facts_are_missing(pool: PublishedPool, name: DeviceName) -> bool:
     """Whether a device is there, and only a number is not known without which no container could be given it."""
     mig = pool.mig_devices.get(name)
     gpu = pool.gpus.get(name if mig is None else gpu_device_name(mig.parent_uuid))

@@ -26,107 +26,6 @@ LONG_CONSTRUCTORS = frozenset(
 
 LONG_FILES = frozenset({"api/objects.py"})
 
-SHARED_NAMES: Mapping[str, tuple[str, ...]] = {
-    "Answer": (
-        "controller/allocation/walk/answers.py",
-        "process/http_message.py",
-    ),
-    "Cluster": (
-        "controller/allocation/legal/problem.py",
-        "controller/state/cluster.py",
-    ),
-    "Device": (
-        "api/objects.py",
-        "controller/allocation/legal/read/slices.py",
-    ),
-    "DeviceClass": (
-        "api/objects.py",
-        "controller/allocation/legal/read/claims.py",
-    ),
-    "Eligibility": (
-        "controller/allocation/legal/problem.py",
-        "controller/allocation/walk/answers.py",
-    ),
-    "Event": (
-        "controller/lifecycle/phases.py",
-        "kube/events.py",
-    ),
-    "Held": (
-        "controller/reconciler.py",
-        "kubelet_plugin/discovery/gpu_health.py",
-    ),
-    "KubeClaims": (
-        "controller/adapters/kube.py",
-        "kubelet_plugin/adapters/kube.py",
-    ),
-    "Link": (
-        "api/links.py",
-        "kubelet_plugin/prepare/hooks.py",
-    ),
-    "Match": (
-        "cel/outcome.py",
-        "controller/allocation/walk/answers.py",
-    ),
-    "Meta": (
-        "kube/client.py",
-        "kube/client.py",
-    ),
-    "NodePool": (
-        "controller/allocation/state/pool.py",
-        "kubelet_plugin/prepare/plan.py",
-    ),
-    "NodeStatus": (
-        "api/objects.py",
-        "cli/status.py",
-    ),
-    "PodResources": (
-        "controller/allocation/nodes/pod_resources.py",
-        "kubelet_plugin/adapters/pod_resources.py",
-    ),
-    "Problem": (
-        "controller/allocation/legal/problem.py",
-        "controller/allocation/state/pool.py",
-    ),
-    "Program": (
-        "cel/planner.py",
-        "kubelet_plugin/program.py",
-    ),
-    "Reach": (
-        "controller/allocation/nodes/placement/spread.py",
-        "controller/allocation/reach.py",
-    ),
-    "Reason": (
-        "controller/allocation/explanation.py",
-        "controller/allocation/legal/outcome.py",
-        "kubelet_plugin/discovery/troubles.py",
-    ),
-    "Request": (
-        "controller/allocation/legal/read/claims.py",
-        "process/http_message.py",
-    ),
-    "Rule": (
-        "controller/allocation/legal/outcome.py",
-        "controller/allocation/nodes/matching.py",
-        "controller/allocation/score/shares.py",
-    ),
-    "Rules": (
-        "controller/state/upkeep.py",
-        "kubelet_plugin/discovery/gpu_health.py",
-    ),
-    "RunnerUp": (
-        "api/decision.py",
-        "controller/allocation/result.py",
-    ),
-    "Share": (
-        "controller/allocation/score/shares.py",
-        "controller/lifecycle/claim_record.py",
-    ),
-    "Work": (
-        "controller/allocation/effort.py",
-        "controller/queue/work.py",
-    ),
-}
-
 
 def sources(root: Path) -> dict[str, str]:
     """Return the text of each source file by its path from `root`, without those that are left out."""
@@ -175,7 +74,7 @@ def test_files_stay_short_enough_to_read_in_one_go() -> None:
 
 
 def test_a_class_name_is_used_once() -> None:
-    assert shared_names(sources(ROOT)) == SHARED_NAMES
+    assert shared_names(sources(ROOT)) == {}
 
 
 def test_the_source_is_found() -> None:

@@ -18,7 +18,7 @@ from dracaena.api.device_id import DeviceId
 from dracaena.api.quantity import parse_quantity
 from dracaena.controller.allocation.legal.books import Books, Holding
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, Mistake, NeedsPerson, Outcome
-from dracaena.controller.allocation.legal.problem import Cluster, Problem, pose
+from dracaena.controller.allocation.legal.problem import Problem, Snapshot, pose
 from dracaena.controller.allocation.legal.read.claims import Claim, read_claim, read_class
 from dracaena.controller.allocation.legal.read.documents import Unsupported
 from dracaena.controller.allocation.legal.read.features import Features
@@ -43,11 +43,11 @@ def cluster_of(
     features: Features | None = None,
     books: Books | None = None,
     taint_rules: Sequence[objects.DeviceTaintRule] = (),
-) -> Cluster:
+) -> Snapshot:
     """Read what a case says of the cluster; what is given besides stands for what the case says of it."""
     classes = [msgspec.convert(entry, objects.DeviceClass) for entry in case.get("classes") or ()]
     slices = [msgspec.convert(entry, objects.ResourceSlice) for entry in case.get("slices") or ()]
-    return Cluster(
+    return Snapshot(
         slices=SliceIndex(read_slice(with_taint_rules(entry, taint_rules)) for entry in slices),
         classes={entry.metadata.name: read_class(entry) for entry in classes},
         books=books if books is not None else Books(holdings_of_case(case)),

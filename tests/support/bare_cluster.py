@@ -12,7 +12,7 @@ from dracaena.api.decision import encode_decision
 from dracaena.api.names import decision_annotation
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
 from dracaena.controller.allocation.result import Allocation, ClaimAllocation, allocated_claim, decision_of
-from dracaena.controller.lifecycle.phases import Event
+from dracaena.controller.lifecycle.phases import RecordEvent
 from dracaena.controller.state.cluster import Cluster
 from dracaena.controller.state.cluster_state import ClusterState, Wakers
 from dracaena.process.clock import Clock
@@ -92,9 +92,9 @@ def land(cluster: Cluster, *stored: ResourceClaim) -> None:
         assert asked is not None
         assert cluster.send_allocation(asked, DECISION)
         cluster.shown(claim)
-    cluster.ended(stored, DECISION, Event.ANSWERED)
+    cluster.ended(stored, DECISION, RecordEvent.ANSWERED)
 
 
 def abandon(cluster: Cluster, *claims: ResourceClaim) -> None:
     """Let a decision end of which nothing was sent."""
-    cluster.ended(claims, DECISION, Event.REFUSED)
+    cluster.ended(claims, DECISION, RecordEvent.REFUSED)

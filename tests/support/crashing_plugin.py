@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dracaena.kubelet_plugin.adapters.files import FileSteps
-from dracaena.kubelet_plugin.prepare.plan import NodePool
+from dracaena.kubelet_plugin.prepare.plan import PublishedPool
 from dracaena.kubelet_plugin.sweeper import ORPHAN_GRACE_S
 from support.plugin import FakeClaims, FakePods, PluginNode, make_claim, make_pod, make_pool, reference_to
 
@@ -120,7 +120,7 @@ def sweep_orphans(folder: Path, steps: FileSteps) -> None:
     node.sweeper.sweep()
 
 
-def renumbered_pool() -> NodePool:
+def renumbered_pool() -> PublishedPool:
     """The node's GPUs in another order: each has another minor than before."""
     before = make_pool()
     count = len(before.gpus)

@@ -16,12 +16,12 @@ from dracaena.api.objects import AllocationConfig, AllocationResult
 from dracaena.controller.allocation.effort import Effort
 from dracaena.controller.allocation.legal.outcome import (
     ClaimPlan,
+    DeviceRule,
     DoesNotFit,
     Mistake,
     NeedsPerson,
     Outcome,
     Plan,
-    Rule,
 )
 from dracaena.controller.allocation.legal.problem import Alternative, MistakeError, Problem
 from dracaena.controller.allocation.legal.read.pools import PoolState
@@ -43,10 +43,10 @@ class KubernetesSearch(Search):
     def _is_blocked(self, alternative: Alternative | None = None, place: int = -1, number: int = -1) -> bool:
         return False
 
-    def _note(self, alternative: Alternative, place: int, rule: Rule) -> None:
+    def _note(self, alternative: Alternative, place: int, rule: DeviceRule) -> None:
         # Explicitly: a dataclass with slots is another class than the one that super() finds.
         Search._note(self, alternative, place, rule)
-        if rule is Rule.CONSTRAINT and alternative.everything is not None:
+        if rule is DeviceRule.CONSTRAINT and alternative.everything is not None:
             device = self.problem.candidates[place].id
             text = f"asks for all devices, but a constraint forbids {device} beside the others"
             raise MistakeError(needs_person(self.problem, alternative, text))

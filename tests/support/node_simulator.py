@@ -21,7 +21,7 @@ from dracaena.api.objects import ResourceClaim
 from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.device_watch import DeviceWatch
-from dracaena.kubelet_plugin.prepare.plan import NodePool
+from dracaena.kubelet_plugin.prepare.plan import PublishedPool
 from support.clock import FakeClock
 from support.plugin import DRIVER, NODE, FakeClaims, FakeKubelet, FakePods, PluginNode, claim_of, make_pod, reference_to
 
@@ -103,13 +103,13 @@ class Simulator:
 
     # what is played
 
-    def pool(self) -> NodePool:
+    def pool(self) -> PublishedPool:
         gpus = {
             name: dataclasses.replace(gpu, index=self.minors[name], minor=self.minors[name])
             for gpu in self.all_gpus
             if (name := gpu_device_name(gpu.uuid)) in self.minors
         }
-        return NodePool(DRIVER, PoolName(NODE), gpus)
+        return PublishedPool(DRIVER, PoolName(NODE), gpus)
 
     def driver_minors(self) -> dict[str, int]:
         return {_address(g): self.minors[n] for g in self.all_gpus if (n := gpu_device_name(g.uuid)) in self.minors}

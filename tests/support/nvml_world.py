@@ -25,7 +25,7 @@ from dracaena.kubelet_plugin.adapters.nvml_library import DriverNotReadyError, N
 from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
-from dracaena.kubelet_plugin.discovery.troubles import Reason
+from dracaena.kubelet_plugin.discovery.troubles import TroubleKind
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
@@ -94,7 +94,7 @@ class NvmlNode:
 
     def _library(self) -> object:
         if self.nvml is None:
-            raise DriverNotReadyError("waiting for the NVIDIA driver: no library", reason=Reason.LIBRARY_MISSING)
+            raise DriverNotReadyError("waiting for the NVIDIA driver: no library", reason=TroubleKind.LIBRARY_MISSING)
         return self.nvml
 
     def until(self, condition: Callable[[], Any], what: str, step_s: float = 0.1, *, hanging: bool = False) -> Any:

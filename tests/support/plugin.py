@@ -30,7 +30,7 @@ from dracaena.kubelet_plugin.ports import ClaimGoneError, KubeletView, ReadClaim
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes, DeviceNode, plain_nodes
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
 from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
-from dracaena.kubelet_plugin.prepare.plan import ClaimReference, NodePool, PreparedClaim, PreparedDevice
+from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim, PreparedDevice, PublishedPool
 from dracaena.kubelet_plugin.sweeper import Sweeper
 from dracaena.kubelet_plugin.unprepares import Unprepares
 from support.clock import FakeClock
@@ -47,11 +47,11 @@ def device_name(number: int) -> DeviceName:
     return gpu_device_name(gpu_uuid(number))
 
 
-def make_pool(count: int = 8, *, without_minor: Sequence[int] = ()) -> NodePool:
+def make_pool(count: int = 8, *, without_minor: Sequence[int] = ()) -> PublishedPool:
     gpus = {
         device_name(n): Gpu(uuid=gpu_uuid(n), index=n, minor=None if n in without_minor else n) for n in range(count)
     }
-    return NodePool(DRIVER, PoolName(NODE), gpus)
+    return PublishedPool(DRIVER, PoolName(NODE), gpus)
 
 
 def make_claim(
@@ -275,8 +275,8 @@ class PluginNode:
     folder: Path
     claims: FakeClaims = field(default_factory=FakeClaims)
     pods: FakePods = field(default_factory=FakePods)
-    pool: NodePool = field(default_factory=make_pool)
-    read_pool: Callable[[], NodePool] | None = None
+    pool: PublishedPool = field(default_factory=make_pool)
+    read_pool: Callable[[], PublishedPool] | None = None
     """In place of `pool`, where it changes or is not known."""
     minors: Mapping[str, int] = field(default_factory=dict)
     """What the driver says beside the pool: PCI address → minor."""

@@ -28,7 +28,7 @@ from dracaena.controller.reconciler import Reconciler
 from dracaena.controller.state.cluster import Cluster
 from dracaena.controller.state.cluster_state import ClusterState, Wakers
 from dracaena.controller.state.collisions import Collision
-from dracaena.controller.state.upkeep import Rules
+from dracaena.controller.state.upkeep import UpkeepRules
 from dracaena.controller.wiring import DOUBT_S
 from dracaena.controller.write.claim_tender import ClaimTender
 from dracaena.controller.write.claim_writer import ClaimWriter
@@ -47,7 +47,7 @@ EXCLUSION_S = 60.0
 LONGEST_EXCLUSION_S = 200.0
 LONGEST_BIND_S = 1560.0
 
-RULES = Rules(
+RULES = UpkeepRules(
     Bounds(settle_s=UNBOUND_WAIT_S, longest_bind_s=LONGEST_BIND_S, late_write_s=DOUBT_S),
     Patience(refused_s=REFUSED_WAIT_S, passed_over_s=PASSED_OVER_WAIT_S),
     Growth(first_s=EXCLUSION_S, longest_s=LONGEST_EXCLUSION_S),

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dracaena.api.quantity import NANO, Quantity
-from dracaena.controller.allocation.legal.read.slices import Capacity, Device, RequestPolicy
+from dracaena.controller.allocation.legal.read.slices import Capacity, PublishedDevice, RequestPolicy
 
 
-def amounts(device: Device, wanted: Mapping[str, Quantity] | None) -> Mapping[str, Quantity] | None:
+def amounts(device: PublishedDevice, wanted: Mapping[str, Quantity] | None) -> Mapping[str, Quantity] | None:
     """Return what a request takes of every capacity of the device, by name; None when it cannot be served.
 
     It cannot when it wants a capacity that the device does not have, or when a policy refuses the amount. Whether the

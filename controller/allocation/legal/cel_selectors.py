@@ -8,7 +8,7 @@ from dracaena import cel
 from dracaena.api.objects import DeviceAttribute
 from dracaena.controller.allocation.effort import CHARACTER_STEPS, DEVICE_STEPS, UNITS_A_STEP, Effort, Work
 from dracaena.controller.allocation.legal.read.features import Features
-from dracaena.controller.allocation.legal.read.slices import Device
+from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 from dracaena.controller.allocation.legal.selectors import SelectorFailure
 
 MOST_DEVICES: Final = 40_000
@@ -31,9 +31,9 @@ class CelSelectors:
             compiled=self._compiled,
         )
         # By identity: a device is a value that is made once for each version of its slice.
-        self._devices: dict[int, tuple[Device, cel.DeviceView]] = {}
+        self._devices: dict[int, tuple[PublishedDevice, cel.DeviceView]] = {}
 
-    def evaluate(self, expression: str, device: Device) -> bool | SelectorFailure:
+    def evaluate(self, expression: str, device: PublishedDevice) -> bool | SelectorFailure:
         """Return whether the device matches, or why that cannot be told."""
         try:
             selector = self._memo.compile(expression)
@@ -43,7 +43,7 @@ class CelSelectors:
         outcome = self._memo.evaluate(selector, self._device(device), lambda units: self._charge(units, expression))
         return SelectorFailure(outcome.reason) if isinstance(outcome, cel.Failed) else outcome is cel.MATCH
 
-    def evaluate_once(self, expression: str, device: Device) -> bool | SelectorFailure:
+    def evaluate_once(self, expression: str, device: PublishedDevice) -> bool | SelectorFailure:
         """Answer as evaluate() does, and remember nothing: for what will not be asked again."""
         try:
             selector = self._memo.compile(expression)
@@ -68,7 +68,7 @@ class CelSelectors:
     def _compiled(self, expression: str) -> None:
         self._effort.charge(CHARACTER_STEPS * len(expression), Work.SELECTOR, expression)
 
-    def _device(self, device: Device) -> cel.DeviceView:
+    def _device(self, device: PublishedDevice) -> cel.DeviceView:
         known = self._devices.get(id(device))
         if known is None:
             if len(self._devices) >= MOST_DEVICES:
@@ -82,7 +82,7 @@ def _no_selector(error: cel.CompileError) -> SelectorFailure:
     return SelectorFailure(f"{error.message} (line {error.line}, column {error.column})")
 
 
-def cel_device(device: Device) -> cel.DeviceView:
+def cel_device(device: PublishedDevice) -> cel.DeviceView:
     """Return the device as CEL sees it."""
     return cel.DeviceView.of_names(
         device.id.driver,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from dracaena.api.objects import DeviceAttribute
 from dracaena.controller.allocation.legal.read.claims import Constraint, Request
-from dracaena.controller.allocation.legal.read.slices import Device
+from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 
 
 class Values(NamedTuple):
@@ -20,7 +20,7 @@ class Values(NamedTuple):
     values: frozenset[Hashable]
 
 
-def find_attribute(device: Device, name: str) -> DeviceAttribute | None:
+def find_attribute(device: PublishedDevice, name: str) -> DeviceAttribute | None:
     """Return the attribute with a fully qualified name; a driver leaves its own name out."""
     found = device.attributes.get(name)
     if found is None:
@@ -82,7 +82,7 @@ class ConstraintState:
         """What all devices that are in have in common, when the constraint is fixed; None: nothing can match it."""
         return self._chosen[-1]
 
-    def add(self, request: Request, device: Device) -> bool:
+    def add(self, request: Request, device: PublishedDevice) -> bool:
         """Take the device in, and return True, when the constraint allows it beside those that are in."""
         if not self.constraint.applies_to(request):
             return True

@@ -16,7 +16,7 @@ from dracaena.controller.allocation.legal.constraints import (
     find_attribute,
     scalar,
 )
-from dracaena.controller.allocation.legal.outcome import Rule
+from dracaena.controller.allocation.legal.outcome import DeviceRule
 from dracaena.controller.allocation.legal.problem import Alternative, Candidate, MistakeError, Problem
 from dracaena.controller.allocation.legal.read.claims import Constraint
 from dracaena.controller.allocation.legal.tentative import Tentative
@@ -44,7 +44,7 @@ class Lookahead:
         ]
         # Both by identity of the alternative: the first rule that refuses a place by itself, and the places that none
         # refuses.
-        self._refused: dict[int, dict[int, Rule]] = {}
+        self._refused: dict[int, dict[int, DeviceRule]] = {}
         self._could: dict[int, int] = {}
         for alternatives in self._requests:
             for alternative in alternatives:
@@ -108,7 +108,7 @@ class Lookahead:
                 return alternatives
         return ()
 
-    def reasons(self, tentative: Tentative, alternative: Alternative) -> Iterator[tuple[int, Rule]]:
+    def reasons(self, tentative: Tentative, alternative: Alternative) -> Iterator[tuple[int, DeviceRule]]:
         """Return why each device that the alternative cannot have is refused."""
         refused = self._refused[id(alternative)]
         open_now = self._open_for(tentative, alternative)
@@ -118,7 +118,7 @@ class Lookahead:
             if place in refused:
                 yield place, refused[place]
             elif place not in own and not open_now >> place & 1:
-                yield place, Rule.CONSTRAINT if free >> place & 1 else Rule.TAKEN
+                yield place, DeviceRule.CONSTRAINT if free >> place & 1 else DeviceRule.TAKEN
 
     def _is_possible(self, tentative: Tentative, alternative: Alternative) -> bool:
         open_now = self._open_for(tentative, alternative)
@@ -160,10 +160,10 @@ class Lookahead:
 
     def _refused_alone(
         self, alternative: Alternative, forbids: Callable[[Alternative, int], bool]
-    ) -> Iterator[tuple[int, Rule]]:
+    ) -> Iterator[tuple[int, DeviceRule]]:
         for candidate in self._problem.candidates:
             if forbids(alternative, candidate.place):
-                yield candidate.place, Rule.NOT_PROPOSED
+                yield candidate.place, DeviceRule.NOT_PROPOSED
                 continue
             try:
                 rule = self._problem.refused_alone(alternative, candidate.place)

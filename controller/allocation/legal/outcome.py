@@ -10,10 +10,10 @@ from dracaena.api.device_id import PoolId
 from dracaena.api.quantity import Quantity
 from dracaena.controller.allocation.legal.read.claims import Claim, Request
 from dracaena.controller.allocation.legal.read.pools import PoolState
-from dracaena.controller.allocation.legal.read.slices import Device, Slice
+from dracaena.controller.allocation.legal.read.slices import PublishedDevice, Slice
 
 
-class Rule(Enum):
+class DeviceRule(Enum):
     """Why a device is not given to a request; values follow a count of devices."""
 
     NOT_PROPOSED = "outside the set that was asked about"
@@ -32,14 +32,14 @@ class Rule(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class RefusedDevices:
     """How many devices one rule kept from one request."""
 
     claim: str
     """`namespace/name`."""
     request: str
     """`request`, or `request/subrequest`."""
-    rule: Rule
+    rule: DeviceRule
     devices: int
     """Devices that this rule refused at least once while the others were tried together."""
 
@@ -63,7 +63,7 @@ class PoolProblem:
 class DoesNotFit:
     """There is no legal allocation of all claims on this node, or none was found within the steps allowed."""
 
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[RefusedDevices, ...] = ()
     """In the order of claims and requests, then of the rules. Requests that were never reached have none."""
     pools: tuple[PoolProblem, ...] = ()
     note: str = ""
@@ -109,7 +109,7 @@ class Pick:
     """One device for one request."""
 
     request: Request
-    device: Device
+    device: PublishedDevice
     slice: Slice
     """Where the device is published."""
     shared: bool = False

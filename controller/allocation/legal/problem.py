@@ -14,13 +14,13 @@ from dracaena.api.objects import Node
 from dracaena.api.quantity import Quantity
 from dracaena.controller.allocation.legal.books import Books
 from dracaena.controller.allocation.legal.capacity import amounts
-from dracaena.controller.allocation.legal.outcome import DoesNotFit, Mistake, NeedsPerson, PoolProblem, Rule
+from dracaena.controller.allocation.legal.outcome import DeviceRule, DoesNotFit, Mistake, NeedsPerson, PoolProblem
 from dracaena.controller.allocation.legal.read.claims import (
     MAX_DEVICES,
     Claim,
     ClaimRequest,
+    ClassRequirements,
     Config,
-    DeviceClass,
     Request,
 )
 from dracaena.controller.allocation.legal.read.documents import Unsupported
@@ -48,12 +48,12 @@ class MistakeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class Snapshot:
     """What all questions at one moment have in common."""
 
     slices: SliceSource
     """With the taints of DeviceTaintRules on top."""
-    classes: Mapping[str, DeviceClass | Unsupported]
+    classes: Mapping[str, ClassRequirements | Unsupported]
     """By name; a class that cannot be read only matters where it is used."""
     books: Books
     selectors: Selectors
@@ -85,12 +85,12 @@ class Alternative:
     nth: int
     """Its place among the alternatives of the request."""
     request: Request
-    device_class: DeviceClass
+    device_class: ClassRequirements
     everything: tuple[int, ...] | None = None
     """Mode All: places of the devices that it means, in order."""
     blocked: str = ""
     """Why mode All cannot be answered now."""
-    verdicts: dict[int, Rule | None] = field(default_factory=dict)
+    verdicts: dict[int, DeviceRule | None] = field(default_factory=dict)
     taken: dict[int, Mapping[str, Quantity] | None] = field(default_factory=dict)
 
     @property
@@ -105,12 +105,12 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
-class Eligibility:
+class EligibleDevices:
     """Which devices a request could get if it were alone."""
 
     devices: tuple[DeviceId, ...]
     """In the order in which devices are tried."""
-    refused: Mapping[Rule, int]
+    refused: Mapping[DeviceRule, int]
     """Devices by the first rule that refuses them."""
     failures: Mapping[DeviceId, NeedsPerson]
     """Devices about which a selector has no answer."""
@@ -134,7 +134,7 @@ class Problem:
         "requests",
     )
 
-    def __init__(self, cluster: Cluster, node: Node, claims: Sequence[Claim], pools: Sequence[Pool]) -> None:
+    def __init__(self, cluster: Snapshot, node: Node, claims: Sequence[Claim], pools: Sequence[Pool]) -> None:
         self.cluster, self.features = cluster, cluster.features
         self.node, self.claims, self.pools = node, tuple(claims), tuple(pools)
         self.candidates = _candidates(self.pools)
@@ -175,7 +175,7 @@ class Problem:
                 return False
         return True
 
-    def unselected_by(self, alternative: Alternative, place: int) -> Rule | None:
+    def unselected_by(self, alternative: Alternative, place: int) -> DeviceRule | None:
         """Return the rule by which the device is not what the request means; None when it is. Raises MistakeError."""
         if place not in alternative.verdicts:
             alternative.verdicts[place] = self._unselected_by(alternative, place)
@@ -190,13 +190,13 @@ class Problem:
             and first_untolerated(taints, alternative.request.tolerations) is not None
         )
 
-    def eligible(self, alternative: Alternative) -> Eligibility:
+    def eligible(self, alternative: Alternative) -> EligibleDevices:
         """Return the devices that no rule about one device alone keeps from the request. Never raises.
 
         Cost: O(devices), selectors asked once for each device.
         """
         devices: list[DeviceId] = []
-        refused: dict[Rule, int] = {}
+        refused: dict[DeviceRule, int] = {}
         failures: dict[DeviceId, NeedsPerson] = {}
         for candidate in self.candidates:
             try:
@@ -208,12 +208,12 @@ class Problem:
                 devices.append(candidate.id)
             else:
                 refused[rule] = refused.get(rule, 0) + 1
-        return Eligibility(tuple(devices), refused, failures)
+        return EligibleDevices(tuple(devices), refused, failures)
 
-    def refused_alone(self, alternative: Alternative, place: int) -> Rule | None:
+    def refused_alone(self, alternative: Alternative, place: int) -> DeviceRule | None:
         """Return the first rule by which the request cannot have the device, whatever else is chosen."""
         if not alternative.request.admin_access and self.held(place):
-            return Rule.IN_USE
+            return DeviceRule.IN_USE
         rule = self.unselected_by(alternative, place)
         if rule is not None:
             return rule
@@ -224,44 +224,44 @@ class Problem:
         rule = self.refused_by_counters(place, {})
         if rule is not None:
             return rule
-        return Rule.TAINT if self.blocking_taint(alternative, place) else None
+        return DeviceRule.TAINT if self.blocking_taint(alternative, place) else None
 
     def refused_by_capacity(
         self, place: int, wanted: Mapping[str, Quantity] | None, beside: Mapping[str, int] | None = None
-    ) -> Rule | None:
+    ) -> DeviceRule | None:
         """Return the rule by which the device cannot give these amounts() beside what is taken of it already."""
         if wanted is None:
-            return Rule.NO_CAPACITY
+            return DeviceRule.NO_CAPACITY
         if self.capacity_is_left(place, wanted, beside):
             return None
         device = self.candidates[place].reachable.device
         is_there = all(wanted[capacity.name].nano <= capacity.value.nano for capacity in device.capacities)
-        return Rule.CAPACITY if is_there else Rule.NO_CAPACITY
+        return DeviceRule.CAPACITY if is_there else DeviceRule.NO_CAPACITY
 
-    def refused_by_counters(self, place: int, used: Mapping[CounterId, int]) -> Rule | None:
+    def refused_by_counters(self, place: int, used: Mapping[CounterId, int]) -> DeviceRule | None:
         """Return the rule by which the pool's counters do not suffice beside what is `used` of them already."""
         candidate = self.candidates[place]
         device = candidate.reachable.device
         if not device.counter_sets:
             return None
         if not self.features.partitionable_devices:
-            return Rule.COUNTERS_OFF
+            return DeviceRule.COUNTERS_OFF
         if self.is_shareable(place) and self.cluster.books.is_shared(candidate.id):
             return None
         left = self.left_of_counters(candidate.pool)
         # A pool that is overdrawn anywhere gives nothing that counts, as in Kubernetes.
         if any(amount < 0 for amount in left.values()):
-            return Rule.COUNTERS
+            return DeviceRule.COUNTERS
         wanted: dict[CounterId, int] = {}
         for counter, amount in device.consumes:
             wanted[counter] = wanted.get(counter, 0) + amount
         short = any(used.get(counter, 0) + amount > left[counter] for counter, amount in wanted.items())
-        return Rule.COUNTERS if short else None
+        return DeviceRule.COUNTERS if short else None
 
     def configs_of_class(self, name: str) -> tuple[Config, ...]:
         """Return the configs of a class that a request names."""
         known = self.cluster.classes[name]
-        return known.configs if isinstance(known, DeviceClass) else ()
+        return known.configs if isinstance(known, ClassRequirements) else ()
 
     def pool_problems(self) -> tuple[PoolProblem, ...]:
         """Return the pools that nothing can be allocated from."""
@@ -276,19 +276,19 @@ class Problem:
         # A device that was shared and is now to be given whole must first be given back by all.
         return books.is_shared(candidate.id) and not self.is_shareable(candidate.place)
 
-    def _unselected_by(self, alternative: Alternative, place: int) -> Rule | None:
+    def _unselected_by(self, alternative: Alternative, place: int) -> DeviceRule | None:
         reachable = self.candidates[place].reachable
         if not self.features.binding_conditions and reachable.device.binding_conditions:
-            return Rule.BINDING_CONDITIONS
+            return DeviceRule.BINDING_CONDITIONS
         subject = f"DeviceClass {alternative.device_class.name}"
         if not self._all_match(alternative.device_class.selectors, place, subject):
-            return Rule.CLASS_SELECTOR
+            return DeviceRule.CLASS_SELECTOR
         subject = f"claim {self.claims[alternative.claim].key}"
         if not self._all_match(alternative.request.selectors, place, f"{subject}, request {alternative.request.name}"):
-            return Rule.REQUEST_SELECTOR
+            return DeviceRule.REQUEST_SELECTOR
         if reachable.slice.per_device:
             try:
-                return None if selects(reachable.device.nodes, self.node) else Rule.NODE
+                return None if selects(reachable.device.nodes, self.node) else DeviceRule.NODE
             except BadNodeSelectorError as error:
                 raise MistakeError(bad_slice(reachable.slice.name, str(error))) from None
         return None
@@ -305,7 +305,7 @@ class Problem:
         return True
 
 
-def pose(cluster: Cluster, node: Node, claims: Sequence[Claim]) -> Problem | DoesNotFit | NeedsPerson:
+def pose(cluster: Snapshot, node: Node, claims: Sequence[Claim]) -> Problem | DoesNotFit | NeedsPerson:
     """Return the question whether all these claims can be allocated on the node, or its answer where that is plain.
 
     What another node could serve, or time will help with, is no error, although kube-scheduler has one: mode All over a

@@ -16,11 +16,11 @@ from dracaena.controller.allocation.effort import SEARCH_STEPS, Effort, Work
 from dracaena.controller.allocation.legal.lookahead import Lookahead
 from dracaena.controller.allocation.legal.outcome import (
     ClaimPlan,
+    DeviceRule,
     DoesNotFit,
     Outcome,
     Plan,
-    Reason,
-    Rule,
+    RefusedDevices,
 )
 from dracaena.controller.allocation.legal.problem import Alternative, MistakeError, Problem
 from dracaena.controller.allocation.legal.read.claims import MAX_DEVICES
@@ -130,7 +130,7 @@ class Search:
     steps: int = 0
     stack: list[_Alternatives | _Devices] = field(default_factory=list)
     taken: dict[RequestKey, int] = field(default_factory=dict)
-    refusals: dict[tuple[int, int, int, Rule], set[int]] = field(default_factory=dict)
+    refusals: dict[tuple[int, int, int, DeviceRule], set[int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     forbidden: dict[tuple[RequestKey, int], bool] = field(default_factory=dict)
     explained: set[int] = field(default_factory=set)
@@ -169,7 +169,7 @@ class Search:
                     self._note(one, refused, rule)
         return bool(blocked)
 
-    def _note(self, alternative: Alternative, place: int, rule: Rule) -> None:
+    def _note(self, alternative: Alternative, place: int, rule: DeviceRule) -> None:
         self.refusals.setdefault((alternative.claim, alternative.index, alternative.nth, rule), set()).add(place)
 
     def _find(self) -> bool:
@@ -277,9 +277,9 @@ class Search:
             return False
         return True
 
-    def _refused_by(self, alternative: Alternative, place: int) -> Rule | None:
+    def _refused_by(self, alternative: Alternative, place: int) -> DeviceRule | None:
         if self._is_forbidden(alternative, place):
-            return Rule.NOT_PROPOSED
+            return DeviceRule.NOT_PROPOSED
         rule = self.tentative.refused_at_once(alternative, place)
         if rule is None and alternative.everything is None:
             rule = self.problem.unselected_by(alternative, place)
@@ -309,7 +309,7 @@ class Search:
         return Plan(self.problem.node.metadata.name, claims, self.steps)
 
     def _does_not_fit(self, *, cut_off: bool) -> DoesNotFit:
-        order = {rule: place for place, rule in enumerate(Rule)}
+        order = {rule: place for place, rule in enumerate(DeviceRule)}
         keys = sorted(self.refusals, key=lambda key: (*key[:3], order[key[3]]))
         return DoesNotFit(
             reasons=tuple(self._reason(key) for key in keys),
@@ -319,7 +319,7 @@ class Search:
             steps=min(self.steps, self.max_steps),
         )
 
-    def _reason(self, key: tuple[int, int, int, Rule]) -> Reason:
+    def _reason(self, key: tuple[int, int, int, DeviceRule]) -> RefusedDevices:
         claim, index, nth, rule = key
         alternative = self.problem.requests[claim][index][nth]
-        return Reason(self.problem.claims[claim].key, alternative.request.name, rule, len(self.refusals[key]))
+        return RefusedDevices(self.problem.claims[claim].key, alternative.request.name, rule, len(self.refusals[key]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from dracaena.controller.allocation.legal.read.slices import Device
+from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,5 +18,5 @@ class SelectorFailure:
 class Selectors(Protocol):
     """Answers whether devices match CEL expressions. The same question has the same answer."""
 
-    def evaluate(self, expression: str, device: Device) -> bool | SelectorFailure:
+    def evaluate(self, expression: str, device: PublishedDevice) -> bool | SelectorFailure:
         """Return whether the device matches, or why that cannot be told. Never raises."""

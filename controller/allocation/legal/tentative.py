@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dracaena.controller.allocation.legal.constraints import ConstraintState
-from dracaena.controller.allocation.legal.outcome import Pick, Rule
+from dracaena.controller.allocation.legal.outcome import DeviceRule, Pick
 from dracaena.controller.allocation.legal.problem import Alternative, Problem
 from dracaena.controller.allocation.legal.read.claims import Request
 from dracaena.controller.allocation.legal.read.slices import CounterId
@@ -60,16 +60,16 @@ class Tentative:
         """Return what the claim has, in the order in which it was chosen."""
         return tuple(placed.pick for placed in self._placed[claim])
 
-    def refused_at_once(self, alternative: Alternative, place: int) -> Rule | None:
+    def refused_at_once(self, alternative: Alternative, place: int) -> DeviceRule | None:
         """Return the rule by which the device is in somebody's hands; the cheapest question, and asked first."""
         taken = self._taken.get(place, ())
         if alternative.request.admin_access:
-            return Rule.TAKEN if alternative.claim in taken else None
+            return DeviceRule.TAKEN if alternative.claim in taken else None
         if self._problem.held(place):
-            return Rule.IN_USE
-        return Rule.TAKEN if taken else None
+            return DeviceRule.IN_USE
+        return DeviceRule.TAKEN if taken else None
 
-    def place(self, alternative: Alternative, place: int) -> Rule | None:
+    def place(self, alternative: Alternative, place: int) -> DeviceRule | None:
         """Choose the device for the alternative; return None, or the rule that forbids it with nothing changed.
 
         The device must be what the request means (`Problem.unselected_by`).
@@ -94,9 +94,9 @@ class Tentative:
                 return rule
             charged = not (shared and problem.cluster.books.is_shared(candidate.id))
         if problem.blocking_taint(alternative, place):
-            return Rule.TAINT
+            return DeviceRule.TAINT
         if not self._constrain(alternative, place):
-            return Rule.CONSTRAINT
+            return DeviceRule.CONSTRAINT
         pick = Pick(alternative.request, device, candidate.reachable.slice, shared, wanted if shared else None)
         self._record(_Placed(alternative, place, pick, charged))
         return None

@@ -36,7 +36,7 @@ _LARGEST: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SelectorRequirement:
     """One requirement. `key` is that of a label, or of a field where it stands among fields."""
 
     key: str
@@ -63,8 +63,8 @@ class Rule:
 class Term:
     """All of its requirements have to be met; there is at least one."""
 
-    labels: tuple[Rule, ...]
-    fields: tuple[Rule, ...]
+    labels: tuple[SelectorRequirement, ...]
+    fields: tuple[SelectorRequirement, ...]
 
     def matches(self, node: Node) -> bool:
         """Return whether a node meets all of them."""
@@ -116,28 +116,28 @@ class _UnreadableError(Exception):
     """A term that cannot be read; stays inside this module."""
 
 
-def _rules(value: Any, part: str) -> tuple[Rule, ...]:
+def _rules(value: Any, part: str) -> tuple[SelectorRequirement, ...]:
     entries = value or ()
     if not _is_list_of_objects(entries):
         raise _UnreadableError(f"{part} is no list of objects")
     return tuple(_rule(entry, part) for entry in entries)
 
 
-def _rule(entry: Mapping[str, Any], part: str) -> Rule:
+def _rule(entry: Mapping[str, Any], part: str) -> SelectorRequirement:
     values = entry.get("values") or ()
     if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
         raise _UnreadableError(f"{part}: values are no list of texts")
     key, operator = entry.get("key"), entry.get("operator")
     if not isinstance(key, str) or not isinstance(operator, str):
         raise _UnreadableError(f"{part}: key or operator is no text")
-    rule = Rule(key, operator, tuple(values))
+    rule = SelectorRequirement(key, operator, tuple(values))
     problem = _label_problem(rule) if part == "matchExpressions" else _field_problem(rule)
     if problem:
         raise _UnreadableError(f"{part}: key {key!r}: {problem}")
     return rule
 
 
-def _label_problem(rule: Rule) -> str:
+def _label_problem(rule: SelectorRequirement) -> str:
     if rule.operator not in _LABEL_OPERATORS:
         return f"operator {rule.operator!r} is not known"
     if not _is_label_key(rule.key):
@@ -152,7 +152,7 @@ def _label_problem(rule: Rule) -> str:
     return f"{wrong!r} is no label value" if wrong is not None else ""
 
 
-def _field_problem(rule: Rule) -> str:
+def _field_problem(rule: SelectorRequirement) -> str:
     if rule.operator not in _FIELD_OPERATORS:
         return f"operator {rule.operator!r} is not known for fields"
     return "" if len(rule.values) == 1 else f"{len(rule.values)} values, expected one"

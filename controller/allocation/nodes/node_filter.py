@@ -32,7 +32,7 @@ from dracaena.controller.allocation.nodes.placement.placed_pods import (
     pod_facts,
 )
 from dracaena.controller.allocation.nodes.placement.pod_terms import AFFINITY, read_terms
-from dracaena.controller.allocation.nodes.placement.spread import Reaches, SpreadRules, read_constraints
+from dracaena.controller.allocation.nodes.placement.spread import SpreadRules, SpreadScopes, read_constraints
 from dracaena.controller.allocation.nodes.placement.volumes import Storage, VolumeRules
 
 
@@ -70,7 +70,7 @@ class PlacementDemand:
 
 
 def placement_demand(
-    placed: PlacedPods, reaches: Reaches, storage: Storage, pod: Pod, name: str, effort: Effort
+    placed: PlacedPods, reaches: SpreadScopes, storage: Storage, pod: Pod, name: str, effort: Effort
 ) -> PlacementDemand | None:
     """Read the rules about a pod; None where there is none, or the pod names its node and has passed them by.
 
@@ -99,7 +99,7 @@ def placement_demand(
 
 
 def _spread(
-    placed: PlacedPods, reaches: Reaches, pod: Pod, name: str, facts: PodFacts, keys: set[str], effort: Effort
+    placed: PlacedPods, reaches: SpreadScopes, pod: Pod, name: str, facts: PodFacts, keys: set[str], effort: Effort
 ) -> SpreadRules | None:
     constraints = read_constraints(pod)
     if not constraints:

@@ -29,7 +29,7 @@ from dracaena.controller.allocation.score.box import (
 )
 from dracaena.controller.allocation.score.class_table import ClassTable, whole_gb_s
 from dracaena.controller.allocation.score.order import GROUP_SIZES, Order, Score, order_of
-from dracaena.controller.allocation.score.shares import Share, Splitter, make_rule, most_served, rule_words
+from dracaena.controller.allocation.score.shares import RequestShare, Splitter, make_rule, most_served, rule_words
 
 MAX_SEEDS: Final = 64
 """GPUs from which sets are grown on a box that is too large to compare all: one choice stays below a second."""
@@ -355,17 +355,17 @@ def link_bandwidth_of(policies: Iterable[TopologyPolicy]) -> LinkBandwidth:
     return figures
 
 
-def _shares(table: ClassTable, free: int, demands: Sequence[Demand]) -> tuple[Share, ...]:
+def _shares(table: ClassTable, free: int, demands: Sequence[Demand]) -> tuple[RequestShare, ...]:
     """Return what each demand may get of the free GPUs; equal demands share one rule, so that they are equal too."""
     rules = {
         demand: make_rule(table, demand.policy, free if demand.eligible is None else free & demand.eligible)
         for demand in set(demands)
     }
-    return tuple(Share(demand.count, rules[demand]) for demand in demands)
+    return tuple(RequestShare(demand.count, rules[demand]) for demand in demands)
 
 
 def _candidates(
-    table: ClassTable, kinds: Sequence[int], within: int, count: int, shares: Sequence[Share]
+    table: ClassTable, kinds: Sequence[int], within: int, count: int, shares: Sequence[RequestShare]
 ) -> Sequence[int]:
     """Return the sets to compare. One demand's rule is looked at here, before anything is computed for a set."""
     masks = representatives(kinds, within, count) if table.comparable else grown(table, within, count)

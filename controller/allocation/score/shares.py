@@ -34,7 +34,7 @@ _FARTHEST_NIC: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SetRule:
     """Which sets of GPUs of one box a request may have."""
 
     table: ClassTable
@@ -68,7 +68,7 @@ class Rule:
         )
 
 
-def make_rule(table: ClassTable, policy: TopologyPolicy, eligible: int) -> Rule:
+def make_rule(table: ClassTable, policy: TopologyPolicy, eligible: int) -> SetRule:
     """Look up what a policy demands. Cost: O(GPUs²)."""
     box = table.box
     requirement = policy.requirement or Requirement.BEST_EFFORT
@@ -84,7 +84,7 @@ def make_rule(table: ClassTable, policy: TopologyPolicy, eligible: int) -> Rule:
         numa = box.topology.numa_nodes
         same = _peers(box, lambda a, b: numa[a] is not None and numa[a] == numa[b])
         peers = same if peers is None else tuple(one & other for one, other in zip(peers, same, strict=True))
-    return Rule(
+    return SetRule(
         table=table,
         eligible=eligible,
         peers=peers,
@@ -143,11 +143,11 @@ together never reach it, four different ones of 16 would take seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class RequestShare:
     """What one request gets of the set."""
 
     count: int
-    rule: Rule
+    rule: SetRule
 
     def whole(self, mask: int) -> tuple[int] | None:
         """Return the set as the part of a request that is alone, or None when it may not have it (Splitter.split)."""
@@ -157,7 +157,7 @@ class Share:
 class Splitter:
     """Deals sets out among the same shares. Remembers what it found, across the sets. One thread at a time."""
 
-    def __init__(self, table: ClassTable, shares: Sequence[Share], effort: Effort | None = None) -> None:
+    def __init__(self, table: ClassTable, shares: Sequence[RequestShare], effort: Effort | None = None) -> None:
         """Each part that is looked at is charged to `effort`."""
         self._effort = effort or Effort()
         self._table = table
@@ -260,7 +260,7 @@ def _greatest(part: tuple[int, int]) -> tuple[int, tuple[int, ...]]:
     return -part[0], ordinals_of(part[1])
 
 
-def _most_from(table: ClassTable, shares: Sequence[Share]) -> list[int]:
+def _most_from(table: ClassTable, shares: Sequence[RequestShare]) -> list[int]:
     """Return for each place what all shares from it on are worth together at most; last, 0 for none."""
     most = [0]
     for share in reversed(shares):

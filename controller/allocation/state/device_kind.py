@@ -20,7 +20,7 @@ from dracaena.api import objects
 from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import DeviceAttribute
 from dracaena.controller.allocation.legal.constraints import find_attribute, scalar
-from dracaena.controller.allocation.legal.read.slices import Device, read_device
+from dracaena.controller.allocation.legal.read.slices import PublishedDevice, read_device
 
 IDENTITY: Final = frozenset({table.UUID.name, table.PCI_BUS_ID.name})
 """Attributes that no two devices share; names as they are published."""
@@ -44,7 +44,7 @@ class DeviceKind:
     """One device without its identity. Equal where nothing that is left differs."""
 
     key: Hashable
-    device: Device = field(compare=False)
+    device: PublishedDevice = field(compare=False)
     """With the driver's name, and neither pool nor name."""
 
 
@@ -134,7 +134,9 @@ def _device_kind(driver: str, device: objects.Device, numbers: dict[tuple[str, s
     read = read_device(driver, device)
     if read is None:
         return None
-    return DeviceKind(_key(kept, device), Device(_NOBODY._replace(driver=driver), kept, capacities=read.capacities))
+    return DeviceKind(
+        _key(kept, device), PublishedDevice(_NOBODY._replace(driver=driver), kept, capacities=read.capacities)
+    )
 
 
 def _key(attributes: Mapping[str, DeviceAttribute], device: objects.Device) -> Hashable:

@@ -22,13 +22,13 @@ from dracaena.api.objects import DeviceClass, DeviceTaintRule, Node, Pod, Resour
 from dracaena.controller.allocation.effort import Effort
 from dracaena.controller.allocation.legal.books import Books, Holding
 from dracaena.controller.allocation.legal.read.pools import JointSlices, SliceIndex, SliceSource
-from dracaena.controller.allocation.legal.read.slices import Device, read_slice
+from dracaena.controller.allocation.legal.read.slices import PublishedDevice, read_slice
 from dracaena.controller.allocation.legal.read.taints import selects_any, with_taint_rules
 from dracaena.controller.allocation.nodes.matching import NodeIndex
 from dracaena.controller.allocation.nodes.node_filter import PlacementDemand, placement_demand
 from dracaena.controller.allocation.nodes.node_resources import NodeResources, ResourceDemand, pod_name
 from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods
-from dracaena.controller.allocation.nodes.placement.spread import Reaches
+from dracaena.controller.allocation.nodes.placement.spread import SpreadScopes
 from dracaena.controller.allocation.nodes.placement.volumes import Storage
 from dracaena.controller.allocation.nodes.pod_resources import node_allocatable, pod_resources
 from dracaena.controller.allocation.request import RequestReader
@@ -39,7 +39,7 @@ from dracaena.controller.allocation.state.pool import (
     NodePool,
     NodeState,
     PoolContents,
-    Problem,
+    PoolDefect,
     ReadPools,
     claim_holder,
     held_devices,
@@ -64,7 +64,7 @@ class PoolChange:
     offer_changed: bool
     """Whether other devices are offered than before, or otherwise linked or tainted; where there are more than whole
     GPUs, whether they may be."""
-    new_problems: tuple[Problem, ...]
+    new_problems: tuple[PoolDefect, ...]
     nodes: frozenset[str] | None
     """The nodes that it may matter to; None: any."""
 
@@ -85,7 +85,7 @@ class Inventory:
         self.requests = RequestReader(driver)  # to be asked; set_class() and remove_class() change it
         self.placed = PlacedPods()
         self.storage = Storage()
-        self._reaches = Reaches(self.nodes)
+        self._reaches = SpreadScopes(self.nodes)
         self._slices: dict[str, dict[str, ResourceSlice]] = {}
         self._contents: dict[str, PoolContents] = {}
         self._pools_of_node: dict[str, set[str]] = {}
@@ -144,7 +144,7 @@ class Inventory:
         """Return whether nodes of this kind have more to give than whole GPUs of ours."""
         return kind.is_mixed or bool(self.allowed_drivers)
 
-    def kinds_of_devices(self) -> Iterator[Device]:
+    def kinds_of_devices(self) -> Iterator[PublishedDevice]:
         """Yield a device of each kind that is published by our driver, without identity; equal ones may come again."""
         for kind in self._buckets:
             yield from (one.device for one in kind.devices if one is not None)
@@ -198,7 +198,7 @@ class Inventory:
         """
         return placement_demand(self.placed, self._reaches, self.storage, pod, pod_name(pod), effort)
 
-    def problems(self) -> tuple[Problem, ...]:
+    def problems(self) -> tuple[PoolDefect, ...]:
         """Return all that is published and cannot be used, sorted."""
         found = [problem for reading in self._contents.values() for problem in reading.problems]
         for node, pools in self._pools_of_node.items():

@@ -26,7 +26,7 @@ from dracaena.controller.allocation.state.device_kind import DeviceKind, device_
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Problem:
+class PoolDefect:
     """Something published that cannot be used: it is left out of the choice and named."""
 
     pool: str
@@ -119,15 +119,15 @@ class PoolContents:
 
     pool: NodePool | None
     """None when nothing may be allocated from it."""
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[PoolDefect, ...] = ()
 
 
-def several_pools(node: str, pool: str, count: int) -> Problem:
+def several_pools(node: str, pool: str, count: int) -> PoolDefect:
     """Return what to say about each of several pools of one node.
 
     None of them is used: ordinals of two pools say nothing about each other.
     """
-    return Problem(pool, "", f"node {node} has {count} pools of this driver, expected one: none of them is used")
+    return PoolDefect(pool, "", f"node {node} has {count} pools of this driver, expected one: none of them is used")
 
 
 def read_pool(driver: str, slices: Iterable[ResourceSlice]) -> PoolContents:
@@ -138,10 +138,10 @@ def read_pool(driver: str, slices: Iterable[ResourceSlice]) -> PoolContents:
     pool = pages[0].spec.pool
     if len(pages) != pool.resource_slice_count:
         text = f"generation {newest} has {len(pages)} of {pool.resource_slice_count} slices: being updated"
-        return PoolContents(None, (Problem(pool.name, "", text, passing=True),))
+        return PoolContents(None, (PoolDefect(pool.name, "", text, passing=True),))
     problem = _unusable(pages)
     if problem is not None:
-        return PoolContents(None, (Problem(pool.name, "", problem),))
+        return PoolContents(None, (PoolDefect(pool.name, "", problem),))
     return _decode(driver, pool.name, pages)
 
 
@@ -163,8 +163,8 @@ def _decode(driver: str, pool: str, pages: Sequence[ResourceSlice]) -> PoolConte
     devices = [device for device in devices if not device.unknown]
     decoded = decode_pool(devices)
     problems = (
-        *(Problem(pool, problem.device, problem.text) for problem in decoded.problems),
-        *(Problem(pool, one.name, legal.unknown_fields(one.unknown, "the device")) for one in newer),
+        *(PoolDefect(pool, problem.device, problem.text) for problem in decoded.problems),
+        *(PoolDefect(pool, one.name, legal.unknown_fields(one.unknown, "the device")) for one in newer),
     )
     names: list[str | None] = [None] * decoded.topology.gpu_count
     for gpu in decoded.gpus:

@@ -114,7 +114,7 @@ MAX_SETS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class ValueRule:
     """All devices of some requests have one value of an attribute, or no two devices of all requests have."""
 
     attribute: str
@@ -134,7 +134,7 @@ class Question:
     policies: tuple[TopologyPolicy, ...]
     """Of each request."""
     eligibility: Eligibility
-    matches: tuple[Match, ...] = ()
+    matches: tuple[ValueRule, ...] = ()
 
     @property
     def count(self) -> int:
@@ -143,7 +143,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class NodeAnswer:
     """The best that a node has to give, and the next best."""
 
     best: Choice | None
@@ -179,10 +179,10 @@ class KindAnswers:
         self._distinct = tuple(groups(kind.devices, match.attribute) for match in question.matches if match.distinct)
         self.failures: tuple[Failure, ...] = eligible.failures
         """Selectors that have no answer for some device of this kind."""
-        self.known: dict[int, Answer] = {}
+        self.known: dict[int, NodeAnswer] = {}
         """Mask of the free devices → answer; what was asked so far."""
 
-    def of(self, free: int) -> Answer:
+    def of(self, free: int) -> NodeAnswer:
         """Return the answer of a node with these free devices."""
         answer = self.known.get(free)
         if answer is None:
@@ -190,25 +190,25 @@ class KindAnswers:
             self._owner.count_one()
         return answer
 
-    def beside(self, free: int, held: int) -> Answer:
+    def beside(self, free: int, held: int) -> NodeAnswer:
         """Return the answer for a pod that holds devices of the node already. Remembered by the engine alone."""
         usable = free & self.present & ~held
         if self._distinct:
             return self._differing(usable, held)
         found = [self._engine.best_two(self._kind.box, usable, demands, held) for demands in self._options]
         if len(found) == 1 and found[0].best is not None:
-            return Answer(found[0].best, found[0].second, one_number(found[0].best.score.rank()))
+            return NodeAnswer(found[0].best, found[0].second, one_number(found[0].best.score.rank()))
         if len(found) == 1 and found[0].shortfall is not None:
-            return Answer(None, reason=found[0].shortfall.text)
+            return NodeAnswer(None, reason=found[0].shortfall.text)
         choices = {choice.mask: choice for two in found for choice in (two.second, two.best) if choice is not None}
         ranked = sorted(choices.values(), key=lambda choice: (choice.score.rank(), ordinals_of(choice.mask)))
         if not ranked:
             names = ", ".join(sorted({match.attribute for match in self._question.matches}))
-            return Answer(None, reason=f"without {self._question.count} free GPUs that agree in {names}")
+            return NodeAnswer(None, reason=f"without {self._question.count} free GPUs that agree in {names}")
         second = ranked[1] if len(ranked) > 1 else None
-        return Answer(ranked[0], second, one_number(ranked[0].score.rank()))
+        return NodeAnswer(ranked[0], second, one_number(ranked[0].score.rank()))
 
-    def _differing(self, usable: int, held: int) -> Answer:
+    def _differing(self, usable: int, held: int) -> NodeAnswer:
         """Return the answer where devices must differ: sets are gone through best first until two hold to that."""
         found: list[Choice] = []
         for number, choice in enumerate(self._choices(usable, held)):
@@ -217,14 +217,14 @@ class KindAnswers:
                 if len(found) == 2:
                     break
             if number >= MAX_SETS and not found:
-                return Answer(None, reason=f"where the search was cut off after {MAX_SETS} sets of GPUs")
+                return NodeAnswer(None, reason=f"where the search was cut off after {MAX_SETS} sets of GPUs")
         if not found:
             names = ", ".join(sorted({match.attribute for match in self._question.matches}))
-            return Answer(
+            return NodeAnswer(
                 None, reason=f"without {self._question.count} free GPUs that hold to the constraints on {names}"
             )
         second = found[1] if len(found) > 1 else None
-        return Answer(found[0], second, one_number(found[0].score.rank()))
+        return NodeAnswer(found[0], second, one_number(found[0].score.rank()))
 
     def _choices(self, usable: int, held: int) -> Iterator[Choice]:
         each = (self._engine.choices(self._kind.box, usable, demands, held) for demands in self._options)
@@ -332,7 +332,7 @@ class Census:
     """Reason → nodes that offer devices of ours."""
     outside: Mapping[str, int] = field(default_factory=dict)
     """Reason → nodes that offer none."""
-    behind: tuple[tuple[Answer, int], ...] = ()
+    behind: tuple[tuple[NodeAnswer, int], ...] = ()
     """What nodes that come after the winner have to give → how many give that."""
 
     def reasons(self, winner: Choice) -> tuple[tuple[str, int], ...]:

@@ -20,11 +20,11 @@ from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.controller.allocation.effort import DEVICE_STEPS, Effort, Work
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson, Plan
-from dracaena.controller.allocation.legal.problem import Cluster, Problem, pose
+from dracaena.controller.allocation.legal.problem import Problem, Snapshot, pose
 from dracaena.controller.allocation.legal.read import claims as legal
 from dracaena.controller.allocation.legal.read.documents import Unsupported
 from dracaena.controller.allocation.legal.read.features import Features
-from dracaena.controller.allocation.legal.read.slices import Device
+from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 from dracaena.controller.allocation.legal.search import Restriction, solve
 from dracaena.controller.allocation.request import ClaimDemand
 from dracaena.controller.allocation.score.box import mask_of
@@ -169,7 +169,7 @@ class IdentityMasks:
 
     def _may(self, driver: str, expression: str, device: objects.Device, names: tuple[str, ...]) -> bool:
         kept = {name: device.attributes[name] for name in names if name in device.attributes}
-        answer = self._selectors.evaluate_once(expression, Device(DeviceId(driver, "", ""), kept))
+        answer = self._selectors.evaluate_once(expression, PublishedDevice(DeviceId(driver, "", ""), kept))
         return answer is not False
 
     def _forget(self, but: str) -> None:
@@ -411,10 +411,10 @@ def _pose(
     evaluators.effort.charge(DEVICE_STEPS * (1 + inventory.device_count(node)), Work.DEVICES)
     slices, books = inventory.reach(node)
     # Posing a question checks every alternative, so all their classes are needed.
-    classes: dict[str, legal.DeviceClass | Unsupported] = {
+    classes: dict[str, legal.ClassRequirements | Unsupported] = {
         one.device_class.name: one.device_class for claim in claims for entry in claim.requests for one in entry
     }
-    cluster = Cluster(slices, classes, books, evaluators.selectors, Features())
+    cluster = Snapshot(slices, classes, books, evaluators.selectors, Features())
     return pose(cluster, inventory.nodes.get(node).node, [claim.spec for claim in claims])
 
 

@@ -21,7 +21,7 @@ from dracaena import cel
 from dracaena.api.objects import Pod, PodSpec, ResourceClaim
 from dracaena.controller.allocation.effort import BYTES_A_STEP, Effort, Work
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
-from dracaena.controller.allocation.legal.read.slices import Device
+from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 from dracaena.controller.allocation.legal.search import RequestKey
 from dracaena.controller.allocation.legal.selectors import SelectorFailure
 from dracaena.controller.allocation.nodes.matching import Names
@@ -37,7 +37,7 @@ from dracaena.controller.allocation.request import (
 from dracaena.controller.allocation.state.device_kind import is_identity, reads_identity
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import held_devices
-from dracaena.controller.allocation.walk.answers import Eligibility, Match, Question
+from dracaena.controller.allocation.walk.answers import Eligibility, Question, ValueRule
 
 MOST_SELECTOR_CHARACTERS: Final = 64 << 10
 """Characters of all different selectors in one pod's claims: a second to compile at the worst, and half of what is kept
@@ -150,7 +150,7 @@ class _OursOrNot:
             )
         return self._known[name]
 
-    def _devices(self) -> Iterator[Device]:
+    def _devices(self) -> Iterator[PublishedDevice]:
         for device in self._inventory.kinds_of_devices():
             self._effort.charge(1, Work.CLAIMS)
             yield device
@@ -311,7 +311,7 @@ def facts_of(driver: str, combination: Combination, selectors: CelSelectors) -> 
                 not constraint.distinct or len(concerned) == len(combination.requests)
             ):
                 concerns = tuple(places[chosen] for chosen in concerned)
-                matches.append(Match(constraint.attribute, concerns, distinct=constraint.distinct))
+                matches.append(ValueRule(constraint.attribute, concerns, distinct=constraint.distinct))
                 continue
             exact = False
     kept, apart = [], []

@@ -19,7 +19,7 @@ from dracaena.controller.allocation.nodes.matching import Names
 from dracaena.controller.allocation.score.order import Score
 from dracaena.controller.allocation.state.inventory import Buckets, Inventory
 from dracaena.controller.allocation.state.pool import NodeKind, NodeState
-from dracaena.controller.allocation.walk.answers import LATER_BY_NAME, Answer, Census
+from dracaena.controller.allocation.walk.answers import LATER_BY_NAME, Census, NodeAnswer
 from dracaena.controller.allocation.walk.node_rules import FIRST, Judgement, NodeChoice, NodeRules
 from dracaena.controller.allocation.walk.pod_demand import PodDemand
 
@@ -54,7 +54,7 @@ class _Judged(NamedTuple):
     judgement: Judgement
 
 
-_Gives = Answer | NodeState | _Judged | NodeChoice
+_Gives = NodeAnswer | NodeState | _Judged | NodeChoice
 """What is known of the nodes of a group: what each gives (Answer); a bound only (NodeState); how good each is, but not
 which devices it gives (_Judged); or what the one node gives (NodeChoice)."""
 
@@ -145,10 +145,10 @@ class Walk:
             reasons[NO_ROOM] += len(names) - len(later)
             if later:
                 behind.append((rank, later[0], 0, later, gives))
-        answers: list[tuple[Answer, int]] = []
+        answers: list[tuple[NodeAnswer, int]] = []
         for group in behind:
             count = self._count(group[3], group[2])
-            if isinstance(group[4], Answer):
+            if isinstance(group[4], NodeAnswer):
                 answers.append((group[4], count))
             else:
                 reasons[self._word(winner, group)] += count
@@ -215,7 +215,7 @@ class Walk:
         rank, name, place, names, gives = group
         if isinstance(gives, NodeChoice):
             return gives
-        if isinstance(gives, Answer):
+        if isinstance(gives, NodeAnswer):
             self._push(rank, names, place + 1, gives)
             pool = self._inventory.pool(name)
             assert pool is not None

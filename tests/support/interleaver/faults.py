@@ -15,11 +15,11 @@ from dracaena.controller import program
 from dracaena.controller.lifecycle import claim_record, proof, tending
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt
 from dracaena.controller.lifecycle.giving_way import Party
-from dracaena.controller.lifecycle.phases import OURS, Event, Phase
+from dracaena.controller.lifecycle.phases import OURS, Phase, RecordEvent
 from dracaena.controller.lifecycle.pod_record import PodRecord
 from dracaena.controller.lifecycle.proof import Bounds
 from dracaena.controller.lifecycle.tending import Naming, Step
-from dracaena.controller.queue.work import Work
+from dracaena.controller.queue.work import LeaderQueue
 from dracaena.controller.state import upkeep
 from dracaena.controller.state.cluster import Cluster
 from dracaena.controller.state.cluster_state import ClusterState
@@ -65,7 +65,7 @@ def doubts_since_the_decision() -> Iterator[None]:
         return decide(self, *args, decision_id=decision_id, now_s=now_s, **rest)
 
     def end(
-        self: Records, claim_key: str, event: Event, now_s: float, *, guard: int = 0, decision_id: str = ""
+        self: Records, claim_key: str, event: RecordEvent, now_s: float, *, guard: int = 0, decision_id: str = ""
     ) -> None:
         end_write(self, claim_key, event, decided_s.get(decision_id, now_s), guard=guard, decision_id=decision_id)
 
@@ -148,8 +148,8 @@ def forgets_ends_without_an_answer() -> Iterator[None]:
     """A write that gets no answer is never told to have ended."""
     end_write = Records.end_write
 
-    def end(self: Records, claim_key: str, event: Event, now_s: float, **rest: Any) -> None:
-        if event is not Event.NO_ANSWER:
+    def end(self: Records, claim_key: str, event: RecordEvent, now_s: float, **rest: Any) -> None:
+        if event is not RecordEvent.NO_ANSWER:
             end_write(self, claim_key, event, now_s, **rest)
 
     with mock.patch.object(Records, "end_write", end):
@@ -201,5 +201,5 @@ def leads_without_a_list() -> Iterator[None]:
 @contextmanager
 def queues_while_standing_by() -> Iterator[None]:
     """A stand-by queues work."""
-    with mock.patch.object(Work, "add_pod", lambda self, key: self._queue.add(key)):
+    with mock.patch.object(LeaderQueue, "add_pod", lambda self, key: self._queue.add(key)):
         yield

@@ -9,7 +9,7 @@ import msgspec
 
 from dracaena.api.mig import MigDevice
 from dracaena.api.objects import Device, Node, ResourceClaim, ResourceSlice, Taint
-from dracaena.cli.status import NodeStatus, node_statuses
+from dracaena.cli.status import PublishedNode, node_statuses
 from support.allocation import DRIVER, allocated, blocks, claim, device_name, holding, machine, node, pod, pool_slice
 
 FOUR = machine("four", blocks(2, 2, inside="PIX", outside="SYS"), product_name="NVIDIA T4")
@@ -17,7 +17,7 @@ FOUR = machine("four", blocks(2, 2, inside="PIX", outside="SYS"), product_name="
 
 def status(
     slices: Iterable[ResourceSlice], claims: Iterable[ResourceClaim] = (), nodes: Iterable[Node] = (node("n"),)
-) -> NodeStatus:
+) -> PublishedNode:
     found = node_statuses(DRIVER, nodes, slices, claims)
     assert len(found) == 1
     return found[0]

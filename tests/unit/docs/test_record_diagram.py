@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dracaena.controller.lifecycle.phases import TRANSITIONS, Event, Phase
+from dracaena.controller.lifecycle.phases import TRANSITIONS, Phase, RecordEvent
 
 PAGE = Path(__file__).parents[3] / "docs" / "design" / "0020-records.md"
 EDGE = re.compile(r"^ +(\w+) --> (\w+): (.+)$", re.MULTILINE)
@@ -13,7 +13,7 @@ EDGE = re.compile(r"^ +(\w+) --> (\w+): (.+)$", re.MULTILINE)
 
 def test_the_diagram_has_every_transition_of_the_table_and_no_other() -> None:
     drawn = [
-        (Phase(source.replace("_", " ")), Event(event), Phase(target.replace("_", " ")))
+        (Phase(source.replace("_", " ")), RecordEvent(event), Phase(target.replace("_", " ")))
         for source, target, events in EDGE.findall(PAGE.read_text(encoding="utf-8"))
         for event in events.split(", ")
     ]
@@ -29,4 +29,4 @@ def test_each_phase_can_be_reached_and_left() -> None:
 
 
 def test_each_event_happens_somewhere() -> None:
-    assert {event for events in TRANSITIONS.values() for event in events} == set(Event)
+    assert {event for events in TRANSITIONS.values() for event in events} == set(RecordEvent)

@@ -24,7 +24,7 @@ from dracaena.kubelet_plugin.ports import ClaimGoneError
 from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint, encode_checkpoint
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes
 from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
-from dracaena.kubelet_plugin.prepare.plan import ClaimReference, NodePool
+from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PublishedPool
 from support.driver_root import VERSION, put_driver
 from support.plugin import (
     FakeClaims,
@@ -397,7 +397,7 @@ def test_a_lost_cdi_spec_waits_for_a_driver_that_comes_late(tmp_path: Path) -> N
 
 
 def test_nothing_is_prepared_before_the_gpus_are_known_but_a_prepared_claim_is_served(tmp_path: Path) -> None:
-    def unknown() -> NodePool:
+    def unknown() -> PublishedPool:
         raise TemporaryError("the GPUs of this node are not known yet: no driver")
 
     node_in(tmp_path).state.prepare(REFERENCE)

@@ -12,7 +12,7 @@ import pytest
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.objects import Pod
 from dracaena.kubelet_plugin.device_watch import LOOK_EVERY_S, MOVED, SET_ASIDE, DeviceWatch
-from dracaena.kubelet_plugin.prepare.plan import ClaimReference, NodePool
+from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PublishedPool
 from support.kube import wait_for
 from support.plugin import FakeClaims, FakePods, PluginNode, device_name, make_claim, make_pod, make_pool, reference_to
 
@@ -36,7 +36,7 @@ class Watched:
     def renumber(self) -> None:
         """GPU 0 is gone: GPU 1 has its number now."""
         gpus = {device_name(1): replace(make_pool().gpus[device_name(1)], minor=0, index=0)}
-        self.node.pool = NodePool(self.node.pool.driver, self.node.pool.name, gpus)
+        self.node.pool = PublishedPool(self.node.pool.driver, self.node.pool.name, gpus)
 
     def gauge(self, name: str) -> float:
         return self.node.registry.get_sample_value(name) or 0.0
@@ -115,9 +115,9 @@ def test_what_could_not_be_written_is_tried_again_after_all_were_told(watched: W
 
 
 def test_the_thread_looks_after_each_change_and_each_minute(watched: Watched) -> None:
-    pools: list[NodePool] = []
+    pools: list[PublishedPool] = []
 
-    def read_pool() -> NodePool:
+    def read_pool() -> PublishedPool:
         if not pools:
             raise TemporaryError("not known yet")
         return pools[-1]

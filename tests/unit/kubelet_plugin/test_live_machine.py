@@ -18,7 +18,7 @@ from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml_library import DriverNotReadyError, NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
-from dracaena.kubelet_plugin.discovery.troubles import Reason, Trouble
+from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind
 from dracaena.kubelet_plugin.live_machine import (
     INCOMPLETE_S,
     POORER_S,
@@ -58,7 +58,7 @@ class Node:
 
     def _library(self) -> object:
         if self.nvml is None:
-            raise DriverNotReadyError("waiting for the NVIDIA driver: no library", reason=Reason.LIBRARY_MISSING)
+            raise DriverNotReadyError("waiting for the NVIDIA driver: no library", reason=TroubleKind.LIBRARY_MISSING)
         return self.nvml
 
     def reasons(self) -> list[str]:
@@ -283,12 +283,12 @@ def test_a_machine_that_could_not_be_taken_is_told_again(node: Node) -> None:
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, Reason.NOT_LOADED),
-        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, Reason.VERSION_MISMATCH),
-        (pynvml.NVML_ERROR_UNKNOWN, Reason.INIT_FAILED),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, TroubleKind.NOT_LOADED),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, TroubleKind.VERSION_MISMATCH),
+        (pynvml.NVML_ERROR_UNKNOWN, TroubleKind.INIT_FAILED),
     ],
 )
-def test_a_driver_that_cannot_be_opened_is_a_trouble_of_its_kind(node: Node, code: int, reason: Reason) -> None:
+def test_a_driver_that_cannot_be_opened_is_a_trouble_of_its_kind(node: Node, code: int, reason: TroubleKind) -> None:
     assert node.nvml is not None
     node.nvml.refuse("nvmlInitWithFlags", code)
     with running(node):

@@ -24,7 +24,7 @@ from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.adapters.gpu_minors import GpuMinors
 from dracaena.kubelet_plugin.device_state import DeviceHeldError, PrepareError, SetAsideError
 from dracaena.kubelet_plugin.prepare.cdi import claim_spec
-from dracaena.kubelet_plugin.prepare.plan import NodePool, PreparedClaim
+from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, PublishedPool
 from support.plugin import (
     DRIVER,
     NODE,
@@ -43,13 +43,13 @@ A = make_claim("a", (5,), reserved_for={"pod-a": "pod-a-uid"})
 B = make_claim("b", (6,), reserved_for={"pod-b": "pod-b-uid"})
 
 
-def pool_of(*gpus: int) -> NodePool:
+def pool_of(*gpus: int) -> PublishedPool:
     """The node's GPUs as the driver numbers them: by their order, whatever is missing."""
     found = {
         device_name(k): Gpu(uuid=gpu_uuid(k), index=i, minor=i, pci_bus_id=f"0000:{k:02x}:00.0")
         for i, k in enumerate(gpus)
     }
-    return NodePool(DRIVER, PoolName(NODE), found)
+    return PublishedPool(DRIVER, PoolName(NODE), found)
 
 
 ALL = pool_of(*range(8))
@@ -60,7 +60,7 @@ def pods_of(*names: str) -> FakePods:
     return FakePods(*(make_pod(f"pod-{name}", claims={"claim": name}) for name in names))
 
 
-def node_in(folder: Path, *claims: ResourceClaim, pool: NodePool = ALL, **parts: Any) -> PluginNode:
+def node_in(folder: Path, *claims: ResourceClaim, pool: PublishedPool = ALL, **parts: Any) -> PluginNode:
     return PluginNode(folder, FakeClaims(*claims), pods_of(*(c.metadata.name for c in claims)), pool=pool, **parts)
 
 
@@ -73,7 +73,7 @@ def nodes(node: PluginNode, uid: str) -> list[str] | None:
     return [n["path"] for device in devices for n in device["containerEdits"]["deviceNodes"]]
 
 
-def moved(node: PluginNode, pool: NodePool) -> None:
+def moved(node: PluginNode, pool: PublishedPool) -> None:
     node.pool = pool
     node.state.follow_devices()
 
@@ -212,7 +212,7 @@ def test_a_number_that_is_not_known_right_now_changes_nothing(tmp_path: Path) ->
     assert node.files() == before
 
 
-def with_unknown_minor(pool: NodePool, gpu: int) -> NodePool:
+def with_unknown_minor(pool: PublishedPool, gpu: int) -> PublishedPool:
     name = device_name(gpu)
     return replace(pool, gpus={**pool.gpus, name: replace(pool.gpus[name], minor=None)})
 
@@ -318,9 +318,9 @@ def mig(uuid: str, gi: int, profile: str, start: int, size: int, caps: tuple[int
     return MigDevice(PARENT, uuid, gi, 0, profile, start, size, access_minors=caps)
 
 
-def divided(*parts: MigDevice) -> NodePool:
+def divided(*parts: MigDevice) -> PublishedPool:
     gpu = Gpu(uuid=PARENT, index=0, minor=0, mig_enabled=True)
-    return NodePool(DRIVER, PoolName(NODE), {device_name(0): gpu}, {part.device_name: part for part in parts})
+    return PublishedPool(DRIVER, PoolName(NODE), {device_name(0): gpu}, {part.device_name: part for part in parts})
 
 
 def mig_claim(name: str, part: MigDevice) -> ResourceClaim:
@@ -395,7 +395,7 @@ def test_a_whole_gpu_at_the_minor_of_a_former_parent_is_held(tmp_path: Path) -> 
     node.claims.put(other)
     parent = Gpu(uuid=PARENT, index=1, minor=1, mig_enabled=True)
     gpus = {device_name(0): parent, device_name(1): Gpu(uuid=gpu_uuid(1), index=0, minor=0)}
-    node.pool = NodePool(DRIVER, PoolName(NODE), gpus, {m.device_name: m for m in OLD})
+    node.pool = PublishedPool(DRIVER, PoolName(NODE), gpus, {m.device_name: m for m in OLD})
     with pytest.raises(DeviceHeldError, match="/dev/nvidia0"):
         node.state.prepare(reference_to(other))
 
@@ -406,7 +406,7 @@ TWO = make_claim("two", (0, 1), reserved_for={"pod-two": "pod-two-uid"})
 CHECKPOINT = "claims/two-uid.json"
 
 
-def broken_node(folder: Path, *claims: ResourceClaim, pool: NodePool) -> PluginNode:
+def broken_node(folder: Path, *claims: ResourceClaim, pool: PublishedPool) -> PluginNode:
     """A node whose pod runs with GPUs 0 and 1, its checkpoint broken, with the GPUs as given from now on."""
     node = node_in(folder, TWO, *claims)
     node.state.prepare(reference_to(TWO))

@@ -7,7 +7,7 @@ from dracaena.api.names import PoolName, gpu_device_name
 from dracaena.api.topology import topology_from_matrix
 from dracaena.kubelet_plugin.discovery.allocatable import allocatable
 from dracaena.kubelet_plugin.node_pool import node_pool, preparable_pages
-from dracaena.kubelet_plugin.prepare.plan import NodePool
+from dracaena.kubelet_plugin.prepare.plan import PublishedPool
 from support.machines import divided_machine
 from support.plugin import DRIVER, NODE, device_name, gpu_uuid
 
@@ -19,7 +19,7 @@ def machine(*minors: int | None) -> Machine:
     return Machine("m", gpus, topology_from_matrix(matrix))
 
 
-def pool_of(machine: Machine) -> NodePool:
+def pool_of(machine: Machine) -> PublishedPool:
     return node_pool(machine, DRIVER, PoolName(NODE))
 
 

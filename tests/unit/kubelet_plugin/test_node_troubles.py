@@ -8,11 +8,11 @@ from collections import Counter
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dracaena.kubelet_plugin.discovery.troubles import MENDING, Reason, Trouble, trouble
+from dracaena.kubelet_plugin.discovery.troubles import MENDING, Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node_troubles import NodeTroubles
 
-LOST = trouble(Reason.GPU_MISSING, "GPU 3 is gone", "0000:18:00.0")
+LOST = trouble(TroubleKind.GPU_MISSING, "GPU 3 is gone", "0000:18:00.0")
 
 
 class Node:
@@ -23,7 +23,7 @@ class Node:
         self.metrics = PluginMetrics(CollectorRegistry())
         self.troubles = NodeTroubles(self.metrics, lambda *event: self.events.append(event))
 
-    def count(self, reason: Reason) -> float:
+    def count(self, reason: TroubleKind) -> float:
         return float(self.metrics.node.troubles.labels(reason.value)._value.get())
 
 
@@ -37,30 +37,30 @@ def test_a_trouble_is_told_when_it_begins_with_the_command_that_shows_it(node: N
     ((kind, reason, text),) = node.events
     assert (kind, reason) == ("Warning", "GpuMissing")
     assert text.startswith("GPU 3 is gone; on the node: `nvidia-smi -q -i 0000:18:00.0`, `dmesg")
-    assert (node.count(Reason.GPU_MISSING), node.troubles.words()) == (1, "GpuMissing: GPU 3 is gone")
+    assert (node.count(TroubleKind.GPU_MISSING), node.troubles.words()) == (1, "GpuMissing: GPU 3 is gone")
     node.troubles.update("reading", [])
-    assert (node.count(Reason.GPU_MISSING), node.troubles.words(), len(node.events)) == (0, None, 1)
+    assert (node.count(TroubleKind.GPU_MISSING), node.troubles.words(), len(node.events)) == (0, None, 1)
 
 
 def test_other_words_for_the_same_are_not_told_again_and_shown(node: Node) -> None:
-    node.troubles.update("reading", [trouble(Reason.SILENT, "nothing for 10 s")])
-    node.troubles.update("reading", [trouble(Reason.SILENT, "nothing for 20 s")])
+    node.troubles.update("reading", [trouble(TroubleKind.SILENT, "nothing for 10 s")])
+    node.troubles.update("reading", [trouble(TroubleKind.SILENT, "nothing for 20 s")])
     assert len(node.events) == 1
     assert node.troubles.words() == "DriverSilent: nothing for 20 s"
 
 
 def test_two_of_a_kind_are_two(node: Node) -> None:
-    node.troubles.update("reading", [LOST, trouble(Reason.GPU_MISSING, "GPU 4 is gone", "0000:19:00.0")])
-    assert (len(node.events), node.count(Reason.GPU_MISSING)) == (2, 2)
+    node.troubles.update("reading", [LOST, trouble(TroubleKind.GPU_MISSING, "GPU 4 is gone", "0000:19:00.0")])
+    assert (len(node.events), node.count(TroubleKind.GPU_MISSING)) == (2, 2)
 
 
 def test_a_release_is_no_warning(node: Node) -> None:
-    node.troubles.update("health", [trouble(Reason.RELEASED, "asked for by a label")])
+    node.troubles.update("health", [trouble(TroubleKind.RELEASED, "asked for by a label")])
     assert node.events[0][:2] == ("Normal", "DriverReleased")
 
 
-@pytest.mark.parametrize("reason", Reason)
-def test_each_kind_has_a_command(reason: Reason) -> None:
+@pytest.mark.parametrize("reason", TroubleKind)
+def test_each_kind_has_a_command(reason: TroubleKind) -> None:
     assert "`" in MENDING[reason]
     assert "{" not in trouble(reason, "text", "subject").advice
 
@@ -68,7 +68,7 @@ def test_each_kind_has_a_command(reason: Reason) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_one_event_an_occurrence_whichever_sources_have_it(seed: int) -> None:
     rng, node = random.Random(seed), Node()
-    pool = [trouble(reason, "", subject) for reason in list(Reason)[:4] for subject in ("", "a")]
+    pool = [trouble(reason, "", subject) for reason in list(TroubleKind)[:4] for subject in ("", "a")]
     having: dict[str, set[Trouble]] = {"reading": set(), "health": set(), "devices": set()}
     expected: Counter[str] = Counter()
     for _ in range(300):

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from dracaena.process import http_server
 from dracaena.process.http import _FORMS, HttpEndpoint
-from dracaena.process.http_message import Answer, Request, text_answer
+from dracaena.process.http_message import HttpAnswer, HttpRequest, text_answer
 from dracaena.process.http_server import (
     ANSWER_TIMEOUT_S,
     HEAD_BYTES,
@@ -337,7 +337,7 @@ class _Exhausted(socket.socket):
 
 
 def test_where_descriptors_run_out_an_idle_client_makes_room(clock: FakeClock) -> None:
-    def handle(_request: Request, _client: Client, reply: Callable[[Answer], None]) -> None:
+    def handle(_request: HttpRequest, _client: Client, reply: Callable[[HttpAnswer], None]) -> None:
         reply(text_answer(200, "ok"))
 
     plain = listen("127.0.0.1", 0)

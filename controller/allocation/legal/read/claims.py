@@ -99,7 +99,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceClass:
+class ClassRequirements:
     """A device class."""
 
     name: str
@@ -115,7 +115,7 @@ def read_claim(claim: objects.ResourceClaim) -> Claim | Unsupported:
     return Unsupported("it", claim.problem, _NOT_READ) if claim.problem else reading(lambda: _claim(claim))
 
 
-def read_class(device_class: objects.DeviceClass) -> DeviceClass | Unsupported:
+def read_class(device_class: objects.DeviceClass) -> ClassRequirements | Unsupported:
     """Read the spec of a device class, or return the first thing that cannot be honoured. Never raises."""
     problem = device_class.problem
     return Unsupported("it", problem, _NOT_READ) if problem else reading(lambda: _class(device_class))
@@ -145,11 +145,11 @@ def _claim(claim: objects.ResourceClaim) -> Claim:
     )
 
 
-def _class(device_class: objects.DeviceClass) -> DeviceClass:
+def _class(device_class: objects.DeviceClass) -> ClassRequirements:
     spec = device_class.spec
     # extendedResourceName says how pods may ask for the class without a claim; it selects no device.
     only(spec, ("selectors", "config", "extendedResourceName"), "spec")
-    return DeviceClass(
+    return ClassRequirements(
         name=device_class.metadata.name,
         selectors=_selectors(spec.get("selectors"), "spec.selectors"),
         configs=tuple(

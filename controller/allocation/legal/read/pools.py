@@ -11,7 +11,7 @@ from dracaena.api.device_id import PoolId
 from dracaena.api.objects import Node
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.read.nodes import BadNodeSelectorError, selects
-from dracaena.controller.allocation.legal.read.slices import CounterId, Device, Slice
+from dracaena.controller.allocation.legal.read.slices import CounterId, PublishedDevice, Slice
 
 
 class PoolState(Enum):
@@ -28,7 +28,7 @@ class PoolState(Enum):
 class ReachableDevice:
     """A device in a slice that targets the node."""
 
-    device: Device
+    device: PublishedDevice
     slice: Slice
 
 
@@ -42,7 +42,7 @@ class Pool:
     """Why it is not usable."""
     devices: tuple[ReachableDevice, ...] = ()
     """Of slices that target the node: slices by name, devices as listed. Empty unless usable."""
-    elsewhere: tuple[Device, ...] = ()
+    elsewhere: tuple[PublishedDevice, ...] = ()
     """Devices of the other slices, and such with unknown fields: they are never given out here, but what they consume
     counts."""
     counters: tuple[tuple[CounterId, int], ...] = ()

@@ -56,7 +56,7 @@ class CounterId(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class PublishedDevice:
     """A device that a driver publishes."""
 
     id: DeviceId
@@ -90,7 +90,7 @@ class Slice:
     nodes: NodeSelection
     per_device: bool = False
     """Whether each device says for itself which nodes it is for."""
-    devices: tuple[Device, ...] = ()
+    devices: tuple[PublishedDevice, ...] = ()
     counters: tuple[tuple[CounterId, int], ...] = ()
     """Declared counters in billionths, as listed."""
     counter_sets: tuple[str, ...] = ()
@@ -109,7 +109,7 @@ def read_slice(published: objects.ResourceSlice) -> Slice:
     spec = published.spec
     pool = PoolId(spec.driver, spec.pool.name)
     nodes = NodeSelection(spec.node_name, spec.node_selector, spec.all_nodes)
-    devices: tuple[Device, ...] = ()
+    devices: tuple[PublishedDevice, ...] = ()
     counters: tuple[tuple[CounterId, int], ...] = ()
     problem = unknown_fields(spec.unknown, "the pool") if spec.unknown else ""
     try:
@@ -131,7 +131,7 @@ def read_slice(published: objects.ResourceSlice) -> Slice:
     )
 
 
-def read_device(driver: str, device: objects.Device) -> Device | None:
+def read_device(driver: str, device: objects.Device) -> PublishedDevice | None:
     """Read a device apart from its slice; None when a quantity in it cannot be read."""
     try:
         return _device(PoolId(driver, ""), device)
@@ -148,9 +148,9 @@ class _UnreadableError(Exception):
     pass
 
 
-def _device(pool: PoolId, device: objects.Device) -> Device:
+def _device(pool: PoolId, device: objects.Device) -> PublishedDevice:
     try:
-        return Device(
+        return PublishedDevice(
             id=DeviceId(*pool, device.name),
             attributes=device.attributes,
             capacities=tuple(_capacity(name, capacity) for name, capacity in sorted(device.capacity.items())),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dracaena.api.packed import unpacked
-from dracaena.controller.allocation.nodes.matching import Rule
+from dracaena.controller.allocation.nodes.matching import SelectorRequirement
 
 _OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
 
@@ -23,7 +23,7 @@ class UnreadableSelectorError(ValueError):
 class LabelSelector:
     """All of its rules have to be met; without a rule it matches everything."""
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[SelectorRequirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Return whether labels are selected. Cost: one step a rule."""
@@ -44,12 +44,12 @@ def read_label_selector(document: Any) -> LabelSelector | None:
     expressions = document.get("matchExpressions") or ()
     if not isinstance(labels, Mapping) or not isinstance(expressions, list | tuple):
         raise UnreadableSelectorError("matchLabels is no object or matchExpressions no list")
-    rules = {Rule(str(key), "In", (str(value),)) for key, value in labels.items()}
+    rules = {SelectorRequirement(str(key), "In", (str(value),)) for key, value in labels.items()}
     rules.update(map(_rule, expressions))
     return LabelSelector(tuple(sorted(rules, key=lambda rule: (rule.key, rule.operator, rule.values))))
 
 
-def _rule(entry: Any) -> Rule:
+def _rule(entry: Any) -> SelectorRequirement:
     if not isinstance(entry, Mapping):
         raise UnreadableSelectorError("an entry of matchExpressions is no object")
     key, operator, values = entry.get("key"), entry.get("operator"), entry.get("values") or ()
@@ -57,7 +57,7 @@ def _rule(entry: Any) -> Rule:
         raise UnreadableSelectorError(f"matchExpressions: key {key!r} with operator {operator!r} cannot be read")
     if bool(values) != (operator in ("In", "NotIn")):
         raise UnreadableSelectorError(f"matchExpressions: key {key!r}: {operator} with {len(values)} values")
-    return Rule(key, operator, tuple(sorted(map(str, values))))
+    return SelectorRequirement(key, operator, tuple(sorted(map(str, values))))
 
 
 AFFINITY: Final = "podAffinity"

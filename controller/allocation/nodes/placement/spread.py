@@ -15,7 +15,7 @@ from dracaena.api.packed import unpacked
 from dracaena.controller.allocation.effort import Effort, Work
 from dracaena.controller.allocation.nodes.matching import (
     NodeIndex,
-    Rule,
+    SelectorRequirement,
     first_untolerated,
     required_affinity,
     tolerations_of,
@@ -56,22 +56,22 @@ class SpreadConstraint:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class SpreadScope:
     """The nodes that count for one constraint of a pod, and the domains that they are in."""
 
     nodes: frozenset[str]
     domains: frozenset[str]
 
 
-class Reaches:
+class SpreadScopes:
     """Which nodes count, remembered until some node changes. One owner, one thread at a time."""
 
     def __init__(self, nodes: NodeIndex) -> None:
         self.nodes = nodes
-        self._known: OrderedDict[bytes, Sequence[Reach]] = OrderedDict()
+        self._known: OrderedDict[bytes, Sequence[SpreadScope]] = OrderedDict()
         self._version = -1
 
-    def of(self, pod: Pod, constraints: Sequence[SpreadConstraint], effort: Effort) -> Sequence[Reach]:
+    def of(self, pod: Pod, constraints: Sequence[SpreadConstraint], effort: Effort) -> Sequence[SpreadScope]:
         """Return what counts for each constraint. Cost: a look-up, or one step a node and constraint, charged."""
         if self._version != self.nodes.version:
             self._known.clear()
@@ -93,7 +93,7 @@ class Reaches:
         self._known.move_to_end(key)
         return found
 
-    def _look(self, pod: Pod, constraints: Sequence[SpreadConstraint], effort: Effort) -> Sequence[Reach]:
+    def _look(self, pod: Pod, constraints: Sequence[SpreadConstraint], effort: Effort) -> Sequence[SpreadScope]:
         affinity, tolerations = required_affinity(pod, effort), tolerations_of(pod)
         wanted = pod.spec.node_selector.items()
         names: list[list[str]] = [[] for _ in constraints]
@@ -113,7 +113,7 @@ class Reaches:
                     continue
                 names[place].append(name)
         return [
-            Reach(frozenset(some), frozenset(self.nodes.get(name).labels[one.topology_key] for name in some))
+            SpreadScope(frozenset(some), frozenset(self.nodes.get(name).labels[one.topology_key] for name in some))
             for one, some in zip(constraints, names, strict=True)
         ]
 
@@ -127,7 +127,7 @@ class SpreadRules:
         name: str,
         facts: PodFacts,
         constraints: Sequence[SpreadConstraint],
-        reaches: Sequence[Reach],
+        reaches: Sequence[SpreadScope],
         effort: Effort,
     ) -> None:
         """`name` is that of the pod in the books; `reaches` has what counts for each constraint."""
@@ -162,7 +162,9 @@ class SpreadRules:
         """
         return [(one.topology_key, *self._limit(one, reach, counted)) for one, reach, counted in self._parts]
 
-    def _limit(self, one: SpreadConstraint, reach: Reach, counted: PodCount | None) -> tuple[int, Mapping[str, int]]:
+    def _limit(
+        self, one: SpreadConstraint, reach: SpreadScope, counted: PodCount | None
+    ) -> tuple[int, Mapping[str, int]]:
         counts = dict.fromkeys(reach.domains, 0)
         if counted is not None and counted.nodes.keys() <= reach.nodes:
             counts |= self._placed.domains(counted, one.topology_key)
@@ -212,7 +214,7 @@ def _constraint(entry: Mapping[str, Any], labels: Labels) -> SpreadConstraint:
         raise UnreadableSelectorError("a topology spread constraint has a wrong maxSkew, minDomains or matchLabelKeys")
     if selector is not None:
         # Since 1.34 the API server has written them into the selector already: then nothing is added.
-        same = {Rule(key, "In", (labels[key],)) for key in keys if key in labels}
+        same = {SelectorRequirement(key, "In", (labels[key],)) for key in keys if key in labels}
         rules = {*selector.rules, *same}
         selector = LabelSelector(tuple(sorted(rules, key=lambda rule: (rule.key, rule.operator, rule.values))))
     return SpreadConstraint(

@@ -12,7 +12,7 @@ import pytest
 
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER
 from dracaena.api.objects import ConsumerReference
-from dracaena.controller.adapters.kube import KubeClaims
+from dracaena.controller.adapters.kube import KubeClaimWrites
 from dracaena.kube.errors import ConflictError
 from support.allocation import claim, pod
 from support.kube import client_for
@@ -29,7 +29,7 @@ def at_version(item: Any) -> Any:
     return msgspec.structs.replace(item, metadata=msgspec.structs.replace(item.metadata, resource_version=VERSION))
 
 
-WRITES: list[tuple[Callable[[KubeClaims], object], str, dict[str, Any]]] = [
+WRITES: list[tuple[Callable[[KubeClaimWrites], object], str, dict[str, Any]]] = [
     (
         lambda claims: claims.mark(at_version(CLAIM), annotation="a", value="v"),
         STATUS.removesuffix("/status"),
@@ -80,7 +80,7 @@ WRITES: list[tuple[Callable[[KubeClaims], object], str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("write", "path", "body"), WRITES)
 def test_each_write_names_the_version_that_it_was_decided_on(
-    tmp_path: Path, write: Callable[[KubeClaims], object], path: str, body: dict[str, Any]
+    tmp_path: Path, write: Callable[[KubeClaimWrites], object], path: str, body: dict[str, Any]
 ) -> None:
     counted: list[tuple[str, str]] = []
 
@@ -88,7 +88,7 @@ def test_each_write_names_the_version_that_it_was_decided_on(
         request.answer(409, {"reason": "Conflict", "message": "changed"})
 
     with ScriptedServer(answer) as server:
-        claims = KubeClaims(client_for(server.url, tmp_path), lambda verb, result: counted.append((verb, result)))
+        claims = KubeClaimWrites(client_for(server.url, tmp_path), lambda verb, result: counted.append((verb, result)))
         with pytest.raises(ConflictError):
             write(claims)
         (request,) = server.requests

@@ -17,7 +17,7 @@ from dracaena.api.objects import DeviceClass, Pod, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.legal.books import Books, Holding
-from dracaena.controller.allocation.legal.problem import Cluster, Problem, pose
+from dracaena.controller.allocation.legal.problem import Problem, Snapshot, pose
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.read.pools import SliceIndex
 from dracaena.controller.allocation.legal.read.slices import read_slice
@@ -124,7 +124,7 @@ class NodeByNode:
             item = self.cluster.slices[name]
             index = SliceIndex([read_slice(untainted(item))])
             classes = {one.device_class.name: one.device_class for d in demands for e in d.requests for one in e}
-            asked = Cluster(index, classes, self.books, self.allocator.selectors, Features())
+            asked = Snapshot(index, classes, self.books, self.allocator.selectors, Features())
             problem = pose(asked, node, [demand.spec for demand in demands])
             if not isinstance(problem, Problem):
                 continue

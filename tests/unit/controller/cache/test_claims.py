@@ -9,7 +9,7 @@ import pytest
 
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER, EXTENDED_RESOURCE_ANNOTATION, decision_annotation
 from dracaena.api.objects import ObjectMeta, ResourceClaim
-from dracaena.controller.adapters.kube import KubeClaims
+from dracaena.controller.adapters.kube import KubeClaimWrites
 from dracaena.controller.allocation.legal.read.claims import Claim, read_claim
 from dracaena.controller.allocation.request import ClaimDemand, Refused, class_names, names_selector
 from dracaena.controller.allocation.result import allocation_document
@@ -126,7 +126,7 @@ def test_many_finalizers_cost_a_few_times_their_text_and_stay_when_ours_is_writt
         def merge_patch(self, kind: object, name: str, patch: dict[str, Any], **more: object) -> None:
             sent.append(patch)
 
-    KubeClaims(Client()).mark(  # type: ignore[arg-type]
+    KubeClaimWrites(Client()).mark(  # type: ignore[arg-type]
         claim, annotation="a", value="b"
     )
     assert sent[0]["metadata"]["finalizers"] == [*finalizers[:distinct], DELETE_PROTECTION_FINALIZER]

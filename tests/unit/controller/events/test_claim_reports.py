@@ -9,7 +9,7 @@ from dracaena.api.objects import ResourceClaim
 from dracaena.controller.events.claim_reports import ClaimReports
 from dracaena.controller.events.collision_reports import CollisionReports
 from dracaena.controller.lifecycle.claim_record import first_record
-from dracaena.controller.lifecycle.phases import Event, NotAllowedError, Phase
+from dracaena.controller.lifecycle.phases import NotAllowedError, Phase, RecordEvent
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.state.collisions import Collision
 from support.allocation import DRIVER, claim
@@ -62,6 +62,6 @@ def test_a_claim_without_a_problem_is_not_reported(item: ResourceClaim | None) -
 
 def test_a_fault_is_counted_by_phase_and_event_also_by_a_stand_by() -> None:
     bench = Bench(is_leading=False)
-    bench.reports.fault(first_record(claim("c"), 0.0), NotAllowedError(Phase.FREE, Event.SEND_DROP))
+    bench.reports.fault(first_record(claim("c"), 0.0), NotAllowedError(Phase.FREE, RecordEvent.SEND_DROP))
     labels = {"phase": "free", "event": "send drop"}
     assert bench.registry.get_sample_value("dracaena_controller_record_faults_total", labels) == 1

@@ -15,9 +15,9 @@ from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import ConsumerReference, ResourceClaim
 from dracaena.controller.lifecycle.claim_record import (
     ClaimRecord,
+    ClaimShare,
     Doubt,
     PodIdentity,
-    Share,
     decide,
     doubt_stale_binds,
     end,
@@ -31,7 +31,7 @@ from dracaena.controller.lifecycle.claim_record import (
     show,
     users_of,
 )
-from dracaena.controller.lifecycle.phases import TRANSITIONS, Event, NotAllowedError, Phase
+from dracaena.controller.lifecycle.phases import TRANSITIONS, NotAllowedError, Phase, RecordEvent
 from dracaena.controller.lifecycle.versions import version_of
 from support.allocation import DRIVER, claim, holding
 
@@ -57,7 +57,7 @@ def devices(record: ClaimRecord) -> set[str]:
     return {device.device for device in record.held(DRIVER)[0]}
 
 
-SHARE = Share("d1", P, "n", frozenset({DeviceId(DRIVER, "n", "gpu-1")}))
+SHARE = ClaimShare("d1", P, "n", frozenset({DeviceId(DRIVER, "n", "gpu-1")}))
 
 
 def test_a_claim_that_nobody_decided_for_is_what_the_server_shows() -> None:
@@ -72,18 +72,18 @@ def test_a_claim_that_nobody_decided_for_is_what_the_server_shows() -> None:
 def test_a_decision_holds_its_devices_until_they_are_shown_or_it_is_given_up() -> None:
     decided = decide(first_record(empty(1), 0.0), SHARE)
     assert devices(decided) == {"gpu-1"}
-    assert devices(meet(decided, Event.ABANDON)) == set()
-    writing = send(decided, Event.SEND_ALLOCATION)
+    assert devices(meet(decided, RecordEvent.ABANDON)) == set()
+    writing = send(decided, RecordEvent.SEND_ALLOCATION)
     assert writing.guard == 1
     assert devices(show(writing, empty(2), 1.0)) == {"gpu-1"}, "a newer state: the write may conflict"
-    assert devices(meet(writing, Event.NO_ANSWER)) == {"gpu-1"}
-    assert devices(meet(meet(writing, Event.NO_ANSWER), Event.EXPIRED)) == set()
+    assert devices(meet(writing, RecordEvent.NO_ANSWER)) == {"gpu-1"}
+    assert devices(meet(meet(writing, RecordEvent.NO_ANSWER), RecordEvent.EXPIRED)) == set()
     assert devices(show(writing, state(2, "p"), 1.0)) == {"gpu-1"}
 
 
 def test_what_the_server_shows_beside_a_decision_is_held_too() -> None:
     """Somebody else allocated the claim while our write was under way."""
-    writing = send(decide(first_record(empty(1), 0.0), SHARE), Event.SEND_ALLOCATION)
+    writing = send(decide(first_record(empty(1), 0.0), SHARE), RecordEvent.SEND_ALLOCATION)
     shown = show(writing, state(2, "p", device="gpu-7"), 1.0)
     assert (shown.phase, devices(shown)) == (Phase.ALLOCATED, {"gpu-7"})
 
@@ -109,10 +109,10 @@ def test_an_allocation_that_came_and_lost_its_reservation_unseen_may_be_anybodys
 
 
 def test_a_drop_is_in_doubt_without_an_end_until_it_is_shown_or_refused() -> None:
-    dropping = send(first_record(state(1, "p"), 0.0), Event.SEND_DROP)
+    dropping = send(first_record(state(1, "p"), 0.0), RecordEvent.SEND_DROP)
     assert dropping.doubts == (Doubt(P, inf),)
-    assert end_write(dropping, Event.NO_ANSWER, 7.0, 12.0).doubts == (Doubt(P, 19.0),)
-    assert end_write(dropping, Event.REFUSED, 7.0, 12.0).doubts == (Doubt(P, 7.0),), "an earlier drop may be why"
+    assert end_write(dropping, RecordEvent.NO_ANSWER, 7.0, 12.0).doubts == (Doubt(P, 19.0),)
+    assert end_write(dropping, RecordEvent.REFUSED, 7.0, 12.0).doubts == (Doubt(P, 7.0),), "an earlier drop may be why"
     assert show(dropping, state(2), 7.0).doubts == (Doubt(P, 7.0),)
     assert show(dropping, state(2, "p"), 7.0).doubts == ()
     assert show(dropping, state(2, "q"), 7.0).doubts == (Doubt(P, 7.0),)
@@ -126,7 +126,7 @@ def test_what_is_cleared_while_somebody_is_in_doubt_rests() -> None:
     assert (resting.phase, devices(resting)) == (Phase.RESTING, {"gpu-1"})
     still = show(resting, empty(4), 6.0)
     assert (still.phase, devices(still)) == (Phase.RESTING, {"gpu-1"})
-    free = meet(still, Event.PROVEN)
+    free = meet(still, RecordEvent.PROVEN)
     assert (free.phase, free.rest, free.doubts, devices(free)) == (Phase.FREE, (), (), set())
 
 
@@ -167,7 +167,7 @@ def test_what_an_earlier_leader_may_have_known_of_rests_with_everybody_in_doubt(
     anew = show(still, state(5, "q", device="gpu-2", at=B), 7.0)
     assert (anew.phase, anew.doubts, devices(anew)) == (Phase.ALLOCATED, (Doubt(None, 5.0),), {"gpu-1", "gpu-2"})
     assert devices(settle(anew, anew.doubts)) == {"gpu-2"}
-    free = meet(still, Event.PROVEN)
+    free = meet(still, RecordEvent.PROVEN)
     assert (free.phase, free.doubts, devices(free)) == (Phase.FREE, (), set())
 
 
@@ -198,12 +198,23 @@ def test_users_of_a_claim_are_its_pods() -> None:
 
 # Any sequence of events
 
-DOES: dict[Event, Callable[[ClaimRecord], ClaimRecord]] = {
-    Event.DECIDE: lambda record: decide(record, SHARE),
-    **{event: (lambda record, event=event: send(record, event)) for event in Event if event.name.startswith("SEND_")},  # type: ignore[misc]
+DOES: dict[RecordEvent, Callable[[ClaimRecord], ClaimRecord]] = {
+    RecordEvent.DECIDE: lambda record: decide(record, SHARE),
+    **{
+        event: (lambda record, event=event: send(record, event))  # type: ignore[misc]
+        for event in RecordEvent
+        if event.name.startswith("SEND_")
+    },
     **{
         event: (lambda record, event=event: meet(record, event))  # type: ignore[misc]
-        for event in (Event.ABANDON, Event.REFUSED, Event.ANSWERED, Event.NO_ANSWER, Event.EXPIRED, Event.PROVEN)
+        for event in (
+            RecordEvent.ABANDON,
+            RecordEvent.REFUSED,
+            RecordEvent.ANSWERED,
+            RecordEvent.NO_ANSWER,
+            RecordEvent.EXPIRED,
+            RecordEvent.PROVEN,
+        )
     },
 }
 SHOWS: dict[str, Callable[..., ResourceClaim]] = {
@@ -225,19 +236,19 @@ FIRST = st.sampled_from(
 )
 
 
-def take(record: ClaimRecord, step: Event | str, now_s: float) -> ClaimRecord:
-    if isinstance(step, Event):
+def take(record: ClaimRecord, step: RecordEvent | str, now_s: float) -> ClaimRecord:
+    if isinstance(step, RecordEvent):
         return DOES[step](record)
     return show(record, SHOWS[step](record.version + 1), now_s)
 
 
 @given(FIRST, STEPS)
 def test_any_sequence_is_taken_or_refused_by_the_table_and_by_nothing_else(
-    record: ClaimRecord, steps: list[Event | str]
+    record: ClaimRecord, steps: list[RecordEvent | str]
 ) -> None:
     for now, step in enumerate(steps, start=1):
         before = record
-        if isinstance(step, Event) and step not in TRANSITIONS[before.phase]:
+        if isinstance(step, RecordEvent) and step not in TRANSITIONS[before.phase]:
             with pytest.raises(NotAllowedError) as raised:
                 take(record, step, float(now))
             assert (raised.value.phase, raised.value.event) == (before.phase, step)
@@ -253,17 +264,19 @@ def test_any_sequence_is_taken_or_refused_by_the_table_and_by_nothing_else(
 
 
 def test_a_decision_is_forgotten_once_nothing_of_it_rests() -> None:
-    written = send(decide(first_record(empty(1), 0.0), SHARE), Event.SEND_ALLOCATION)
+    written = send(decide(first_record(empty(1), 0.0), SHARE), RecordEvent.SEND_ALLOCATION)
     dropped = show(show(written, state(2, "p"), 1.0), state(3), 2.0)
-    free = meet(show(dropped, empty(4), 3.0), Event.PROVEN)
+    free = meet(show(dropped, empty(4), 3.0), RecordEvent.PROVEN)
     assert (free.phase, free.share) == (Phase.FREE, None)
 
 
 @given(FIRST, STEPS)
-def test_what_is_held_never_shrinks_while_somebody_is_in_doubt(record: ClaimRecord, steps: list[Event | str]) -> None:
+def test_what_is_held_never_shrinks_while_somebody_is_in_doubt(
+    record: ClaimRecord, steps: list[RecordEvent | str]
+) -> None:
     """But by what we do after a proof: a clearing of ours, and that nothing has to rest any more."""
     for now, step in enumerate(steps, start=1):
-        if step in (Event.SEND_CLEARING, Event.PROVEN) and record.doubts:
+        if step in (RecordEvent.SEND_CLEARING, RecordEvent.PROVEN) and record.doubts:
             continue  # not without a proof: see records and tending
         before = record
         try:
@@ -281,7 +294,7 @@ def test_what_is_held_never_shrinks_while_somebody_is_in_doubt(record: ClaimReco
 
 @given(FIRST, STEPS)
 def test_nobody_is_in_doubt_who_has_a_reservation_and_all_who_lost_one_are(
-    record: ClaimRecord, steps: list[Event | str]
+    record: ClaimRecord, steps: list[RecordEvent | str]
 ) -> None:
     for now, step in enumerate(steps, start=1):
         before = record
@@ -289,7 +302,7 @@ def test_nobody_is_in_doubt_who_has_a_reservation_and_all_who_lost_one_are(
             record = take(record, step, float(now))
         except NotAllowedError:
             continue
-        if isinstance(step, Event):
+        if isinstance(step, RecordEvent):
             continue
         users = set(users_of(record.shown))
         assert not users & {doubt.pod for doubt in record.doubts}
@@ -338,7 +351,7 @@ def test_a_claim_that_was_allocated_anew_is_open_to_all() -> None:
 def preempting(*users: str) -> ClaimRecord:
     """An allocation whose pod needs others evicted, reserved for `users`."""
     decided = decide(first_record(empty(1), 0.0), replace(SHARE, preempting=True))
-    return show(send(decided, Event.SEND_ALLOCATION), state(2, *(users or ("p",))), 1.0)
+    return show(send(decided, RecordEvent.SEND_ALLOCATION), state(2, *(users or ("p",))), 1.0)
 
 
 def test_what_is_cleared_while_others_are_evicted_for_its_pod_stays_the_claims() -> None:
@@ -348,8 +361,8 @@ def test_what_is_cleared_while_others_are_evicted_for_its_pod_stays_the_claims()
     assert (again.phase, again.kept_s, devices(again)) == (Phase.KEPT, 5.0, {"gpu-1"})
     settled = settle(doubt_stale_binds(again, (P,), 9.0), (Doubt(P, 9.0),))
     assert devices(settled) == {"gpu-1"}, "no proof ends it"
-    assert devices(meet(settled, Event.RELEASE)) == set()
-    assert meet(settled, Event.RELEASE).phase is Phase.FREE
+    assert devices(meet(settled, RecordEvent.RELEASE)) == set()
+    assert meet(settled, RecordEvent.RELEASE).phase is Phase.FREE
 
 
 def test_a_decision_takes_the_place_of_what_was_kept() -> None:
@@ -363,5 +376,5 @@ def test_only_an_allocation_for_that_pod_alone_that_is_not_taken_back_is_kept() 
     assert show(preempting("p", "q"), empty(3), 5.0).phase is Phase.FREE
     assert show(end(preempting(), "collision", at_once=False), empty(3), 5.0).phase is Phase.FREE
     usual = decide(first_record(empty(1), 0.0), SHARE)
-    shown = show(send(usual, Event.SEND_ALLOCATION), state(2, "p"), 1.0)
+    shown = show(send(usual, RecordEvent.SEND_ALLOCATION), state(2, "p"), 1.0)
     assert show(shown, empty(3), 5.0).phase is Phase.FREE

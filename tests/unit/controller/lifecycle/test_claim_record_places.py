@@ -7,9 +7,9 @@ from typing import Any
 
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.lifecycle.claim_record import (
+    ClaimShare,
     Doubt,
     PodIdentity,
-    Share,
     decide,
     expected_places,
     first_record,
@@ -17,7 +17,7 @@ from dracaena.controller.lifecycle.claim_record import (
     send,
     show,
 )
-from dracaena.controller.lifecycle.phases import Event, Phase
+from dracaena.controller.lifecycle.phases import Phase, RecordEvent
 from support.allocation import allocated, claim, pod
 
 P, Q = PodIdentity("default/p", "uid-p"), PodIdentity("default/q", "uid-q")
@@ -30,9 +30,9 @@ def given(version: int, *users: Pod, node: str = "a", rule: dict[str, Any] | Non
 
 
 def test_who_is_decided_for_is_expected_where_that_was_decided() -> None:
-    decided = decide(first_record(claim("c"), 0.0), Share("d", P, "a", frozenset()))
+    decided = decide(first_record(claim("c"), 0.0), ClaimShare("d", P, "a", frozenset()))
     assert expected_places(decided) == {P: "a"}
-    assert expected_places(send(decided, Event.SEND_ALLOCATION)) == {P: "a"}
+    assert expected_places(send(decided, RecordEvent.SEND_ALLOCATION)) == {P: "a"}
 
 
 def test_who_has_a_reservation_is_expected_on_the_node_of_the_allocation() -> None:
@@ -71,8 +71,8 @@ def test_an_allocation_for_more_than_one_node_tells_of_none() -> None:
 
 
 def test_for_whom_devices_are_kept_while_others_are_evicted_is_expected_there() -> None:
-    decided = decide(first_record(claim("c"), 0.0), Share("d", P, "a", frozenset(), preempting=True))
-    allocated_for_it = show(send(decided, Event.SEND_ALLOCATION), given(2, pod("p")), 1.0)
+    decided = decide(first_record(claim("c"), 0.0), ClaimShare("d", P, "a", frozenset(), preempting=True))
+    allocated_for_it = show(send(decided, RecordEvent.SEND_ALLOCATION), given(2, pod("p")), 1.0)
     kept = show(allocated_for_it, claim("c", resource_version="3"), 2.0)
     assert kept.phase is Phase.KEPT
     assert expected_places(kept) == {P: "a"}

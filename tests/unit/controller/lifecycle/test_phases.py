@@ -11,9 +11,9 @@ from dracaena.controller.lifecycle.phases import (
     TENDING,
     TRANSITIONS,
     UNDER_WAY,
-    Event,
     NotAllowedError,
     Phase,
+    RecordEvent,
     after,
 )
 
@@ -23,9 +23,15 @@ def in_order(phases: Iterable[Phase]) -> list[Phase]:
 
 
 ALIVE = in_order(set(Phase) - {Phase.GONE})
-SHOWN = {Event.SHOWN_ALLOCATED, Event.SHOWN_UNRESERVED, Event.SHOWN_FREE, Event.SHOWN_FREED_EARLY, Event.SHOWN_GONE}
-ENDS = {Event.REFUSED, Event.NO_ANSWER}
-SENDS = {Event.SEND_ALLOCATION, Event.SEND_DROP, Event.SEND_RESERVATION, Event.SEND_CLEARING}
+SHOWN = {
+    RecordEvent.SHOWN_ALLOCATED,
+    RecordEvent.SHOWN_UNRESERVED,
+    RecordEvent.SHOWN_FREE,
+    RecordEvent.SHOWN_FREED_EARLY,
+    RecordEvent.SHOWN_GONE,
+}
+ENDS = {RecordEvent.REFUSED, RecordEvent.NO_ANSWER}
+SENDS = {RecordEvent.SEND_ALLOCATION, RecordEvent.SEND_DROP, RecordEvent.SEND_RESERVATION, RecordEvent.SEND_CLEARING}
 
 
 def test_every_phase_is_in_the_table() -> None:
@@ -33,7 +39,7 @@ def test_every_phase_is_in_the_table() -> None:
 
 
 def test_every_event_may_happen_somewhere() -> None:
-    assert {event for events in TRANSITIONS.values() for event in events} == set(Event)
+    assert {event for events in TRANSITIONS.values() for event in events} == set(RecordEvent)
 
 
 def reachable(start: Phase) -> set[Phase]:
@@ -62,7 +68,7 @@ def test_the_last_phase_has_no_way_out() -> None:
 def test_the_server_may_show_anything_at_any_time(phase: Phase) -> None:
     """But that something was freed early while a decision or a clearing of ours is under way, or devices are kept: none
     of these begins while a pod may be on its way."""
-    allowed = SHOWN - {Event.SHOWN_FREED_EARLY} if phase in OURS | {Phase.CLEARING, Phase.KEPT} else SHOWN
+    allowed = SHOWN - {RecordEvent.SHOWN_FREED_EARLY} if phase in OURS | {Phase.CLEARING, Phase.KEPT} else SHOWN
     assert SHOWN & set(TRANSITIONS[phase]) == allowed
 
 
@@ -80,24 +86,24 @@ def test_a_write_leads_to_a_phase_in_which_it_is_under_way() -> None:
 
 @pytest.mark.parametrize("phase", in_order(UNDER_WAY))
 def test_nothing_is_decided_while_something_is_under_way(phase: Phase) -> None:
-    assert Event.DECIDE not in TRANSITIONS[phase]
+    assert RecordEvent.DECIDE not in TRANSITIONS[phase]
 
 
 def test_devices_of_a_decision_are_held_from_the_decision_until_its_write_ended_or_is_shown() -> None:
     for phase in OURS:
         for event, reached in TRANSITIONS[phase].items():
             if reached not in OURS:
-                is_end = event in SHOWN | ENDS | {Event.ABANDON, Event.ANSWERED, Event.EXPIRED}
+                is_end = event in SHOWN | ENDS | {RecordEvent.ABANDON, RecordEvent.ANSWERED, RecordEvent.EXPIRED}
                 assert is_end, f"{phase} {event}"
-    assert TRANSITIONS[Phase.WRITING][Event.NO_ANSWER] in OURS
-    assert Event.ABANDON not in TRANSITIONS[Phase.WRITING], "what was sent may land"
-    assert Event.SHOWN_FREE not in {
+    assert TRANSITIONS[Phase.WRITING][RecordEvent.NO_ANSWER] in OURS
+    assert RecordEvent.ABANDON not in TRANSITIONS[Phase.WRITING], "what was sent may land"
+    assert RecordEvent.SHOWN_FREE not in {
         event for event, reached in TRANSITIONS[Phase.WRITING].items() if reached is Phase.FREE
     }, "an older state than what is written"
 
 
 def test_what_may_not_happen_is_said_with_phase_and_event() -> None:
     with pytest.raises(NotAllowedError, match="event 'no answer' is not allowed while the claim is 'free'") as raised:
-        after(Phase.FREE, Event.NO_ANSWER)
-    assert (raised.value.phase, raised.value.event) == (Phase.FREE, Event.NO_ANSWER)
-    assert after(Phase.FREE, Event.DECIDE) is Phase.DECIDED
+        after(Phase.FREE, RecordEvent.NO_ANSWER)
+    assert (raised.value.phase, raised.value.event) == (Phase.FREE, RecordEvent.NO_ANSWER)
+    assert after(Phase.FREE, RecordEvent.DECIDE) is Phase.DECIDED

@@ -8,7 +8,15 @@ import msgspec
 import pytest
 
 from dracaena.api.objects import ConsumerReference, ResourceClaim
-from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity, Share, end, first_record, show
+from dracaena.controller.lifecycle.claim_record import (
+    ClaimRecord,
+    ClaimShare,
+    Doubt,
+    PodIdentity,
+    end,
+    first_record,
+    show,
+)
 from dracaena.controller.lifecycle.phases import Phase
 from dracaena.controller.lifecycle.pod_record import PodRecord, Said
 from dracaena.controller.lifecycle.proof import BEHIND_S, Bounds
@@ -215,7 +223,7 @@ def test_what_others_allocated_is_theirs() -> None:
 
 
 def kept() -> ClaimRecord:
-    share = Share("d1", P, "n", frozenset(), preempting=True)
+    share = ClaimShare("d1", P, "n", frozenset(), preempting=True)
     return replace(first_record(claim("c"), 0.0), phase=Phase.KEPT, share=share, rest=(held("p"),), kept_s=10.0)
 
 

@@ -11,7 +11,7 @@ from dracaena.api.mig import MigDevice
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim, ResourceClaimStatus, ResourceSlice, Taint
 from dracaena.controller.allocation.allocator import Settled
 from dracaena.controller.allocation.result import Allocation
-from dracaena.controller.lifecycle.phases import OURS, Event, Phase
+from dracaena.controller.lifecycle.phases import OURS, Phase, RecordEvent
 from dracaena.controller.lifecycle.proof import BEHIND_S
 from dracaena.controller.state.decisions import InProgress
 from dracaena.controller.wiring import DOUBT_S
@@ -99,7 +99,7 @@ def test_an_allocation_that_was_shown_and_cleared_before_its_answer_came_wakes_w
     books.cluster.intake.claim_changed(after, newer(before))
     assert "default/q" in books.take_woken()
     books.cluster.shown(after)  # the answer is older than what was shown by now: it says nothing
-    books.cluster.ended([before], DECISION, Event.ANSWERED)
+    books.cluster.ended([before], DECISION, RecordEvent.ANSWERED)
     assert isinstance(books.decide("q", "d"), Allocation)
 
 
@@ -117,7 +117,7 @@ def test_the_first_to_show_an_allocation_wakes_the_other_pods_of_the_claim_and_t
             books.cluster.shown(after)
         woken.append(books.take_woken())
     assert woken == [["default/p", "default/s"], []]
-    books.cluster.ended([before], DECISION, Event.ANSWERED)
+    books.cluster.ended([before], DECISION, RecordEvent.ANSWERED)
     assert books.take_woken() == []
 
 

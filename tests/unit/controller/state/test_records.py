@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
 from dracaena.api.podclaims import pod_claims
-from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity, Share
-from dracaena.controller.lifecycle.phases import Event, NotAllowedError, Phase
+from dracaena.controller.lifecycle.claim_record import ClaimRecord, ClaimShare, Doubt, PodIdentity
+from dracaena.controller.lifecycle.phases import NotAllowedError, Phase, RecordEvent
 from dracaena.controller.lifecycle.proof import Bounds
 from dracaena.controller.state.records import Records
 from support.allocation import DRIVER, claim, holding, pod
@@ -32,8 +32,8 @@ def empty(version: int, uid: str = "uid-c") -> ResourceClaim:
     return claim("c", resource_version=str(version), uid=uid)
 
 
-def share(decision_id: str = "d1") -> Share:
-    return Share(decision_id, P, "n", frozenset({DeviceId(DRIVER, "n", "gpu-1")}))
+def share(decision_id: str = "d1") -> ClaimShare:
+    return ClaimShare(decision_id, P, "n", frozenset({DeviceId(DRIVER, "n", "gpu-1")}))
 
 
 class Books:
@@ -64,7 +64,7 @@ class Books:
     def writing(self, decision_id: str = "d1") -> None:
         self.records.show(empty(1), 0.0)
         assert self.records.decide(KEY, share(decision_id))
-        assert self.records.send(KEY, Event.SEND_ALLOCATION, decision_id) is not None
+        assert self.records.send(KEY, RecordEvent.SEND_ALLOCATION, decision_id) is not None
 
 
 # What is news
@@ -125,12 +125,12 @@ def test_the_end_of_an_earlier_claim_of_the_name_is_not_that_of_this_one() -> No
 def test_a_late_answer_of_a_decision_that_another_one_took_the_place_of_changes_nothing() -> None:
     books = Books()
     books.writing("d1")
-    books.records.end_write(KEY, Event.REFUSED, 1.0, decision_id="d1")
+    books.records.end_write(KEY, RecordEvent.REFUSED, 1.0, decision_id="d1")
     assert books.records.decide(KEY, share("d2"))
     before = books.record
-    books.records.end_write(KEY, Event.NO_ANSWER, 2.0, decision_id="d1")
+    books.records.end_write(KEY, RecordEvent.NO_ANSWER, 2.0, decision_id="d1")
     assert books.record is before
-    assert books.records.send(KEY, Event.SEND_ALLOCATION, "d1") is None
+    assert books.records.send(KEY, RecordEvent.SEND_ALLOCATION, "d1") is None
     assert books.faults == []
 
 
@@ -138,28 +138,28 @@ def test_an_answer_of_a_write_for_an_earlier_state_changes_nothing() -> None:
     books = Books()
     books.records.show(state(1, "p"), 0.0)
     books.records.end(KEY, "refused")
-    sent = books.records.send(KEY, Event.SEND_DROP)
+    sent = books.records.send(KEY, RecordEvent.SEND_DROP)
     assert sent is not None
     books.records.show(state(2, "p"), 1.0)
-    again = books.records.send(KEY, Event.SEND_DROP)
+    again = books.records.send(KEY, RecordEvent.SEND_DROP)
     assert again is not None
-    books.records.end_write(KEY, Event.REFUSED, 2.0, guard=sent.guard)
+    books.records.end_write(KEY, RecordEvent.REFUSED, 2.0, guard=sent.guard)
     phases = [books.phase]
-    books.records.end_write(KEY, Event.REFUSED, 2.0, guard=again.guard)
+    books.records.end_write(KEY, RecordEvent.REFUSED, 2.0, guard=again.guard)
     assert [*phases, books.phase] == [Phase.DROPPING, Phase.ALLOCATED], "the second one was under way"
 
 
 def test_the_time_of_doubt_counts_from_the_end_of_the_last_write() -> None:
     books = Books()
     books.writing()
-    books.records.end_write(KEY, Event.NO_ANSWER, 16.0, decision_id="d1")
+    books.records.end_write(KEY, RecordEvent.NO_ANSWER, 16.0, decision_id="d1")
     assert (books.phase, books.record.last_write_s) == (Phase.IN_DOUBT, 16.0)
 
 
 def test_a_claim_that_is_gone_is_written_no_more() -> None:
     books = Books()
-    assert books.records.send(KEY, Event.SEND_DROP) is None
-    books.records.end_write(KEY, Event.REFUSED, 1.0, decision_id="d1")
+    assert books.records.send(KEY, RecordEvent.SEND_DROP) is None
+    books.records.end_write(KEY, RecordEvent.REFUSED, 1.0, decision_id="d1")
     books.records.end(KEY, "refused")
     books.records.prove(KEY)
     assert books.changes == []
@@ -172,10 +172,10 @@ def test_what_may_not_happen_is_told_changes_nothing_and_is_not_done() -> None:
     books = Books()
     books.records.show(empty(1), 0.0)
     before = books.record
-    assert books.records.send(KEY, Event.SEND_DROP) is None
+    assert books.records.send(KEY, RecordEvent.SEND_DROP) is None
     assert not books.records.decide("default/unknown", share())
     assert books.record is before
-    assert [(error.phase, error.event) for error in books.faults] == [(Phase.FREE, Event.SEND_DROP)]
+    assert [(error.phase, error.event) for error in books.faults] == [(Phase.FREE, RecordEvent.SEND_DROP)]
 
 
 def test_a_state_that_may_not_come_is_healed_by_it_and_what_was_held_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ def test_a_state_that_may_not_come_is_healed_by_it_and_what_was_held_stays(monke
     books.records.show(state(1, "p"), 0.0)
 
     def refuse(*args: object) -> ClaimRecord:
-        raise NotAllowedError(Phase.ALLOCATED, Event.SHOWN_FREE)
+        raise NotAllowedError(Phase.ALLOCATED, RecordEvent.SHOWN_FREE)
 
     monkeypatch.setattr("dracaena.controller.lifecycle.claim_record.show", refuse)
     assert books.records.show(empty(2), 1.0)
@@ -201,7 +201,7 @@ def test_who_came_while_nothing_can_be_decided_is_remembered_until_something_can
     books.writing()
     books.records.note_blocked_pod(KEY, "default/q")
     assert books.record.blocked_pods == {"default/q"}
-    books.records.end_write(KEY, Event.REFUSED, 1.0, decision_id="d1")
+    books.records.end_write(KEY, RecordEvent.REFUSED, 1.0, decision_id="d1")
     before, after = books.changes[-1]
     assert before is not None
     assert after is not None

@@ -9,7 +9,7 @@ from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.allocation.allocator import Settled
 from dracaena.controller.lifecycle.pod_record import ELSEWHERE
 from dracaena.controller.lifecycle.prospects import NOT_SEEN, SETTLE_S, UNRESERVED_S
-from dracaena.controller.reconciler import Decided, Held
+from dracaena.controller.reconciler import Decided, HeldBack
 from dracaena.controller.state.scheduler_progress import TURN_S
 from support.allocation import blocks, claim, device_class, device_name, holding, machine, pod, request
 from support.reconciling import (
@@ -356,7 +356,7 @@ def test_a_pod_that_is_held_and_has_all_its_devices_by_now_is_attended_to() -> N
     waiting = pod("p", "c")
     bench.add(waiting, claim("c"))
     bench.leave_all_out("p")
-    assert isinstance(bench.reconciler.plan(waiting.key), Held)
+    assert isinstance(bench.reconciler.plan(waiting.key), HeldBack)
     bench.add(holding(claim("c"), "a", device_name(TWO, 0)))
     step = bench.reconciler.plan(waiting.key)
     assert isinstance(step, Decided)

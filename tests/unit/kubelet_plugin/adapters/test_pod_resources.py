@@ -13,7 +13,7 @@ import pytest
 
 from dracaena.api.errors import TemporaryError
 from dracaena.api.names import ClaimUid
-from dracaena.kubelet_plugin.adapters.pod_resources import PodResources
+from dracaena.kubelet_plugin.adapters.pod_resources import PodResourcesWitness
 from dracaena.kubelet_plugin.prepare.cdi import qualified_name
 from dracaena.kubelet_plugin.prepare.spec_witness import claim_of_device
 from dracaena.proto.podresources.v1 import api_pb2 as v1
@@ -54,8 +54,8 @@ def served(kubelet: Kubelet, socket: Path) -> Iterator[None]:
         server.stop(None).wait()
 
 
-def witness(socket: Path, *, ready: bool = True) -> PodResources:
-    return PodResources(socket, DRIVER, lambda: ready)
+def witness(socket: Path, *, ready: bool = True) -> PodResourcesWitness:
+    return PodResourcesWitness(socket, DRIVER, lambda: ready)
 
 
 def test_kubelet_tells_the_claims_of_our_driver(tmp_path: Path) -> None:

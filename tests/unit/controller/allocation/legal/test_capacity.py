@@ -8,7 +8,7 @@ import pytest
 
 from dracaena.api.device_id import DeviceId
 from dracaena.controller.allocation.legal.books import Holding
-from dracaena.controller.allocation.legal.outcome import DoesNotFit, Plan, Rule
+from dracaena.controller.allocation.legal.outcome import DeviceRule, DoesNotFit, Plan
 from dracaena.controller.allocation.legal.read.features import Features
 from support.structured import Document, World, claim, consumes, device, everything, exactly, published
 
@@ -96,7 +96,7 @@ def test_a_device_without_a_capacity_that_is_asked_for_is_passed_over() -> None:
     assert asked.devices(claim(wanting(cores="1"))) == ["req-0: gpu"]
     outcome = asked.ask(claim(wanting(cores="9")))
     assert isinstance(outcome, DoesNotFit)
-    assert [(reason.rule, reason.devices) for reason in outcome.reasons] == [(Rule.NO_CAPACITY, 3)]
+    assert [(reason.rule, reason.devices) for reason in outcome.reasons] == [(DeviceRule.NO_CAPACITY, 3)]
 
 
 def test_shares_of_one_device_together_take_no_more_than_there_is() -> None:

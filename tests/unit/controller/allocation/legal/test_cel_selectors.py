@@ -8,7 +8,7 @@ from dracaena.controller.allocation.legal import cel_selectors
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.problem import Problem
 from dracaena.controller.allocation.legal.read.features import Features
-from dracaena.controller.allocation.legal.read.slices import Device
+from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 from dracaena.controller.allocation.legal.selectors import SelectorFailure
 from dracaena.controller.allocation.state import pool
 from support.structured import World, device, published
@@ -31,7 +31,7 @@ EVERYTHING = device(
 )
 
 
-def read(document: object = EVERYTHING) -> Device:
+def read(document: object = EVERYTHING) -> PublishedDevice:
     problem = World([published("slice-1", document)]).problem()  # type: ignore[arg-type]
     assert isinstance(problem, Problem)
     return problem.candidates[0].reachable.device

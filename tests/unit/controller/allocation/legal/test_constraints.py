@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dracaena.controller.allocation.legal.outcome import DoesNotFit, Rule
+from dracaena.controller.allocation.legal.outcome import DeviceRule, DoesNotFit
 from dracaena.controller.allocation.legal.read.features import Features
 from support.structured import (
     Document,
@@ -202,5 +202,5 @@ def test_devices_of_two_drivers_meet_at_an_attribute_of_a_third_domain() -> None
 def test_devices_that_a_constraint_forbids_are_counted() -> None:
     outcome = World(devices(1, 2, None)).ask(claim(exactly(count=2), constraints=[match()]))
     assert isinstance(outcome, DoesNotFit)
-    assert [(reason.rule, reason.devices) for reason in outcome.reasons] == [(Rule.CONSTRAINT, 2)]
+    assert [(reason.rule, reason.devices) for reason in outcome.reasons] == [(DeviceRule.CONSTRAINT, 2)]
     assert str(outcome) == "claim default/claim-0, request req-0: 2 against a constraint of the claim"

@@ -6,7 +6,7 @@ from typing import Any
 
 from dracaena.api.device_id import DeviceId
 from dracaena.controller.allocation.legal.books import Holding
-from dracaena.controller.allocation.legal.outcome import DoesNotFit, Rule
+from dracaena.controller.allocation.legal.outcome import DeviceRule, DoesNotFit
 from dracaena.controller.allocation.legal.read.features import Features
 from support.structured import Document, World, claim, consumes, device, exactly, published
 
@@ -45,7 +45,7 @@ def test_what_others_hold_is_subtracted() -> None:
     assert World(HALVES, holdings=[held("half-0")]).devices(claim(exactly())) == ["req-0: half-1"]
     outcome = World(HALVES, holdings=[held("whole")]).ask(claim(exactly()))
     assert isinstance(outcome, DoesNotFit)
-    assert {reason.rule: reason.devices for reason in outcome.reasons} == {Rule.IN_USE: 1, Rule.COUNTERS: 3}
+    assert {reason.rule: reason.devices for reason in outcome.reasons} == {DeviceRule.IN_USE: 1, DeviceRule.COUNTERS: 3}
 
 
 def test_devices_of_other_nodes_draw_on_the_same_counters() -> None:

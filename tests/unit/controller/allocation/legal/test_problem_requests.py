@@ -8,7 +8,7 @@ import pytest
 
 from dracaena.api.device_id import DeviceId
 from dracaena.controller.allocation.legal.books import Holding
-from dracaena.controller.allocation.legal.outcome import DoesNotFit, Mistake, NeedsPerson, Plan, Rule
+from dracaena.controller.allocation.legal.outcome import DeviceRule, DoesNotFit, Mistake, NeedsPerson, Plan
 from dracaena.controller.allocation.legal.read.features import Features
 from support.structured import (
     CLASSES,
@@ -72,9 +72,9 @@ def test_reasons_count_devices_by_rule() -> None:
     outcome = World(slices, holdings=held("used")).ask(claim(wish))
     assert isinstance(outcome, DoesNotFit)
     assert {reason.rule: reason.devices for reason in outcome.reasons} == {
-        Rule.IN_USE: 1,
-        Rule.REQUEST_SELECTOR: 2,
-        Rule.TAINT: 1,
+        DeviceRule.IN_USE: 1,
+        DeviceRule.REQUEST_SELECTOR: 2,
+        DeviceRule.TAINT: 1,
     }
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.controller.allocation.legal.books import Holding
-from dracaena.controller.allocation.legal.outcome import DoesNotFit, Plan, Rule
+from dracaena.controller.allocation.legal.outcome import DeviceRule, DoesNotFit, Plan
 from dracaena.controller.allocation.legal.problem import Problem
 from dracaena.controller.allocation.legal.search import Restriction, solve
 from support.structured import (
@@ -123,7 +123,7 @@ def test_devices_of_a_restricted_pool_come_from_the_set_only() -> None:
     assert World(gpus(4)).devices(claim(exactly(count=2)), restrictions=[only]) == ["req-0: gpu-1", "req-0: gpu-3"]
     outcome = World(gpus(4)).ask(claim(exactly(count=3)), restrictions=[only])
     assert isinstance(outcome, DoesNotFit)
-    assert [(reason.rule, reason.devices) for reason in outcome.reasons] == [(Rule.NOT_PROPOSED, 2)]
+    assert [(reason.rule, reason.devices) for reason in outcome.reasons] == [(DeviceRule.NOT_PROPOSED, 2)]
 
 
 def test_other_pools_stay_open() -> None:
@@ -182,7 +182,7 @@ def test_eligible_devices_are_those_that_no_rule_about_one_device_refuses() -> N
     assert isinstance(problem, Problem)
     found = problem.eligible(problem.requests[0][0][0])
     assert [one.device for one in found.devices] == ["good", "fine"]
-    assert found.refused == {Rule.IN_USE: 1, Rule.REQUEST_SELECTOR: 1, Rule.TAINT: 1}
+    assert found.refused == {DeviceRule.IN_USE: 1, DeviceRule.REQUEST_SELECTOR: 1, DeviceRule.TAINT: 1}
     assert [one.device for one in found.failures] == ["odd"]
 
 

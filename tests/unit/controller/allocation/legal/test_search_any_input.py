@@ -17,7 +17,7 @@ from dracaena.api import objects
 from dracaena.controller.allocation.legal.books import Books, holdings_of
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.outcome import NeedsPerson, Plan
-from dracaena.controller.allocation.legal.problem import Cluster, Problem, pose
+from dracaena.controller.allocation.legal.problem import Problem, Snapshot, pose
 from dracaena.controller.allocation.legal.read.claims import read_claim, read_class
 from dracaena.controller.allocation.legal.read.documents import Unsupported
 from dracaena.controller.allocation.legal.read.features import Features
@@ -113,7 +113,7 @@ def survive(seed: int, selectors: dict[Features, CelSelectors]) -> str:
         return "left alone"
     features = Features.of_gates(case["features"])
     classes = converted(case["classes"], objects.DeviceClass)
-    cluster = Cluster(
+    cluster = Snapshot(
         slices=SliceIndex(map(read_slice, converted(case["slices"], objects.ResourceSlice))),
         classes={entry.metadata.name: read_class(entry) for entry in classes},
         books=Books(holdings_of_case(case)),

@@ -15,7 +15,7 @@ from dracaena.api.topology import Topology
 from dracaena.controller.allocation.score import shares as dealing_out
 from dracaena.controller.allocation.score.box import make_box, mask_of, ordinals_of
 from dracaena.controller.allocation.score.class_table import ClassTable
-from dracaena.controller.allocation.score.shares import Share, Splitter, make_rule
+from dracaena.controller.allocation.score.shares import RequestShare, Splitter, make_rule
 
 COUNTS = [(1, 2, 3), (2, 2, 3), (4, 1, 2), (3, 3, 1), (1, 2, 1, 3)]
 
@@ -32,9 +32,9 @@ def irregular_table(seed: int, gpu_count: int = 8) -> ClassTable:
     return ClassTable(make_box(topology, gpus))
 
 
-def shares_of(table: ClassTable, counts: tuple[int, ...], policy: TopologyPolicy | None = None) -> list[Share]:
+def shares_of(table: ClassTable, counts: tuple[int, ...], policy: TopologyPolicy | None = None) -> list[RequestShare]:
     rule = make_rule(table, policy or TopologyPolicy(), (1 << table.box.gpu_count) - 1)
-    return [Share(count, rule) for count in counts]
+    return [RequestShare(count, rule) for count in counts]
 
 
 def ways(mask: int, counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

@@ -12,9 +12,9 @@ from dracaena.api.objects import ObjectMeta, ResourceClaim
 from dracaena.api.quantity import Quantity
 from dracaena.controller.allocation.legal.read.claims import (
     Claim,
+    ClassRequirements,
     Config,
     Constraint,
-    DeviceClass,
     read_claim,
     read_class,
 )
@@ -187,7 +187,7 @@ def test_a_class_is_read() -> None:
         "extendedResourceName": "example.com/gpu",
     }
     found = read_class(WireClass(metadata=ObjectMeta(name="gpu"), spec=spec))
-    assert found == DeviceClass("gpu", ("a",), (Config("d", msgspec.Raw(b"{}")),))
+    assert found == ClassRequirements("gpu", ("a",), (Config("d", msgspec.Raw(b"{}")),))
 
 
 @pytest.mark.parametrize("spec", [{"suitableNodes": {}}, {"selectors": [{}]}, {"config": [{"requests": ["a"]}]}])

@@ -16,7 +16,7 @@ from dracaena.controller.allocation.nodes.node_filter import placement_demand
 from dracaena.controller.allocation.nodes.placement.affinity import KEPT_OFF, NEAR_OTHERS, NOT_NEAR
 from dracaena.controller.allocation.nodes.placement.placed_pods import MAX_COUNTS, PlacedPods, pod_facts
 from dracaena.controller.allocation.nodes.placement.pod_terms import UnreadableSelectorError, read_label_selector
-from dracaena.controller.allocation.nodes.placement.spread import Reaches
+from dracaena.controller.allocation.nodes.placement.spread import SpreadScopes
 from dracaena.controller.allocation.nodes.placement.volumes import Storage
 from support.slow_selectors import app, random_labels, random_selector, selected
 
@@ -72,14 +72,14 @@ class World:
         index = NodeIndex()
         for name, labels in self.nodes.items():
             index.put(Node(metadata=ObjectMeta(name=name, labels=labels)))
-        found = placement_demand(self.placed, Reaches(index), Storage(), asking, asking.metadata.uid, Effort())
+        found = placement_demand(self.placed, SpreadScopes(index), Storage(), asking, asking.metadata.uid, Effort())
         return {name: None if found is None else found.reason(index.get(name)) for name in index.names}
 
     def narrowed(self, asking: Pod) -> Names | None:
         index = NodeIndex()
         for name, labels in self.nodes.items():
             index.put(Node(metadata=ObjectMeta(name=name, labels=labels)))
-        found = placement_demand(self.placed, Reaches(index), Storage(), asking, asking.metadata.uid, Effort())
+        found = placement_demand(self.placed, SpreadScopes(index), Storage(), asking, asking.metadata.uid, Effort())
         return None if found is None else found.narrowed(index)
 
     def slowly(self, asking: Pod) -> dict[str, str | None]:
@@ -310,7 +310,9 @@ def test_a_pod_without_rules_pays_nothing() -> None:
     for number in range(50):
         world.put(pod(str(number), labels={"app": "a"}), "a")
     assert (
-        placement_demand(world.placed, Reaches(NodeIndex()), Storage(), pod("p", labels={"app": "a"}), "p", Effort())
+        placement_demand(
+            world.placed, SpreadScopes(NodeIndex()), Storage(), pod("p", labels={"app": "a"}), "p", Effort()
+        )
         is None
     )
     assert not world.placed.changes(), "nobody asked, so nothing is counted"
@@ -320,7 +322,7 @@ def test_counts_that_nobody_holds_and_nobody_asked_for_lately_are_forgotten() ->
     world = World()
     world.node("a", zone="z1")
     held = placement_demand(
-        world.placed, Reaches(NodeIndex()), Storage(), pod("p", near=[term("zone", app("held"))]), "p", Effort()
+        world.placed, SpreadScopes(NodeIndex()), Storage(), pod("p", near=[term("zone", app("held"))]), "p", Effort()
     )
     assert held is not None
     for number in range(2 * MAX_COUNTS):

@@ -15,7 +15,7 @@ from dracaena.controller.allocation.nodes.matching import NodeIndex, unfit_reaso
 from dracaena.controller.allocation.nodes.node_filter import placement_demand
 from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods, pod_facts
 from dracaena.controller.allocation.nodes.placement.pod_terms import UnreadableSelectorError
-from dracaena.controller.allocation.nodes.placement.spread import MAX_REACHES, NO_DOMAIN, TOO_MANY, Reaches
+from dracaena.controller.allocation.nodes.placement.spread import MAX_REACHES, NO_DOMAIN, TOO_MANY, SpreadScopes
 from dracaena.controller.allocation.nodes.placement.volumes import Storage
 from support.slow_selectors import random_labels, random_selector, selected
 
@@ -42,7 +42,7 @@ class World:
     def __init__(self) -> None:
         self.placed = PlacedPods()
         self.index = NodeIndex()
-        self.reaches = Reaches(self.index)
+        self.reaches = SpreadScopes(self.index)
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, tuple[str, Pod]] = {}
 

@@ -21,7 +21,7 @@ from dracaena.controller.allocation.effort import Effort
 from dracaena.controller.allocation.nodes.matching import Names, NodeIndex
 from dracaena.controller.allocation.nodes.node_filter import placement_demand
 from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods, pod_facts
-from dracaena.controller.allocation.nodes.placement.spread import Reaches
+from dracaena.controller.allocation.nodes.placement.spread import SpreadScopes
 from dracaena.controller.allocation.nodes.placement.volumes import (
     IN_USE,
     NO_CLAIM,
@@ -120,11 +120,15 @@ class World:
             self.storage.set_class(item.key, item)
 
     def reasons(self, asking: Pod) -> dict[str, str | None]:
-        found = placement_demand(self.placed, Reaches(self.index), self.storage, asking, asking.metadata.uid, Effort())
+        found = placement_demand(
+            self.placed, SpreadScopes(self.index), self.storage, asking, asking.metadata.uid, Effort()
+        )
         return {name: None if found is None else found.reason(self.index.get(name)) for name in self.index.names}
 
     def narrowed(self, asking: Pod) -> Names | None:
-        found = placement_demand(self.placed, Reaches(self.index), self.storage, asking, asking.metadata.uid, Effort())
+        found = placement_demand(
+            self.placed, SpreadScopes(self.index), self.storage, asking, asking.metadata.uid, Effort()
+        )
         return None if found is None else found.narrowed(self.index)
 
     def allowed(self, asking: Pod) -> str:
