@@ -46,6 +46,29 @@ def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in _anchors(found), target
 
 
+def _prose(text: str) -> list[str]:
+    """Return the lines of a page that are no code, table or heading."""
+    fenced, lines = "", []
+    for line in text.splitlines():
+        fence = re.match(r" *(```+|~~~+)", line)
+        if fence and fenced in ("", fence[1]):
+            fenced = "" if fenced else fence[1]
+        elif not fenced and not re.match(r" *\||#|    ", line):
+            lines.append(line)
+    return lines
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT)))
+def test_prose_fits_in_120_columns(page: Path) -> None:
+    assert [line for line in _prose(page.read_text(encoding="utf-8")) if len(line) > 120] == []
+
+
+def test_only_prose_is_held_to_a_width() -> None:
+    wide = "a" * 119 + " b"
+    text = f"# {wide}\n| {wide} |\n```sh\n{wide}\n```\n{wide}\n* {wide}\n"
+    assert [line for line in _prose(text) if len(line) > 120] == [wide, f"* {wide}"]
+
+
 def test_the_page_about_waiting_has_the_words_that_pods_are_told() -> None:
     rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "waiting.md").read_text(encoding="utf-8"), re.MULTILINE)
     phrases = [phrase for row in rows for phrase in re.findall(r"`([^`]+)`", row)]
