@@ -323,7 +323,7 @@ class Allocator:
 
     def _reasons(self, inventory: Inventory, demand: PodDemand, left: deque[str]) -> Iterator[tuple[str, str | None]]:
         """Take nodes off `left`, and yield each that is there with the first of these that holds. It is not the node of
-        a claim that the pod has; it has no GPUs of ours to give; it is barred; the pod cannot run there (node_fit's
+        a claim that the pod has; it has no GPUs of ours to give; it is barred; the pod cannot run there (unfit_for's
         order); it has not the devices that are asked for; it has too little of what is no device. None: nothing holds.
         """
         rules = next(self._each_rules(inventory, demand)) if demand.claims else None

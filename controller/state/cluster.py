@@ -28,8 +28,8 @@ class Cluster:
     """Answers what decisions and writes ask, over a state that it owns. One lock guards all of it.
 
     While a decision (decisions.py) is made, nothing changes, and its devices are taken before the lock is released. So
-    decisions must be short: they look at buckets of nodes (allocation.inventory), not at single nodes. `intake` takes
-    in what the watches tell, under the same lock.
+    decisions must be short: they look at buckets of nodes (allocation.state.inventory), not at single nodes. `intake`
+    takes in what the watches tell, under the same lock.
     """
 
     def __init__(

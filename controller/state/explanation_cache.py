@@ -14,7 +14,7 @@ MAX_EXPLANATIONS: Final = 1_000
 """Remembered reasons, at most about 1 MB."""
 
 Request = tuple[bytes, tuple[str, ...]]
-"""What a pod asks for (allocation.shape), and the nodes that it must not use."""
+"""What a pod asks for (walk.pod_demand.shape), and the nodes that it must not use."""
 
 
 @dataclass(frozen=True, slots=True)

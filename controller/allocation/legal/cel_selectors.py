@@ -12,7 +12,7 @@ from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 from dracaena.controller.allocation.legal.selectors import SelectorFailure
 
 MOST_DEVICES: Final = 40_000
-"""Devices kept in CEL's form, about 2 KiB each: as many as are kept read (read_pools.MOST_DEVICES), because one that is
+"""Devices kept in CEL's form, about 2 KiB each: as many as are kept read (state.pool.MOST_DEVICES), because one that is
 read anew is another device here, and what stands here keeps the device before alive."""
 
 

@@ -99,7 +99,7 @@ class Judgements:
 
     def __init__(self, most: int = MAX_JUDGEMENTS) -> None:
         self._most = most
-        self._ways: OrderedDict[Hashable, KnownStates] = OrderedDict()
+        self._by_combination: OrderedDict[Hashable, KnownStates] = OrderedDict()
         self._count = 0
 
     def __len__(self) -> int:
@@ -107,18 +107,18 @@ class Judgements:
 
     def about(self, combination: Hashable) -> KnownStates:
         """Return what is known about a combination, for the time of one decision."""
-        known = self._ways.get(combination)
+        known = self._by_combination.get(combination)
         if known is None:
-            known = self._ways[combination] = KnownStates(self)
+            known = self._by_combination[combination] = KnownStates(self)
             self._count += 1  # so that what finds no node is forgotten too
-        self._ways.move_to_end(combination)
+        self._by_combination.move_to_end(combination)
         while self._count > self._most:
-            oldest, judgements = next(iter(self._ways.items()))
+            oldest, judgements = next(iter(self._by_combination.items()))
             self._count -= judgements.clear()
             if judgements is known:
                 break
             self._count -= 1
-            del self._ways[oldest]
+            del self._by_combination[oldest]
         return known
 
     def count_one(self) -> None:
