@@ -5,11 +5,11 @@ from __future__ import annotations
 from dracaena.api.errors import DracaenaError
 from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
-from dracaena.kubelet_plugin.ports import DocumentStore, ReadClaimNodes, ReadDriverEdits
+from dracaena.kubelet_plugin.ports import DocumentStore, ReadClaimNodes, ReadGpuDriverEdits
 from dracaena.kubelet_plugin.prepare.cdi import claim_spec, spec_file_name
+from dracaena.kubelet_plugin.prepare.cdi_devices import granted_devices
 from dracaena.kubelet_plugin.prepare.checkpoint import Broken
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim, PublishedPool
-from dracaena.kubelet_plugin.prepare.spec_witness import granted_devices
 
 
 class ClaimFiles:
@@ -20,13 +20,13 @@ class ClaimFiles:
         *,
         driver: str,
         claim_nodes: ReadClaimNodes,
-        driver_edits: ReadDriverEdits,
+        gpu_driver_edits: ReadGpuDriverEdits,
         specs: DocumentStore,
         metadata: MetadataFiles,
     ) -> None:
         self._driver = driver
         self._claim_nodes = claim_nodes
-        self._driver_edits = driver_edits
+        self._gpu_driver_edits = gpu_driver_edits
         self._specs = specs
         self.metadata = metadata
 
@@ -38,7 +38,7 @@ class ClaimFiles:
     def write_spec(self, prepared: PreparedClaim) -> None:
         """Write the CDI spec."""
         # First: its wait for a driver root that hangs has an end, and a look at the nodes below that root has none.
-        edits = self._driver_edits()
+        edits = self._gpu_driver_edits()
         spec = claim_spec(prepared, self._driver, self._claim_nodes(prepared.devices), edits)
         self._specs.write(spec_file_name(self._driver, prepared.claim.uid), spec)
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from dracaena.kube.client import KubeClient
 from dracaena.kube.transport import Transport
 from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DevRoot
-from dracaena.kubelet_plugin.adapters.driver_files import Kernel
+from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel
 from dracaena.kubelet_plugin.discovery.gpu_health import Rules
 from dracaena.kubelet_plugin.gpu_driver_installation import DriverPlaces, GpuDriverInstallation
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease

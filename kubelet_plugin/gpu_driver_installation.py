@@ -9,15 +9,15 @@ from typing import TypeVar
 import structlog
 
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.adapters.driver_files import (
+from dracaena.kubelet_plugin.adapters.gpu_driver_files import (
     DriverState,
     Kernel,
     driver_state,
-    find_driver_files,
+    find_gpu_driver_files,
     library_versions,
     missing_libraries,
 )
-from dracaena.kubelet_plugin.adapters.driver_root import LD_SO_CACHE, DriverRoot
+from dracaena.kubelet_plugin.adapters.gpu_driver_root import LD_SO_CACHE, GpuDriverRoot
 from dracaena.kubelet_plugin.adapters.hook_tool import HOOK_FOLDERS, FoundTool, find_hook_tool, read_hook_tool
 from dracaena.kubelet_plugin.discovery.gpu_health import Fault, HealthClass
 from dracaena.kubelet_plugin.discovery.troubles import (
@@ -28,7 +28,7 @@ from dracaena.kubelet_plugin.discovery.troubles import (
     trouble,
 )
 from dracaena.kubelet_plugin.gpu_driver_thread import GpuDriverThread, WedgedError
-from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits, driver_edits
+from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits, gpu_driver_edits
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS, HOOK_NAMES, WITHOUT_HOOKS, HookTool
 from dracaena.process.clock import Clock, SystemClock
 
@@ -89,7 +89,7 @@ class GpuDriverInstallation:
         self._refusal = refusal
         self._on_troubles = on_troubles
         # For the thread alone:
-        self._found: tuple[tuple[DriverState, FoundTool | None], DriverEdits] | None = None
+        self._found: tuple[tuple[DriverState, FoundTool | None], GpuDriverEdits] | None = None
         self._without_hooks: tuple[Trouble, ...] = ()
         self._thread = GpuDriverThread(clock or SystemClock(), lambda: "", lambda: None, name="driver-files")
         self._thread.start()
@@ -98,7 +98,7 @@ class GpuDriverInstallation:
         """End the thread. A look that hangs is left behind."""
         self._thread.stop()
 
-    def edits(self) -> DriverEdits:
+    def edits(self) -> GpuDriverEdits:
         """Return the mounts and hooks of the driver as it is now.
 
         Raises DriverFilesMissingError, or DriverTroubleError when no container should get the driver now or its files
@@ -124,11 +124,11 @@ class GpuDriverInstallation:
             self._on_troubles((trouble(error.reason, str(error)),))
             raise
 
-    def _edits(self) -> DriverEdits:
+    def _edits(self) -> GpuDriverEdits:
         mismatch = self._mismatch()
         if mismatch is not None:
             raise DriverTroubleError(mismatch, TroubleKind.VERSION_MISMATCH)
-        root = DriverRoot(self._places.seen_root)
+        root = GpuDriverRoot(self._places.seen_root)
         loaded = self._loaded()
         found = (driver_state(root, self._kernel, loaded), self._find_tool())
         if self._found is None or self._found[0] != found:
@@ -142,7 +142,7 @@ class GpuDriverInstallation:
     def _mismatch(self) -> str | None:
         """Return in words that no libraries fit the loaded kernel module; None when some do, or not both are known."""
         loaded = self._loaded()
-        _, other = library_versions(DriverRoot(self._places.seen_root), loaded)
+        _, other = library_versions(GpuDriverRoot(self._places.seen_root), loaded)
         text = None
         if other is not None:
             text = (
@@ -158,10 +158,10 @@ class GpuDriverInstallation:
     def _find_tool(self) -> FoundTool | None:
         if self._places.hook_tool == NO_HOOKS:
             return None
-        return find_hook_tool(DriverRoot(self._places.seen_host), self._places.hook_tool)
+        return find_hook_tool(GpuDriverRoot(self._places.seen_host), self._places.hook_tool)
 
-    def _find(self, root: DriverRoot, loaded: str | None, found: FoundTool | None) -> DriverEdits:
-        files = find_driver_files(root, self._kernel, loaded)
+    def _find(self, root: GpuDriverRoot, loaded: str | None, found: FoundTool | None) -> GpuDriverEdits:
+        files = find_gpu_driver_files(root, self._kernel, loaded)
         if files is None:
             if self._required:
                 raise DriverFilesMissingError(
@@ -169,7 +169,7 @@ class GpuDriverInstallation:
                     f"the usual folders and in {LD_SO_CACHE}): containers would get GPUs without libraries. Wait for "
                     "the driver, or set --driver-root to its folder"
                 )
-            return DriverEdits()
+            return GpuDriverEdits()
         missing = missing_libraries(files)
         if missing and self._required:
             raise DriverFilesMissingError(
@@ -177,7 +177,7 @@ class GpuDriverInstallation:
                 f"{LD_SO_CACHE}): containers would get GPUs without it. Install the driver's compute libraries"
             )
         tool = read_hook_tool(found) if found is not None else None
-        edits = driver_edits(files, self._places.host_root, tool)
+        edits = gpu_driver_edits(files, self._places.host_root, tool)
         log.info("driver files found", driver=files.version, mounts=len(edits.mounts), hooks=len(edits.hooks))
         self._note_hooks(tool)
         return edits

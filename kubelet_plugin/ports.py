@@ -13,7 +13,7 @@ from dracaena.api.errors import PermanentError
 from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes
-from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
+from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedDevice, PublishedPool
 
 
@@ -181,7 +181,7 @@ ReadClaimNodes = Callable[[Sequence[PreparedDevice]], ClaimNodes]
 ReadPool = Callable[[], PublishedPool]
 """Returns this node's devices as they were last read, at once. Raises TemporaryError before the first reading."""
 
-ReadDriverEdits = Callable[[], DriverEdits]
+ReadGpuDriverEdits = Callable[[], GpuDriverEdits]
 """Returns what containers get of the installed driver. Raises TemporaryError when there is none."""
 
 ReadMinors = Callable[[], Mapping[str, int]]

@@ -16,10 +16,10 @@ from dracaena.kubelet_plugin.adapters.files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.lock import CallLock, FileLock
 from dracaena.kubelet_plugin.adapters.probes import ProbeServer, socket_problem
 from dracaena.kubelet_plugin.from_settings import USER_AGENT, node_view
-from dracaena.kubelet_plugin.left_overs import remove_left_overs
 from dracaena.kubelet_plugin.node_section import NodeSection
 from dracaena.kubelet_plugin.paths import plugin_paths
 from dracaena.kubelet_plugin.settings import PluginSettings
+from dracaena.kubelet_plugin.stale_files import remove_stale_files
 from dracaena.kubelet_plugin.wiring import Source, build_parts
 from dracaena.process.clock import Clock, SystemClock
 from dracaena.process.ending import end_this_process, hold_end_signals, wait_for_end_signal
@@ -84,7 +84,7 @@ class Program:
                     f"{self._node.paths.instance_lock}. Stop it first, or give this one its own --pod-uid"
                 )
             try:
-                remove_left_overs(
+                remove_stale_files(
                     self._node.paths, self._settings.kubelet_root, self._settings.driver_name, self._written
                 )
             except DracaenaError:

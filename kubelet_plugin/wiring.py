@@ -68,7 +68,7 @@ from dracaena.kubelet_plugin.node_events import NodeEvents
 from dracaena.kubelet_plugin.node_section import NodeSection
 from dracaena.kubelet_plugin.node_troubles import NodeTroubles
 from dracaena.kubelet_plugin.paths import PluginPaths, plugin_paths
-from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
+from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
 from dracaena.kubelet_plugin.publisher import Publisher
 from dracaena.kubelet_plugin.settings import CONTROLLER, PluginSettings
@@ -423,7 +423,7 @@ def _claim_files(node: NodeParts, folders: ClaimFolders) -> ClaimFiles:
     return ClaimFiles(
         driver=settings.driver_name,
         claim_nodes=claim_nodes(settings),
-        driver_edits=node.installation.edits if node.installation is not None else DriverEdits,
+        gpu_driver_edits=node.installation.edits if node.installation is not None else GpuDriverEdits,
         specs=folders.specs,
         metadata=MetadataFiles(
             driver=settings.driver_name,

@@ -7,7 +7,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from dracaena.kubelet_plugin.adapters.driver_root import DriverRoot
+from dracaena.kubelet_plugin.adapters.gpu_driver_root import GpuDriverRoot
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS, FIRST_COMMANDS, HOOK_NAMES, HookTool
 
 HOOK_FOLDERS = (
@@ -36,7 +36,7 @@ class FoundTool:
     size_bytes: int
 
 
-def find_hook_tool(host: DriverRoot, path: str = "") -> FoundTool | None:
+def find_hook_tool(host: GpuDriverRoot, path: str = "") -> FoundTool | None:
     """Return the tool on a host: the one at `path`, else the first in the usual folders; None when there is none.
 
     It is named by the path at which it was found, which stays when an upgrade replaces what is behind.
@@ -59,7 +59,7 @@ def read_hook_tool(found: FoundTool) -> HookTool:
     return HookTool(found.path, known | FIRST_COMMANDS)
 
 
-def _look(host: DriverRoot, path: str) -> FoundTool | None:
+def _look(host: GpuDriverRoot, path: str) -> FoundTool | None:
     real = host.resolve(path)
     facts = host.facts(real) if real is not None else None
     if real is None or facts is None or not stat.S_ISREG(facts.st_mode) or not facts.st_mode & 0o111:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import pynvml
 
-from dracaena.kubelet_plugin.adapters.driver_root import LD_SO_CACHE, LIBRARY_FOLDERS, DriverRoot
+from dracaena.kubelet_plugin.adapters.gpu_driver_root import LD_SO_CACHE, LIBRARY_FOLDERS, GpuDriverRoot
 from dracaena.kubelet_plugin.discovery.inventory import LASTING
 from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError, DriverTroubleError, TroubleKind
 
@@ -61,7 +61,7 @@ def load_library(driver_root: str) -> object:
 
     With `/` the dynamic loader is asked too, which knows folders that we do not.
     """
-    root = DriverRoot(driver_root)
+    root = GpuDriverRoot(driver_root)
     path = root.library(LIBRARY)
     if path is None and driver_root != "/":
         raise DriverNotReadyError(

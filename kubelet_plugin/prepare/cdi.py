@@ -10,7 +10,7 @@ import msgspec
 from dracaena.api.names import ClaimUid, DeviceName, cdi_device_name, cdi_kind
 from dracaena.kubelet_plugin.prepare.cdi_rules import VERSIONS, check_spec, least_version
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes, DeviceNode, DrmNode
-from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
+from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.hooks import SymbolicLink, device_hooks
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, PreparedDevice
 
@@ -40,15 +40,15 @@ def qualified_name(driver: str, uid: ClaimUid, device: DeviceName) -> str:
 
 
 def claim_spec(
-    prepared: PreparedClaim, driver: str, nodes: ClaimNodes, driver_edits: DriverEdits | None = None
+    prepared: PreparedClaim, driver: str, nodes: ClaimNodes, gpu_driver_edits: GpuDriverEdits | None = None
 ) -> bytes:
     """Return the CDI spec of a claim as JSON. `nodes` has an entry for each of its devices.
 
-    `driver_edits` bring the driver's libraries and programs. NVIDIA_VISIBLE_DEVICES=void stops the older NVIDIA runtime
-    from injecting GPUs of its own choice. Raises ValueError when the result breaks a rule of CDI, which is an error of
-    ours.
+    `gpu_driver_edits` bring the driver's libraries and programs. NVIDIA_VISIBLE_DEVICES=void stops the older NVIDIA
+    runtime from injecting GPUs of its own choice. Raises ValueError when the result breaks a rule of CDI, which is an
+    error of ours.
     """
-    edits = driver_edits if driver_edits is not None else DriverEdits()
+    edits = gpu_driver_edits if gpu_driver_edits is not None else GpuDriverEdits()
     devices = {device.device: device for device in prepared.devices}  # a device may answer two requests
     document: dict[str, Any] = {
         "cdiVersion": LEAST_VERSION,
@@ -74,7 +74,7 @@ def claim_spec(
 
 
 def _device_edits(
-    device: PreparedDevice, nodes: Sequence[DeviceNode], drm: Sequence[DrmNode], edits: DriverEdits
+    device: PreparedDevice, nodes: Sequence[DeviceNode], drm: Sequence[DrmNode], edits: GpuDriverEdits
 ) -> dict[str, Any]:
     """Return the edits of one device. Without the hook tool a node is made at the path of each link to it as well."""
     linked = [(f"{BY_PATH}/{each.by_path}", each.node) for each in drm if each.by_path is not None]

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dracaena.api.names import ClaimUid, cdi_device_name
-from dracaena.kubelet_plugin.adapters.driver_root import DriverRoot
+from dracaena.kubelet_plugin.adapters.gpu_driver_root import GpuDriverRoot
 from dracaena.kubelet_plugin.prepare.cdi import claim_spec
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim
 from support.driver_trees import HOOK, LAYOUTS, Layout, installation_of, make_host, nodes_of, real_node
@@ -92,7 +92,7 @@ def spec_facts(spec: Mapping[str, Any], names: Mapping[str, str], host: Path) ->
 
 
 def _edits_facts(edits: Mapping[str, Any], host: Path) -> Iterator[str]:
-    root = DriverRoot(str(host))
+    root = GpuDriverRoot(str(host))
     for variable in edits.get("env", ()):
         yield f"env {variable}"
     for node in edits.get("deviceNodes", ()):

@@ -24,8 +24,8 @@ from dracaena.api.machine_json import decode_machine, encode_machine
 from dracaena.api.names import PoolName
 from dracaena.api.tree import render_tree
 from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DevRoot
-from dracaena.kubelet_plugin.adapters.driver_files import Kernel, find_driver_files
-from dracaena.kubelet_plugin.adapters.driver_root import DriverRoot
+from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel, find_gpu_driver_files
+from dracaena.kubelet_plugin.adapters.gpu_driver_root import GpuDriverRoot
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlError
 from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
 from dracaena.kubelet_plugin.discovery.allocatable import slice_specs
@@ -34,7 +34,7 @@ from dracaena.kubelet_plugin.discovery.nvidia_smi_topo import parse_topo_matrix
 from dracaena.kubelet_plugin.discovery.recording import recording
 from dracaena.kubelet_plugin.gpu_driver_installation import DriverPlaces, GpuDriverInstallation
 from dracaena.kubelet_plugin.node_pool import node_pool
-from dracaena.kubelet_plugin.prepare.driver_files import driver_edits
+from dracaena.kubelet_plugin.prepare.gpu_driver_files import gpu_driver_edits
 from dracaena.process.clock import SystemClock
 from support.plugin import DRIVER, NODE, FakeClaims, PluginNode, claim_of, reference_to
 
@@ -119,9 +119,9 @@ def test_slices_decode_to_the_same_machine(machine: Machine) -> None:
 
 def test_the_driver_files_are_there() -> None:
     kernel = Kernel()
-    files = find_driver_files(DriverRoot("/"), kernel, kernel.driver_version())
+    files = find_gpu_driver_files(GpuDriverRoot("/"), kernel, kernel.driver_version())
     assert files is not None
-    edits = driver_edits(files, "/")
+    edits = gpu_driver_edits(files, "/")
     print(f"\ndriver {files.version} for {files.machine}: {len(edits.mounts)} mounts, {len(edits.hooks)} hooks")
     for mount in edits.mounts:
         print(f"  {mount.host_path} -> {mount.container_path}")
@@ -138,7 +138,7 @@ def test_a_claim_of_all_gpus_is_prepared(machine: Machine, tmp_path: Path) -> No
         claims=FakeClaims(claim),
         pool=pool,
         claim_nodes=DeviceNodes([DevRoot("/", "/")], required=True).of_claim,
-        driver_edits=GpuDriverInstallation(DriverPlaces("/"), required=True).edits,
+        gpu_driver_edits=GpuDriverInstallation(DriverPlaces("/"), required=True).edits,
     )
     clock = SystemClock()
     began_s = clock.monotonic()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dracaena.api.names import DeviceName, GpuUuid, PoolName, gpu_device_name
 from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DevRoot
-from dracaena.kubelet_plugin.adapters.driver_files import Kernel
+from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel
 from dracaena.kubelet_plugin.gpu_driver_installation import DriverPlaces, GpuDriverInstallation
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
 from dracaena.kubelet_plugin.prepare.plan import PreparedDevice

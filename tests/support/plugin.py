@@ -28,7 +28,7 @@ from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.moved_claims import MovedClaims
 from dracaena.kubelet_plugin.ports import ClaimGoneError, KubeletView, ReadClaimNodes
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes, DeviceNode, plain_nodes
-from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
+from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim, PreparedDevice, PublishedPool
 from dracaena.kubelet_plugin.sweeper import Sweeper
@@ -286,7 +286,7 @@ class PluginNode:
     """Called for each spec that is written."""
     claim_nodes: ReadClaimNodes | None = None
     """In place of these."""
-    driver_edits: Callable[[], DriverEdits] = DriverEdits
+    gpu_driver_edits: Callable[[], GpuDriverEdits] = GpuDriverEdits
     gpu_form: GpuForm = GpuForm.UUID
     claim_status: bool = False
     job_mapping: bool = False
@@ -330,7 +330,7 @@ class PluginNode:
             driver=DRIVER,
             claim_nodes=self.claim_nodes
             or (lambda devices: ClaimNodes(self.control_nodes(), plain_nodes(devices, "/"))),
-            driver_edits=self.driver_edits,
+            gpu_driver_edits=self.gpu_driver_edits,
             specs=self.specs,
             metadata=MetadataFiles(
                 driver=DRIVER,

@@ -11,8 +11,8 @@ import pytest
 from conformance.cdi import DIFFERENCES, our_facts, recorded, unexplained
 
 from dracaena.kubelet_plugin.adapters import device_nodes
-from dracaena.kubelet_plugin.adapters import driver_files as finding
-from dracaena.kubelet_plugin.prepare import driver_files as giving
+from dracaena.kubelet_plugin.adapters import gpu_driver_files as finding
+from dracaena.kubelet_plugin.prepare import gpu_driver_files as giving
 from dracaena.kubelet_plugin.prepare import hooks
 from support.driver_trees import LAYOUTS, make_host
 

@@ -16,14 +16,14 @@ from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.api.names import ClaimUid
 from dracaena.api.objects import ResourceClaim
 from dracaena.api.podlist import decode_podlist
-from dracaena.kubelet_plugin.adapters.driver_files import Kernel
 from dracaena.kubelet_plugin.adapters.files import FileSteps
+from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel
 from dracaena.kubelet_plugin.device_state import AllocatedAnewError, DeviceHeldError, PrepareError
 from dracaena.kubelet_plugin.gpu_driver_installation import DriverPlaces, GpuDriverInstallation
 from dracaena.kubelet_plugin.ports import ClaimGoneError
 from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint, encode_checkpoint
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes
-from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
+from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PublishedPool
 from support.driver_root import VERSION, put_driver
 from support.plugin import (
@@ -387,7 +387,7 @@ def test_a_lost_cdi_spec_waits_for_a_driver_that_comes_late(tmp_path: Path) -> N
     root = tmp_path / "driver"
     places = DriverPlaces(str(root), str(root), str(root))
     installation = GpuDriverInstallation(places, required=True, kernel=Kernel(str(root / "sys")))
-    restarted = node_in(tmp_path, driver_edits=installation.edits)
+    restarted = node_in(tmp_path, gpu_driver_edits=installation.edits)
     assert not restarted.state.recover(())
     assert SPEC not in restarted.files()
     put_driver(root)
@@ -531,7 +531,7 @@ def test_fields_of_a_newer_plugin_survive_a_new_preparation(tmp_path: Path) -> N
 def test_no_node_is_looked_at_below_a_driver_root_that_hangs(tmp_path: Path) -> None:
     """The wait for the driver's files has an end, a look at a node has none, and the node's lock is held."""
 
-    def hangs() -> DriverEdits:
+    def hangs() -> GpuDriverEdits:
         raise TemporaryError("the driver root does not answer")
 
     looked_at: list[object] = []
@@ -540,7 +540,7 @@ def test_no_node_is_looked_at_below_a_driver_root_that_hangs(tmp_path: Path) -> 
         looked_at.append(devices)
         raise TemporaryError("looked")
 
-    node = node_in(tmp_path, driver_edits=hangs, claim_nodes=look)
+    node = node_in(tmp_path, gpu_driver_edits=hangs, claim_nodes=look)
     with pytest.raises(TemporaryError, match="the driver root does not answer"):
         node.state.prepare(REFERENCE)
     assert looked_at == []

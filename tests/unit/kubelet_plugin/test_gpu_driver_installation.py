@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dracaena.kubelet_plugin.adapters.driver_files import Kernel
+from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel
 from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError, DriverTroubleError, Trouble
 from dracaena.kubelet_plugin.gpu_driver_installation import (
     LOOK_S,
@@ -19,7 +19,7 @@ from dracaena.kubelet_plugin.gpu_driver_installation import (
     GpuDriverInstallation,
 )
 from dracaena.kubelet_plugin.gpu_driver_thread import WedgedError
-from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits
+from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
 from support.clock import FakeClock
 from support.driver_root import VERSION, put, put_driver
@@ -46,7 +46,7 @@ def installed(
     )
 
 
-def host_paths(edits: DriverEdits) -> set[str]:
+def host_paths(edits: GpuDriverEdits) -> set[str]:
     return {mount.host_path for mount in edits.mounts}
 
 
@@ -121,7 +121,7 @@ def test_a_root_without_driver_is_said_until_one_is_there(tmp_path: Path) -> Non
 def test_a_recorded_machine_needs_no_driver(tmp_path: Path) -> None:
     (tmp_path / "sys/module/nvidia").mkdir(parents=True)
     (tmp_path / "sys/module/nvidia/version").write_text("999.99\n")
-    assert installed(tmp_path, required=False).edits() == DriverEdits()
+    assert installed(tmp_path, required=False).edits() == GpuDriverEdits()
     put_driver(tmp_path)
     assert installed(tmp_path, required=False).edits().mounts
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dracaena.kubelet_plugin.adapters.driver_root import DriverRoot
+from dracaena.kubelet_plugin.adapters.gpu_driver_root import GpuDriverRoot
 from dracaena.kubelet_plugin.adapters.hook_tool import find_hook_tool, read_hook_tool
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS, FIRST_COMMANDS, HookTool
 from support.driver_root import put
@@ -20,7 +20,7 @@ def put_tool(root: Path, path: str, commands: frozenset[str] = COMMANDS, begin: 
 
 
 def found(root: Path, path: str = "") -> HookTool | None:
-    tool = find_hook_tool(DriverRoot(str(root)), path)
+    tool = find_hook_tool(GpuDriverRoot(str(root)), path)
     return read_hook_tool(tool) if tool is not None else None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from dracaena.kubelet_plugin.adapters.driver_root import DriverRoot
+from dracaena.kubelet_plugin.adapters.gpu_driver_root import GpuDriverRoot
 from dracaena.kubelet_plugin.adapters.nvml_library import LIBRARY, DriverNotReadyError, NvmlLibrary, load_library
 
 
@@ -33,7 +33,7 @@ def put_library(root: Path, folder: str) -> Path:
 @pytest.mark.parametrize("folder", ["usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "lib64"])
 def test_the_library_is_found_in_the_folders_of_distributions(folder: str, tmp_path: Path) -> None:
     target = put_library(tmp_path, folder)
-    root = DriverRoot(str(tmp_path))
+    root = GpuDriverRoot(str(tmp_path))
     path = root.library(LIBRARY)
     assert path is not None
     assert root.on_disk(path) == target
@@ -70,7 +70,7 @@ def test_absolute_links_stay_below_the_root(tmp_path: Path) -> None:
     (tmp_path / "usr/lib64").mkdir()
     (tmp_path / "usr/lib64/libcuda.so.1").symlink_to("/usr/lib/nvidia/libcuda.so.1")
     (tmp_path / "lib64").symlink_to("/usr/lib64")
-    root = DriverRoot(str(tmp_path))
+    root = GpuDriverRoot(str(tmp_path))
     assert str(root.resolve("/lib64/libcuda.so.1")) == "/usr/lib/nvidia/libcuda.so.1"
 
 
@@ -78,15 +78,15 @@ def test_links_that_climb_stop_at_the_root(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/host").write_text("", encoding="ascii")
     (tmp_path / "up").symlink_to("../../../../../../etc/host")
-    assert str(DriverRoot(str(tmp_path)).resolve("/up")) == "/etc/host"
+    assert str(GpuDriverRoot(str(tmp_path)).resolve("/up")) == "/etc/host"
 
 
 def test_a_circle_of_links_is_nothing(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("/a")
-    assert DriverRoot(str(tmp_path)).resolve("/a") is None
+    assert GpuDriverRoot(str(tmp_path)).resolve("/a") is None
 
 
 def test_a_link_to_nothing_is_nothing(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("/gone")
-    assert DriverRoot(str(tmp_path)).resolve("/a") is None
+    assert GpuDriverRoot(str(tmp_path)).resolve("/a") is None

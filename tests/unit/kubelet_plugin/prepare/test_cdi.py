@@ -11,12 +11,12 @@ from dracaena.kubelet_plugin.prepare.cdi import (
     qualified_name,
     spec_file_name,
 )
+from dracaena.kubelet_plugin.prepare.cdi_devices import granted_devices
 from dracaena.kubelet_plugin.prepare.cdi_rules import check_spec
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes, DeviceNode, DrmNode, plain_nodes
-from dracaena.kubelet_plugin.prepare.driver_files import DriverEdits, Mount
+from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits, Mount
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS, Hook, HookTool
 from dracaena.kubelet_plugin.prepare.plan import NO_MINOR, PreparedClaim
-from dracaena.kubelet_plugin.prepare.spec_witness import granted_devices
 from support.plugin import DRIVER, device_name, prepared_claim
 
 Document = dict[str, Any]
@@ -29,7 +29,7 @@ def made(
     prepared: PreparedClaim,
     control: tuple[DeviceNode, ...] = (),
     dev_root: str = "/",
-    edits: DriverEdits | None = None,
+    edits: GpuDriverEdits | None = None,
     drm: tuple[DrmNode, ...] = (),
 ) -> Document:
     nodes = ClaimNodes(
@@ -118,7 +118,7 @@ def test_a_claim_without_devices_makes_no_spec() -> None:
 
 
 def test_the_driver_comes_with_every_device() -> None:
-    edits = DriverEdits(
+    edits = GpuDriverEdits(
         ("NVIDIA_CTK_LIBCUDA_DIR=/usr/lib64",),
         (Mount("/run/nvidia/driver/usr/bin/nvidia-smi", "/usr/bin/nvidia-smi"),),
         (Hook("/usr/bin/nvidia-cdi-hook", ("nvidia-cdi-hook", "update-ldcache", "--folder", "/usr/lib64")),),
@@ -160,7 +160,7 @@ DRM = (
 def test_graphics_nodes_come_with_their_links_by_path() -> None:
     tool = HookTool("/usr/bin/nvidia-cdi-hook", COMMANDS)
     prepared = prepared_claim()
-    (device,) = made(prepared, edits=DriverEdits(tool=tool, driver_root="/run/nvidia/driver"), drm=DRM)["devices"]
+    (device,) = made(prepared, edits=GpuDriverEdits(tool=tool, driver_root="/run/nvidia/driver"), drm=DRM)["devices"]
     edits = device["containerEdits"]
     assert [node["path"] for node in edits["deviceNodes"]] == ["/dev/nvidia0", "/dev/dri/card1", "/dev/dri/renderD128"]
     assert [(hook["hookName"], hook["args"][1:]) for hook in edits["hooks"]] == [

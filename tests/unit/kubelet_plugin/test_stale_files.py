@@ -1,4 +1,4 @@
-"""What a start removes of instances that are no more, and what it leaves (kubelet_plugin/left_overs.py)."""
+"""What a start removes of instances that are no more, and what it leaves (kubelet_plugin.stale_files.py)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder
 from dracaena.kubelet_plugin.adapters.lock import FileLock
-from dracaena.kubelet_plugin.left_overs import remove_left_overs
 from dracaena.kubelet_plugin.paths import PluginPaths, plugin_paths
+from dracaena.kubelet_plugin.stale_files import remove_stale_files
 from support.plugin import DRIVER
 from support.sockets import short_folder
 
@@ -42,7 +42,7 @@ def files_of(paths: PluginPaths) -> list[bool]:
 def test_lock_and_sockets_go_with_a_free_lock_and_stay_with_a_held_one(root: Path, dead_uid: str) -> None:
     (dead, dead_lock), (living, living_lock), (mine, my_lock) = (instance(root, u) for u in (dead_uid, "living", "me"))
     dead_lock.release()
-    remove_left_overs(mine, str(root), DRIVER, ())
+    remove_stale_files(mine, str(root), DRIVER, ())
     assert files_of(dead) == [False] * 3
     assert files_of(living) == files_of(mine) == [True] * 3
     assert not FileLock(living.instance_lock).try_acquire()
@@ -55,7 +55,7 @@ def test_what_is_no_socket_stays_in_place_of_one(root: Path) -> None:
     dead_lock.release()
     dead.registration_socket.unlink()
     dead.registration_socket.write_text("mine")
-    remove_left_overs(mine, str(root), DRIVER, ())
+    remove_stale_files(mine, str(root), DRIVER, ())
     assert dead.registration_socket.read_text() == "mine"
     my_lock.release()
 
@@ -67,6 +67,6 @@ def test_what_cannot_be_removed_does_not_hinder_the_start(root: Path) -> None:
     folder = DocumentFolder(root / "claims")
     (root / "claims").mkdir()
     (root / "claims" / ".x.json.tmp").write_bytes(b"half")
-    remove_left_overs(mine, str(root), DRIVER, ((DocumentFolder(root / "loop"), ""), (folder, "")))
+    remove_stale_files(mine, str(root), DRIVER, ((DocumentFolder(root / "loop"), ""), (folder, "")))
     assert list((root / "claims").iterdir()) == []
     my_lock.release()

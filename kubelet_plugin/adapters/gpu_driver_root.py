@@ -38,7 +38,7 @@ def is_plain_path(path: str) -> bool:
     return _PLAIN_PATH.fullmatch(path) is not None and os.path.normpath(path) == path
 
 
-class DriverRoot:
+class GpuDriverRoot:
     """Looks up paths as a process with this root would see them: an absolute link stays below the root.
 
     What is not called by plain ASCII characters is not there: nothing of a driver is named otherwise. One value is for

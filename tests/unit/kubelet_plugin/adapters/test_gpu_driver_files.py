@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from dracaena.kubelet_plugin.adapters.driver_files import Kernel, find_driver_files, missing_libraries
-from dracaena.kubelet_plugin.adapters.driver_root import DriverRoot
-from dracaena.kubelet_plugin.prepare.driver_files import DriverFile, DriverFiles
+from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel, find_gpu_driver_files, missing_libraries
+from dracaena.kubelet_plugin.adapters.gpu_driver_root import GpuDriverRoot
+from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverFile, GpuDriverFiles
 from support.driver_root import VERSION, put, put_driver
 from support.elf import library
 from support.ld_so_cache import ld_so_cache
 
 
-def look(root: Path, loaded: str | None = None) -> DriverFiles | None:
-    return find_driver_files(DriverRoot(str(root)), Kernel(str(root / "sys")), loaded)
+def look(root: Path, loaded: str | None = None) -> GpuDriverFiles | None:
+    return find_gpu_driver_files(GpuDriverRoot(str(root)), Kernel(str(root / "sys")), loaded)
 
 
-def found(root: Path, loaded: str | None = None) -> DriverFiles:
+def found(root: Path, loaded: str | None = None) -> GpuDriverFiles:
     files = look(root, loaded)
     assert files is not None
     return files
@@ -33,7 +33,7 @@ def put_special(root: Path, path: str, kind: int) -> Path:
     return target
 
 
-def paths(files: tuple[DriverFile, ...]) -> list[str]:
+def paths(files: tuple[GpuDriverFile, ...]) -> list[str]:
     return [file.path for file in files]
 
 
@@ -74,7 +74,7 @@ def test_links_are_followed_below_the_root(tmp_path: Path) -> None:
     put(tmp_path, f"/usr/lib64/nvidia/libcuda.so.{VERSION}", library("libcuda.so.1"))
     (tmp_path / f"usr/lib64/libcuda.so.{VERSION}").symlink_to(f"/usr/lib64/nvidia/libcuda.so.{VERSION}")
     assert found(tmp_path).libraries == (
-        DriverFile(f"/usr/lib64/libcuda.so.{VERSION}", f"/usr/lib64/nvidia/libcuda.so.{VERSION}", "libcuda.so.1"),
+        GpuDriverFile(f"/usr/lib64/libcuda.so.{VERSION}", f"/usr/lib64/nvidia/libcuda.so.{VERSION}", "libcuda.so.1"),
     )
 
 
@@ -172,7 +172,7 @@ def test_firmware_is_found_where_the_kernel_was_told_to_look(tmp_path: Path) -> 
 def test_configuration_stands_where_a_container_looks_for_it(tmp_path: Path, path: str, in_container: str) -> None:
     put_driver(tmp_path)
     put(tmp_path, path)
-    assert found(tmp_path).files == (DriverFile(in_container, path),)
+    assert found(tmp_path).files == (GpuDriverFile(in_container, path),)
 
 
 def test_modules_of_the_x_server(tmp_path: Path) -> None:

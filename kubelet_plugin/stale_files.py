@@ -20,7 +20,7 @@ from dracaena.kubelet_plugin.paths import PluginPaths, instance_of_lock, plugin_
 log = structlog.get_logger()
 
 
-def remove_left_overs(
+def remove_stale_files(
     mine: PluginPaths,
     kubelet_root: str,
     driver: str,
@@ -36,10 +36,10 @@ def remove_left_overs(
         try:
             removed = [str(path) for path in (paths.registration_socket, paths.dra_socket) if _remove_socket(path)]
             lock.remove()
-            log.info("left-overs of an earlier instance removed", lock=str(lock.path), sockets=removed)
+            log.info("stale files of an earlier instance removed", lock=str(lock.path), sockets=removed)
         except (OSError, DracaenaError) as error:
             lock.release()
-            log.warning("left-overs of an earlier instance stay", lock=str(lock.path), error=str(error))
+            log.warning("stale files of an earlier instance stay", lock=str(lock.path), error=str(error))
     for folder, prefix in written:
         try:
             names = folder.remove_half_written(prefix)

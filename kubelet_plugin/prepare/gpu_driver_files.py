@@ -44,7 +44,7 @@ _FILE_LINKS: Mapping[str, str] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class DriverFile:
+class GpuDriverFile:
     """One file of the driver. Both paths are without the driver root in front."""
 
     path: str
@@ -74,21 +74,21 @@ class DriverFile:
 
 
 @dataclass(frozen=True, slots=True)
-class DriverFiles:
+class GpuDriverFiles:
     """What a driver root holds. Files are sorted by path."""
 
     version: str
     """The driver's, as its files are named."""
     machine: str | None
     """`x86_64` or `aarch64`."""
-    libraries: tuple[DriverFile, ...]
-    plugins: tuple[DriverFile, ...] = ()
+    libraries: tuple[GpuDriverFile, ...]
+    plugins: tuple[GpuDriverFile, ...] = ()
     """Libraries that others open from a folder of their own (vdpau)."""
-    modules: tuple[DriverFile, ...] = ()
+    modules: tuple[GpuDriverFile, ...] = ()
     """Modules of the X server, in folders of their own."""
-    files: tuple[DriverFile, ...] = ()
+    files: tuple[GpuDriverFile, ...] = ()
     """Programs, firmware, configuration."""
-    sockets: tuple[DriverFile, ...] = ()
+    sockets: tuple[GpuDriverFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class DriverEdits:
+class GpuDriverEdits:
     """What every container with a GPU gets."""
 
     environment: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ class DriverEdits:
         return {**({"mounts": mounts} if mounts else {}), **({"hooks": hooks} if hooks else {})}
 
 
-def driver_edits(files: DriverFiles, driver_root: str, tool: HookTool | None = None) -> DriverEdits:
+def gpu_driver_edits(files: GpuDriverFiles, driver_root: str, tool: HookTool | None = None) -> GpuDriverEdits:
     """Return the edits for a driver whose root the host has at driver_root. Order: by container path.
 
     No container path is mounted twice: the first in the order libraries, files, sockets holds.
@@ -139,7 +139,7 @@ def driver_edits(files: DriverFiles, driver_root: str, tool: HookTool | None = N
     folders = sorted({library.folder for library in files.libraries})
     searched = sorted({library.folder for library in (*files.libraries, *files.plugins)})
     links = [link for file in linked for link in _links(file) if link.path not in mounts]
-    return DriverEdits(
+    return GpuDriverEdits(
         environment=(f"{LIBRARY_FOLDERS_VARIABLE}={':'.join(folders)}",) if folders else (),
         mounts=tuple(mounts[path] for path in sorted(mounts)),
         hooks=driver_hooks(tool, files.version, links, searched),
@@ -159,11 +159,11 @@ def loader_folders(machine: str | None) -> tuple[str, ...]:
     return ("/usr/lib64", *((f"/usr/lib/{machine}-linux-gnu",) if machine is not None else ()))
 
 
-def _mount(file: DriverFile, path: str, driver_root: str, options: tuple[str, ...] = FILE_OPTIONS) -> Mount:
+def _mount(file: GpuDriverFile, path: str, driver_root: str, options: tuple[str, ...] = FILE_OPTIONS) -> Mount:
     return Mount(driver_root.rstrip("/") + file.real_path, path, options)
 
 
-def _names_without_links(files: DriverFiles) -> Iterator[tuple[str, DriverFile]]:
+def _names_without_links(files: GpuDriverFiles) -> Iterator[tuple[str, GpuDriverFile]]:
     """Yield each further path at which a library is mounted where nothing makes links."""
     for library in files.libraries:
         for folder in (library.folder, *loader_folders(files.machine)):
@@ -172,13 +172,13 @@ def _names_without_links(files: DriverFiles) -> Iterator[tuple[str, DriverFile]]
         yield from ((link.path, plugin) for link in _links(plugin))
 
 
-def _opened_names(library: DriverFile) -> tuple[str, ...]:
+def _opened_names(library: GpuDriverFile) -> tuple[str, ...]:
     """Return the names, below its folder, by which programs open a library."""
     links = tuple(link.path.removeprefix(f"{library.folder}/") for link in _links(library))
     return links if library.soname not in (None, library.name) else (library.name, *links)
 
 
-def _links(file: DriverFile) -> tuple[SymbolicLink, ...]:
+def _links(file: GpuDriverFile) -> tuple[SymbolicLink, ...]:
     """Return the links that lead to a library in its own folder, one a path."""
     soname = file.soname or file.name
     further = _SONAME_LINKS.get(file.plain_name)

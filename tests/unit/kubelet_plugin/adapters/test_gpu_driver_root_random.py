@@ -22,9 +22,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from dracaena.kubelet_plugin.adapters import device_nodes, driver_files
+from dracaena.kubelet_plugin.adapters import device_nodes, gpu_driver_files
 from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodesMissingError
-from dracaena.kubelet_plugin.adapters.driver_root import DriverRoot
+from dracaena.kubelet_plugin.adapters.gpu_driver_root import GpuDriverRoot
 from dracaena.kubelet_plugin.discovery.troubles import DriverTroubleError
 from dracaena.kubelet_plugin.gpu_driver_installation import DriverFilesMissingError
 from dracaena.kubelet_plugin.prepare.cdi import claim_spec
@@ -284,11 +284,11 @@ def test_no_damaged_host_gives_containers_what_it_must_not(hosts: dict[str, Path
 
 
 def test_the_search_finds_a_root_that_lets_links_out(hosts: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    def followed(root: DriverRoot, path: str) -> PurePosixPath | None:
+    def followed(root: GpuDriverRoot, path: str) -> PurePosixPath | None:
         place = root.root / path.lstrip("/")
         return PurePosixPath(f"/{place.relative_to(root.root)}") if place.exists() else None
 
-    monkeypatch.setattr(DriverRoot, "resolve", followed)
+    monkeypatch.setattr(GpuDriverRoot, "resolve", followed)
     with pytest.raises(AssertionError):
         search(hosts)
 
@@ -300,6 +300,6 @@ def test_the_search_finds_a_node_that_is_not_looked_at(hosts: dict[str, Path], m
 
 
 def test_the_search_finds_sockets_that_are_none(hosts: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_files, "_is_socket", lambda facts: facts is not None)
+    monkeypatch.setattr(gpu_driver_files, "_is_socket", lambda facts: facts is not None)
     with pytest.raises(AssertionError):
         search(hosts)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
-from dracaena.kubelet_plugin.adapters.driver_root import LD_SO_CACHE, LIBRARY_FOLDERS, DriverRoot, is_plain_path
 from dracaena.kubelet_plugin.adapters.elf import read_elf
-from dracaena.kubelet_plugin.prepare.driver_files import DriverFile, DriverFiles, plain_name
+from dracaena.kubelet_plugin.adapters.gpu_driver_root import LD_SO_CACHE, LIBRARY_FOLDERS, GpuDriverRoot, is_plain_path
+from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverFile, GpuDriverFiles, plain_name
 
 BINARY_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/opt/bin")
 """The first that has a program holds."""
@@ -117,11 +117,11 @@ class DriverState:
     folders_changed_ns: tuple[int | None, ...]
     """When a name last came into each folder that is searched, or left it; None: no such folder. An installation
     brings its files one by one, and packages of one driver version can be added later."""
-    sockets: tuple[DriverFile, ...]
+    sockets: tuple[GpuDriverFile, ...]
     """A socket that is mounted and has gone would fail the container: daemons come and go."""
 
 
-def driver_state(root: DriverRoot, kernel: Kernel, loaded: str | None) -> DriverState:
+def driver_state(root: GpuDriverRoot, kernel: Kernel, loaded: str | None) -> DriverState:
     """Return the state of a root, with a driver of version `loaded` in the kernel (None: not known).
 
     Cost: some hundred look-ups; no file is read but the loader's cache, and that only where the usual folders have no
@@ -144,7 +144,7 @@ def driver_state(root: DriverRoot, kernel: Kernel, loaded: str | None) -> Driver
     return DriverState(version, other, changed_ns, _sockets(root))
 
 
-def find_driver_files(root: DriverRoot, kernel: Kernel, loaded: str | None) -> DriverFiles | None:
+def find_gpu_driver_files(root: GpuDriverRoot, kernel: Kernel, loaded: str | None) -> GpuDriverFiles | None:
     """Return the files of the driver as for driver_state, None when there is none. Cost: some hundred small reads."""
     version, _ = library_versions(root, loaded)
     if version is None:
@@ -164,7 +164,7 @@ def find_driver_files(root: DriverRoot, kernel: Kernel, loaded: str | None) -> D
         for name in ("nvidia_drv.so", f"libglxserver_nvidia.so.{version}")
         for file in _first(root, _x_folders(folders_with_driver), name)
     )
-    return DriverFiles(
+    return GpuDriverFiles(
         version=version,
         machine=machine,
         libraries=libraries,
@@ -175,14 +175,14 @@ def find_driver_files(root: DriverRoot, kernel: Kernel, loaded: str | None) -> D
     )
 
 
-def missing_libraries(files: DriverFiles) -> tuple[str, ...]:
+def missing_libraries(files: GpuDriverFiles) -> tuple[str, ...]:
     """Return the file names of libraries that every driver has and this root does not."""
     names = {library.name for library in files.libraries}
     wanted = (f"{library}.{files.version}" for library in ESSENTIAL_LIBRARIES)
     return tuple(name for name in wanted if name not in names)
 
 
-def library_versions(root: DriverRoot, loaded: str | None) -> tuple[str | None, str | None]:
+def library_versions(root: GpuDriverRoot, loaded: str | None) -> tuple[str | None, str | None]:
     """Return the version of the libraries to give to containers, else the one that does not fit the loaded driver.
 
     Libraries of another version than the kernel module do not work. Where no module tells its version, the usual links
@@ -196,7 +196,7 @@ def library_versions(root: DriverRoot, loaded: str | None) -> tuple[str | None, 
     return (loaded, None) if is_there else (None, installed)
 
 
-def driver_version(root: DriverRoot) -> str | None:
+def driver_version(root: GpuDriverRoot) -> str | None:
     """Return the version in the names of the driver's libraries; where the usual links lead decides between several."""
     for library in _LEADING_LIBRARIES:
         found = root.library(library)
@@ -208,7 +208,7 @@ def driver_version(root: DriverRoot) -> str | None:
     return next((match[1] for match in matches if match is not None), None)
 
 
-def _library_folders(root: DriverRoot) -> tuple[str, ...]:
+def _library_folders(root: GpuDriverRoot) -> tuple[str, ...]:
     """Return the usual folders that are there, each once, then those to which the usual links lead: Debian keeps a
     driver in one of its own.
 
@@ -237,7 +237,7 @@ def _firmware_folders(kernel: Kernel, version: str) -> tuple[str, ...]:
     return tuple(f"{folder}/nvidia/{version}" for folder in kernel.firmware_folders())
 
 
-def _changed_ns(root: DriverRoot, folder: str) -> int | None:
+def _changed_ns(root: GpuDriverRoot, folder: str) -> int | None:
     resolved = root.resolve(folder)
     try:
         return root.on_disk(resolved).stat().st_mtime_ns if resolved is not None else None
@@ -245,27 +245,27 @@ def _changed_ns(root: DriverRoot, folder: str) -> int | None:
         return None
 
 
-Describe = Callable[[DriverRoot, str, PurePosixPath], DriverFile]
+Describe = Callable[[GpuDriverRoot, str, PurePosixPath], GpuDriverFile]
 """Makes a file of its path and real path."""
 
 
-def _plain(root: DriverRoot, path: str, real_path: PurePosixPath) -> DriverFile:
-    return DriverFile(path, str(real_path))
+def _plain(root: GpuDriverRoot, path: str, real_path: PurePosixPath) -> GpuDriverFile:
+    return GpuDriverFile(path, str(real_path))
 
 
-def _library(root: DriverRoot, path: str, real_path: PurePosixPath) -> DriverFile:
+def _library(root: GpuDriverRoot, path: str, real_path: PurePosixPath) -> GpuDriverFile:
     facts = read_elf(root.on_disk(real_path))
     soname = facts.soname if facts is not None else None
     link = root.facts(real_path.parent / plain_name(soname or real_path.name))
     is_link = link is not None and stat.S_ISLNK(link.st_mode)
-    return DriverFile(path, str(real_path), soname, plain_link=facts is not None and is_link)
+    return GpuDriverFile(path, str(real_path), soname, plain_link=facts is not None and is_link)
 
 
 def _found(
-    root: DriverRoot, folders: Iterable[str], patterns: tuple[str, ...], describe: Describe
-) -> tuple[DriverFile, ...]:
+    root: GpuDriverRoot, folders: Iterable[str], patterns: tuple[str, ...], describe: Describe
+) -> tuple[GpuDriverFile, ...]:
     """Return the files whose names fit, each once: the first folder that leads to it holds. Order: by path."""
-    by_real_path: dict[PurePosixPath, DriverFile] = {}
+    by_real_path: dict[PurePosixPath, GpuDriverFile] = {}
     for path in _paths(root, folders, patterns):
         real_path = root.resolve(path)
         if real_path is None or real_path in by_real_path or not _is_file(root.facts(real_path)):
@@ -274,11 +274,11 @@ def _found(
     return _by_path(by_real_path.values())
 
 
-def _by_path(files: Iterable[DriverFile]) -> tuple[DriverFile, ...]:
+def _by_path(files: Iterable[GpuDriverFile]) -> tuple[GpuDriverFile, ...]:
     return tuple(sorted(files, key=lambda file: file.path))
 
 
-def _paths(root: DriverRoot, folders: Iterable[str], patterns: tuple[str, ...]) -> Iterator[str]:
+def _paths(root: GpuDriverRoot, folders: Iterable[str], patterns: tuple[str, ...]) -> Iterator[str]:
     for folder in folders:
         for name in root.names(folder):
             if any(fnmatchcase(name, pattern) for pattern in patterns):
@@ -294,34 +294,35 @@ def _is_socket(facts: os.stat_result | None) -> bool:
 
 
 def _first(
-    root: DriverRoot,
+    root: GpuDriverRoot,
     folders: Iterable[str],
     name: str,
     container_folder: str | None = None,
     is_wanted: Callable[[os.stat_result | None], bool] = _is_file,
-) -> tuple[DriverFile, ...]:
+) -> tuple[GpuDriverFile, ...]:
     """Return the file of this name in the first folder that has it; containers get it there or in their own folder."""
     for folder in folders:
         real_path = root.resolve(f"{folder}/{name}")
         if real_path is not None and is_wanted(root.facts(real_path)):
-            return (DriverFile(f"{folder if container_folder is None else container_folder}/{name}", str(real_path)),)
+            shown_below = folder if container_folder is None else container_folder
+            return (GpuDriverFile(f"{shown_below}/{name}", str(real_path)),)
     return ()
 
 
-def _configuration(root: DriverRoot) -> Iterator[DriverFile]:
+def _configuration(root: GpuDriverRoot) -> Iterator[GpuDriverFile]:
     for container_folder, path in CONFIGURATION:
         yield from _first(root, CONFIGURATION_FOLDERS, path, container_folder)
     for path in VULKAN:
         yield from _first(root, (*CONFIGURATION_FOLDERS, ""), path, "/etc")
 
 
-def _machine(root: DriverRoot, libraries: Iterable[DriverFile]) -> str | None:
+def _machine(root: GpuDriverRoot, libraries: Iterable[GpuDriverFile]) -> str | None:
     """Return the machine of the first library that tells."""
     facts = (read_elf(root.on_disk(PurePosixPath(library.real_path))) for library in libraries)
     return next((found.machine for found in facts if found is not None and found.machine is not None), None)
 
 
-def _sockets(root: DriverRoot) -> tuple[DriverFile, ...]:
+def _sockets(root: GpuDriverRoot) -> tuple[GpuDriverFile, ...]:
     """Return the sockets of the driver's daemons, and the folder of MPS if it is root's own.
 
     Whatever else stands at such a path is not given to containers: the folders are written to by daemons, and /tmp by
@@ -330,7 +331,7 @@ def _sockets(root: DriverRoot) -> tuple[DriverFile, ...]:
     found = [file for name in SOCKETS for file in _first(root, SOCKET_FOLDERS, name, is_wanted=_is_socket)]
     pipes = PurePosixPath(MPS_PIPES)
     if root.resolve(MPS_PIPES) == pipes and _is_folder_of_root(root.facts(pipes)):
-        found.append(DriverFile(MPS_PIPES, MPS_PIPES))
+        found.append(GpuDriverFile(MPS_PIPES, MPS_PIPES))
     return _by_path(found)
 
 
