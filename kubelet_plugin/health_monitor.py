@@ -104,13 +104,25 @@ class _Device:
     gpu_instance: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class HealthListeners:
+    """Who is told what a HealthMonitor finds, from its thread."""
+
+    faults: Callable[[Mapping[DeviceName, Sequence[Fault]]], None]
+    """Called with the faults of each device, after each look that changed something, and after the first one whatever
+    came of it."""
+    status: Callable[[DeviceHealth], None]
+    """Called for each device whose own status changed."""
+    news: Callable[[], None]
+    """Called when HealthMonitor.devices() says something else than before."""
+    troubles: Callable[[Sequence[Trouble]], None]
+    """Called with what is wrong with the whole node."""
+
+
 class HealthMonitor:
     """Keeps the health of all devices. A thread of its own asks; take() and devices() are for any thread, never wait.
 
-    `node_faults` tells at each look what is held against all devices at once. `on_faults` is called after each look
-    that changed something, and after the first one whatever came of it, with the faults of each device; `on_status` for
-    each device whose own status changed; `on_troubles` with what is wrong with the whole node; `on_news` when devices()
-    says something else than before. All from the monitor's thread.
+    `node_faults` tells at each look what is held against all devices at once.
     """
 
     def __init__(
@@ -121,11 +133,8 @@ class HealthMonitor:
         rules: Rules,
         metrics: PluginMetrics,
         *,
-        node_faults: Callable[[], tuple[Fault, ...]] = lambda: (),
-        on_faults: Callable[[Mapping[DeviceName, Sequence[Fault]]], None],
-        on_status: Callable[[DeviceHealth], None],
-        on_news: Callable[[], None],
-        on_troubles: Callable[[Sequence[Trouble]], None] = lambda _found: None,
+        node_faults: Callable[[], tuple[Fault, ...]],
+        listeners: HealthListeners,
     ) -> None:
         self._source = source
         self._ask = ask
@@ -133,10 +142,7 @@ class HealthMonitor:
         self._rules = rules
         self._metrics = metrics
         self._node_faults = node_faults
-        self._on_faults = on_faults
-        self._on_status = on_status
-        self._on_news = on_news
-        self._on_troubles = on_troubles
+        self._listeners = listeners
         self._heard: deque[GpuEvent] = deque()
         """Filled by the driver's thread, emptied by ours."""
         self._lock = threading.Lock()
@@ -289,14 +295,14 @@ class HealthMonitor:
             for device in self._devices
         }
         told = tuple(self._device_health(device, faults[device.name]) for device in self._devices)
-        self._on_troubles((*self._of_driver, *self._fabric_troubles()))
+        self._listeners.troubles((*self._of_driver, *self._fabric_troubles()))
         with self._lock:
             before, self._told = {health.device: health for health in self._told}, told
         if faults != self._faults:
             self._faults = faults
-            self._on_faults(faults)
+            self._listeners.faults(faults)
         if [_said(health) for health in told] != [_said(health) for health in before.values()]:
-            self._on_news()
+            self._listeners.news()
         for health in told:
             earlier = before.get(health.device)
             if health.status is not (earlier.status if earlier is not None else Status.HEALTHY):
@@ -316,7 +322,7 @@ class HealthMonitor:
             if self._of_driver and health.status is not Status.UNHEALTHY:
                 continue  # nothing is known about any device, which is told
             if health.status is not self._statuses.get(device.name, Status.HEALTHY):
-                self._on_status(health)
+                self._listeners.status(health)
             self._statuses[device.name] = health.status
 
     def _is_of_node(self, fault: Fault) -> bool:

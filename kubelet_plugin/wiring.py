@@ -56,7 +56,7 @@ from dracaena.kubelet_plugin.from_settings import (
 )
 from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
-from dracaena.kubelet_plugin.health_monitor import Ask, DeviceHealth, HealthMonitor, HealthSource
+from dracaena.kubelet_plugin.health_monitor import Ask, DeviceHealth, HealthListeners, HealthMonitor, HealthSource
 from dracaena.kubelet_plugin.kept_pods import kept_pod
 from dracaena.kubelet_plugin.live_machine import LiveMachine
 from dracaena.kubelet_plugin.machine_updates import MachineUpdates
@@ -328,10 +328,12 @@ def _health(
         rules,
         node.metrics,
         node_faults=partial(_node_faults, node),
-        on_faults=partial(_publish_taints, devices, settings, rules),
-        on_status=node.events.health_changed,
-        on_news=streams.changed,
-        on_troubles=partial(node.troubles.update, "health"),
+        listeners=HealthListeners(
+            faults=partial(_publish_taints, devices, settings, rules),
+            status=node.events.health_changed,
+            news=streams.changed,
+            troubles=partial(node.troubles.update, "health"),
+        ),
     )
     return monitor, streams
 

@@ -20,9 +20,7 @@ CONSTRUCTOR_LINES = 40
 
 FILE_LINES = 500
 
-LONG_CONSTRUCTORS = frozenset(
-    {("kube/reflector.py", "Reflector"), ("kubelet_plugin/health_monitor.py", "HealthMonitor")}
-)
+LONG_CONSTRUCTORS = frozenset({("kube/reflector.py", "Reflector")})
 
 LONG_FILES = frozenset({"api/objects.py"})
 

@@ -27,7 +27,7 @@ from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.gpu_health import Fault, Rules
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
-from dracaena.kubelet_plugin.health_monitor import EVENTS_S, POLL_S, HealthMonitor, Status
+from dracaena.kubelet_plugin.health_monitor import EVENTS_S, POLL_S, HealthListeners, HealthMonitor, Status
 from dracaena.kubelet_plugin.live_machine import POORER_S, LiveMachine
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node_troubles import NodeTroubles
@@ -102,10 +102,12 @@ class Life:
             Rules(),
             self.metrics,
             node_faults=self._node_faults,
-            on_faults=self._take_faults,
-            on_status=lambda _health: None,
-            on_news=lambda: None,
-            on_troubles=lambda found: self.troubles.update("health", found),
+            listeners=HealthListeners(
+                faults=self._take_faults,
+                status=lambda _health: None,
+                news=lambda: None,
+                troubles=lambda found: self.troubles.update("health", found),
+            ),
         )
         self.read_due_s = 0.0
         self.readings = 0

@@ -21,7 +21,7 @@ from dracaena.kubelet_plugin.discovery.troubles import (
     TroubleKind,
 )
 from dracaena.kubelet_plugin.gpu_driver_thread import StoppedError
-from dracaena.kubelet_plugin.health_monitor import POLL_S, DeviceHealth, HealthMonitor, Status
+from dracaena.kubelet_plugin.health_monitor import POLL_S, DeviceHealth, HealthListeners, HealthMonitor, Status
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from support.clock import FakeClock
 
@@ -57,10 +57,12 @@ class Node:
             rules or Rules(),
             self.metrics,
             node_faults=lambda: self.node_faults,
-            on_faults=self.faults.append,
-            on_status=lambda health: self.statuses.append((health.device, health.status)),
-            on_news=self._count,
-            on_troubles=self.troubles.append,
+            listeners=HealthListeners(
+                faults=self.faults.append,
+                status=lambda health: self.statuses.append((health.device, health.status)),
+                news=self._count,
+                troubles=self.troubles.append,
+            ),
         )
 
     def events(self) -> tuple[GpuEvent, ...]:
