@@ -76,15 +76,17 @@ class Page(Generic[K]):
 
     def _run(self) -> None:
         while (asked := self._take()) is not None:
-            began_s = self._clock.monotonic()
+            worked_s = 0.0
             answers: dict[K, HttpAnswer] = {}
             for key, reply in asked:
                 if not reply.wanted:
                     continue
                 if key not in answers:
+                    began_s = self._clock.monotonic()
                     answers[key] = self._answer(key)
+                    worked_s += self._clock.monotonic() - began_s
                 reply(answers[key])
-            self._rest(min(REST_PER_WORK * (self._clock.monotonic() - began_s), LONGEST_REST_S))
+            self._rest(min(REST_PER_WORK * worked_s, LONGEST_REST_S))
 
     def _take(self) -> list[tuple[K, Reply]] | None:
         with self._changed:
