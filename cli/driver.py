@@ -69,7 +69,7 @@ def run_release(arguments: argparse.Namespace, clock: Clock | None = None) -> in
 
     paths = _paths(arguments)
     request_release(paths.release_request, arguments.reason)
-    if not wait_until_let_go(paths.driver_lock, clock or SystemClock(), arguments.timeout):
+    if not wait_until_let_go(paths.gpu_driver_lock, clock or SystemClock(), arguments.timeout):
         raise TemporaryError(
             f"a plugin of this node still has the driver open after {arguments.timeout} s: a call into the driver may "
             "hang, /readyz of the plugin names it. The request stands; take it back with `dracaena driver resume`"
@@ -93,9 +93,9 @@ def run_status(arguments: argparse.Namespace) -> int:
     from dracaena.process.clock import SystemClock
 
     paths = _paths(arguments)
-    reason = GpuDriverUse(paths.driver_lock, paths.release_request).asked()
+    reason = GpuDriverUse(paths.gpu_driver_lock, paths.release_request).asked()
     print("released: no" if reason is None else f"released: yes, {reason}")
-    print("open in a plugin: " + ("no" if wait_until_let_go(paths.driver_lock, SystemClock(), 0) else "yes"))
+    print("open in a plugin: " + ("no" if wait_until_let_go(paths.gpu_driver_lock, SystemClock(), 0) else "yes"))
     return 0
 
 

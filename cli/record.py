@@ -70,20 +70,20 @@ def run(arguments: argparse.Namespace, source: ReadingSource | None = None) -> i
 
 def read_this_machine(arguments: argparse.Namespace, source: ReadingSource | None = None) -> Reading:
     """Return this machine as its driver tells it. Raises DracaenaError, also when the driver does not answer."""
-    from dracaena.kubelet_plugin.adapters.nvml_library import DriverNotReadyError
+    from dracaena.kubelet_plugin.adapters.nvml_library import GpuDriverNotReadyError
     from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
     from dracaena.kubelet_plugin.gpu_driver_thread import GpuDriverThread
     from dracaena.kubelet_plugin.live_machine import READ_DEADLINE_S
     from dracaena.process.clock import SystemClock
 
-    source = source or NvmlMachine.of_this_node("this-machine", driver_root=arguments.driver_root)
+    source = source or NvmlMachine.of_this_node("this-machine", gpu_driver_root=arguments.driver_root)
     driver = GpuDriverThread(SystemClock(), source.doing, source.close)
     driver.start()
     try:
         return driver.call("a reading", source.read_all, READ_DEADLINE_S)
-    except DriverNotReadyError as error:
+    except GpuDriverNotReadyError as error:
         reason = str(error).removeprefix("waiting for the NVIDIA driver: ")  # a program waits, a command does not
-        raise DriverNotReadyError(
+        raise GpuDriverNotReadyError(
             f"the NVIDIA driver of this machine cannot be used: {reason}; "
             f"--driver-root names the folder of a driver that is not installed in /"
         ) from error

@@ -10,7 +10,7 @@ from dracaena.kube.transport import Transport
 from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DevRoot
 from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel
 from dracaena.kubelet_plugin.discovery.gpu_health import Rules
-from dracaena.kubelet_plugin.gpu_driver_installation import DriverPlaces, GpuDriverInstallation
+from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation, GpuDriverPlaces
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
 from dracaena.kubelet_plugin.health_monitor import HealthSource
 from dracaena.kubelet_plugin.live_machine import ReadingSource
@@ -54,7 +54,7 @@ def installation(
     host_root = settings.driver_root or "/"
     seen_root = settings.driver_root_mount or host_root
     seen_host = settings.host_root_mount or (seen_root if host_root == "/" else "/")
-    places = DriverPlaces(seen_root, host_root, seen_host, settings.hook_tool)
+    places = GpuDriverPlaces(seen_root, host_root, seen_host, settings.hook_tool)
     return GpuDriverInstallation(
         places,
         required=not settings.machine,
@@ -81,7 +81,7 @@ def nvml_source(settings: PluginSettings, metrics: PluginMetrics, release: GpuDr
 
     return NvmlMachine.of_this_node(
         settings.node_name,
-        driver_root=settings.driver_root_mount or settings.driver_root or "/",
+        gpu_driver_root=settings.driver_root_mount or settings.driver_root or "/",
         on_error=lambda call, error: metrics.devices.nvml_errors.labels(call, error).inc(),
         permission=release,
         listens=settings.watch_health,

@@ -10,10 +10,10 @@ import structlog
 
 from dracaena.api.errors import TemporaryError
 from dracaena.kubelet_plugin.adapters.gpu_driver_files import (
-    DriverState,
+    GpuDriverState,
     Kernel,
-    driver_state,
     find_gpu_driver_files,
+    gpu_driver_state,
     library_versions,
     missing_libraries,
 )
@@ -21,8 +21,8 @@ from dracaena.kubelet_plugin.adapters.gpu_driver_root import LD_SO_CACHE, GpuDri
 from dracaena.kubelet_plugin.adapters.hook_tool import HOOK_FOLDERS, FoundTool, find_hook_tool, read_hook_tool
 from dracaena.kubelet_plugin.discovery.gpu_health import Fault, HealthClass
 from dracaena.kubelet_plugin.discovery.troubles import (
-    DriverReleasedError,
-    DriverTroubleError,
+    GpuDriverReleasedError,
+    GpuDriverTroubleError,
     Trouble,
     TroubleKind,
     trouble,
@@ -44,12 +44,12 @@ for the node's lock gives up after 20 s."""
 log = structlog.get_logger()
 
 
-class DriverFilesMissingError(TemporaryError):
+class GpuDriverFilesMissingError(TemporaryError):
     """The driver root holds no driver, or not all of it: a container would get a GPU that it cannot use."""
 
 
 @dataclass(frozen=True, slots=True)
-class DriverPlaces:
+class GpuDriverPlaces:
     """Where a driver and NVIDIA's hook tool are."""
 
     seen_root: str
@@ -75,7 +75,7 @@ class GpuDriverInstallation:
 
     def __init__(
         self,
-        places: DriverPlaces,
+        places: GpuDriverPlaces,
         *,
         required: bool,
         kernel: Kernel | None = None,
@@ -89,7 +89,7 @@ class GpuDriverInstallation:
         self._refusal = refusal
         self._on_troubles = on_troubles
         # For the thread alone:
-        self._found: tuple[tuple[DriverState, FoundTool | None], GpuDriverEdits] | None = None
+        self._found: tuple[tuple[GpuDriverState, FoundTool | None], GpuDriverEdits] | None = None
         self._without_hooks: tuple[Trouble, ...] = ()
         self._thread = GpuDriverThread(clock or SystemClock(), lambda: "", lambda: None, name="driver-files")
         self._thread.start()
@@ -101,12 +101,12 @@ class GpuDriverInstallation:
     def edits(self) -> GpuDriverEdits:
         """Return the mounts and hooks of the driver as it is now.
 
-        Raises DriverFilesMissingError, or DriverTroubleError when no container should get the driver now or its files
-        cannot be looked at in time.
+        Raises GpuDriverFilesMissingError, or GpuDriverTroubleError when no container should get the driver now or its
+        files cannot be looked at in time.
         """
         refusal = self._refusal()
         if refusal is not None:
-            raise DriverReleasedError(f"{refusal}; the claim is prepared when it is given back")
+            raise GpuDriverReleasedError(f"{refusal}; the claim is prepared when it is given back")
         return self._look(self._edits)
 
     def fault(self) -> Fault | None:
@@ -127,17 +127,17 @@ class GpuDriverInstallation:
     def _edits(self) -> GpuDriverEdits:
         mismatch = self._mismatch()
         if mismatch is not None:
-            raise DriverTroubleError(mismatch, TroubleKind.VERSION_MISMATCH)
+            raise GpuDriverTroubleError(mismatch, TroubleKind.VERSION_MISMATCH)
         root = GpuDriverRoot(self._places.seen_root)
         loaded = self._loaded()
-        found = (driver_state(root, self._kernel, loaded), self._find_tool())
+        found = (gpu_driver_state(root, self._kernel, loaded), self._find_tool())
         if self._found is None or self._found[0] != found:
             self._found = (found, self._find(root, loaded, found[1]))
             self._on_troubles(self._without_hooks)
         return self._found[1]
 
     def _loaded(self) -> str | None:
-        return self._kernel.driver_version() if self._required else None
+        return self._kernel.gpu_driver_version() if self._required else None
 
     def _mismatch(self) -> str | None:
         """Return in words that no libraries fit the loaded kernel module; None when some do, or not both are known."""
@@ -164,7 +164,7 @@ class GpuDriverInstallation:
         files = find_gpu_driver_files(root, self._kernel, loaded)
         if files is None:
             if self._required:
-                raise DriverFilesMissingError(
+                raise GpuDriverFilesMissingError(
                     f"no NVIDIA driver below {self._places.host_root} (looked for libcuda.so and libnvidia-ml.so in "
                     f"the usual folders and in {LD_SO_CACHE}): containers would get GPUs without libraries. Wait for "
                     "the driver, or set --driver-root to its folder"
@@ -172,7 +172,7 @@ class GpuDriverInstallation:
             return GpuDriverEdits()
         missing = missing_libraries(files)
         if missing and self._required:
-            raise DriverFilesMissingError(
+            raise GpuDriverFilesMissingError(
                 f"no {' and no '.join(missing)} below {self._places.host_root} (searched the usual folders and "
                 f"{LD_SO_CACHE}): containers would get GPUs without it. Install the driver's compute libraries"
             )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dracaena.api.names import release_label
 from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
 from dracaena.kubelet_plugin.discovery.gpu_health import Fault, HealthClass
-from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError
+from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError
 
 _OPERATOR_LABELS = "nvidia.com/gpu.deploy."
 _PAUSED = "paused-for-"
@@ -60,15 +60,15 @@ class GpuDriverRelease:
         return None if refusal is None else Fault(HealthClass.UNREADY, "driver-released", message=refusal)
 
     def enter(self) -> None:
-        """Say that the driver is about to be opened. Raises DriverReleasedError when it must not be."""
+        """Say that the driver is about to be opened. Raises GpuDriverReleasedError when it must not be."""
         if self._use is None:
             return
         if not self._use.enter():
-            raise DriverReleasedError("another process of this node waits for the NVIDIA driver to be let go of")
+            raise GpuDriverReleasedError("another process of this node waits for the NVIDIA driver to be let go of")
         refusal = self.refusal()  # a request that came before the lock was ours waits for nobody
         if refusal is not None:
             self._use.leave()
-            raise DriverReleasedError(refusal)
+            raise GpuDriverReleasedError(refusal)
 
     def leave(self) -> None:
         """Say that the driver is closed."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from dracaena.api.errors import TemporaryError
-from dracaena.kubelet_plugin.discovery.troubles import DriverTroubleError, TroubleKind
+from dracaena.kubelet_plugin.discovery.troubles import GpuDriverTroubleError, TroubleKind
 from dracaena.process.clock import Clock
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ CLOSE_S = 5.0
 """Longest that stop() waits for the driver to be closed: well within the 30 s that a pod has to end."""
 
 
-class WedgedError(DriverTroubleError):
+class WedgedError(GpuDriverTroubleError):
     """The driver has not answered in time. The text names the call."""
 
     def __init__(self, message: str) -> None:

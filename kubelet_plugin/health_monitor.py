@@ -36,8 +36,8 @@ from dracaena.kubelet_plugin.discovery.gpu_health import (
 )
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState, Poll
 from dracaena.kubelet_plugin.discovery.troubles import (
-    DriverReleasedError,
-    DriverTroubleError,
+    GpuDriverReleasedError,
+    GpuDriverTroubleError,
     Trouble,
     TroubleKind,
     trouble,
@@ -160,7 +160,7 @@ class HealthMonitor:
         self._faults: Mapping[DeviceName, tuple[Fault, ...]] | None = None
         self._due_s = 0.0
         self._trouble: str | None = None
-        self._of_driver: tuple[Trouble, ...] = ()
+        self._of_gpu_driver: tuple[Trouble, ...] = ()
         self._silences: set[str] = set()
         """Why whole polls failed, as far as a GPU still has it held against it."""
         self._worker = Worker("health", self._run, clock)
@@ -206,15 +206,15 @@ class HealthMonitor:
         before, self._of_node = self._of_node, self._node_faults()
         try:
             happened = self._note_events()
-        except DriverReleasedError as error:
+        except GpuDriverReleasedError as error:
             self._due_s = 0.0  # the first look after it is given back is a whole one
-            told, self._of_driver = self._of_driver, (trouble(error.reason, str(error)),)
-            if before != self._of_node or told != self._of_driver or self._faults is None:
+            told, self._of_gpu_driver = self._of_gpu_driver, (trouble(error.reason, str(error)),)
+            if before != self._of_node or told != self._of_gpu_driver or self._faults is None:
                 self._tell()
             return
         if happened or before != self._of_node or self._clock.monotonic() >= self._due_s:
             self._due_s = self._clock.monotonic() + POLL_S
-            with suppress(DriverReleasedError):  # only just: the next look takes note of it
+            with suppress(GpuDriverReleasedError):  # only just: the next look takes note of it
                 self._poll()
             self._tell()
 
@@ -232,7 +232,7 @@ class HealthMonitor:
         happened = self._take_heard()
         try:
             self._ask("a look at events", self._listen, DEADLINE_S)
-        except (StoppedError, DriverReleasedError):
+        except (StoppedError, GpuDriverReleasedError):
             raise
         except DracaenaError as error:
             self._note(str(error))
@@ -263,13 +263,13 @@ class HealthMonitor:
             poll = self._ask("a look at health", self._source.poll, DEADLINE_S)
             assert isinstance(poll, Poll)
             self._note(None)
-            self._of_driver = ()
-        except (StoppedError, DriverReleasedError):
+            self._of_gpu_driver = ()
+        except (StoppedError, GpuDriverReleasedError):
             raise
         except DracaenaError as error:
             self._note(str(error))
-            reason = error.reason if isinstance(error, DriverTroubleError) else TroubleKind.READING_FAILED
-            self._of_driver = (trouble(reason, str(error)),)
+            reason = error.reason if isinstance(error, GpuDriverTroubleError) else TroubleKind.READING_FAILED
+            self._of_gpu_driver = (trouble(reason, str(error)),)
             self._silences.add(str(error))
             poll = Poll(refused=str(error))
         now_s = int(self._clock.now().timestamp())
@@ -295,7 +295,7 @@ class HealthMonitor:
             for device in self._devices
         }
         told = tuple(self._device_health(device, faults[device.name]) for device in self._devices)
-        self._listeners.troubles((*self._of_driver, *self._fabric_troubles()))
+        self._listeners.troubles((*self._of_gpu_driver, *self._fabric_troubles()))
         with self._lock:
             before, self._told = {health.device: health for health in self._told}, told
         if faults != self._faults:
@@ -319,7 +319,7 @@ class HealthMonitor:
         for device in self._devices:
             own = [fault for fault in faults[device.name] if not self._is_of_node(fault)]
             health = self._device_health(device, own)
-            if self._of_driver and health.status is not Status.UNHEALTHY:
+            if self._of_gpu_driver and health.status is not Status.UNHEALTHY:
                 continue  # nothing is known about any device, which is told
             if health.status is not self._statuses.get(device.name, Status.HEALTHY):
                 self._listeners.status(health)

@@ -18,8 +18,8 @@ from dracaena.api.topology import TopologyError
 from dracaena.kubelet_plugin.adapters.thread_state import is_uninterruptible
 from dracaena.kubelet_plugin.discovery.build import Reading, reading_troubles
 from dracaena.kubelet_plugin.discovery.troubles import (
-    DriverReleasedError,
-    DriverTroubleError,
+    GpuDriverReleasedError,
+    GpuDriverTroubleError,
     Trouble,
     TroubleKind,
     trouble,
@@ -157,10 +157,10 @@ class LiveMachine:
             return self._take(self._driver.call("a reading", self._source.read_all, READ_DEADLINE_S))
         except StoppedError:
             raise
-        except DriverReleasedError as error:
+        except GpuDriverReleasedError as error:
             self._fail(str(error), error.reason)
             return RELEASED_S
-        except DriverTroubleError as error:
+        except GpuDriverTroubleError as error:
             return self._fail(str(error), error.reason)
         except TopologyError as error:
             return self._fail(str(error), TroubleKind.CONTRADICTION)

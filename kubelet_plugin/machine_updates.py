@@ -14,7 +14,7 @@ class MachineUpdates:
     def __init__(self, events: NodeEvents) -> None:
         self._events = events
         self._subscribers: list[Callable[[Machine], None]] = []
-        self._driver_version: str | None = None
+        self._gpu_driver_version: str | None = None
 
     def subscribe(self, take: Callable[[Machine], None]) -> None:
         """Have `take` called for each machine from now on."""
@@ -27,7 +27,7 @@ class MachineUpdates:
         """
         first, *others = self._subscribers
         first(machine)
-        before, self._driver_version = self._driver_version, machine.driver_version
+        before, self._gpu_driver_version = self._gpu_driver_version, machine.driver_version
         if before is not None and before != machine.driver_version:
             self._events.gpu_driver_replaced(before, machine.driver_version)
         for take in others:

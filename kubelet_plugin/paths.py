@@ -26,7 +26,7 @@ class PluginPaths:
     registration_socket: Path
     instance_lock: Path
     call_lock: Path
-    driver_lock: Path
+    gpu_driver_lock: Path
     """Locked, shared, while an instance has the GPU driver open."""
     release_request: Path
     """While it is there, no instance opens the GPU driver."""
@@ -51,7 +51,7 @@ def plugin_paths(kubelet_root: str, driver: str, pod_uid: str) -> PluginPaths:
         registration_socket=_first_fitting(root / "plugins_registry", _registration_names(driver, pod_uid)),
         instance_lock=data / f"instance{tail}.lock",
         call_lock=data / "serialize.lock",
-        driver_lock=data / "driver-in-use.lock",
+        gpu_driver_lock=data / "driver-in-use.lock",
         release_request=data / "release-driver",
         checkpoints=data / "claims",
         metadata=data / HOST_FOLDER,

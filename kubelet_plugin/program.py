@@ -108,7 +108,7 @@ class Program:
         gpus.slices.start()
         node.recorder.start()
         self._try_folders()
-        self._try_driver()
+        self._find_gpu_driver()
         gpus.publisher.start()
         claims.assignments.start(claims.state.recover)
         claims.device_watch.start()
@@ -222,7 +222,7 @@ class Program:
                 log.error("claims cannot be prepared here", error=str(error))
                 self._node.events.on_node("Warning", "FolderNotWritable", f"claims cannot be prepared here: {error}")
 
-    def _try_driver(self) -> None:
+    def _find_gpu_driver(self) -> None:
         """Look for the driver's files now, so that what containers go without is told before the first claim."""
         if self._node.installation is None:
             return

@@ -188,7 +188,7 @@ def _node(
     view = node_view(settings, client)
     recorder = EventRecorder(client, "dracaena-kubelet-plugin", clock)
     events = NodeEvents(recorder, settings.node_name)
-    release = GpuDriverRelease(settings.driver_name, GpuDriverUse(paths.driver_lock, paths.release_request))
+    release = GpuDriverRelease(settings.driver_name, GpuDriverUse(paths.gpu_driver_lock, paths.release_request))
     troubles = NodeTroubles(metrics, events.on_node)
     return NodeParts(
         settings=settings,

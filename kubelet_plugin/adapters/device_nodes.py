@@ -103,8 +103,8 @@ class DeviceNodes:
 
     def _root(self) -> DevRoot:
         """Return the root that has the driver's nodes: a driver container may have made them in a /dev of its own."""
-        with_driver = (root for root in self._roots if self._look(root.seen + CONTROL_NODES[0].path) is not None)
-        return next(with_driver, self._roots[-1])
+        with_gpu_driver = (root for root in self._roots if self._look(root.seen + CONTROL_NODES[0].path) is not None)
+        return next(with_gpu_driver, self._roots[-1])
 
     def _problem(self, wanted: WantedNode, root: DevRoot, majors: Mapping[str, int]) -> str | None:
         return problem(wanted, self._look(root.seen + wanted.path), majors, root.host + wanted.path)

@@ -94,7 +94,7 @@ class Kernel:
     def __init__(self, sys: str = "/sys") -> None:
         self._modules = Path(sys) / "module"
 
-    def driver_version(self) -> str | None:
+    def gpu_driver_version(self) -> str | None:
         """Return the version of the loaded module, None when none is loaded or it does not tell."""
         version = _text(self._modules / "nvidia/version")
         return version if _VERSION.fullmatch(version) else None
@@ -107,7 +107,7 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class DriverState:
+class GpuDriverState:
     """What a root holds as far as it can change under a running plugin. While it is the same, so are the files."""
 
     version: str | None
@@ -121,7 +121,7 @@ class DriverState:
     """A socket that is mounted and has gone would fail the container: daemons come and go."""
 
 
-def driver_state(root: GpuDriverRoot, kernel: Kernel, loaded: str | None) -> DriverState:
+def gpu_driver_state(root: GpuDriverRoot, kernel: Kernel, loaded: str | None) -> GpuDriverState:
     """Return the state of a root, with a driver of version `loaded` in the kernel (None: not known).
 
     Cost: some hundred look-ups; no file is read but the loader's cache, and that only where the usual folders have no
@@ -141,11 +141,11 @@ def driver_state(root: GpuDriverRoot, kernel: Kernel, loaded: str | None) -> Dri
         LD_SO_CACHE,
     )
     changed_ns = tuple(_changed_ns(root, folder) for folder in dict.fromkeys(searched))
-    return DriverState(version, other, changed_ns, _sockets(root))
+    return GpuDriverState(version, other, changed_ns, _sockets(root))
 
 
 def find_gpu_driver_files(root: GpuDriverRoot, kernel: Kernel, loaded: str | None) -> GpuDriverFiles | None:
-    """Return the files of the driver as for driver_state, None when there is none. Cost: some hundred small reads."""
+    """Return the driver's files as for gpu_driver_state, None when there is none. Cost: some hundred small reads."""
     version, _ = library_versions(root, loaded)
     if version is None:
         return None
@@ -158,11 +158,11 @@ def find_gpu_driver_files(root: GpuDriverRoot, kernel: Kernel, loaded: str | Non
         *_found(root, _firmware_folders(kernel, version), FIRMWARE, _plain),
         *_configuration(root),
     ]
-    folders_with_driver = sorted({library.folder for library in libraries})
+    folders_with_gpu_driver = sorted({library.folder for library in libraries})
     modules = (
         file
         for name in ("nvidia_drv.so", f"libglxserver_nvidia.so.{version}")
-        for file in _first(root, _x_folders(folders_with_driver), name)
+        for file in _first(root, _x_folders(folders_with_gpu_driver), name)
     )
     return GpuDriverFiles(
         version=version,
@@ -188,7 +188,7 @@ def library_versions(root: GpuDriverRoot, loaded: str | None) -> tuple[str | Non
     Libraries of another version than the kernel module do not work. Where no module tells its version, the usual links
     decide between several.
     """
-    installed = driver_version(root)
+    installed = gpu_driver_version(root)
     if loaded is None or installed is None or loaded == installed:
         return installed, None
     of_loaded = tuple(f"{library}.{loaded}" for library in ESSENTIAL_LIBRARIES)
@@ -196,7 +196,7 @@ def library_versions(root: GpuDriverRoot, loaded: str | None) -> tuple[str | Non
     return (loaded, None) if is_there else (None, installed)
 
 
-def driver_version(root: GpuDriverRoot) -> str | None:
+def gpu_driver_version(root: GpuDriverRoot) -> str | None:
     """Return the version in the names of the driver's libraries; where the usual links lead decides between several."""
     for library in _LEADING_LIBRARIES:
         found = root.library(library)

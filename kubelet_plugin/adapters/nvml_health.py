@@ -13,7 +13,7 @@ import pynvml
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlError, NvmlLibrary, error_name
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState, Poll
 from dracaena.kubelet_plugin.discovery.inventory import LASTING
-from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError
+from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError
 
 EVENT_TYPES = (
     pynvml.nvmlEventTypeXidCriticalError
@@ -69,11 +69,12 @@ class NvmlHealth:
         """Return what happened since the last look, without waiting; nothing before the first poll() of a session.
 
         A GPU whose events cannot be read counts as unwatched in the next poll(), which asks for them anew. One that is
-        lost is an event too, so that the poll comes at once. Raises DriverReleasedError while the driver is let go of.
+        lost is an event too, so that the poll comes at once. Raises GpuDriverReleasedError while the driver is
+        released.
         """
         try:
             self._library.obey()
-        except DriverReleasedError:
+        except GpuDriverReleasedError:
             if not self._kept:
                 raise  # else what came before is told first
         found, self._kept = [*self._kept, *self._take()], []

@@ -15,7 +15,7 @@ import pynvml
 
 from dracaena.kubelet_plugin.adapters.gpu_driver_root import LD_SO_CACHE, LIBRARY_FOLDERS, GpuDriverRoot
 from dracaena.kubelet_plugin.discovery.inventory import LASTING
-from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError, DriverTroubleError, TroubleKind
+from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError, GpuDriverTroubleError, TroubleKind
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -28,7 +28,7 @@ ERROR_NAMES: dict[int, str] = {
 """nvmlReturn_t → its name in nvml.h without the prefix."""
 
 
-class NvmlError(DriverTroubleError):
+class NvmlError(GpuDriverTroubleError):
     """NVML refused a call without which nothing can be said. The text names the call; `code` is nvmlReturn_t."""
 
     def __init__(self, message: str, code: int | None = None, reason: TroubleKind = TroubleKind.READING_FAILED) -> None:
@@ -36,7 +36,7 @@ class NvmlError(DriverTroubleError):
         self.code = code
 
 
-class DriverNotReadyError(NvmlError):
+class GpuDriverNotReadyError(NvmlError):
     """The driver is not there yet, or not usable as it is: wait for it."""
 
 
@@ -56,23 +56,23 @@ _WHY_NOT_READY = {
 }
 
 
-def load_library(driver_root: str) -> object:
-    """Return the NVML library below the driver root. Raises DriverNotReadyError when it is not there or broken.
+def load_library(gpu_driver_root: str) -> object:
+    """Return the NVML library below the driver root. Raises GpuDriverNotReadyError when it is not there or broken.
 
     With `/` the dynamic loader is asked too, which knows folders that we do not.
     """
-    root = GpuDriverRoot(driver_root)
+    root = GpuDriverRoot(gpu_driver_root)
     path = root.library(LIBRARY)
-    if path is None and driver_root != "/":
-        raise DriverNotReadyError(
-            f"waiting for the NVIDIA driver: no {LIBRARY} below {driver_root} (searched {', '.join(LIBRARY_FOLDERS)}, "
-            f"{LD_SO_CACHE})",
+    if path is None and gpu_driver_root != "/":
+        raise GpuDriverNotReadyError(
+            f"waiting for the NVIDIA driver: no {LIBRARY} below {gpu_driver_root} "
+            f"(searched {', '.join(LIBRARY_FOLDERS)}, {LD_SO_CACHE})",
             reason=TroubleKind.LIBRARY_MISSING,
         )
     try:
         return ctypes.CDLL(str(root.on_disk(path)) if path is not None else LIBRARY)
     except OSError as error:
-        raise DriverNotReadyError(
+        raise GpuDriverNotReadyError(
             f"waiting for the NVIDIA driver: {error}", reason=TroubleKind.LIBRARY_MISSING
         ) from error
 
@@ -85,7 +85,7 @@ class Permission(Protocol):
         ...
 
     def enter(self) -> None:
-        """Take note that NVML is about to be opened. Raises DriverReleasedError when it must not be."""
+        """Take note that NVML is about to be opened. Raises GpuDriverReleasedError when it must not be."""
         ...
 
     def leave(self) -> None:
@@ -138,7 +138,7 @@ class NvmlLibrary:
         return self._open
 
     def open(self) -> None:
-        """Load and initialise, unless that is done. Raises DriverNotReadyError, or DriverReleasedError as obey()."""
+        """Load and initialise once. Raises GpuDriverNotReadyError, or GpuDriverReleasedError as obey()."""
         self.obey()
         if self._open:
             return
@@ -152,11 +152,11 @@ class NvmlLibrary:
         self.session += 1
 
     def obey(self) -> None:
-        """Close NVML and raise DriverReleasedError when it must be let go of."""
+        """Close NVML and raise GpuDriverReleasedError when it must be let go of."""
         refusal = self._permission.refusal()
         if refusal is not None:
             self.close()
-            raise DriverReleasedError(refusal)
+            raise GpuDriverReleasedError(refusal)
 
     def _initialise(self) -> None:
         self._use(self._load())
@@ -166,7 +166,7 @@ class NvmlLibrary:
             self._use(None)
             self.note("nvmlInit", error_name(error))
             why = _WHY_NOT_READY.get(error.value, "it cannot be initialised")
-            raise DriverNotReadyError(
+            raise GpuDriverNotReadyError(
                 f"waiting for the NVIDIA driver: {why} (nvmlInit says {error_name(error)})",
                 error.value,
                 _REASONS.get(error.value, TroubleKind.INIT_FAILED),

@@ -54,14 +54,14 @@ class NvmlMachine:
         cls,
         name: str,
         *,
-        driver_root: str = "/",
+        gpu_driver_root: str = "/",
         sys_root: str = "/sys",
         on_error: OnError = lambda _call, _error: None,
         permission: Permission | None = None,
         listens: bool = False,
     ) -> NvmlMachine:
-        """Return the source for the driver below driver_root. Nothing is loaded or asked before the first reading."""
-        library = NvmlLibrary(lambda: load_library(driver_root), on_error, permission)
+        """Return the source for the driver below a root. Nothing is loaded or asked before the first reading."""
+        library = NvmlLibrary(lambda: load_library(gpu_driver_root), on_error, permission)
         return cls(name, NvmlReader(library), Sysfs(sys_root), listens=listens)
 
     def read_all(self) -> Reading:
@@ -116,7 +116,7 @@ class NvmlMachine:
         That is when the kernel has bound other devices to the driver since, and now and then while a GPU cannot be
         named. What happened until then is kept; for the moment in between no events are heard.
         """
-        now_s, bound = self._clock.monotonic(), self._sysfs.bound_to_driver()
+        now_s, bound = self._clock.monotonic(), self._sysfs.bound_to_gpu_driver()
         other = self._bound is not None and bound != self._bound
         if other or (self._unnamed and now_s - self._closed_s >= REOPEN_S) or not self._nvml.library.is_open:
             self._nvml.close()

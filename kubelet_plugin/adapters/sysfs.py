@@ -26,7 +26,7 @@ class Sysfs:
         """Return what sysfs has on a PCI device, None when it has none of that address."""
         return self._facts(self._root / "bus/pci/devices" / str(address))
 
-    def bound_to_driver(self) -> frozenset[str]:
+    def bound_to_gpu_driver(self) -> frozenset[str]:
         """Return the PCI addresses that the kernel has bound to the NVIDIA driver; empty without the driver."""
         try:
             names = [entry.name for entry in (self._root / "bus/pci/drivers/nvidia").iterdir()]
@@ -50,8 +50,8 @@ class Sysfs:
     def _is_our_gpu(device: Path) -> bool:
         if _text(device / "vendor") != _NVIDIA or not (_text(device / "class") or "").startswith(_GPU_CLASSES):
             return False
-        driver = device / "driver"
-        return not (device / "physfn").exists() and (not driver.exists() or driver.resolve().name == "nvidia")
+        bound = device / "driver"
+        return not (device / "physfn").exists() and (not bound.exists() or bound.resolve().name == "nvidia")
 
     def nics(self) -> tuple[NicFacts, ...]:
         """Return all physical network cards that can take part in GPU traffic, by PCI address and name.

@@ -75,7 +75,7 @@ def trouble(reason: TroubleKind, text: str, subject: str = "") -> Trouble:
     return Trouble(reason.value, subject, text)
 
 
-class DriverTroubleError(TemporaryError):
+class GpuDriverTroubleError(TemporaryError):
     """The driver does not do what was asked of it. The text names the call and what came of it."""
 
     def __init__(self, message: str, reason: TroubleKind = TroubleKind.READING_FAILED) -> None:
@@ -83,7 +83,7 @@ class DriverTroubleError(TemporaryError):
         self.reason = reason
 
 
-class DriverReleasedError(DriverTroubleError):
+class GpuDriverReleasedError(GpuDriverTroubleError):
     """Somebody asked that the driver be let go of: nothing is asked of it until it is given back."""
 
     def __init__(self, message: str) -> None:

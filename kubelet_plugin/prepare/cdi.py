@@ -80,7 +80,7 @@ def _device_edits(
     linked = [(f"{BY_PATH}/{each.by_path}", each.node) for each in drm if each.by_path is not None]
     made = [DeviceNode(path, node.host_path or node.path) for path, node in linked] if edits.tool is None else []
     links = [SymbolicLink(path, f"../{node.path.rpartition('/')[2]}") for path, node in linked]
-    hooks = device_hooks(edits.tool, links, device.uuid if device.is_whole_gpu else None, edits.driver_root)
+    hooks = device_hooks(edits.tool, links, device.uuid if device.is_whole_gpu else None, edits.gpu_driver_root)
     return {
         "deviceNodes": [_node(node) for node in (*nodes, *(each.node for each in drm), *made)],
         **({"hooks": [hook.document() for hook in hooks]} if hooks else {}),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from dracaena.kubelet_plugin.prepare.hooks import Hook, HookTool, SymbolicLink, driver_hooks
+from dracaena.kubelet_plugin.prepare.hooks import Hook, HookTool, SymbolicLink, gpu_driver_hooks
 
 FILE_OPTIONS = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 SOCKET_OPTIONS = (*FILE_OPTIONS[1:], "noexec")
@@ -109,7 +109,7 @@ class GpuDriverEdits:
     hooks: tuple[Hook, ...] = ()
     tool: HookTool | None = None
     """What runs the hooks, those of single devices as well."""
-    driver_root: str = "/"
+    gpu_driver_root: str = "/"
     """Where the host has the driver."""
 
     def document(self) -> dict[str, Any]:
@@ -122,29 +122,29 @@ class GpuDriverEdits:
         return {**({"mounts": mounts} if mounts else {}), **({"hooks": hooks} if hooks else {})}
 
 
-def gpu_driver_edits(files: GpuDriverFiles, driver_root: str, tool: HookTool | None = None) -> GpuDriverEdits:
-    """Return the edits for a driver whose root the host has at driver_root. Order: by container path.
+def gpu_driver_edits(files: GpuDriverFiles, gpu_driver_root: str, tool: HookTool | None = None) -> GpuDriverEdits:
+    """Return the edits for a driver whose root the host has at gpu_driver_root. Order: by container path.
 
     No container path is mounted twice: the first in the order libraries, files, sockets holds.
     """
     linked = (*files.libraries, *files.plugins, *files.modules)
-    mounts = {file.path: _mount(file, file.path, driver_root) for file in linked}
+    mounts = {file.path: _mount(file, file.path, gpu_driver_root) for file in linked}
     if tool is None:
         for path, file in _names_without_links(files):
-            mounts.setdefault(path, _mount(file, path, driver_root))
+            mounts.setdefault(path, _mount(file, path, gpu_driver_root))
     for file in files.files:
-        mounts.setdefault(file.path, _mount(file, file.path, driver_root))
+        mounts.setdefault(file.path, _mount(file, file.path, gpu_driver_root))
     for socket in files.sockets:
-        mounts.setdefault(socket.path, _mount(socket, socket.path, driver_root, SOCKET_OPTIONS))
+        mounts.setdefault(socket.path, _mount(socket, socket.path, gpu_driver_root, SOCKET_OPTIONS))
     folders = sorted({library.folder for library in files.libraries})
     searched = sorted({library.folder for library in (*files.libraries, *files.plugins)})
     links = [link for file in linked for link in _links(file) if link.path not in mounts]
     return GpuDriverEdits(
         environment=(f"{LIBRARY_FOLDERS_VARIABLE}={':'.join(folders)}",) if folders else (),
         mounts=tuple(mounts[path] for path in sorted(mounts)),
-        hooks=driver_hooks(tool, files.version, links, searched),
+        hooks=gpu_driver_hooks(tool, files.version, links, searched),
         tool=tool,
-        driver_root=driver_root,
+        gpu_driver_root=gpu_driver_root,
     )
 
 
@@ -159,8 +159,8 @@ def loader_folders(machine: str | None) -> tuple[str, ...]:
     return ("/usr/lib64", *((f"/usr/lib/{machine}-linux-gnu",) if machine is not None else ()))
 
 
-def _mount(file: GpuDriverFile, path: str, driver_root: str, options: tuple[str, ...] = FILE_OPTIONS) -> Mount:
-    return Mount(driver_root.rstrip("/") + file.real_path, path, options)
+def _mount(file: GpuDriverFile, path: str, gpu_driver_root: str, options: tuple[str, ...] = FILE_OPTIONS) -> Mount:
+    return Mount(gpu_driver_root.rstrip("/") + file.real_path, path, options)
 
 
 def _names_without_links(files: GpuDriverFiles) -> Iterator[tuple[str, GpuDriverFile]]:

@@ -71,7 +71,7 @@ class SymbolicLink:
     target: str
 
 
-def driver_hooks(
+def gpu_driver_hooks(
     tool: HookTool | None, version: str, links: Sequence[SymbolicLink], library_folders: Sequence[str]
 ) -> tuple[Hook, ...]:
     """Return the hooks of every container with a GPU, in the order in which they must run: the cache comes last but
@@ -90,14 +90,14 @@ def driver_hooks(
 
 
 def device_hooks(
-    tool: HookTool | None, links: Sequence[SymbolicLink], gpu_uuid: str | None, driver_root: str
+    tool: HookTool | None, links: Sequence[SymbolicLink], gpu_uuid: str | None, gpu_driver_root: str
 ) -> tuple[Hook, ...]:
     """Return the hooks of one device. `gpu_uuid` is that of a whole GPU, None for a part of one.
 
     The second lets a container limit its own CUDA memory by NVIDIA_GPU_MEMORY_REQUEST and _LIMIT; without them it does
     nothing.
     """
-    limits = ["--driver-root", driver_root, "--gpu-id", gpu_uuid] if gpu_uuid is not None else []
+    limits = ["--driver-root", gpu_driver_root, "--gpu-id", gpu_uuid] if gpu_uuid is not None else []
     made = (
         _hook(tool, CREATE_SYMLINKS, _link_arguments(links)) if links else None,
         _hook(tool, CUDA_MEMORY_LIMITS, limits, CREATE_RUNTIME) if limits else None,

@@ -32,7 +32,7 @@ from dracaena.kubelet_plugin.discovery.allocatable import slice_specs
 from dracaena.kubelet_plugin.discovery.build import Reading
 from dracaena.kubelet_plugin.discovery.nvidia_smi_topo import parse_topo_matrix
 from dracaena.kubelet_plugin.discovery.recording import recording
-from dracaena.kubelet_plugin.gpu_driver_installation import DriverPlaces, GpuDriverInstallation
+from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation, GpuDriverPlaces
 from dracaena.kubelet_plugin.node_pool import node_pool
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import gpu_driver_edits
 from dracaena.process.clock import SystemClock
@@ -119,7 +119,7 @@ def test_slices_decode_to_the_same_machine(machine: Machine) -> None:
 
 def test_the_driver_files_are_there() -> None:
     kernel = Kernel()
-    files = find_gpu_driver_files(GpuDriverRoot("/"), kernel, kernel.driver_version())
+    files = find_gpu_driver_files(GpuDriverRoot("/"), kernel, kernel.gpu_driver_version())
     assert files is not None
     edits = gpu_driver_edits(files, "/")
     print(f"\ndriver {files.version} for {files.machine}: {len(edits.mounts)} mounts, {len(edits.hooks)} hooks")
@@ -138,7 +138,7 @@ def test_a_claim_of_all_gpus_is_prepared(machine: Machine, tmp_path: Path) -> No
         claims=FakeClaims(claim),
         pool=pool,
         claim_nodes=DeviceNodes([DevRoot("/", "/")], required=True).of_claim,
-        gpu_driver_edits=GpuDriverInstallation(DriverPlaces("/"), required=True).edits,
+        gpu_driver_edits=GpuDriverInstallation(GpuDriverPlaces("/"), required=True).edits,
     )
     clock = SystemClock()
     began_s = clock.monotonic()

@@ -13,8 +13,8 @@ from dracaena.kube.events import Event
 from dracaena.kubelet_plugin.health_monitor import EVENTS_S, POLL_S
 from dracaena.kubelet_plugin.live_machine import READ_DEADLINE_S, REREAD_S, RETRY_S
 from support.api_ground import ApiGround
-from support.driver_root import VERSION, put, put_driver
 from support.fake_nvml import FakeFabric, FakeNvml, gpu_address
+from support.gpu_driver_root import VERSION, put, put_gpu_driver
 from support.nvml_world import RECORDED, NvmlNode, nvml_node, nvml_world, taints, without_last_gpu
 from support.plugin_world import NODE, World, http
 
@@ -168,7 +168,7 @@ def test_a_package_that_was_updated_without_its_module_is_told_and_given_to_nobo
     node.program.start()
     node.ready()
     claim = node.world.allocated_claim("claim", [1])
-    put_driver(node.world.folder / "host", version="590.10")
+    put_gpu_driver(node.world.folder / "host", version="590.10")
     for old in (node.world.folder / "host/usr/lib64").glob(f"*.so.{VERSION}"):
         old.unlink()
     node.until(lambda: told(node) == [("DriverVersionMismatch", 1)], "an event", EVENTS_S)

@@ -10,7 +10,7 @@ import pytest
 
 from dracaena.kubelet_plugin.live_machine import READ_DEADLINE_S, REREAD_S, RETRY_S
 from support.api_ground import ApiGround
-from support.driver_root import VERSION, put, put_driver
+from support.gpu_driver_root import VERSION, put, put_gpu_driver
 from support.nvml_world import MIG, NAMES, RECORDED, NvmlNode, nvml_node, nvml_world
 from support.plugin_world import CALL_S, World, http, start_process
 
@@ -137,7 +137,7 @@ def test_without_the_drivers_files_a_claim_waits_and_says_where_they_were_looked
     claim = node.world.allocated_claim("claim", [1])
     refusal = node.world.prepare(claim)[claim.metadata.uid].error
     assert refusal.startswith(f"no NVIDIA driver below {node.world.folder}/host")
-    put_driver(node.world.folder / "host")
+    put_gpu_driver(node.world.folder / "host")
     assert node.world.prepare(claim)[claim.metadata.uid].error == ""
 
 

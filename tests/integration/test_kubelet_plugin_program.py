@@ -16,7 +16,7 @@ from dracaena.kubelet_plugin.claim_calls import ANSWER_RESERVE_S
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
 from support.clock import FakeClock
-from support.driver_root import put_driver
+from support.gpu_driver_root import put_gpu_driver
 from support.kube import wait_for
 from support.plugin import files_below
 from support.plugin_world import CALL_S, DRIVER, GPUS, NODE, World, http, start_process
@@ -314,7 +314,7 @@ def test_an_api_server_that_is_away_at_start_delays_publishing_only(world: World
 
 
 def test_a_recorded_machine_may_bring_a_driver_for_its_containers(world: World) -> None:
-    put_driver(world.folder / "seen")
+    put_gpu_driver(world.folder / "seen")
     program = Program(
         world.settings(driver_root="/run/nvidia/driver", driver_root_mount=str(world.folder / "seen")),
         registry=CollectorRegistry(),

@@ -11,11 +11,11 @@ from pathlib import Path
 from dracaena.api.names import DeviceName, GpuUuid, PoolName, gpu_device_name
 from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DevRoot
 from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel
-from dracaena.kubelet_plugin.gpu_driver_installation import DriverPlaces, GpuDriverInstallation
+from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation, GpuDriverPlaces
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
 from dracaena.kubelet_plugin.prepare.plan import PreparedDevice
-from support.driver_root import PROC_DEVICES, look_at_text, put
 from support.elf import library
+from support.gpu_driver_root import PROC_DEVICES, look_at_text, put
 from support.ld_so_cache import ld_so_cache
 
 UBUNTU, RED_HAT, AARCH64 = "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu"
@@ -226,7 +226,7 @@ def make_host(host: Path, layout: Layout, make_node: MakeNode = text_node) -> No
         for name in ("bin", "sbin", "lib", "lib64"):
             (root / "usr" / name).mkdir(parents=True)
             (root / name).symlink_to(f"usr/{name}")
-    _put_driver(root, layout, layout.version)
+    _put_gpu_driver(root, layout, layout.version)
     for version in layout.others:
         _put_libraries(root, layout, version, layout.folder)
     _put_daemons(root, layout)
@@ -237,10 +237,10 @@ def make_host(host: Path, layout: Layout, make_node: MakeNode = text_node) -> No
     put(host, "/sys/module/nvidia/version", f"{layout.version}\n".encode())
 
 
-def places_of(host: Path, layout: Layout) -> DriverPlaces:
+def places_of(host: Path, layout: Layout) -> GpuDriverPlaces:
     """Return where a plugin finds the driver of a host that it sees in this folder."""
     seen = str(host / layout.driver_root.lstrip("/"))
-    return DriverPlaces(seen, layout.driver_root, str(host))
+    return GpuDriverPlaces(seen, layout.driver_root, str(host))
 
 
 def installation_of(host: Path, layout: Layout) -> GpuDriverInstallation:
@@ -254,7 +254,7 @@ def nodes_of(host: Path, layout: Layout) -> DeviceNodes:
     return DeviceNodes(roots, required=True, proc=str(host / "proc"), sys=str(host / "sys"), look=look_at_text)
 
 
-def _put_driver(root: Path, layout: Layout, version: str) -> None:
+def _put_gpu_driver(root: Path, layout: Layout, version: str) -> None:
     folder = f"{layout.folder}/nvidia/current" if layout.alternatives else layout.folder
     names = _put_libraries(root, layout, version, folder)
     if layout.alternatives:

@@ -111,7 +111,7 @@ class Simulator:
         }
         return PublishedPool(DRIVER, PoolName(NODE), gpus)
 
-    def driver_minors(self) -> dict[str, int]:
+    def gpu_driver_minors(self) -> dict[str, int]:
         return {_address(g): self.minors[n] for g in self.all_gpus if (n := gpu_device_name(g.uuid)) in self.minors}
 
     def behind(self, nodes: frozenset[int]) -> frozenset[DeviceName]:
@@ -126,7 +126,7 @@ class Simulator:
             self.claims,
             self.pods,
             pool=self.pool(),
-            minors=self.driver_minors(),
+            minors=self.gpu_driver_minors(),
             steps=steps,
             kubelet=self.kubelet,
             clock=self.clock,
@@ -296,17 +296,17 @@ class Simulator:
         """The driver is loaded anew: GPUs came or went, or were found in another order. The plugin reads it at once,
         or is asked for claims first: then /proc says more than what it read last.
         """
-        self.load_driver()
+        self.load_gpu_driver()
         if self.node is None:
             return
-        self.node.minors = self.driver_minors()
+        self.node.minors = self.gpu_driver_minors()
         if self.rng.random() < 0.5:
             self.start_pod()
         if self.node is not None:
             self.node.pool = self.pool()
             self.look()
 
-    def load_driver(self) -> None:
+    def load_gpu_driver(self) -> None:
         names = [gpu_device_name(gpu.uuid) for gpu in self.all_gpus]
         present = [name for name in names if self.rng.random() < 0.8] or names
         if self.rng.random() < 0.3:
@@ -327,7 +327,7 @@ class Simulator:
             uid = self.rng.choice(whole).prepared.claim.uid
             (self.folder / "claims" / f"{uid}.json").write_bytes(b"rubbish")
             if self.rng.random() < 0.5:
-                self.load_driver()
+                self.load_gpu_driver()
             self.restart_plugin()
 
     # all of it

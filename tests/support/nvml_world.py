@@ -21,7 +21,7 @@ from dracaena.api.topology import topology_from_matrix
 from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes
 from dracaena.kubelet_plugin.adapters.mig_access import MigAccess
 from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml_library import DriverNotReadyError, NvmlLibrary, Permission
+from dracaena.kubelet_plugin.adapters.nvml_library import GpuDriverNotReadyError, NvmlLibrary, Permission
 from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
@@ -30,9 +30,9 @@ from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
 from support.clock import FakeClock
-from support.driver_root import PROC_DEVICES, look_at_text, put, put_driver, put_nodes
 from support.fake_nvml import FakeMig, FakeNvml
 from support.fake_sysfs import write_machine
+from support.gpu_driver_root import PROC_DEVICES, look_at_text, put, put_gpu_driver, put_nodes
 from support.kube import wait_for
 from support.plugin_world import DRIVER, MACHINE, NODE, World
 from support.sockets import short_folder
@@ -47,7 +47,7 @@ def nvml_world(server: ApiGround) -> Iterator[World]:
     """Give the folders of a node on which the recorded machine's driver is installed, and no GPU is touched yet."""
     with short_folder() as folder:
         write_machine(folder / "sys", RECORDED)
-        put_driver(folder / "host")
+        put_gpu_driver(folder / "host")
         put_nodes(folder / "host", (gpu.minor for gpu in RECORDED.gpus if gpu.minor is not None))
         put(folder, "host/usr/bin/nvidia-cdi-hook", " ".join(COMMANDS).encode()).chmod(0o755)
         put(folder, "proc/devices", PROC_DEVICES.encode())
@@ -94,7 +94,9 @@ class NvmlNode:
 
     def _library(self) -> object:
         if self.nvml is None:
-            raise DriverNotReadyError("waiting for the NVIDIA driver: no library", reason=TroubleKind.LIBRARY_MISSING)
+            raise GpuDriverNotReadyError(
+                "waiting for the NVIDIA driver: no library", reason=TroubleKind.LIBRARY_MISSING
+            )
         return self.nvml
 
     def until(self, condition: Callable[[], Any], what: str, step_s: float = 0.1, *, hanging: bool = False) -> Any:

@@ -24,7 +24,7 @@ def root() -> Iterator[Path]:
 @pytest.fixture
 def paths(root: Path) -> PluginPaths:
     paths = plugin_paths(str(root), DRIVER, "")
-    paths.driver_lock.parent.mkdir(parents=True)
+    paths.gpu_driver_lock.parent.mkdir(parents=True)
     return paths
 
 
@@ -33,7 +33,7 @@ def run(root: Path, *words: str) -> int:
 
 
 def test_release_stands_until_resume(root: Path, paths: PluginPaths, capsys: pytest.CaptureFixture[str]) -> None:
-    plugin = GpuDriverUse(paths.driver_lock, paths.release_request)
+    plugin = GpuDriverUse(paths.gpu_driver_lock, paths.release_request)
     assert run(root, "release", "--reason", "a new driver") == 0
     assert plugin.asked() == "a new driver"
     assert run(root, "status") == 0
@@ -52,7 +52,7 @@ def test_release_stands_until_resume(root: Path, paths: PluginPaths, capsys: pyt
 def test_a_plugin_that_does_not_let_go_in_time_is_told(
     root: Path, paths: PluginPaths, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plugin = GpuDriverUse(paths.driver_lock, paths.release_request)
+    plugin = GpuDriverUse(paths.gpu_driver_lock, paths.release_request)
     assert plugin.enter()
     assert run(root, "release", "--timeout", "0") == 1
     assert "still has the driver open after 0 s" in capsys.readouterr().err

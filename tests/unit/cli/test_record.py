@@ -13,7 +13,7 @@ from dracaena.api.errors import BadInputError, PermanentError
 from dracaena.api.machine_json import decode_machine
 from dracaena.cli import record, topology
 from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml_library import DriverNotReadyError, NvmlLibrary
+from dracaena.kubelet_plugin.adapters.nvml_library import GpuDriverNotReadyError, NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
@@ -57,7 +57,9 @@ def test_what_the_driver_refused_is_said_on_standard_error(tmp_path: Path, capsy
 
 def test_without_a_driver_there_is_one_clear_error_and_no_file(tmp_path: Path) -> None:
     target = tmp_path / "mine.json"
-    with pytest.raises(DriverNotReadyError, match=f"cannot be used: no libnvidia-ml.so.1 below {tmp_path}") as caught:
+    with pytest.raises(
+        GpuDriverNotReadyError, match=f"cannot be used: no libnvidia-ml.so.1 below {tmp_path}"
+    ) as caught:
         record.run(arguments("-o", str(target), "--driver-root", str(tmp_path)))
     assert "waiting" not in str(caught.value)  # a command ends: only the plugin waits
     assert not target.exists()

@@ -19,13 +19,13 @@ from dracaena.api.podlist import decode_podlist
 from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel
 from dracaena.kubelet_plugin.device_state import AllocatedAnewError, DeviceHeldError, PrepareError
-from dracaena.kubelet_plugin.gpu_driver_installation import DriverPlaces, GpuDriverInstallation
+from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation, GpuDriverPlaces
 from dracaena.kubelet_plugin.ports import ClaimGoneError
 from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint, encode_checkpoint
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PublishedPool
-from support.driver_root import VERSION, put_driver
+from support.gpu_driver_root import VERSION, put_gpu_driver
 from support.plugin import (
     FakeClaims,
     FakePods,
@@ -385,12 +385,12 @@ def test_a_lost_cdi_spec_waits_for_a_driver_that_comes_late(tmp_path: Path) -> N
     node.state.prepare(REFERENCE)
     (tmp_path / SPEC).unlink()
     root = tmp_path / "driver"
-    places = DriverPlaces(str(root), str(root), str(root))
+    places = GpuDriverPlaces(str(root), str(root), str(root))
     installation = GpuDriverInstallation(places, required=True, kernel=Kernel(str(root / "sys")))
     restarted = node_in(tmp_path, gpu_driver_edits=installation.edits)
     assert not restarted.state.recover(())
     assert SPEC not in restarted.files()
-    put_driver(root)
+    put_gpu_driver(root)
     assert restarted.state.recover(())
     mounts = json.loads((tmp_path / SPEC).read_bytes())["containerEdits"]["mounts"]
     assert f"{root}/usr/lib64/libcuda.so.{VERSION}" in {mount["hostPath"] for mount in mounts}

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel
-from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError, DriverTroubleError, Trouble
+from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError, GpuDriverTroubleError, Trouble
 from dracaena.kubelet_plugin.gpu_driver_installation import (
     LOOK_S,
-    DriverFilesMissingError,
-    DriverPlaces,
+    GpuDriverFilesMissingError,
     GpuDriverInstallation,
+    GpuDriverPlaces,
 )
 from dracaena.kubelet_plugin.gpu_driver_thread import WedgedError
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
 from support.clock import FakeClock
-from support.driver_root import VERSION, put, put_driver
+from support.gpu_driver_root import VERSION, put, put_gpu_driver
 from support.ld_so_cache import ld_so_cache
 
 
@@ -37,7 +37,7 @@ def installed(
     clock: FakeClock | None = None,
 ) -> GpuDriverInstallation:
     return GpuDriverInstallation(
-        DriverPlaces(str(root), host_root, str(root / "host"), hook_tool),
+        GpuDriverPlaces(str(root), host_root, str(root / "host"), hook_tool),
         required=required,
         kernel=Kernel(str(root / "sys")),
         refusal=refusal,
@@ -51,30 +51,30 @@ def host_paths(edits: GpuDriverEdits) -> set[str]:
 
 
 def test_host_paths_are_those_of_the_host_and_not_of_this_process(tmp_path: Path) -> None:
-    put_driver(tmp_path)
+    put_gpu_driver(tmp_path)
     edits = installed(tmp_path, "/run/nvidia/driver").edits()
     assert f"/run/nvidia/driver/usr/lib64/libcuda.so.{VERSION}" in host_paths(edits)
     assert not any(str(tmp_path) in path for path in host_paths(edits))
 
 
 def test_an_unchanged_driver_is_not_searched_again(tmp_path: Path) -> None:
-    put_driver(tmp_path)
+    put_gpu_driver(tmp_path)
     installation = installed(tmp_path)
     assert installation.edits() is installation.edits()
 
 
 def test_another_driver_version_is_followed(tmp_path: Path) -> None:
-    put_driver(tmp_path)
+    put_gpu_driver(tmp_path)
     installation = installed(tmp_path)
     installation.edits()
-    put_driver(tmp_path, version="590.44.01")
+    put_gpu_driver(tmp_path, version="590.44.01")
     paths = host_paths(installation.edits())
     assert "/usr/lib64/libcuda.so.590.44.01" in paths
     assert f"/usr/lib64/libcuda.so.{VERSION}" not in paths
 
 
 def test_a_socket_that_comes_or_goes_is_followed(tmp_path: Path) -> None:
-    put_driver(tmp_path)
+    put_gpu_driver(tmp_path)
     installation = installed(tmp_path)
     assert not any("persistenced" in path for path in host_paths(installation.edits()))
     socket = tmp_path / "run/nvidia-persistenced/socket"
@@ -97,7 +97,7 @@ def test_a_socket_that_comes_or_goes_is_followed(tmp_path: Path) -> None:
 )
 def test_a_file_that_is_installed_later_is_followed(tmp_path: Path, path: str) -> None:
     """An installation brings its files one by one: the first claim may come in between."""
-    put_driver(tmp_path)
+    put_gpu_driver(tmp_path)
     folder = (tmp_path / path.lstrip("/")).parent
     folder.mkdir(parents=True, exist_ok=True)
     os.utime(folder, ns=(0, 0))  # long ago, whatever the clock of the file system
@@ -112,9 +112,9 @@ def test_a_file_that_is_installed_later_is_followed(tmp_path: Path, path: str) -
 
 def test_a_root_without_driver_is_said_until_one_is_there(tmp_path: Path) -> None:
     installation = installed(tmp_path, "/run/nvidia/driver")
-    with pytest.raises(DriverFilesMissingError, match=r"no NVIDIA driver below /run/nvidia/driver .*--driver-root"):
+    with pytest.raises(GpuDriverFilesMissingError, match=r"no NVIDIA driver below /run/nvidia/driver .*--driver-root"):
         installation.edits()
-    put_driver(tmp_path)
+    put_gpu_driver(tmp_path)
     assert installation.edits().mounts
 
 
@@ -122,7 +122,7 @@ def test_a_recorded_machine_needs_no_driver(tmp_path: Path) -> None:
     (tmp_path / "sys/module/nvidia").mkdir(parents=True)
     (tmp_path / "sys/module/nvidia/version").write_text("999.99\n")
     assert installed(tmp_path, required=False).edits() == GpuDriverEdits()
-    put_driver(tmp_path)
+    put_gpu_driver(tmp_path)
     assert installed(tmp_path, required=False).edits().mounts
 
 
@@ -135,7 +135,7 @@ def put_tool(root: Path) -> Path:
 @pytest.mark.parametrize("host_root", ["/", "/run/nvidia/driver"])
 def test_hooks_come_with_any_driver_root(tmp_path: Path, host_root: str) -> None:
     """The runtime runs the tool on the host, wherever the driver is."""
-    put_driver(tmp_path)
+    put_gpu_driver(tmp_path)
     tool = put_tool(tmp_path)
     installation = installed(tmp_path, host_root)
     assert {hook.path for hook in installation.edits().hooks} == {"/usr/bin/nvidia-cdi-hook"}
@@ -144,7 +144,7 @@ def test_hooks_come_with_any_driver_root(tmp_path: Path, host_root: str) -> None
 
 
 def test_what_containers_lose_without_the_tool_is_told_until_it_is_there(tmp_path: Path) -> None:
-    put_driver(tmp_path)
+    put_gpu_driver(tmp_path)
     told: list[tuple[Trouble, ...]] = []
     installation = installed(tmp_path, on_troubles=told.append)
     installation.edits()
@@ -163,7 +163,7 @@ def reasons(told: list[tuple[Trouble, ...]]) -> list[str]:
 
 
 def test_a_tool_that_comes_is_seen_without_a_claim(tmp_path: Path) -> None:
-    put_driver(tmp_path)
+    put_gpu_driver(tmp_path)
     told: list[tuple[Trouble, ...]] = []
     installation = installed(tmp_path, on_troubles=told.append)
     installation.edits()
@@ -185,7 +185,7 @@ def test_a_tool_that_comes_is_seen_without_a_claim(tmp_path: Path) -> None:
 
 
 def test_who_wants_no_hooks_hears_nothing(tmp_path: Path) -> None:
-    put_driver(tmp_path)
+    put_gpu_driver(tmp_path)
     put_tool(tmp_path)
     told: list[tuple[Trouble, ...]] = []
     assert installed(tmp_path, hook_tool="none", on_troubles=told.append).edits().hooks == ()
@@ -197,18 +197,20 @@ def load(root: Path, version: str) -> None:
 
 
 def test_libraries_that_do_not_fit_the_loaded_module_are_refused_by_name(tmp_path: Path) -> None:
-    put_driver(tmp_path)
+    put_gpu_driver(tmp_path)
     load(tmp_path, "590.44.01")
     installation = installed(tmp_path)
-    with pytest.raises(DriverTroubleError, match=f"libraries below / are of version {VERSION}, .*loaded is 590.44.01"):
+    with pytest.raises(
+        GpuDriverTroubleError, match=f"libraries below / are of version {VERSION}, .*loaded is 590.44.01"
+    ):
         installation.edits()
     load(tmp_path, VERSION)
     assert installation.edits().mounts
 
 
 def test_after_an_update_the_libraries_of_the_loaded_module_are_given(tmp_path: Path) -> None:
-    put_driver(tmp_path)
-    put_driver(tmp_path, version="590.44.01")
+    put_gpu_driver(tmp_path)
+    put_gpu_driver(tmp_path, version="590.44.01")
     installation = installed(tmp_path)
     for version in (VERSION, "590.44.01"):
         load(tmp_path, version)
@@ -218,17 +220,17 @@ def test_after_an_update_the_libraries_of_the_loaded_module_are_given(tmp_path: 
 
 
 def test_a_driver_without_cuda_is_refused_by_the_name_of_what_is_missing(tmp_path: Path) -> None:
-    put_driver(tmp_path)
+    put_gpu_driver(tmp_path)
     library = tmp_path / f"usr/lib64/libcuda.so.{VERSION}"
     library.unlink()
-    with pytest.raises(DriverFilesMissingError, match=f"no libcuda.so.{VERSION} below / .*Install"):
+    with pytest.raises(GpuDriverFilesMissingError, match=f"no libcuda.so.{VERSION} below / .*Install"):
         installed(tmp_path).edits()
 
 
 def test_libraries_that_only_the_loaders_cache_knows_are_found(tmp_path: Path) -> None:
-    put_driver(tmp_path, "/usr/lib")
+    put_gpu_driver(tmp_path, "/usr/lib")
     installation = installed(tmp_path)
-    with pytest.raises(DriverFilesMissingError, match=r"in /etc/ld\.so\.cache"):
+    with pytest.raises(GpuDriverFilesMissingError, match=r"in /etc/ld\.so\.cache"):
         installation.edits()
     names = ("libcuda.so.1", "libnvidia-ml.so.1")
     put(tmp_path, "/etc/ld.so.cache", ld_so_cache({name: f"/usr/lib/{name}" for name in names}))
@@ -236,34 +238,34 @@ def test_libraries_that_only_the_loaders_cache_knows_are_found(tmp_path: Path) -
 
 
 def test_libraries_of_another_version_than_the_loaded_module_are_given_to_nobody(tmp_path: Path) -> None:
-    put_driver(tmp_path)
+    put_gpu_driver(tmp_path)
     load(tmp_path, VERSION)
     told: list[tuple[Trouble, ...]] = []
     installation = installed(tmp_path, hook_tool="none", on_troubles=told.append)
     installation.edits()
     assert installation.fault() is None
     load(tmp_path, "590.44.01")
-    with pytest.raises(DriverTroubleError, match=f"are of version {VERSION}, .*loaded is 590.44.01"):
+    with pytest.raises(GpuDriverTroubleError, match=f"are of version {VERSION}, .*loaded is 590.44.01"):
         installation.edits()
     fault = installation.fault()
     assert fault is not None
     assert (fault.key, fault.blocks) == ("driver-mismatch", True)
     assert [trouble.reason for trouble in told[-1]] == ["DriverVersionMismatch"]
-    put_driver(tmp_path, version="590.44.01")
+    put_gpu_driver(tmp_path, version="590.44.01")
     assert "/usr/lib64/libcuda.so.590.44.01" in host_paths(installation.edits())
     assert installation.fault() is None
     assert told[-1] == ()
 
 
 def test_a_module_that_says_no_version_is_not_compared(tmp_path: Path) -> None:
-    put_driver(tmp_path)
+    put_gpu_driver(tmp_path)
     installation = installed(tmp_path)
     assert installation.edits().mounts
     assert installation.fault() is None
 
 
 def test_the_driver_of_a_recorded_machine_is_not_compared_with_this_machines(tmp_path: Path) -> None:
-    put_driver(tmp_path)
+    put_gpu_driver(tmp_path)
     load(tmp_path, "1.2.3")
     installation = installed(tmp_path, required=False)
     assert installation.edits().mounts
@@ -271,17 +273,17 @@ def test_the_driver_of_a_recorded_machine_is_not_compared_with_this_machines(tmp
 
 
 def test_while_the_driver_is_let_go_of_nobody_gets_it(tmp_path: Path) -> None:
-    put_driver(tmp_path)
+    put_gpu_driver(tmp_path)
     why = ["asked for by a label"]
     installation = installed(tmp_path, refusal=lambda: why[0] if why else None)
-    with pytest.raises(DriverReleasedError, match="asked for by a label; the claim is prepared when"):
+    with pytest.raises(GpuDriverReleasedError, match="asked for by a label; the claim is prepared when"):
         installation.edits()
     why.clear()
     assert installation.edits().mounts
 
 
 def test_files_that_hang_end_the_call_in_time_and_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_driver(tmp_path)
+    put_gpu_driver(tmp_path)
     inside, release, clock = threading.Event(), threading.Event(), FakeClock()
 
     def hang(*_: object) -> tuple[str, None]:

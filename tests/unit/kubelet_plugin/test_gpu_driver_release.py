@@ -11,7 +11,7 @@ from dracaena.kubelet_plugin.adapters.nvml_health import NvmlHealth
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.discovery.gpu_health import HealthClass
-from dracaena.kubelet_plugin.discovery.troubles import DriverReleasedError
+from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
 from support.clock import FakeClock
 from support.fake_nvml import FakeNvml
@@ -79,7 +79,7 @@ def test_at_the_next_look_nvml_is_closed_and_not_opened_before_it_is_given_back(
     assert node.held()
     request_release(node.request, "a new driver")
     for look in (node.health.events, node.health.poll, node.health.events):
-        with pytest.raises(DriverReleasedError, match="a new driver"):
+        with pytest.raises(GpuDriverReleasedError, match="a new driver"):
             look()
         assert not node.held()
     withdraw(node.request)
@@ -93,7 +93,7 @@ def test_what_happened_before_the_release_is_told_first(node: Node) -> None:
     request_release(node.request, "a new driver")
     assert [event.xid for event in node.health.events()] == [48]
     assert not node.held()
-    with pytest.raises(DriverReleasedError):
+    with pytest.raises(GpuDriverReleasedError):
         node.health.events()
 
 
@@ -105,7 +105,7 @@ def test_a_request_between_the_look_and_the_lock_is_obeyed(node: Node, monkeypat
         enter()
 
     monkeypatch.setattr(node.release, "enter", enter_late)
-    with pytest.raises(DriverReleasedError, match="just now"):
+    with pytest.raises(GpuDriverReleasedError, match="just now"):
         node.health.poll()
     assert not node.held()
 

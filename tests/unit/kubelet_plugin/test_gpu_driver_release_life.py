@@ -1,4 +1,4 @@
-"""Many lives of a driver hold what is promised of it, and each planted fault breaks one (support.driver_life)."""
+"""Many lives of a driver hold what is promised of it, and each planted fault breaks one (support.gpu_driver_life)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dracaena.kubelet_plugin.discovery import gpu_health
 from dracaena.kubelet_plugin.discovery.health_facts import Poll
 from dracaena.kubelet_plugin.discovery.troubles import Trouble
 from dracaena.kubelet_plugin.node_troubles import NodeTroubles
-from support.driver_life import Life
+from support.gpu_driver_life import Life
 
 STEPS = 400
 SEEDS = range(25)

@@ -15,8 +15,8 @@ from dracaena.api.topology import topology_from_matrix
 from dracaena.kubelet_plugin.discovery.gpu_health import CLEAR_POLLS, LASTS_POLLS, Fault, HealthClass, Rules
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState, Poll
 from dracaena.kubelet_plugin.discovery.troubles import (
-    DriverReleasedError,
-    DriverTroubleError,
+    GpuDriverReleasedError,
+    GpuDriverTroubleError,
     Trouble,
     TroubleKind,
 )
@@ -79,7 +79,7 @@ class Node:
         return work()
 
     def release(self, why: str | None) -> None:
-        self.error = None if why is None else DriverReleasedError(why)
+        self.error = None if why is None else GpuDriverReleasedError(why)
         self.node_faults = () if why is None else (Fault(HealthClass.UNREADY, "driver-released", message=why),)
 
     def _count(self) -> None:
@@ -259,7 +259,7 @@ def test_what_holds_for_the_whole_node_is_told_once_and_not_for_each_device(node
 def test_a_driver_that_does_not_answer_is_told_once_and_not_for_each_device(node: Node, polls_before: int) -> None:
     node.look(polls_before)
     for call in range(2 * LASTS_POLLS):  # the call that hangs may be another one each time
-        node.error = DriverTroubleError(f"call {call} has not returned", TroubleKind.SILENT)
+        node.error = GpuDriverTroubleError(f"call {call} has not returned", TroubleKind.SILENT)
         node.look()
         assert [told.reason for told in node.troubles[-1]] == ["DriverSilent"]
     assert node.values() == [["silent"], ["silent"]]
@@ -273,7 +273,7 @@ def test_a_device_that_is_silent_by_itself_is_told_and_stays_so_while_the_driver
     node.states[UUIDS[1]] = GpuState(UUIDS[1], silent="GPU 1 says UNKNOWN")
     node.look(LASTS_POLLS)
     assert node.statuses == [(NAMES[1], Status.UNKNOWN)]
-    node.error = DriverTroubleError("call 1 has not returned", TroubleKind.SILENT)
+    node.error = GpuDriverTroubleError("call 1 has not returned", TroubleKind.SILENT)
     node.look(LASTS_POLLS)
     assert node.statuses == [(NAMES[1], Status.UNKNOWN)]
 
@@ -281,7 +281,7 @@ def test_a_device_that_is_silent_by_itself_is_told_and_stays_so_while_the_driver
 def test_an_xid_before_the_driver_fell_silent_is_told_of_its_device(node: Node) -> None:
     node.look()
     node.monitor._heard.append(GpuEvent(UUIDS[1], 119))  # brought by a look that was given up
-    node.error = DriverTroubleError("call 1 has not returned", TroubleKind.SILENT)
+    node.error = GpuDriverTroubleError("call 1 has not returned", TroubleKind.SILENT)
     node.look(LASTS_POLLS)
     assert node.statuses == [(NAMES[1], Status.UNHEALTHY)]
 
@@ -296,7 +296,7 @@ def test_a_fabric_that_is_being_brought_up_is_a_trouble_only_after_a_minute(node
 
 
 def test_a_poll_that_fails_says_of_which_kind_the_trouble_is(node: Node) -> None:
-    node.error = DriverTroubleError("nvmlInit says DRIVER_NOT_LOADED", TroubleKind.NOT_LOADED)
+    node.error = GpuDriverTroubleError("nvmlInit says DRIVER_NOT_LOADED", TroubleKind.NOT_LOADED)
     node.look()
     assert [told.reason for told in node.troubles[-1]] == ["DriverNotLoaded"]
     node.error = TemporaryError("something else")

@@ -15,7 +15,7 @@ from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.topology import topology_from_matrix
 from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml_library import DriverNotReadyError, NvmlLibrary
+from dracaena.kubelet_plugin.adapters.nvml_library import GpuDriverNotReadyError, NvmlLibrary
 from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
 from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind
@@ -58,7 +58,9 @@ class Node:
 
     def _library(self) -> object:
         if self.nvml is None:
-            raise DriverNotReadyError("waiting for the NVIDIA driver: no library", reason=TroubleKind.LIBRARY_MISSING)
+            raise GpuDriverNotReadyError(
+                "waiting for the NVIDIA driver: no library", reason=TroubleKind.LIBRARY_MISSING
+            )
         return self.nvml
 
     def reasons(self) -> list[str]:

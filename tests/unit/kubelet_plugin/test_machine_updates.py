@@ -27,7 +27,7 @@ def updates() -> tuple[MachineUpdates, list[tuple[Any, ...]]]:
     return MachineUpdates(NodeEvents(cast("Any", recorder), "a")), recorder.seen
 
 
-def with_driver(version: str) -> Machine:
+def with_gpu_driver(version: str) -> Machine:
     return dataclasses.replace(MACHINE, driver_version=version)
 
 
@@ -35,10 +35,10 @@ def test_subscribers_get_a_machine_in_order_and_the_event_comes_after_the_first(
     ours, seen = updates()
     ours.subscribe(lambda machine: seen.append(("first", machine.driver_version)))
     ours.subscribe(lambda machine: seen.append(("second", machine.driver_version)))
-    ours.publish(with_driver("570.1"))
+    ours.publish(with_gpu_driver("570.1"))
     assert seen == [("first", "570.1"), ("second", "570.1")]
     seen.clear()
-    ours.publish(with_driver("580.2"))
+    ours.publish(with_gpu_driver("580.2"))
     text = "driver 570.1 was replaced by 580.2: the devices are published anew"
     assert seen == [("first", "580.2"), ("a", "Normal", "DriverReplaced", text), ("second", "580.2")]
 

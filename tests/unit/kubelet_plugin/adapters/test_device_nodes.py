@@ -12,7 +12,7 @@ from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DeviceNodesMissingError, DevRoot, look_at
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes, DeviceNode, NodeFacts
 from dracaena.kubelet_plugin.prepare.plan import PreparedDevice
-from support.driver_root import PROC_DEVICES, look_at_text, put, put_nodes
+from support.gpu_driver_root import PROC_DEVICES, look_at_text, put, put_nodes
 from support.plugin import prepared_claim
 
 GPU = replace(prepared_claim("c", (3,)).devices[0], pci_bus_id="0000:3b:00.0")

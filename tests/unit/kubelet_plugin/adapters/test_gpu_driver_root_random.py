@@ -25,13 +25,13 @@ from hypothesis import strategies as st
 from dracaena.kubelet_plugin.adapters import device_nodes, gpu_driver_files
 from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodesMissingError
 from dracaena.kubelet_plugin.adapters.gpu_driver_root import GpuDriverRoot
-from dracaena.kubelet_plugin.discovery.troubles import DriverTroubleError
-from dracaena.kubelet_plugin.gpu_driver_installation import DriverFilesMissingError
+from dracaena.kubelet_plugin.discovery.troubles import GpuDriverTroubleError
+from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverFilesMissingError
 from dracaena.kubelet_plugin.prepare.cdi import claim_spec
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim
-from support.driver_root import look_at_text
 from support.driver_trees import LAYOUTS, Layout, installation_of, make_host, nodes_of
 from support.elf import library
+from support.gpu_driver_root import look_at_text
 from support.ld_so_cache import ld_so_cache
 
 CLAIM = ClaimReference("default", "claim", "uid")  # type: ignore[arg-type]
@@ -171,7 +171,7 @@ def check_host(host: Path, layout: Layout) -> str:
         assert not is_wrong(host, node.host_path or node.path)
     try:
         edits = installation_of(host, layout).edits()
-    except (DriverFilesMissingError, DriverTroubleError) as error:
+    except (GpuDriverFilesMissingError, GpuDriverTroubleError) as error:
         check_named_libraries(host, layout, str(error))
         return "library"
     spec = claim_spec(prepared, "gpu.dracaena.dev", nodes, edits)

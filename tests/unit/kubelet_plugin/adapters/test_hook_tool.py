@@ -9,7 +9,7 @@ import pytest
 from dracaena.kubelet_plugin.adapters.gpu_driver_root import GpuDriverRoot
 from dracaena.kubelet_plugin.adapters.hook_tool import find_hook_tool, read_hook_tool
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS, FIRST_COMMANDS, HookTool
-from support.driver_root import put
+from support.gpu_driver_root import put
 
 
 def put_tool(root: Path, path: str, commands: frozenset[str] = COMMANDS, begin: bytes = b"\x7fELF") -> Path:

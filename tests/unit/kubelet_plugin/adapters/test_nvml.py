@@ -16,7 +16,7 @@ from dracaena.api.links import LinkLevel
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.topology import topology_from_matrix
 from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
-from dracaena.kubelet_plugin.adapters.nvml_library import DriverNotReadyError, NvmlError, NvmlLibrary
+from dracaena.kubelet_plugin.adapters.nvml_library import GpuDriverNotReadyError, NvmlError, NvmlLibrary
 from dracaena.kubelet_plugin.discovery.build import build_machine, read_inventory
 from dracaena.kubelet_plugin.discovery.inventory import LeftOut, NodeInventory
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
@@ -217,7 +217,7 @@ def test_a_node_without_gpus_is_an_empty_machine() -> None:
 
 def test_an_unknown_error_of_init_says_what_is_waited_for(fake: FakeNvml, reader: NvmlReader) -> None:
     fake.refuse("nvmlInitWithFlags", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-    with pytest.raises(DriverNotReadyError, match="waiting for the NVIDIA driver: its kernel module is not loaded"):
+    with pytest.raises(GpuDriverNotReadyError, match="waiting for the NVIDIA driver: its kernel module is not loaded"):
         reader.read()
 
 
@@ -226,7 +226,7 @@ def test_the_library_is_looked_for_again_after_a_failed_start() -> None:
     early.refuse("nvmlInitWithFlags", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
     libraries = iter([early, FakeNvml(MACHINE)])
     reader = NvmlReader(NvmlLibrary(lambda: next(libraries)))
-    with pytest.raises(DriverNotReadyError):
+    with pytest.raises(GpuDriverNotReadyError):
         reader.read()
     assert len(reader.read().gpus) == 3
     reader.close()

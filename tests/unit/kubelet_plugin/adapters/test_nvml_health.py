@@ -79,16 +79,16 @@ def test_what_a_gpu_shows_is_read(driver: Driver) -> None:
     assert driver.state(0).recovery_action == 0
 
 
-@pytest.mark.parametrize("old_driver", [False, True])
+@pytest.mark.parametrize("old_gpu_driver", [False, True])
 def test_the_state_of_the_fabric_is_read_in_the_newest_form_that_the_driver_knows(
-    driver: Driver, old_driver: bool
+    driver: Driver, old_gpu_driver: bool
 ) -> None:
     driver.nvml.fabric[1] = FakeFabric(pynvml.NVML_GPU_FABRIC_STATE_COMPLETED, pynvml.NVML_ERROR_UNKNOWN, 0x5)
-    if old_driver:
+    if old_gpu_driver:
         driver.nvml.missing.add("nvmlDeviceGetGpuFabricInfoV")
     state = driver.state(1)
     assert (state.fabric_state, state.fabric_status) == (3, pynvml.NVML_ERROR_UNKNOWN)
-    assert state.fabric_health == (0 if old_driver else 0x5)
+    assert state.fabric_health == (0 if old_gpu_driver else 0x5)
     assert (driver.state(0).fabric_state, driver.errors) == (None, [])
 
 

@@ -11,7 +11,7 @@ import pynvml
 import pytest
 
 from dracaena.kubelet_plugin.adapters.gpu_driver_root import GpuDriverRoot
-from dracaena.kubelet_plugin.adapters.nvml_library import LIBRARY, DriverNotReadyError, NvmlLibrary, load_library
+from dracaena.kubelet_plugin.adapters.nvml_library import LIBRARY, GpuDriverNotReadyError, NvmlLibrary, load_library
 
 
 @pytest.fixture(autouse=True)
@@ -41,21 +41,21 @@ def test_the_library_is_found_in_the_folders_of_distributions(folder: str, tmp_p
 
 
 def test_without_a_library_the_error_names_the_root(tmp_path: Path) -> None:
-    with pytest.raises(DriverNotReadyError, match=f"waiting for the NVIDIA driver: no {LIBRARY} below {tmp_path}"):
+    with pytest.raises(GpuDriverNotReadyError, match=f"waiting for the NVIDIA driver: no {LIBRARY} below {tmp_path}"):
         load_library(str(tmp_path))
 
 
 def test_a_file_that_is_no_library_is_waited_for(tmp_path: Path) -> None:
     target = put_library(tmp_path, "usr/lib64")
     target.write_text("half copied", encoding="ascii")
-    with pytest.raises(DriverNotReadyError, match=str(target)):
+    with pytest.raises(GpuDriverNotReadyError, match=str(target)):
         load_library(str(tmp_path))
 
 
 def test_a_library_without_our_symbols_is_said_to_be_too_old(tmp_path: Path) -> None:
     put_library(tmp_path, "usr/lib64")
     library = NvmlLibrary(lambda: load_library(str(tmp_path)))
-    with pytest.raises(DriverNotReadyError, match="too old"):
+    with pytest.raises(GpuDriverNotReadyError, match="too old"):
         library.open()
 
 

@@ -77,12 +77,12 @@ def test_devices_that_are_not_on_pci_are_no_cards(tmp_path: Path) -> None:
 
 
 def test_the_devices_of_the_driver_are_those_that_the_kernel_bound_to_it(tmp_path: Path) -> None:
-    assert Sysfs(str(tmp_path)).bound_to_driver() == frozenset()
+    assert Sysfs(str(tmp_path)).bound_to_gpu_driver() == frozenset()
     folder = tmp_path / "bus/pci/drivers/nvidia"
     folder.mkdir(parents=True)
     for name in (str(GPU), "bind", "module", "new_id"):
         (folder / name).touch()
-    assert Sysfs(str(tmp_path)).bound_to_driver() == {"0000:18:00.0"}
+    assert Sysfs(str(tmp_path)).bound_to_gpu_driver() == {"0000:18:00.0"}
 
 
 def test_gpus_of_nvidia_are_found_whether_the_driver_lists_them_or_not(tmp_path: Path) -> None:

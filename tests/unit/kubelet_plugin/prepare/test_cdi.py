@@ -160,7 +160,9 @@ DRM = (
 def test_graphics_nodes_come_with_their_links_by_path() -> None:
     tool = HookTool("/usr/bin/nvidia-cdi-hook", COMMANDS)
     prepared = prepared_claim()
-    (device,) = made(prepared, edits=GpuDriverEdits(tool=tool, driver_root="/run/nvidia/driver"), drm=DRM)["devices"]
+    (device,) = made(prepared, edits=GpuDriverEdits(tool=tool, gpu_driver_root="/run/nvidia/driver"), drm=DRM)[
+        "devices"
+    ]
     edits = device["containerEdits"]
     assert [node["path"] for node in edits["deviceNodes"]] == ["/dev/nvidia0", "/dev/dri/card1", "/dev/dri/renderD128"]
     assert [(hook["hookName"], hook["args"][1:]) for hook in edits["hooks"]] == [

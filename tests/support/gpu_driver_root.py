@@ -33,7 +33,7 @@ def put(root: Path, path: str, content: bytes = b"") -> Path:
     return target
 
 
-def put_driver(root: Path, folder: str = "/usr/lib64", *, version: str = VERSION) -> None:
+def put_gpu_driver(root: Path, folder: str = "/usr/lib64", *, version: str = VERSION) -> None:
     """Add three libraries of a driver with the usual links; links of another version are replaced."""
     for name, soname in (
         ("libcuda.so", "libcuda.so.1"),
