@@ -12,7 +12,7 @@ import msgspec
 from dracaena.api.errors import BadInputError
 
 
-class GrantedDevices(msgspec.Struct, frozen=True):
+class RequestDevices(msgspec.Struct, frozen=True):
     """What one request of one claim gave to a container."""
 
     claim: str
@@ -22,15 +22,15 @@ class GrantedDevices(msgspec.Struct, frozen=True):
     uuids: tuple[str, ...]
 
 
-def encode_devices(containers: Mapping[str, Sequence[GrantedDevices]]) -> str:
+def encode_devices(containers: Mapping[str, Sequence[RequestDevices]]) -> str:
     """Return the value of `<driver>/devices`: compact JSON, container → what each request gave, sorted by container."""
     return msgspec.json.encode({name: tuple(containers[name]) for name in sorted(containers)}).decode()
 
 
-def decode_devices(value: str) -> dict[str, tuple[GrantedDevices, ...]]:
+def decode_devices(value: str) -> dict[str, tuple[RequestDevices, ...]]:
     """Read the value of `<driver>/devices`. Raises BadInputError when it is not of this shape."""
     try:
-        return msgspec.json.decode(value, type=dict[str, tuple[GrantedDevices, ...]])
+        return msgspec.json.decode(value, type=dict[str, tuple[RequestDevices, ...]])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadInputError(f"devices annotation does not decode: {error}") from error
 

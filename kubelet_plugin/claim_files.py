@@ -7,7 +7,7 @@ from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.ports import DocumentStore, ReadClaimNodes, ReadGpuDriverEdits
 from dracaena.kubelet_plugin.prepare.cdi import claim_spec, spec_file_name
-from dracaena.kubelet_plugin.prepare.cdi_devices import granted_devices
+from dracaena.kubelet_plugin.prepare.cdi_devices import devices_in_spec
 from dracaena.kubelet_plugin.prepare.checkpoint import Broken
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim, PublishedPool
 
@@ -63,5 +63,5 @@ class ClaimFiles:
         The nodes in the spec may be those of another device by now, so all of them count as former ones as well.
         """
         spec = self._specs.read(spec_file_name(self._driver, broken.uid))
-        devices = () if spec is None else granted_devices(spec, broken.uid)
+        devices = () if spec is None else devices_in_spec(spec, broken.uid)
         return PreparedClaim(ClaimReference("", "", broken.uid), devices, former=devices)

@@ -12,8 +12,8 @@ to two claims by it: what the checkpoint names is held against all other claims.
 are compared, and a difference is refused by name.
 
 Before anything is granted or answered the prepared claims are brought in line with the devices as they were read last
-(moved_claims). What a container may be using is given back by kubelet alone: a claim that may have been answered and
-cannot be prepared any more is set aside, and holds its devices until kubelet unprepares it.
+(claim_reconciler). What a container may be using is given back by kubelet alone: a claim that may have been answered
+and cannot be prepared any more is set aside, and holds its devices until kubelet unprepares it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ import structlog
 from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.kubelet_plugin.assignments import Assignments
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
-from dracaena.kubelet_plugin.moved_claims import ClaimTrouble, MovedClaims
+from dracaena.kubelet_plugin.claim_reconciler import ClaimReconciler, ClaimTrouble
+from dracaena.kubelet_plugin.pod_devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, NodeLock, ReadMinors, ReadPool
 from dracaena.kubelet_plugin.prepare.checkpoint import Broken, Checkpoint, State
 from dracaena.kubelet_plugin.prepare.moved_devices import held_nodes, with_former
@@ -86,8 +86,8 @@ class DeviceState:
         claims: ClaimReader,
         checkpoints: Checkpoints,
         files: ClaimFiles,
-        moved: MovedClaims,
-        assignments: Assignments,
+        claim_reconciler: ClaimReconciler,
+        reporter: PodDevicesReporter,
         unprepares: Unprepares,
         lock: NodeLock,
     ) -> None:
@@ -99,8 +99,8 @@ class DeviceState:
         self._checkpoints = checkpoints
         self._files = files
         self._metadata = files.metadata
-        self._moved = moved
-        self._assignments = assignments
+        self._claim_reconciler = claim_reconciler
+        self._reporter = reporter
         self._tear_downs = unprepares
         self._lock = lock
 
@@ -119,7 +119,7 @@ class DeviceState:
                 return self._prepare_once(reference)
             except DeviceHeldError as error:
                 # No pod in sight that uses the holder: kubelet is about to unprepare it. Else waiting is of no use.
-                if any(self._assignments.in_use(holder) for holder in error.holders):
+                if any(self._reporter.in_use(holder) for holder in error.holders):
                     raise
                 if not self._tear_downs.wait(torn_down, deadline_s):
                     raise
@@ -132,7 +132,7 @@ class DeviceState:
             return prepared
         # The API is read without the lock: a slow server must not hold up the other claims of the node.
         claim = self._claims.read_claim(reference)
-        self._assignments.learn_consumers(claim)
+        self._reporter.learn_consumers(claim)
         with self._lock.hold():
             prepared = self._already_prepared(reference.uid)
             if prepared is None:
@@ -149,7 +149,7 @@ class DeviceState:
         with self._lock.hold():
             self._take_back(reference.uid)
         self._tear_downs.note()
-        self._assignments.changed()
+        self._reporter.changed()
 
     def drop_stray_spec(self, uid: ClaimUid) -> bool:
         """Remove the CDI spec of a claim that has no checkpoint; return whether it had none and a spec was there."""
@@ -190,12 +190,12 @@ class DeviceState:
         """
         with self._lock.hold():
             before = self._checkpoints.prepared()
-            failed = self._moved.follow(self._read_pool())
-            troubles = self._moved.troubles()
+            failed = self._claim_reconciler.reconcile(self._read_pool())
+            troubles = self._claim_reconciler.troubles()
             same = self._checkpoints.prepared() is before
             unplanned = [c.prepared.claim for c in self._checkpoints.load_all()[0] if c.in_use and not c.planned]
         if not same:
-            self._assignments.changed()
+            self._reporter.changed()
         for claim in unplanned:
             self._recover(claim)  # what hindered it may have passed
         return troubles, list(failed.values())
@@ -246,7 +246,7 @@ class DeviceState:
             self._refuse_stale(checkpoint.prepared)
             self._metadata.restore(checkpoint.prepared, self._read_pool)
             return checkpoint.prepared
-        failed = self._moved.follow(pool)
+        failed = self._claim_reconciler.reconcile(pool)
         if uid in failed:
             raise failed[uid]
         checkpoint = self._prepared_in_this_boot(uid)
@@ -269,7 +269,7 @@ class DeviceState:
 
     def _prepare(self, claim: ResourceClaim) -> PreparedClaim:
         pool = self._read_pool()
-        self._moved.follow(pool)
+        self._claim_reconciler.reconcile(pool)
         try:
             plan = self._plan(claim, pool)
         except DracaenaError as error:
@@ -281,14 +281,14 @@ class DeviceState:
         try:
             started = self._checkpoints.start(plan)
             self._files.write(plan, pool)
-            self._assignments.write_podlist(including=plan)
+            self._reporter.write_podlist(including=plan)
             self._checkpoints.finish(started)
         except DracaenaError:
             if fresh:
                 self._undo(plan.claim)
             # Else an earlier call may have been answered (its checkpoint broke since) and a container may run.
             raise
-        self._assignments.changed()
+        self._reporter.changed()
         log.info("claim prepared", uuids=[device.uuid for device in plan.devices])
         return plan
 
@@ -314,7 +314,7 @@ class DeviceState:
             return
         self._files.remove_spec(held.claim.uid)
         self._checkpoints.set_aside(held, reason, planned=False)
-        self._assignments.changed()
+        self._reporter.changed()
         log.error("claim set aside", claim=str(held.claim), claim_uid=held.claim.uid, reason=reason)
 
     def _earlier(self, uid: ClaimUid) -> Sequence[PreparedDevice]:
@@ -363,7 +363,7 @@ class DeviceState:
     def _take_back(self, uid: ClaimUid) -> None:
         known = self._checkpoints.load(uid)
         if known is not None:
-            self._assignments.forget(uid)
+            self._reporter.forget(uid)
         self._files.remove_spec(uid)
         if known is not None:
             self._metadata.remove(known)
@@ -372,7 +372,7 @@ class DeviceState:
 
     def _refuse_held(self, plan: PreparedClaim, pool: PublishedPool) -> None:
         _, broken = self._checkpoints.load_all()
-        others = [*self._moved.holders(pool)]
+        others = [*self._claim_reconciler.holders(pool)]
         for each in broken:
             if each.uid == plan.claim.uid:
                 continue

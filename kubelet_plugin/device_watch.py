@@ -14,9 +14,9 @@ import structlog
 from dracaena.api.errors import DracaenaError
 from dracaena.api.objects import Pod
 from dracaena.kube.reflector import Backoff
+from dracaena.kubelet_plugin.claim_reconciler import ClaimTrouble
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.moved_claims import ClaimTrouble
 from dracaena.kubelet_plugin.ports import PodCache
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference
 from dracaena.kubelet_plugin.prepare.podlist import may_run

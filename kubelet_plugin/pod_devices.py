@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Pod
 from dracaena.api.podlist import PodlistLine, podlist_line
-from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
+from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
 from dracaena.kubelet_plugin.prepare.podlist import (
     ClaimPlace,
@@ -46,9 +46,9 @@ class PodDevices:
 class PodDevicesCache:
     """Keeps what was worked out last. Callers of of() hold the node's lock."""
 
-    def __init__(self, driver: str, form: GpuForm) -> None:
+    def __init__(self, driver: str, name_format: GpuNameFormat) -> None:
         self._driver = driver
-        self._form = form
+        self._name_format = name_format
         self._known: dict[str, PodDevices] = {}  # by the pod's UID; replaced whole, never changed
         self._pods: tuple[Pod, ...] = ()  # of which that is
         self._users: Mapping[ClaimPlace, Sequence[Pod]] = {}  # the same, by the claims that they use
@@ -103,17 +103,17 @@ class PodDevicesCache:
         return PodDevices(
             pod,
             places,
-            tuple(podlist_line(entry) for entry in pod_entries(pod, mine, self._form)),
+            tuple(podlist_line(entry) for entry in pod_entries(pod, mine, self._name_format)),
             wanted,
             annotation_changes(pod, wanted),
             unknown_claims(pod, mine),
         )
 
 
-def _by_place(grants: Iterable[PodDevices]) -> Mapping[ClaimPlace, Sequence[Pod]]:
+def _by_place(pod_devices: Iterable[PodDevices]) -> Mapping[ClaimPlace, Sequence[Pod]]:
     """Return which pods use which claim."""
     users: dict[ClaimPlace, list[Pod]] = {}
-    for each in grants:
+    for each in pod_devices:
         for place in each.places:
             users.setdefault(place, []).append(each.pod)
     return users

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dracaena.api.names import DEFAULT_DRIVER_NAME
-from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
+from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
 from dracaena.process.settings import DRIVER_NAME, NODE_NAME, UID, WEB_CONFIG_HELP, TextForm, option
 
 CONTROLLER = "controller"
@@ -97,7 +97,7 @@ class PluginSettings:
     podlist_gpus: str = option(
         "uuid",
         help="what names a GPU in podlist.json, for readers that know no UUIDs",
-        choices=tuple(form.value for form in GpuForm),
+        choices=tuple(each.value for each in GpuNameFormat),
     )
     podlist_in_place: bool = option(
         False, help="overwrite podlist.json instead of replacing it, for readers that mounted the single file"

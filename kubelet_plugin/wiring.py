@@ -35,11 +35,11 @@ from dracaena.kubelet_plugin.adapters.pod_resources import SOCKET, PodResourcesW
 from dracaena.kubelet_plugin.adapters.recorded_faults import RecordedFaults
 from dracaena.kubelet_plugin.adapters.recorded_machine import RecordedMachine
 from dracaena.kubelet_plugin.adapters.registration import registration_server
-from dracaena.kubelet_plugin.assignments import Assignments
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_calls import ClaimCalls
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.claim_folders import ClaimFolders, claim_folders
+from dracaena.kubelet_plugin.claim_reconciler import ClaimReconciler
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.device_watch import DeviceWatch
@@ -57,19 +57,19 @@ from dracaena.kubelet_plugin.from_settings import (
 from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
 from dracaena.kubelet_plugin.health_monitor import Ask, DeviceHealth, HealthListeners, HealthMonitor, HealthSource
-from dracaena.kubelet_plugin.kept_pods import kept_pod
 from dracaena.kubelet_plugin.live_machine import LiveMachine
 from dracaena.kubelet_plugin.machine_updates import MachineUpdates
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.moved_claims import MovedClaims
 from dracaena.kubelet_plugin.node_devices import NodeDevices
 from dracaena.kubelet_plugin.node_events import NodeEvents
 from dracaena.kubelet_plugin.node_section import NodeSection
 from dracaena.kubelet_plugin.node_troubles import NodeTroubles
 from dracaena.kubelet_plugin.paths import PluginPaths, plugin_paths
+from dracaena.kubelet_plugin.pod_devices_reporter import PodDevicesReporter
+from dracaena.kubelet_plugin.pod_transform import kept_pod
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
-from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
+from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
 from dracaena.kubelet_plugin.publisher import Publisher
 from dracaena.kubelet_plugin.settings import CONTROLLER, PluginSettings
 from dracaena.kubelet_plugin.sweeper import Sweeper
@@ -127,7 +127,7 @@ class ClaimParts:
 
     folders: ClaimFolders
     pods: Reflector[Pod]
-    assignments: Assignments
+    reporter: PodDevicesReporter
     state: DeviceState
     device_watch: DeviceWatch
     sweeper: Sweeper
@@ -358,7 +358,7 @@ def _publish_taints(
 def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     folders = claim_folders(node.settings, node.paths)
     checkpoints = Checkpoints(folders.checkpoints, folders.marks, read_boot_id(), lambda: node.call_lock.turn)
-    pods, assignments = _pods(node, folders, checkpoints)
+    pods, reporter = _pods(node, folders, checkpoints)
     files = _claim_files(node, folders)
     device_watch: DeviceWatch
 
@@ -373,24 +373,26 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         claims=KubeClaims(node.client),
         checkpoints=checkpoints,
         files=files,
-        moved=MovedClaims(checkpoints, files),
-        assignments=assignments,
+        claim_reconciler=ClaimReconciler(checkpoints, files),
+        reporter=reporter,
         unprepares=Unprepares(node.clock, claim_unprepared),
         lock=node.call_lock,
     )
     device_watch = DeviceWatch(
         state=state, pods=pods, tell=node.events.warn_users, clock=node.clock, metrics=node.metrics
     )
-    sweeper = _sweeper(node, folders, checkpoints, pods, assignments, state)
-    return ClaimParts(folders, pods, assignments, state, device_watch, sweeper)
+    sweeper = _sweeper(node, folders, checkpoints, pods, reporter, state)
+    return ClaimParts(folders, pods, reporter, state, device_watch, sweeper)
 
 
-def _pods(node: NodeParts, folders: ClaimFolders, checkpoints: Checkpoints) -> tuple[Reflector[Pod], Assignments]:
+def _pods(
+    node: NodeParts, folders: ClaimFolders, checkpoints: Checkpoints
+) -> tuple[Reflector[Pod], PodDevicesReporter]:
     settings, claims = node.settings, KubeClaims(node.client)
-    assignments: Assignments
+    reporter: PodDevicesReporter
 
     def pod_changed(old: Pod | None, new: Pod | None) -> None:
-        assignments.pod_changed(old, new)
+        reporter.pod_changed(old, new)
 
     pods: Reflector[Pod] = Reflector(
         node.view,
@@ -402,7 +404,7 @@ def _pods(node: NodeParts, folders: ClaimFolders, checkpoints: Checkpoints) -> t
     )
     node.metrics.node.watch_troubles(pods.resource, pods.troubles)
     statuses = DeviceStatuses(driver=settings.driver_name, claims=claims, writer=claims)
-    assignments = Assignments(
+    reporter = PodDevicesReporter(
         driver=settings.driver_name,
         node_name=NodeName(settings.node_name),
         pods=pods,
@@ -414,10 +416,10 @@ def _pods(node: NodeParts, folders: ClaimFolders, checkpoints: Checkpoints) -> t
         clock=node.clock,
         metrics=node.metrics,
         statuses=statuses if settings.claim_status else None,
-        gpu_form=GpuForm(settings.podlist_gpus),
+        gpu_name_format=GpuNameFormat(settings.podlist_gpus),
         job_mapping=folders.jobs,
     )
-    return pods, assignments
+    return pods, reporter
 
 
 def _claim_files(node: NodeParts, folders: ClaimFolders) -> ClaimFiles:
@@ -442,7 +444,7 @@ def _sweeper(
     folders: ClaimFolders,
     checkpoints: Checkpoints,
     pods: Reflector[Pod],
-    assignments: Assignments,
+    reporter: PodDevicesReporter,
     state: DeviceState,
 ) -> Sweeper:
     settings = node.settings
@@ -454,7 +456,7 @@ def _sweeper(
         specs=folders.specs,
         claims=KubeClaims(node.client),
         pods=pods,
-        may_be_in_use=assignments.may_be_in_use,
+        may_be_in_use=reporter.may_be_in_use,
         kubelet=PodResourcesWitness(node.paths.podlist / SOCKET, settings.driver_name, is_ready),
         tell=node.events.warn_node,
         lock=node.call_lock,

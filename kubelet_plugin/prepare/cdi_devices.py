@@ -39,7 +39,7 @@ def claim_of_device(driver: str, qualified_name: str) -> ClaimUid | None:
     return None if match is None else ClaimUid(match[1])
 
 
-def granted_devices(spec: bytes, uid: ClaimUid) -> tuple[PreparedDevice, ...]:
+def devices_in_spec(spec: bytes, uid: ClaimUid) -> tuple[PreparedDevice, ...]:
     """Return its devices with the numbers of their nodes and nothing else; none if it is no spec of that claim."""
     try:
         found = msgspec.json.decode(spec, type=_Spec).devices

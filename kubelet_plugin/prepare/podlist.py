@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dracaena.api.annotations import GrantedDevices, encode_devices, encode_uuids
+from dracaena.api.annotations import RequestDevices, encode_devices, encode_uuids
 from dracaena.api.names import ClaimUid, PodUid, devices_annotation, uuids_annotation
 from dracaena.api.objects import Container, Pod
 from dracaena.api.podclaims import pod_claims
 from dracaena.api.podlist import PodlistEntry
-from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm, gpu_name
+from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat, gpu_name
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, PreparedDevice
 
 _FINISHED = frozenset({"Succeeded", "Failed"})
@@ -31,12 +31,16 @@ Users = Mapping[ClaimUid, frozenset[PodUid]]
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class ContainerDevices:
     """What one claim gave to one container."""
 
     claim: ClaimUid
     devices: tuple[PreparedDevice, ...]
     claim_name: str
+
+
+DevicesByContainer = Mapping[str, tuple[ContainerDevices, ...]]
+"""What the containers of a pod have, by container name; of each container in the order in which it names its claims."""
 
 
 def may_run(pod: Pod) -> bool:
@@ -79,7 +83,7 @@ def by_name(prepared: Iterable[PreparedClaim]) -> ClaimsByName:
     return found
 
 
-def grants_of_pod(pod: Pod, prepared: ClaimsByName) -> Mapping[str, tuple[Grant, ...]]:
+def devices_by_container(pod: Pod, prepared: ClaimsByName) -> DevicesByContainer:
     """Return the containers of a pod that have GPUs, init containers too, with what they have; sorted by container.
 
     Devices for admin access are left out: monitoring would count every GPU of the node as its own. A finished pod
@@ -89,16 +93,16 @@ def grants_of_pod(pod: Pod, prepared: ClaimsByName) -> Mapping[str, tuple[Grant,
         return {}
     claims = claims_of_pod(pod, prepared)
     extended = _extended_claim(pod, prepared)
-    grants = {}
+    by_container = {}
     for container in sorted((*pod.spec.init_containers, *pod.spec.containers), key=lambda c: c.name):
-        given = _grants_of_container(container, claims) + _extended_grants(pod, container, extended)
+        given = _claimed_devices(container, claims) + _extended_resource_devices(pod, container, extended)
         if given:
-            grants[container.name] = given
-    return grants
+            by_container[container.name] = given
+    return by_container
 
 
-def used_now(pod: Pod, grants: Mapping[str, tuple[Grant, ...]]) -> Mapping[str, tuple[Grant, ...]]:
-    """Return the grants of those containers of a pod that use their GPUs now: what monitoring counts for a container.
+def used_now(pod: Pod, by_container: DevicesByContainer) -> DevicesByContainer:
+    """Return the devices of those containers of a pod that use them now: what monitoring counts for a container.
 
     Readers know a GPU by one container, some by the first that names it and some by the last, so one that has ended
     must not be among them, as init containers have (but sidecars) once their pod runs. While one of the pod's
@@ -108,11 +112,11 @@ def used_now(pod: Pod, grants: Mapping[str, tuple[Grant, ...]]) -> Mapping[str, 
     states = {
         status.name: status.state for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
     }
-    running = {name for name in grants if name in states and states[name].running is not None}
-    ended = {name for name in grants if name in states and states[name].terminated is not None}
+    running = {name for name in by_container if name in states and states[name].running is not None}
+    ended = {name for name in by_container if name in states and states[name].terminated is not None}
     if pod.status.phase == _RUNNING:
         ended |= {c.name for c in pod.spec.init_containers if c.restart_policy != "Always"}
-    return {name: given for name, given in grants.items() if (name in running if running else name not in ended)}
+    return {name: given for name, given in by_container.items() if (name in running if running else name not in ended)}
 
 
 def claims_of_pod(pod: Pod, prepared: ClaimsByName) -> Mapping[str, PreparedClaim]:
@@ -161,30 +165,34 @@ def with_users(prepared: PreparedClaim, users: Users) -> PreparedClaim:
     return dataclasses.replace(prepared, consumers=tuple(sorted({*prepared.consumers, *more})))
 
 
-def pod_entries(pod: Pod, prepared: ClaimsByName, form: GpuForm = GpuForm.UUID) -> tuple[PodlistEntry, ...]:
+def pod_entries(
+    pod: Pod, prepared: ClaimsByName, name_format: GpuNameFormat = GpuNameFormat.UUID
+) -> tuple[PodlistEntry, ...]:
     """Return one entry of podlist.json for each container of a pod that uses GPUs now, sorted by container."""
     return tuple(
         PodlistEntry(
             name=pod.metadata.name,
             namespace=pod.metadata.namespace,
             container=container,
-            gpu_list=tuple(dict.fromkeys(gpu_name(device, form) for device in _devices(grants))),
+            gpu_list=tuple(dict.fromkeys(gpu_name(device, name_format) for device in _devices(given))),
             uid=pod.metadata.uid,
-            claims=tuple(sorted({grant.claim for grant in grants})),
-            mig=dict(sorted((gpu_name(d, form), d.parent_uuid) for d in _devices(grants) if d.parent_uuid is not None)),
+            claims=tuple(sorted({each.claim for each in given})),
+            mig=dict(
+                sorted((gpu_name(d, name_format), d.parent_uuid) for d in _devices(given) if d.parent_uuid is not None)
+            ),
         )
-        for container, grants in used_now(pod, grants_of_pod(pod, prepared)).items()
+        for container, given in used_now(pod, devices_by_container(pod, prepared)).items()
     )
 
 
 def pod_annotations(pod: Pod, prepared: ClaimsByName, driver: str) -> Mapping[str, str | None]:
     """Return both annotations as they should be; None: it should not be there."""
-    grants = grants_of_pod(pod, prepared)
-    if not grants:
+    by_container = devices_by_container(pod, prepared)
+    if not by_container:
         return {devices_annotation(driver): None, uuids_annotation(driver): None}
     return {
-        devices_annotation(driver): encode_devices({name: _by_request(given) for name, given in grants.items()}),
-        uuids_annotation(driver): encode_uuids(uuid for given in grants.values() for uuid in _uuids(given)),
+        devices_annotation(driver): encode_devices({name: _by_request(given) for name, given in by_container.items()}),
+        uuids_annotation(driver): encode_uuids(uuid for given in by_container.values() for uuid in _uuids(given)),
     }
 
 
@@ -193,42 +201,44 @@ def annotation_changes(pod: Pod, wanted: Mapping[str, str | None]) -> Mapping[st
     return {key: value for key, value in wanted.items() if pod.metadata.annotations.get(key) != value}
 
 
-def _grants_of_container(container: Container, claims: Mapping[str, PreparedClaim]) -> tuple[Grant, ...]:
+def _claimed_devices(container: Container, claims: Mapping[str, PreparedClaim]) -> tuple[ContainerDevices, ...]:
     """Return what a container has, in the order in which it names its claims."""
     uses = ((claims.get(use.name), use.request) for use in container.resources.claims)
-    grants = (_grant(claim, request) for claim, request in uses if claim is not None)
-    return tuple(grant for grant in grants if grant is not None)
+    found = (_devices_of_request(claim, request) for claim, request in uses if claim is not None)
+    return tuple(given for given in found if given is not None)
 
 
-def _extended_grants(pod: Pod, container: Container, claim: PreparedClaim | None) -> tuple[Grant, ...]:
+def _extended_resource_devices(
+    pod: Pod, container: Container, claim: PreparedClaim | None
+) -> tuple[ContainerDevices, ...]:
     """Return what a container has of the claim for extended resources, in the order of its mappings."""
     status = pod.status.extended_resource_claim_status
     if status is None or claim is None:
         return ()
     requests = [m.request_name for m in status.request_mappings if m.container_name == container.name]
-    grants = (_grant(claim, request) for request in requests)
-    return tuple(grant for grant in grants if grant is not None)
+    found = (_devices_of_request(claim, request) for request in requests)
+    return tuple(given for given in found if given is not None)
 
 
-def _grant(claim: PreparedClaim, request: str) -> Grant | None:
+def _devices_of_request(claim: PreparedClaim, request: str) -> ContainerDevices | None:
     """Return what one request of a claim gives, all requests where it is empty; None: nothing."""
     known = (d for d in claim.devices if d.uuid)  # a MIG device that was gone before it was seen has none
     devices = tuple(d for d in known if not d.admin_access and request in ("", d.request_name))
-    return Grant(claim.claim.uid, devices, claim.claim.name) if devices else None
+    return ContainerDevices(claim.claim.uid, devices, claim.claim.name) if devices else None
 
 
-def _by_request(grants: Iterable[Grant]) -> tuple[GrantedDevices, ...]:
-    """Split grants by request, so that a reader can tell what each request of a claim gave."""
-    granted: dict[tuple[str, str], dict[str, None]] = {}
-    for grant in grants:
-        for device in grant.devices:
-            granted.setdefault((grant.claim_name, device.request), {})[device.uuid] = None
-    return tuple(GrantedDevices(claim, request, tuple(uuids)) for (claim, request), uuids in granted.items())
+def _by_request(given: Iterable[ContainerDevices]) -> tuple[RequestDevices, ...]:
+    """Split devices by request, so that a reader can tell what each request of a claim gave."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for each in given:
+        for device in each.devices:
+            found.setdefault((each.claim_name, device.request), {})[device.uuid] = None
+    return tuple(RequestDevices(claim, request, tuple(uuids)) for (claim, request), uuids in found.items())
 
 
-def _uuids(grants: Iterable[Grant]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(device.uuid for device in _devices(grants)))
+def _uuids(given: Iterable[ContainerDevices]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(device.uuid for device in _devices(given)))
 
 
-def _devices(grants: Iterable[Grant]) -> tuple[PreparedDevice, ...]:
-    return tuple(device for grant in grants for device in grant.devices)
+def _devices(given: Iterable[ContainerDevices]) -> tuple[PreparedDevice, ...]:
+    return tuple(device for each in given for device in each.devices)

@@ -120,14 +120,14 @@ def test_after_a_crash_at_any_step_every_way_on_ends_as_without_it(tmp_path: Pat
         node = started_again(folder, "prepare", metadata=metadata)
         node.state.prepare(REFERENCE)
         node.sweeper.sweep()
-        node.assignments.reconcile()
+        node.reporter.reconcile()
         assert without_former(state_of(node), operation) == wanted, folder
 
         # The driver numbered its GPUs anew while the plugin was away.
         node = started_again(folder, "renumbered", metadata=metadata, pool=renumbered_pool())
         node.state.prepare(REFERENCE)
         node.sweeper.sweep()
-        node.assignments.reconcile()
+        node.reporter.reconcile()
         assert without_former(state_of(node), "renumber") == renumbered, folder
 
         node = started_again(folder, "renumbered-alone", metadata=metadata, pool=renumbered_pool())
@@ -137,26 +137,26 @@ def test_after_a_crash_at_any_step_every_way_on_ends_as_without_it(tmp_path: Pat
 
         node = started_again(folder, "unprepare", metadata=metadata)
         node.state.unprepare(REFERENCE)
-        node.assignments.reconcile()
+        node.reporter.reconcile()
         assert state_of(node) == EMPTY, folder
 
         node = started_again(folder, "alone", metadata=metadata)
         assert node.state.recover(node.pods.values())
         node.sweeper.sweep()
-        node.assignments.reconcile()
+        node.reporter.reconcile()
         untouched = [_left_by(folder)] if operation == "prepare-after-reboot" else []
         assert without_former(state_of(node), operation) in (wanted, EMPTY, *untouched), folder
 
         node = started_again(folder, "gone", gone=True)
         sweep_orphans(node.folder, FileSteps())
-        node.assignments.reconcile()
+        node.reporter.reconcile()
         assert state_of(node) == EMPTY, folder
 
         if metadata:
             node = started_again(folder, "turned-off")
             node.state.prepare(REFERENCE)
             node.sweeper.sweep()
-            node.assignments.reconcile()
+            node.reporter.reconcile()
             assert without_former(state_of(node), operation) in (wanted, whole(tmp_path)), folder
 
 

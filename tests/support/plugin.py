@@ -18,18 +18,18 @@ from dracaena.api.machine import Gpu
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, NodeName, PodUid, PoolName, gpu_device_name
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder, DocumentTree, FileSteps
-from dracaena.kubelet_plugin.assignments import Assignments
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
+from dracaena.kubelet_plugin.claim_reconciler import ClaimReconciler
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.moved_claims import MovedClaims
+from dracaena.kubelet_plugin.pod_devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.ports import ClaimGoneError, KubeletView, ReadClaimNodes
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes, DeviceNode, plain_nodes
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
-from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
+from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim, PreparedDevice, PublishedPool
 from dracaena.kubelet_plugin.sweeper import Sweeper
 from dracaena.kubelet_plugin.unprepares import Unprepares
@@ -287,7 +287,7 @@ class PluginNode:
     claim_nodes: ReadClaimNodes | None = None
     """In place of these."""
     gpu_driver_edits: Callable[[], GpuDriverEdits] = GpuDriverEdits
-    gpu_form: GpuForm = GpuForm.UUID
+    gpu_name_format: GpuNameFormat = GpuNameFormat.UUID
     claim_status: bool = False
     job_mapping: bool = False
     podlist_in_place: bool = False
@@ -311,7 +311,7 @@ class PluginNode:
         statuses = DeviceStatuses(driver=DRIVER, claims=self.claims, writer=self.claims)
         marks = DocumentFolder(self.folder, steps=self.steps, synced=False)
         self.checkpoints = Checkpoints(self.checkpoint_files, marks, self.boot_id, lambda: lock.turn)
-        self.assignments = Assignments(
+        self.reporter = PodDevicesReporter(
             driver=DRIVER,
             node_name=NodeName(NODE),
             pods=self.pods,
@@ -323,7 +323,7 @@ class PluginNode:
             clock=self.clock,
             metrics=self.metrics,
             statuses=statuses if self.claim_status else None,
-            gpu_form=self.gpu_form,
+            gpu_name_format=self.gpu_name_format,
             job_mapping=self.jobs if self.job_mapping else None,
         )
         files = ClaimFiles(
@@ -348,8 +348,8 @@ class PluginNode:
             claims=self.claims,
             checkpoints=self.checkpoints,
             files=files,
-            moved=MovedClaims(self.checkpoints, files),
-            assignments=self.assignments,
+            claim_reconciler=ClaimReconciler(self.checkpoints, files),
+            reporter=self.reporter,
             unprepares=Unprepares(self.clock),
             lock=lock,
         )
@@ -360,7 +360,7 @@ class PluginNode:
             specs=self.specs,
             claims=self.claims,
             pods=self.pods,
-            may_be_in_use=self.assignments.may_be_in_use,
+            may_be_in_use=self.reporter.may_be_in_use,
             kubelet=self.kubelet,
             tell=lambda reason, text: self.told.append((reason, text)),
             lock=lock,

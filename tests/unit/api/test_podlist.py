@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.api.annotations import (
-    GrantedDevices,
+    RequestDevices,
     decode_devices,
     decode_uuids,
     encode_devices,
@@ -65,9 +65,9 @@ def test_other_shapes_are_bad_input(data: bytes) -> None:
 
 
 def test_devices_annotation_reads_back_sorted_by_container() -> None:
-    value = encode_devices({"z": [GrantedDevices("c", "gpus", ("GPU-1", "GPU-2"))], "a": []})
+    value = encode_devices({"z": [RequestDevices("c", "gpus", ("GPU-1", "GPU-2"))], "a": []})
     assert value == '{"a":[],"z":[{"claim":"c","request":"gpus","uuids":["GPU-1","GPU-2"]}]}'
-    assert decode_devices(value) == {"a": (), "z": (GrantedDevices("c", "gpus", ("GPU-1", "GPU-2")),)}
+    assert decode_devices(value) == {"a": (), "z": (RequestDevices("c", "gpus", ("GPU-1", "GPU-2")),)}
 
 
 def test_broken_devices_annotation_is_bad_input() -> None:

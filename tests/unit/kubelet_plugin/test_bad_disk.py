@@ -103,7 +103,7 @@ def test_a_folder_where_a_file_of_one_claim_should_be_fails_that_claim_alone(tmp
     assert node.state.prepare(reference_to(OTHER)).devices
     assert node.state.recover(node.pods.values())
     node.sweeper.sweep()
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     node.state.unprepare(reference_to(OTHER))
     (tmp_path / name).rmdir()
     assert node.state.prepare(reference_to(CLAIM)).devices

@@ -256,7 +256,7 @@ def test_a_full_disk_does_not_keep_a_claim_prepared(tmp_path: Path) -> None:
     node = node_in(tmp_path, FullDisk(0))
     node.state.unprepare(REFERENCE)
     assert set(node.files()) == {PODLIST}
-    node_in(tmp_path).assignments.reconcile()
+    node_in(tmp_path).reporter.reconcile()
     assert gpu_lists(node) == []
 
 
@@ -423,7 +423,7 @@ def test_after_a_reboot_a_claim_is_prepared_anew(tmp_path: Path) -> None:
     node_in(tmp_path).state.prepare(REFERENCE)
     (tmp_path / SPEC).unlink()
     node = node_in(tmp_path, boot_id="boot-2")
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert gpu_lists(node) == []
     node.state.prepare(REFERENCE)
     assert json.loads(node.files()[CHECKPOINT])["checkpoint"]["boot_id"] == "boot-2"
@@ -513,7 +513,7 @@ def test_a_pod_that_cannot_be_read_does_not_fail_prepare(tmp_path: Path) -> None
     node.state.prepare(REFERENCE)
     assert gpu_lists(node) == []
     node.pods.add(make_pod())
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert [name for name, _ in gpu_lists(node)] == ["pod"]
 
 

@@ -88,21 +88,21 @@ def test_data_of_ours_that_cannot_be_read_is_written_anew() -> None:
 
 def test_the_claim_says_which_gpus_it_has_and_is_written_once(tmp_path: Path) -> None:
     node = node_with(tmp_path, with_devices(CLAIM, NIC))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert plain(node.claims.by_key[CLAIM.key].status.devices) == [NIC, ours(0), ours(1)]
     reads = node.claims.reads
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert (node.claims.status_writes, node.claims.reads) == ([CLAIM.key], reads)
 
 
 def test_a_restart_reads_it_again_and_writes_only_what_differs(tmp_path: Path) -> None:
     node = node_with(tmp_path, CLAIM)
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     again = PluginNode(tmp_path, node.claims, node.pods, claim_status=True)
-    again.assignments.reconcile()
+    again.reporter.reconcile()
     assert node.claims.status_writes == [CLAIM.key]
     node.claims.put(CLAIM)  # without entries
-    PluginNode(tmp_path, node.claims, node.pods, claim_status=True).assignments.reconcile()
+    PluginNode(tmp_path, node.claims, node.pods, claim_status=True).reporter.reconcile()
     assert node.claims.status_writes == [CLAIM.key] * 2
 
 
@@ -110,17 +110,17 @@ def test_a_write_that_fails_for_now_is_tried_again_and_hinders_nothing_else(tmp_
     node = node_with(tmp_path, CLAIM)
     node.claims.refusals = [TemporaryError("PATCH: the object has been modified")]
     with pytest.raises(DracaenaError, match="has been modified"):
-        node.assignments.reconcile()
+        node.reporter.reconcile()
     assert node.pods.annotations("pod")
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert node.claims.status_writes == [CLAIM.key]
 
 
 def test_a_write_that_the_server_refuses_as_such_is_not_repeated(tmp_path: Path) -> None:
     node = node_with(tmp_path, CLAIM)
     node.claims.refusals = [PermanentError("PATCH: forbidden")]
-    node.assignments.reconcile()
-    node.assignments.reconcile()
+    node.reporter.reconcile()
+    node.reporter.reconcile()
     assert node.claims.status_writes == []
     assert node.claims.refusals == []
 
@@ -129,18 +129,18 @@ def test_a_claim_that_is_gone_or_deallocated_is_left_alone(tmp_path: Path) -> No
     node = node_with(tmp_path, CLAIM)
     status = msgspec.structs.replace(CLAIM.status, allocation=None)
     node.claims.put(msgspec.structs.replace(CLAIM, status=status))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     again = PluginNode(tmp_path, FakeClaims(), node.pods, claim_status=True)
-    again.assignments.reconcile()
+    again.reporter.reconcile()
     assert node.claims.status_writes == again.claims.status_writes == []
 
 
 def test_a_claim_prepared_anew_with_the_same_uid_is_written_anew(tmp_path: Path) -> None:
     node = node_with(tmp_path, CLAIM)
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     node.state.unprepare(reference_to(CLAIM))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     node.claims.put(make_claim(devices=(2,), reserved_for={"pod": "pod-uid"}))
     node.state.prepare(reference_to(CLAIM))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert plain(node.claims.by_key[CLAIM.key].status.devices) == [ours(2)]

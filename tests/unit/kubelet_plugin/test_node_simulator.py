@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dracaena.kubelet_plugin import device_state, moved_claims
+from dracaena.kubelet_plugin import claim_reconciler, device_state
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
-from dracaena.kubelet_plugin.moved_claims import MovedClaims
+from dracaena.kubelet_plugin.claim_reconciler import ClaimReconciler
 from dracaena.kubelet_plugin.ports import KubeletView
 from dracaena.kubelet_plugin.prepare.plan import PreparedDevice
 from support.node_simulator import Simulator, ViolationError
@@ -49,12 +49,12 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def no_guard_of_nodes(patch: pytest.MonkeyPatch) -> None:
-    for module in (device_state, moved_claims):
+    for module in (device_state, claim_reconciler):
         patch.setattr(module, "held_nodes", lambda wanted, others: ())
 
 
 def no_following(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MovedClaims, "follow", lambda self, pool: {})
+    patch.setattr(ClaimReconciler, "reconcile", lambda self, pool: {})
     patch.setattr(device_state.DeviceState, "_refuse_stale", lambda self, prepared: None)
 
 

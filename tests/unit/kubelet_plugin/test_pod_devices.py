@@ -10,7 +10,7 @@ from dracaena.api.names import ClaimUid, PodUid
 from dracaena.api.objects import Pod
 from dracaena.api.podlist import encode_podlist, join_lines
 from dracaena.kubelet_plugin.pod_devices import PodDevicesCache
-from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
+from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
 from dracaena.kubelet_plugin.prepare.podlist import by_name, pod_entries
 from support.plugin import DRIVER, make_pod, prepared_claim
@@ -40,7 +40,7 @@ prepared = st.dictionaries(
 def test_what_is_kept_is_what_is_worked_out_anew(
     looks: list[tuple[dict[str, tuple[tuple[str, ...], str]], dict[str, tuple[int, frozenset[str]]], bool]],
 ) -> None:
-    kept = PodDevicesCache(DRIVER, GpuForm.UUID)
+    kept = PodDevicesCache(DRIVER, GpuNameFormat.UUID)
     known: dict[tuple[str, tuple[str, ...], str], Pod] = {}
     for at, (wanted_pods, wanted_claims, told_anew) in enumerate(looks):
         if told_anew:  # the watch gives new objects, which may say the same
@@ -51,13 +51,13 @@ def test_what_is_kept_is_what_is_worked_out_anew(
         ]
         given_now = [claim(name, gpu, users) for name, (gpu, users) in sorted(wanted_claims.items())]
         found = kept.of(shown, given_now)
-        assert found == PodDevicesCache(DRIVER, GpuForm.UUID).of(shown, given_now)
+        assert found == PodDevicesCache(DRIVER, GpuNameFormat.UUID).of(shown, given_now)
         entries = [entry for each in shown for entry in pod_entries(each, by_name(given_now))]
         assert join_lines(line for each in found for line in each.lines) == encode_podlist(entries)
 
 
 def test_a_claim_that_is_read_again_stays_known_when_another_takes_its_name() -> None:
-    pod_devices = PodDevicesCache(DRIVER, GpuForm.UUID)
+    pod_devices = PodDevicesCache(DRIVER, GpuNameFormat.UUID)
     user = make_pod("user", claims={"claim": "a"})
     first = dataclasses.replace(prepared_claim("a", (0,)), consumers=(PodUid("user-uid"),))
     read_again = dataclasses.replace(first)
@@ -72,7 +72,7 @@ def test_a_claim_that_is_read_again_stays_known_when_another_takes_its_name() ->
 
 
 def test_a_pod_is_told_when_it_has_the_annotations_that_were_worked_out_last() -> None:
-    pod_devices = PodDevicesCache(DRIVER, GpuForm.UUID)
+    pod_devices = PodDevicesCache(DRIVER, GpuNameFormat.UUID)
     bare = make_pod("user", claims={"claim": "a"})
     a = dataclasses.replace(prepared_claim("a", (0,)), consumers=(PodUid("user-uid"),))
     assert not pod_devices.are_told(bare)  # nothing is known of it
@@ -86,7 +86,7 @@ def test_a_pod_is_told_when_it_has_the_annotations_that_were_worked_out_last() -
 
 
 def test_a_pod_of_which_nothing_changed_is_not_worked_out_again() -> None:
-    pod_devices = PodDevicesCache(DRIVER, GpuForm.UUID)
+    pod_devices = PodDevicesCache(DRIVER, GpuNameFormat.UUID)
     same, changing = make_pod("same", claims={"claim": "a"}), make_pod("changing", claims={"claim": "b"})
     a = dataclasses.replace(prepared_claim("a", (0,)), consumers=(PodUid("same-uid"),))
     b = dataclasses.replace(prepared_claim("b", (1,)), consumers=(PodUid("changing-uid"),))

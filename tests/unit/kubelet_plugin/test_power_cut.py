@@ -55,7 +55,7 @@ def started(node: PluginNode) -> PluginNode:
 def looked_after(node: PluginNode) -> PluginNode:
     node.state.recover(node.pods.values())
     node.sweeper.sweep()
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     return node
 
 
@@ -63,7 +63,7 @@ def power_cut(folder: Path, torn: str, *names: str) -> None:
     """Prepare in a first boot, then tear files; a half-written one is there too."""
     node = looked_after(started(node_in(folder, "boot-1")))
     node.state.prepare(reference_to(CLAIM))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert set(FILES) <= set(node.files())
     for name in names:
         (folder / name).write_bytes(TORN[torn]((folder / name).read_bytes()))

@@ -50,7 +50,7 @@ def test_a_prepared_claim_that_is_gone_is_taken_back_after_a_while(tmp_path: Pat
     assert CHECKPOINT in node.files()
     node.clock.advance(1)
     node.sweeper.sweep()
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert node.files() == {"pod-resources/podlist.json": b"[]\n"}
     assert swept(node, "claim") == 1
     node.state.prepare(reference_to(NEXT))  # its device is free again
@@ -140,7 +140,7 @@ def test_a_claim_that_is_gone_stays_while_its_pod_may_run(tmp_path: Path) -> Non
 def test_a_claim_that_is_gone_stays_while_a_pod_that_came_later_may_run(tmp_path: Path) -> None:
     later = make_pod("later")
     node = prepared_node(tmp_path, later, claim=make_claim(devices=(0, 1), reserved_for={"later": "later-uid"}))
-    node.assignments.reconcile()  # the claim is there still, so the pod is known to use it
+    node.reporter.reconcile()  # the claim is there still, so the pod is known to use it
     node.claims.by_key.pop(CLAIM.key)
     sweep_after_grace(node)
     assert CHECKPOINT in node.files()
@@ -152,7 +152,7 @@ def test_a_claim_that_is_gone_stays_while_a_pod_that_came_later_may_run(tmp_path
 def test_a_pod_of_another_claim_that_took_the_name_does_not_keep_the_old_one(tmp_path: Path) -> None:
     node = prepared_node(tmp_path, make_pod("later"))
     node.claims.put(remade())
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     sweep_after_grace(node)
     assert CHECKPOINT not in node.files()
 

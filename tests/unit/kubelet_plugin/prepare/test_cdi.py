@@ -11,7 +11,7 @@ from dracaena.kubelet_plugin.prepare.cdi import (
     qualified_name,
     spec_file_name,
 )
-from dracaena.kubelet_plugin.prepare.cdi_devices import granted_devices
+from dracaena.kubelet_plugin.prepare.cdi_devices import devices_in_spec
 from dracaena.kubelet_plugin.prepare.cdi_rules import check_spec
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes, DeviceNode, DrmNode, plain_nodes
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits, Mount
@@ -90,26 +90,26 @@ def _spec_of(prepared: PreparedClaim, dev_root: str) -> bytes:
 
 def test_a_spec_tells_which_devices_it_hands_out() -> None:
     data = _spec_of(prepared_claim("c", (4, 1)), "/")
-    told = granted_devices(data, ClaimUid("c-uid"))
+    told = devices_in_spec(data, ClaimUid("c-uid"))
     assert [(device.device, device.minor) for device in told] == [(device_name(4), 4), (device_name(1), 1)]
-    assert granted_devices(data, ClaimUid("other")) == ()
+    assert devices_in_spec(data, ClaimUid("other")) == ()
 
 
 def test_a_spec_tells_by_which_nodes_a_mig_device_is_opened() -> None:
     data = _spec_of(prepared_claim("c", (4,), access_minors=(66, 67)), "/host")
-    assert [d.access_minors for d in granted_devices(data, ClaimUid("c-uid"))] == [(66, 67)]
+    assert [d.access_minors for d in devices_in_spec(data, ClaimUid("c-uid"))] == [(66, 67)]
 
 
 def test_a_device_without_a_node_of_ours_has_no_minor() -> None:
     data = _spec_of(prepared_claim("c", (4,)), "/").replace(b"/dev/nvidia4", b"/dev/other")
-    assert [device.minor for device in granted_devices(data, ClaimUid("c-uid"))] == [NO_MINOR]
+    assert [device.minor for device in devices_in_spec(data, ClaimUid("c-uid"))] == [NO_MINOR]
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b'{"devices": 1}', b'{"devices": [{}]}', b'{"devices": ["x"]}', b"[" * 100_000]
 )
 def test_what_is_no_spec_hands_out_nothing(data: bytes) -> None:
-    assert granted_devices(data, ClaimUid("c-uid")) == ()
+    assert devices_in_spec(data, ClaimUid("c-uid")) == ()
 
 
 def test_a_claim_without_devices_makes_no_spec() -> None:

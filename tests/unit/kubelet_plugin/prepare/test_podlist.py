@@ -17,9 +17,9 @@ from dracaena.api.objects import (
     ExtendedResourceClaimStatus,
     Pod,
 )
-from dracaena.kubelet_plugin.kept_pods import kept_pod
-from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
-from dracaena.kubelet_plugin.prepare.job_mapping import is_job_file, job_files
+from dracaena.kubelet_plugin.pod_transform import kept_pod
+from dracaena.kubelet_plugin.prepare.dcgm_job_mapping import is_job_file, job_files
+from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
 from dracaena.kubelet_plugin.prepare.podlist import (
     annotation_changes,
@@ -224,13 +224,13 @@ def test_a_mig_device_is_listed_with_its_own_uuid_and_its_parent_beside_it() -> 
 @pytest.mark.parametrize(
     ("form", "whole", "part"),
     [
-        (GpuForm.UUID, gpu_uuid(3), "MIG-1"),
-        (GpuForm.INDEX, "1", "2-7"),
-        (GpuForm.MINOR, "3", "5-7"),
-        (GpuForm.DEVICE_NAME, "nvidia3", "nvidia5/gi7"),
+        (GpuNameFormat.UUID, gpu_uuid(3), "MIG-1"),
+        (GpuNameFormat.INDEX, "1", "2-7"),
+        (GpuNameFormat.MINOR, "3", "5-7"),
+        (GpuNameFormat.DEVICE_NAME, "nvidia3", "nvidia5/gi7"),
     ],
 )
-def test_gpus_are_named_in_the_form_that_a_reader_needs(form: GpuForm, whole: str, part: str) -> None:
+def test_gpus_are_named_in_the_form_that_a_reader_needs(form: GpuNameFormat, whole: str, part: str) -> None:
     (entry,) = pod_entries(make_pod(), by_name([prepared_claim("claim", (3,), index=1)]), form)
     assert (entry.gpu_list, entry.mig) == ((whole,), {})
     (entry,) = pod_entries(make_pod(), by_name([mig_claim()]), form)
@@ -238,10 +238,10 @@ def test_gpus_are_named_in_the_form_that_a_reader_needs(form: GpuForm, whole: st
 
 
 def test_a_number_that_was_not_kept_is_not_guessed() -> None:
-    (entry,) = pod_entries(make_pod(), by_name([prepared_claim("claim", (3,))]), GpuForm.INDEX)
+    (entry,) = pod_entries(make_pod(), by_name([prepared_claim("claim", (3,))]), GpuNameFormat.INDEX)
     assert entry.gpu_list == uuids(3)
     old = mig_claim(parent_uuid=None, index=None, gpu_instance_id=None, access_minors=(30, 31))
-    for form in GpuForm:
+    for form in GpuNameFormat:
         (entry,) = pod_entries(make_pod(), by_name([old]), form)
         assert entry.gpu_list == ("MIG-1",)
 

@@ -1,4 +1,4 @@
-"""Who has which GPU: keeps podlist.json and the annotations of this node's pods as the prepared claims say.
+"""Reports which pod has which GPU, by the prepared claims: in podlist.json and in annotations on the node's pods.
 
 Kubelet makes no call when a second pod uses a prepared claim, so both follow the pods by watch. Prepare and
 unprepare only see to it that podlist.json holds their own change before kubelet gets its answer.
@@ -35,8 +35,8 @@ from dracaena.kubelet_plugin.ports import (
     PodAccess,
     PodCache,
 )
-from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
-from dracaena.kubelet_plugin.prepare.job_mapping import is_job_file, job_files
+from dracaena.kubelet_plugin.prepare.dcgm_job_mapping import is_job_file, job_files
+from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
 from dracaena.kubelet_plugin.prepare.podlist import (
     Users,
@@ -65,7 +65,7 @@ binds, so a pod of ours never waits for it; and who binds pods by hand costs us 
 log = structlog.get_logger()
 
 
-class Assignments:
+class PodDevicesReporter:
     """Follows pods and prepared claims. One thread of its own reconciles after each change, with backoff on failure.
 
     `write_podlist` and `forget` are called with the node's lock held; all other methods take it themselves.
@@ -85,7 +85,7 @@ class Assignments:
         clock: Clock,
         metrics: PluginMetrics,
         statuses: DeviceStatuses | None = None,
-        gpu_form: GpuForm = GpuForm.UUID,
+        gpu_name_format: GpuNameFormat = GpuNameFormat.UUID,
         job_mapping: DocumentStore | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -102,7 +102,7 @@ class Assignments:
         self._right_s = clock.monotonic()  # when podlist.json was last seen to be right, or the start
         metrics.publishing.podlist_age.set_function(lambda: clock.monotonic() - self._right_s)
         self._statuses = statuses
-        self._pod_devices = PodDevicesCache(driver, gpu_form)
+        self._pod_devices = PodDevicesCache(driver, gpu_name_format)
         self._job_mapping = job_mapping
         self._backoff = Backoff(rng or random.Random())  # noqa: S311 - jitter, no secret
         self._recover: Callable[[Sequence[Pod]], bool] | None = None

@@ -18,7 +18,7 @@ from dracaena.api.machine import Gpu
 from dracaena.api.mig import MigDevice
 from dracaena.api.names import PoolName
 from dracaena.api.objects import ResourceClaim
-from dracaena.kubelet_plugin import claim_files, moved_claims
+from dracaena.kubelet_plugin import claim_files, claim_reconciler
 from dracaena.kubelet_plugin.adapters import gpu_minors
 from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.adapters.gpu_minors import GpuMinors
@@ -82,9 +82,9 @@ def test_a_claims_files_follow_its_gpu_to_another_minor(tmp_path: Path) -> None:
     node = node_in(tmp_path, A, job_mapping=True)
     node.state.prepare(reference_to(A))
     assert nodes(node, "a-uid") == ["/dev/nvidia5"]
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     moved(node, WITHOUT_3)
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert nodes(node, "a-uid") == ["/dev/nvidia4"]
     assert node.files()["jobs/4"] == b"default/pod-a/main\n"
     assert node.files()["jobs/5"] == b""
@@ -177,7 +177,7 @@ def test_a_claim_whose_gpu_is_gone_is_set_aside_and_served_again_when_it_is_back
     node.state.prepare(reference_to(A))
     before = node.files()
     moved(node, pool_of(0, 1, 2, 3, 4, 6, 7))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert nodes(node, "a-uid") is None
     assert "jobs/5" not in node.files()
     (trouble,), _ = node.state.follow_devices()
@@ -591,7 +591,7 @@ def test_an_error_of_ours_in_one_claim_fails_that_claim_alone(
     node = node_in(tmp_path, A, seventh, B, far)
     for claim in (A, seventh):
         node.state.prepare(reference_to(claim))
-    module = claim_files if where == "spec" else moved_claims
+    module = claim_files if where == "spec" else claim_reconciler
     name = "claim_spec" if where == "spec" else where
     right = getattr(module, name)
 

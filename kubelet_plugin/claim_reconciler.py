@@ -1,11 +1,12 @@
-"""Keeps prepared claims true to where their devices are now.
+"""Reconciles prepared claims with where their devices are now.
 
-Prepare asks for it before each grant, the start before anything is served, and DeviceWatch after each change. A claim
-whose device has other numbers now gets its files written anew, in an order in which a crash after any step is harmless:
-CDI spec away → checkpoint "aside" with the new numbers and the former ones → CDI spec → device metadata → checkpoint
-"done". A claim stays aside, without a CDI spec, while a device of it is gone, and while containers of another claim
-hold a node that it would get: the runtime starts no container of it then, and kubelet says so on the pod. Where the
-nodes are the same and only what else is known of the devices changed, the files are replaced and the spec never goes.
+Prepare asks for it before it gives any device, the start before anything is served, and DeviceWatch after each change.
+A claim whose device has other numbers now gets its files written anew, in an order in which a crash after any step is
+harmless: CDI spec away → checkpoint "aside" with the new numbers and the former ones → CDI spec → device metadata →
+checkpoint "done". A claim stays aside, without a CDI spec, while a device of it is gone, and while containers of
+another claim hold a node that it would get: the runtime starts no container of it then, and kubelet says so on the
+pod. Where the nodes are the same and only what else is known of the devices changed, the files are replaced and the
+spec never goes.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class ClaimTrouble:
     """Which nodes its containers may have that are other devices now, in words."""
 
 
-class MovedClaims:
-    """Follows the devices of prepared claims. Callers hold the node's lock."""
+class ClaimReconciler:
+    """Keeps prepared claims in line with their devices. Callers hold the node's lock."""
 
     def __init__(self, checkpoints: Checkpoints, files: ClaimFiles) -> None:
         self._checkpoints = checkpoints
@@ -52,7 +53,7 @@ class MovedClaims:
         self._followed: dict[ClaimUid, tuple[Checkpoint, Followed]] = {}  # by that pool
         self._not_followed: dict[ClaimUid, DracaenaError] = {}  # of those, why
 
-    def follow(self, pool: PublishedPool) -> Mapping[ClaimUid, DracaenaError]:
+    def reconcile(self, pool: PublishedPool) -> Mapping[ClaimUid, DracaenaError]:
         """Bring all prepared claims of this boot in line with a pool; return those that could not be, and why."""
         claims = self._look(pool)
         failed: dict[ClaimUid, DracaenaError] = dict(self._not_followed)

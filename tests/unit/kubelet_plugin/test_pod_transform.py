@@ -4,7 +4,7 @@ import msgspec
 
 from dracaena.api.names import devices_annotation, uuids_annotation
 from dracaena.api.objects import Pod
-from dracaena.kubelet_plugin.kept_pods import kept_pod
+from dracaena.kubelet_plugin.pod_transform import kept_pod
 from support.plugin import DRIVER, make_pod
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from dracaena.api.objects import Pod
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, PreparedDevice
-from dracaena.kubelet_plugin.prepare.podlist import by_name, grants_of_pod, used_now
+from dracaena.kubelet_plugin.prepare.podlist import by_name, devices_by_container, used_now
 
 _FILE_NAME = re.compile(r"[0-9]+([.][0-9]+)?")
 """The names that the exporter reads; the hidden names of half-written files are none."""
@@ -30,9 +30,9 @@ def job_files(pods: Iterable[Pod], prepared: Sequence[PreparedClaim]) -> Mapping
     claims = by_name(prepared)
     jobs: dict[str, set[str]] = {}
     for pod in pods:
-        for container, grants in used_now(pod, grants_of_pod(pod, claims)).items():
+        for container, given in used_now(pod, devices_by_container(pod, claims)).items():
             job = f"{pod.metadata.namespace}/{pod.metadata.name}/{container}"
-            for name in (_file_name(device) for grant in grants for device in grant.devices):
+            for name in (_file_name(device) for each in given for device in each.devices):
                 if name is not None:
                     jobs.setdefault(name, set()).add(job)
     return {name: "".join(f"{job}\n" for job in sorted(jobs[name])).encode() for name in sorted(jobs)}

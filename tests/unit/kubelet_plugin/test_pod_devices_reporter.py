@@ -9,8 +9,8 @@ import pytest
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.objects import Pod
 from dracaena.api.podlist import PodlistEntry, decode_podlist, encode_podlist
-from dracaena.kubelet_plugin.assignments import ASK_AGAIN_S, RECONCILE_EVERY_S
-from dracaena.kubelet_plugin.prepare.gpu_forms import GpuForm
+from dracaena.kubelet_plugin.pod_devices_reporter import ASK_AGAIN_S, RECONCILE_EVERY_S
+from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
 from support.kube import wait_for
 from support.plugin import FakeClaims, FakePods, PluginNode, gpu_uuid, make_claim, make_pod, reference_to
 
@@ -33,7 +33,7 @@ def test_second_pod_on_a_prepared_claim_is_listed_and_annotated(tmp_path: Path) 
     node.state.prepare(reference_to(CLAIM))
     node.claims.put(SHARED)
     node.pods.add(make_pod("second"))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert listed(tmp_path) == ["pod/main", "second/main"]
     assert node.pods.annotations("second")["gpu.dracaena.dev/uuids"] == gpu_uuid(0)
 
@@ -41,7 +41,7 @@ def test_second_pod_on_a_prepared_claim_is_listed_and_annotated(tmp_path: Path) 
 def test_a_pod_for_which_the_claim_is_not_reserved_is_neither_listed_nor_annotated(tmp_path: Path) -> None:
     node = node_in(tmp_path, FakePods(make_pod(), make_pod("intruder", phase="Pending")))
     node.state.prepare(reference_to(CLAIM))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert listed(tmp_path) == ["pod/main"]
     assert node.pods.annotations("intruder") == {}
 
@@ -51,10 +51,10 @@ def test_pods_that_name_a_claim_of_others_cost_one_read_a_claim_and_minute(tmp_p
     node.state.prepare(reference_to(CLAIM))
     before = node.claims.reads
     for _ in range(3):
-        node.assignments.reconcile()
+        node.reporter.reconcile()
     assert node.claims.reads == before + 1
     node.clock.advance(ASK_AGAIN_S)
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert node.claims.reads == before + 2
 
 
@@ -62,10 +62,10 @@ def test_a_pod_that_came_before_its_reservation_is_listed_within_a_minute_of_it(
     node = node_in(tmp_path)
     node.state.prepare(reference_to(CLAIM))
     node.pods.add(make_pod("second"))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     node.claims.put(SHARED)
     node.clock.advance(ASK_AGAIN_S)
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert listed(tmp_path) == ["pod/main", "second/main"]
 
 
@@ -74,7 +74,7 @@ def test_a_pod_whose_claim_only_has_the_name_of_a_prepared_one_is_neither_listed
     node.state.prepare(reference_to(CLAIM))
     node.claims.put(make_claim(devices=(1,), uid="new-uid"))
     node.pods.add(make_pod("new"))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert listed(tmp_path) == ["pod/main"]
     assert node.pods.annotations("new") == {}
 
@@ -84,20 +84,20 @@ def test_a_claim_that_is_gone_from_the_api_keeps_its_consumers_and_gets_no_other
     node.state.prepare(reference_to(CLAIM))
     node.claims.by_key.clear()
     node.pods.add(make_pod("new"))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert listed(tmp_path) == ["pod/main"]
 
 
 def test_the_claim_is_read_once_for_all_later_pods_and_not_again(tmp_path: Path) -> None:
     node = node_in(tmp_path)
     node.state.prepare(reference_to(CLAIM))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     before = node.claims.reads
     node.claims.put(SHARED)
     node.pods.add(make_pod("second"))
     node.pods.add(make_pod("third"))
     for _ in range(3):
-        node.assignments.reconcile()
+        node.reporter.reconcile()
     assert node.claims.reads == before + 1
     assert listed(tmp_path) == ["pod/main", "second/main", "third/main"]
 
@@ -109,10 +109,10 @@ def test_a_later_pod_is_listed_once_the_api_answers_and_the_others_at_once(tmp_p
     node.pods.add(make_pod("second"))
     node.claims.unavailable = True
     with pytest.raises(TemporaryError, match="no answer"):
-        node.assignments.reconcile()
+        node.reporter.reconcile()
     assert listed(tmp_path) == ["pod/main"]
     node.claims.unavailable = False
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert listed(tmp_path) == ["pod/main", "second/main"]
 
 
@@ -121,10 +121,10 @@ def test_a_later_pod_stays_listed_over_a_restart_without_an_api(tmp_path: Path) 
     node.state.prepare(reference_to(CLAIM))
     node.claims.put(SHARED)
     node.pods.add(make_pod("second"))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     restarted = node_in(tmp_path, node.pods)
     restarted.claims.unavailable = True
-    restarted.assignments.reconcile()
+    restarted.reporter.reconcile()
     assert listed(tmp_path) == ["pod/main", "second/main"]
 
 
@@ -135,7 +135,7 @@ def test_prepare_of_another_claim_keeps_a_later_pod_and_asks_nothing_about_it(tm
     node.state.prepare(reference_to(CLAIM))
     node.claims.put(SHARED)
     node.pods.add(make_pod("second"))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     before = node.claims.reads
     node.state.prepare(reference_to(other))
     assert node.claims.reads == before + 1  # its own
@@ -146,27 +146,27 @@ def test_a_deleted_pod_leaves_the_list(tmp_path: Path) -> None:
     node = node_in(tmp_path)
     node.state.prepare(reference_to(CLAIM))
     node.pods.delete(make_pod())
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert listed(tmp_path) == []
 
 
 def test_annotations_are_removed_when_the_claim_goes_and_others_stay(tmp_path: Path) -> None:
     node = node_in(tmp_path, FakePods(make_pod(annotations={"mine": "x"})))
     node.state.prepare(reference_to(CLAIM))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert set(node.pods.annotations("pod")) == {"mine", "gpu.dracaena.dev/devices", "gpu.dracaena.dev/uuids"}
     node.state.unprepare(reference_to(CLAIM))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert node.pods.annotations("pod") == {"mine": "x"}
 
 
 def test_nothing_is_written_when_nothing_changed(tmp_path: Path) -> None:
     node = node_in(tmp_path)
     node.state.prepare(reference_to(CLAIM))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     path = tmp_path / "pod-resources" / "podlist.json"
     before = (path.stat().st_ino, len(node.pods.patches))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert (path.stat().st_ino, len(node.pods.patches)) == before
 
 
@@ -176,9 +176,9 @@ def test_a_pod_that_cannot_be_annotated_does_not_hinder_the_others(tmp_path: Pat
     node.state.prepare(reference_to(CLAIM))
     node.pods.failures = 1
     with pytest.raises(TemporaryError):
-        node.assignments.reconcile()
+        node.reporter.reconcile()
     assert [key for key, _ in node.pods.patches] == ["default/b"]
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert [key for key, _ in node.pods.patches] == ["default/b", "default/a"]
 
 
@@ -191,7 +191,7 @@ def test_after_a_restart_the_list_of_the_last_run_holds_until_all_pods_are_known
     node.state.prepare(reference_to(CLAIM))
     assert listed(tmp_path) == ["old/main", "pod/main"]
     node.pods.synced = True
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert listed(tmp_path) == ["pod/main"]
 
 
@@ -224,7 +224,7 @@ def in_time(node: PluginNode, look: Callable[[], bool]) -> Callable[[], bool]:
 def test_the_thread_follows_pods_and_tries_again_after_failures(tmp_path: Path) -> None:
     node = node_in(tmp_path)
     node.pods.failures = 1
-    node.assignments.start(node.state.recover)
+    node.reporter.start(node.state.recover)
     try:
         node.state.prepare(reference_to(CLAIM))
 
@@ -235,34 +235,34 @@ def test_the_thread_follows_pods_and_tries_again_after_failures(tmp_path: Path) 
         second = make_pod("second")
         node.claims.put(SHARED)
         node.pods.add(second)
-        node.assignments.pod_changed(None, second)
+        node.reporter.pod_changed(None, second)
         both = ["pod/main", "second/main"]
         wait_for(in_time(node, lambda: listed(tmp_path) == both), "the second pod is listed")
     finally:
-        node.assignments.stop()
+        node.reporter.stop()
 
 
 def test_pods_without_claims_cause_no_work(tmp_path: Path) -> None:
     node = node_in(tmp_path, FakePods())
-    node.assignments.start(node.state.recover)
+    node.reporter.start(node.state.recover)
     try:
         wait_for(in_time(node, (tmp_path / "pod-resources" / "podlist.json").exists), "the first list is written")
         (tmp_path / "pod-resources" / "podlist.json").unlink()
-        node.assignments.pod_changed(None, make_pod(claims={}, containers={}))
+        node.reporter.pod_changed(None, make_pod(claims={}, containers={}))
         with_claims = make_pod("b")
-        assert not node.assignments._worker._noticed
-        node.assignments.pod_changed(with_claims, None)
+        assert not node.reporter._worker._noticed
+        node.reporter.pod_changed(with_claims, None)
         wait_for(in_time(node, (tmp_path / "pod-resources" / "podlist.json").exists), "the list is written again")
     finally:
-        node.assignments.stop()
+        node.reporter.stop()
 
 
 def asks_for_work(node: PluginNode, old: Pod, new: Pod) -> bool:
     """Whether a change that the watch tells makes the thread look at all files again."""
-    node.assignments._worker._noticed = False
+    node.reporter._worker._noticed = False
     node.pods.add(new)
-    node.assignments.pod_changed(old, new)
-    return node.assignments._worker._noticed
+    node.reporter.pod_changed(old, new)
+    return node.reporter._worker._noticed
 
 
 def test_our_own_annotations_that_come_back_by_watch_cause_no_work(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_our_own_annotations_that_come_back_by_watch_cause_no_work(tmp_path: Pat
     bare = node.pods.stored["default/pod"]
     node.state.prepare(reference_to(CLAIM))
     assert asks_for_work(node, bare, msgspec.structs.replace(bare))  # they are not written yet
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     ours = node.pods.stored["default/pod"]
     assert ours.metadata.annotations
     assert not asks_for_work(node, bare, ours)
@@ -279,14 +279,14 @@ def test_our_own_annotations_that_come_back_by_watch_cause_no_work(tmp_path: Pat
     )
     assert not asks_for_work(node, ours, msgspec.structs.replace(ours, metadata=labelled))
     patches = len(node.pods.patches)
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert len(node.pods.patches) == patches
 
 
 def test_whatever_else_changes_a_pod_with_claims_is_looked_at(tmp_path: Path) -> None:
     node = node_in(tmp_path)
     node.state.prepare(reference_to(CLAIM))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     ours = node.pods.stored["default/pod"]
     for change in (
         msgspec.structs.replace(ours, status=msgspec.structs.replace(ours.status, phase="Failed")),
@@ -303,13 +303,13 @@ def test_annotations_that_come_back_after_their_claim_went_are_removed(tmp_path:
     node = node_in(tmp_path)
     bare = node.pods.stored["default/pod"]
     node.state.prepare(reference_to(CLAIM))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     late = node.pods.stored["default/pod"]
     node.pods.add(bare)  # the watch is behind: it has not shown our annotations yet
     node.state.unprepare(reference_to(CLAIM))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert asks_for_work(node, bare, late)
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert node.pods.annotations("pod") == {}
 
 
@@ -317,10 +317,10 @@ def test_metrics_count_prepared_claims_and_devices(tmp_path: Path) -> None:
     node = node_in(tmp_path)
     gauges = (node.metrics.claims.prepared, node.metrics.claims.devices)
     node.state.prepare(reference_to(CLAIM))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert [gauge._value.get() for gauge in gauges] == [1, 1]
     node.state.unprepare(reference_to(CLAIM))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert [gauge._value.get() for gauge in gauges] == [0, 0]
 
 
@@ -329,10 +329,10 @@ def test_a_list_that_somebody_removed_or_changed_is_right_again_without_any_news
     node.state.prepare(reference_to(CLAIM))
     file = tmp_path / "pod-resources" / "podlist.json"
     right = file.read_bytes()
-    node.assignments.start(node.state.recover)
+    node.reporter.start(node.state.recover)
     try:
         for spoil in (file.unlink, lambda: file.write_bytes(b"[]\n")):
-            wait_for(lambda: not node.assignments._worker._noticed, "the thread waits")
+            wait_for(lambda: not node.reporter._worker._noticed, "the thread waits")
             spoil()
 
             def mended() -> bool:
@@ -341,7 +341,7 @@ def test_a_list_that_somebody_removed_or_changed_is_right_again_without_any_news
 
             wait_for(mended, "the list is right again")
     finally:
-        node.assignments.stop()
+        node.reporter.stop()
 
 
 def test_the_age_of_the_list_grows_while_it_cannot_be_written(tmp_path: Path) -> None:
@@ -351,19 +351,19 @@ def test_the_age_of_the_list_grows_while_it_cannot_be_written(tmp_path: Path) ->
     node = node_in(tmp_path)
     node.clock.advance(7)
     assert age() == 7
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert age() == 0
     (tmp_path / "pod-resources" / "podlist.json").unlink()
     (tmp_path / "pod-resources" / "podlist.json").mkdir()
     node.clock.advance(100)
     with pytest.raises(DracaenaError):
-        node.assignments.reconcile()
+        node.reporter.reconcile()
     assert age() == 100
 
 
 def test_a_node_without_claims_has_an_empty_list_once_its_pods_are_known(tmp_path: Path) -> None:
     node = node_in(tmp_path, FakePods())
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     assert (tmp_path / "pod-resources" / "podlist.json").read_bytes() == b"[]\n"
 
 
@@ -371,7 +371,7 @@ def test_after_a_reboot_nobody_is_listed_until_kubelet_prepares_anew(tmp_path: P
     node_in(tmp_path).state.prepare(reference_to(CLAIM))
     assert listed(tmp_path) == ["pod/main"]
     rebooted = PluginNode(tmp_path, FakeClaims(CLAIM), FakePods(make_pod()), boot_id="boot-2")
-    rebooted.assignments.reconcile()
+    rebooted.reporter.reconcile()
     assert listed(tmp_path) == []
     rebooted.state.prepare(reference_to(CLAIM))
     assert listed(tmp_path) == ["pod/main"]
@@ -389,22 +389,22 @@ def job_files_of(node: PluginNode) -> dict[str, bytes]:
 
 def test_the_job_mapping_follows_and_a_free_gpu_keeps_an_empty_file(tmp_path: Path) -> None:
     node = job_node(tmp_path)
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     mine = [b"default/pod/main\n"] * len(CLAIM.status.allocation.devices.results)  # type: ignore[union-attr]
     assert list(job_files_of(node).values()) == mine
     (tmp_path / "jobs" / "notes").write_bytes(b"not ours")
     node.state.unprepare(reference_to(CLAIM))
-    node.assignments.reconcile()
+    node.reporter.reconcile()
     files = job_files_of(node)
     assert files.pop("notes") == b"not ours"
     assert set(files.values()) == {b""}
 
 
 def test_the_job_mapping_of_the_last_run_holds_until_the_pods_are_known(tmp_path: Path) -> None:
-    job_node(tmp_path).assignments.reconcile()
+    job_node(tmp_path).reporter.reconcile()
     again = PluginNode(tmp_path, FakeClaims(CLAIM), FakePods(synced=False), job_mapping=True)
     before = job_files_of(again)
-    again.assignments.reconcile()
+    again.reporter.reconcile()
     assert job_files_of(again) == before
 
 
@@ -412,12 +412,12 @@ def test_a_job_mapping_that_cannot_be_written_hinders_nothing_else(tmp_path: Pat
     (tmp_path / "jobs").write_bytes(b"in the way")
     node = job_node(tmp_path)
     with pytest.raises(DracaenaError, match="/jobs"):
-        node.assignments.reconcile()
+        node.reporter.reconcile()
     assert node.pods.annotations("pod")
 
 
 def test_the_list_names_gpus_in_the_form_that_was_set(tmp_path: Path) -> None:
-    node = PluginNode(tmp_path, FakeClaims(CLAIM), FakePods(make_pod()), gpu_form=GpuForm.DEVICE_NAME)
+    node = PluginNode(tmp_path, FakeClaims(CLAIM), FakePods(make_pod()), gpu_name_format=GpuNameFormat.DEVICE_NAME)
     node.state.prepare(reference_to(CLAIM))
     (entry,) = decode_podlist(node.files()["pod-resources/podlist.json"])
     assert all(name.startswith("nvidia") for name in entry.gpu_list)
