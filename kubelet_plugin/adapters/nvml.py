@@ -27,7 +27,7 @@ from dracaena.kubelet_plugin.discovery.pci import PciAddress
 
 T = TypeVar("T")
 
-DRIVER = "driver"
+GPU_DRIVER = "driver"
 
 _NO_SUCH_LINK = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT})
 """nvmlDeviceGetNvLinkState: the GPU has no NVLink, or none of this number."""
@@ -83,7 +83,7 @@ class NvmlReader:
             gpus=tuple(gpu.facts for gpu in gpus),
             pair_levels=self._pair_levels(gpus),
             mig_devices=tuple(mig_devices),
-            driver_version=self._ask(DRIVER, pynvml.nvmlSystemGetDriverVersion),
+            driver_version=self._ask(GPU_DRIVER, pynvml.nvmlSystemGetDriverVersion),
             cuda_driver_version=self._cuda_driver_version(),
             left_out=tuple(sorted(self._left_out)),
         )
@@ -190,8 +190,8 @@ class NvmlReader:
         return MigReader(self._ask, f"GPU {gpu.facts.index}", gpu.handle, gpu.facts.uuid).read()
 
     def _cuda_driver_version(self) -> int | None:
-        version = self._ask(DRIVER, pynvml.nvmlSystemGetCudaDriverVersion_v2)
-        return version if version is not None else self._ask(DRIVER, pynvml.nvmlSystemGetCudaDriverVersion)
+        version = self._ask(GPU_DRIVER, pynvml.nvmlSystemGetCudaDriverVersion_v2)
+        return version if version is not None else self._ask(GPU_DRIVER, pynvml.nvmlSystemGetCudaDriverVersion)
 
     def _address(self, device: str, call: Callable[..., Any], *arguments: Any) -> PciAddress | None:
         info = self._ask(device, call, *arguments)

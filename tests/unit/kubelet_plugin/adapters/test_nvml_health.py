@@ -37,8 +37,8 @@ LOST = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND}
 CODES = sorted(code for code in ERROR_NAMES if code != 0)
 
 
-class Driver:
-    """A fake driver and what reads its health."""
+class FakeGpuDriver:
+    """A fake GPU driver and what reads its health."""
 
     def __init__(self) -> None:
         self.nvml = FakeNvml(MACHINE)
@@ -51,23 +51,23 @@ class Driver:
 
 
 @pytest.fixture
-def driver() -> Iterator[Driver]:
-    made = Driver()
+def gpu_driver() -> Iterator[FakeGpuDriver]:
+    made = FakeGpuDriver()
     yield made
     made.library.close()
 
 
-def test_a_well_gpu_tells_all_that_is_asked(driver: Driver) -> None:
-    assert driver.state(0) == GpuState(
+def test_a_well_gpu_tells_all_that_is_asked(gpu_driver: FakeGpuDriver) -> None:
+    assert gpu_driver.state(0) == GpuState(
         UUIDS[0], recovery_action=0, uncorrected_ecc=0, remap_pending=False, remap_failed=False, clock_reasons=1
     )
 
 
-def test_what_a_gpu_shows_is_read(driver: Driver) -> None:
-    health = driver.nvml.health[1]
+def test_what_a_gpu_shows_is_read(gpu_driver: FakeGpuDriver) -> None:
+    health = gpu_driver.nvml.health[1]
     health.recovery_action, health.uncorrected_ecc, health.clock_reasons = 2, 7, 0x40
     health.remap_pending = health.remap_failed = health.retirement_pending = True
-    assert driver.state(1) == GpuState(
+    assert gpu_driver.state(1) == GpuState(
         UUIDS[1],
         recovery_action=2,
         uncorrected_ecc=7,
@@ -76,115 +76,115 @@ def test_what_a_gpu_shows_is_read(driver: Driver) -> None:
         retirement_pending=True,
         clock_reasons=0x40,
     )
-    assert driver.state(0).recovery_action == 0
+    assert gpu_driver.state(0).recovery_action == 0
 
 
 @pytest.mark.parametrize("old_gpu_driver", [False, True])
 def test_the_state_of_the_fabric_is_read_in_the_newest_form_that_the_driver_knows(
-    driver: Driver, old_gpu_driver: bool
+    gpu_driver: FakeGpuDriver, old_gpu_driver: bool
 ) -> None:
-    driver.nvml.fabric[1] = FakeFabric(pynvml.NVML_GPU_FABRIC_STATE_COMPLETED, pynvml.NVML_ERROR_UNKNOWN, 0x5)
+    gpu_driver.nvml.fabric[1] = FakeFabric(pynvml.NVML_GPU_FABRIC_STATE_COMPLETED, pynvml.NVML_ERROR_UNKNOWN, 0x5)
     if old_gpu_driver:
-        driver.nvml.missing.add("nvmlDeviceGetGpuFabricInfoV")
-    state = driver.state(1)
+        gpu_driver.nvml.missing.add("nvmlDeviceGetGpuFabricInfoV")
+    state = gpu_driver.state(1)
     assert (state.fabric_state, state.fabric_status) == (3, pynvml.NVML_ERROR_UNKNOWN)
     assert state.fabric_health == (0 if old_gpu_driver else 0x5)
-    assert (driver.state(0).fabric_state, driver.errors) == (None, [])
+    assert (gpu_driver.state(0).fabric_state, gpu_driver.errors) == (None, [])
 
 
-def test_an_xid_is_told_once_with_its_gpu_and_instance(driver: Driver) -> None:
-    assert driver.health.events() == ()
-    driver.health.poll()
-    driver.nvml.report_xid(1, 79)
-    driver.nvml.report_xid(0, 13, gpu_instance=3)
-    assert driver.health.events() == (GpuEvent(UUIDS[0], 13, 3), GpuEvent(UUIDS[1], 79))
-    assert driver.health.events() == ()
+def test_an_xid_is_told_once_with_its_gpu_and_instance(gpu_driver: FakeGpuDriver) -> None:
+    assert gpu_driver.health.events() == ()
+    gpu_driver.health.poll()
+    gpu_driver.nvml.report_xid(1, 79)
+    gpu_driver.nvml.report_xid(0, 13, gpu_instance=3)
+    assert gpu_driver.health.events() == (GpuEvent(UUIDS[0], 13, 3), GpuEvent(UUIDS[1], 79))
+    assert gpu_driver.health.events() == ()
 
 
-def test_a_flood_of_events_is_taken_in_parts(driver: Driver) -> None:
-    driver.health.poll()
+def test_a_flood_of_events_is_taken_in_parts(gpu_driver: FakeGpuDriver) -> None:
+    gpu_driver.health.poll()
     for _ in range(MAX_EVENTS + 1):
-        driver.nvml.report_xid(0, 31)
-    assert len(driver.health.events()) == MAX_EVENTS
-    assert len(driver.health.events()) == 1
+        gpu_driver.nvml.report_xid(0, 31)
+    assert len(gpu_driver.health.events()) == MAX_EVENTS
+    assert len(gpu_driver.health.events()) == 1
 
 
-def test_after_nvml_was_opened_anew_events_are_asked_for_anew(driver: Driver) -> None:
-    driver.health.poll()
-    driver.library.close()
-    assert driver.nvml.registered == set()
-    assert driver.health.events() == ()
-    driver.health.poll()
-    assert driver.nvml.registered == {0, 1}
-    driver.nvml.report_xid(0, 48)
-    assert driver.health.events() == (GpuEvent(UUIDS[0], 48),)
+def test_after_nvml_was_opened_anew_events_are_asked_for_anew(gpu_driver: FakeGpuDriver) -> None:
+    gpu_driver.health.poll()
+    gpu_driver.library.close()
+    assert gpu_driver.nvml.registered == set()
+    assert gpu_driver.health.events() == ()
+    gpu_driver.health.poll()
+    assert gpu_driver.nvml.registered == {0, 1}
+    gpu_driver.nvml.report_xid(0, 48)
+    assert gpu_driver.health.events() == (GpuEvent(UUIDS[0], 48),)
 
 
-def test_what_happened_until_nvml_is_closed_is_told(driver: Driver) -> None:
-    driver.health.poll()
-    driver.nvml.report_xid(1, 79)
-    driver.library.close()
-    assert driver.health.events() == (GpuEvent(UUIDS[1], 79),)
-    assert driver.health.events() == ()
+def test_what_happened_until_nvml_is_closed_is_told(gpu_driver: FakeGpuDriver) -> None:
+    gpu_driver.health.poll()
+    gpu_driver.nvml.report_xid(1, 79)
+    gpu_driver.library.close()
+    assert gpu_driver.health.events() == (GpuEvent(UUIDS[1], 79),)
+    assert gpu_driver.health.events() == ()
 
 
 @pytest.mark.parametrize("code", [code for code in CODES if code not in {pynvml.NVML_ERROR_TIMEOUT, *LOST}])
 def test_a_gpu_whose_events_cannot_be_read_is_unwatched_for_one_poll_and_asked_for_anew(
-    driver: Driver, code: int
+    gpu_driver: FakeGpuDriver, code: int
 ) -> None:
-    driver.health.poll()
-    driver.nvml.refuse("nvmlEventSetWait_v2", code)
-    assert driver.health.events() == ()
-    driver.nvml.allow()
-    poll = driver.health.poll()
+    gpu_driver.health.poll()
+    gpu_driver.nvml.refuse("nvmlEventSetWait_v2", code)
+    assert gpu_driver.health.events() == ()
+    gpu_driver.nvml.allow()
+    poll = gpu_driver.health.poll()
     assert all(ERROR_NAMES[code] in (poll.of(uuid).unwatched or "") for uuid in UUIDS)
     if ERROR_NAMES[code] in LASTING:
-        assert driver.nvml.registered == set()
+        assert gpu_driver.nvml.registered == set()
         return
-    assert [driver.state(gpu).unwatched for gpu in range(2)] == [None, None]
-    driver.nvml.report_xid(0, 48)
-    assert driver.health.events() == (GpuEvent(UUIDS[0], 48),)
+    assert [gpu_driver.state(gpu).unwatched for gpu in range(2)] == [None, None]
+    gpu_driver.nvml.report_xid(0, 48)
+    assert gpu_driver.health.events() == (GpuEvent(UUIDS[0], 48),)
 
 
-def test_one_lost_gpu_silences_no_xid_of_another(driver: Driver) -> None:
-    driver.health.poll()
-    driver.nvml.lost.add(0)
-    assert driver.nvml.report_xid(1, 48)
-    assert driver.health.events() == (GpuEvent(UUIDS[0]), GpuEvent(UUIDS[1], 48))
+def test_one_lost_gpu_silences_no_xid_of_another(gpu_driver: FakeGpuDriver) -> None:
+    gpu_driver.health.poll()
+    gpu_driver.nvml.lost.add(0)
+    assert gpu_driver.nvml.report_xid(1, 48)
+    assert gpu_driver.health.events() == (GpuEvent(UUIDS[0]), GpuEvent(UUIDS[1], 48))
     for _ in range(3):
-        poll = driver.health.poll()
+        poll = gpu_driver.health.poll()
         assert poll.of(UUIDS[0]).lost is not None
         assert poll.of(UUIDS[1]).unwatched is None
-        assert driver.nvml.report_xid(1, 63)
-        assert driver.health.events() == (GpuEvent(UUIDS[1], 63),)
+        assert gpu_driver.nvml.report_xid(1, 63)
+        assert gpu_driver.health.events() == (GpuEvent(UUIDS[1], 63),)
 
 
-def test_an_xid_that_came_before_a_gpu_was_lost_is_told(driver: Driver) -> None:
-    driver.health.poll()
-    driver.nvml.report_xid(0, 79)
-    driver.nvml.lost.add(0)
-    assert driver.health.events() == (GpuEvent(UUIDS[0], 79), GpuEvent(UUIDS[0]))
+def test_an_xid_that_came_before_a_gpu_was_lost_is_told(gpu_driver: FakeGpuDriver) -> None:
+    gpu_driver.health.poll()
+    gpu_driver.nvml.report_xid(0, 79)
+    gpu_driver.nvml.lost.add(0)
+    assert gpu_driver.health.events() == (GpuEvent(UUIDS[0], 79), GpuEvent(UUIDS[0]))
 
 
 @pytest.mark.parametrize("lost_from_the_start", [False, True])
-def test_a_gpu_that_is_back_is_watched_again(driver: Driver, lost_from_the_start: bool) -> None:
+def test_a_gpu_that_is_back_is_watched_again(gpu_driver: FakeGpuDriver, lost_from_the_start: bool) -> None:
     if not lost_from_the_start:
-        driver.health.poll()
-    driver.nvml.lost.add(1)
-    driver.health.events()
-    driver.health.poll()
-    driver.nvml.lost.clear()
-    driver.health.poll()
-    assert driver.state(1).unwatched is None
-    assert driver.nvml.report_xid(1, 48)
-    assert driver.health.events() == (GpuEvent(UUIDS[1], 48),)
+        gpu_driver.health.poll()
+    gpu_driver.nvml.lost.add(1)
+    gpu_driver.health.events()
+    gpu_driver.health.poll()
+    gpu_driver.nvml.lost.clear()
+    gpu_driver.health.poll()
+    assert gpu_driver.state(1).unwatched is None
+    assert gpu_driver.nvml.report_xid(1, 48)
+    assert gpu_driver.health.events() == (GpuEvent(UUIDS[1], 48),)
 
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("call", STATE_CALLS)
-def test_a_refusal_means_lost_a_reset_silence_or_a_field_less(driver: Driver, call: str, code: int) -> None:
-    driver.nvml.refuse(call, code, gpu=0)
-    state = driver.state(0)
+def test_a_refusal_means_lost_a_reset_silence_or_a_field_less(gpu_driver: FakeGpuDriver, call: str, code: int) -> None:
+    gpu_driver.nvml.refuse(call, code, gpu=0)
+    state = gpu_driver.state(0)
     if code in LOST:
         assert call.removesuffix("_v2") in (state.lost or "")
     elif code == pynvml.NVML_ERROR_RESET_REQUIRED:
@@ -194,49 +194,51 @@ def test_a_refusal_means_lost_a_reset_silence_or_a_field_less(driver: Driver, ca
         assert (state.lost, state.silent) == (None, None)
     else:
         assert ERROR_NAMES[code] in (state.silent or "")
-    assert driver.state(1).recovery_action == 0
+    assert gpu_driver.state(1).recovery_action == 0
 
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("call", NAMING_CALLS)
-def test_a_gpu_that_cannot_be_named_is_lost_or_silent(driver: Driver, call: str, code: int) -> None:
-    driver.nvml.refuse(call, code, gpu=0)
-    state = driver.state(0)
+def test_a_gpu_that_cannot_be_named_is_lost_or_silent(gpu_driver: FakeGpuDriver, call: str, code: int) -> None:
+    gpu_driver.nvml.refuse(call, code, gpu=0)
+    state = gpu_driver.state(0)
     assert ERROR_NAMES[code] in ((state.lost if code in LOST else state.silent) or "")
-    assert driver.state(1).recovery_action == 0
+    assert gpu_driver.state(1).recovery_action == 0
 
 
-def test_when_not_one_gpu_can_be_named_nvml_is_opened_anew(driver: Driver) -> None:
-    driver.health.poll()
-    driver.nvml.lost = {0, 1}
-    driver.health.poll()
-    assert driver.nvml.opened == 0
-    driver.nvml.lost.clear()
-    assert driver.state(0).unwatched is None
+def test_when_not_one_gpu_can_be_named_nvml_is_opened_anew(gpu_driver: FakeGpuDriver) -> None:
+    gpu_driver.health.poll()
+    gpu_driver.nvml.lost = {0, 1}
+    gpu_driver.health.poll()
+    assert gpu_driver.nvml.opened == 0
+    gpu_driver.nvml.lost.clear()
+    assert gpu_driver.state(0).unwatched is None
 
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("call", EVENT_CALLS)
-def test_a_gpu_whose_events_are_refused_is_unwatched_and_no_more(driver: Driver, call: str, code: int) -> None:
-    driver.nvml.refuse(call, code)
-    state = driver.state(0)
+def test_a_gpu_whose_events_are_refused_is_unwatched_and_no_more(
+    gpu_driver: FakeGpuDriver, call: str, code: int
+) -> None:
+    gpu_driver.nvml.refuse(call, code)
+    state = gpu_driver.state(0)
     assert ERROR_NAMES[code] in (state.unwatched or "")
     assert state.recovery_action == 0
 
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("call", ["nvmlInitWithFlags", "nvmlDeviceGetCount_v2"])
-def test_without_driver_or_count_there_is_no_poll(driver: Driver, call: str, code: int) -> None:
-    driver.nvml.refuse(call, code)
+def test_without_driver_or_count_there_is_no_poll(gpu_driver: FakeGpuDriver, call: str, code: int) -> None:
+    gpu_driver.nvml.refuse(call, code)
     with pytest.raises(NvmlError, match=ERROR_NAMES[code]):
-        driver.health.poll()
-    assert driver.health.doing == ""
+        gpu_driver.health.poll()
+    assert gpu_driver.health.doing == ""
 
 
 @pytest.mark.parametrize("symbol", [*STATE_CALLS, *EVENT_CALLS, "nvmlEventSetWait_v2"])
-def test_a_library_without_a_function_leaves_its_field_out(driver: Driver, symbol: str) -> None:
-    driver.nvml.missing.add(symbol)
-    state = driver.state(0)
+def test_a_library_without_a_function_leaves_its_field_out(gpu_driver: FakeGpuDriver, symbol: str) -> None:
+    gpu_driver.nvml.missing.add(symbol)
+    state = gpu_driver.state(0)
     assert (state.lost, state.silent) == (None, None)
 
 
@@ -245,20 +247,20 @@ def test_a_library_without_a_function_leaves_its_field_out(driver: Driver, symbo
     "call", [*STATE_CALLS, *NAMING_CALLS, *EVENT_CALLS, "nvmlInitWithFlags", "nvmlDeviceGetCount_v2"]
 )
 def test_each_refusal_is_counted_by_call_and_error_unless_it_stays_for_ever(
-    driver: Driver, call: str, code: int
+    gpu_driver: FakeGpuDriver, call: str, code: int
 ) -> None:
-    driver.nvml.refuse(call, code)
+    gpu_driver.nvml.refuse(call, code)
     with suppress(NvmlError):
-        driver.health.poll()
+        gpu_driver.health.poll()
     plain = {"nvmlInitWithFlags": "nvmlInit", "nvmlDeviceGetCount_v2": "nvmlDeviceGetCount"}
     name = plain.get(call, call.removesuffix("_v2"))
-    assert set(driver.errors) == (set() if ERROR_NAMES[code] in LASTING else {(name, ERROR_NAMES[code])})
+    assert set(gpu_driver.errors) == (set() if ERROR_NAMES[code] in LASTING else {(name, ERROR_NAMES[code])})
 
 
-def test_events_that_cannot_be_read_are_counted_and_an_empty_look_is_not(driver: Driver) -> None:
-    driver.health.poll()
-    driver.health.events()
-    assert driver.errors == []
-    driver.nvml.refuse("nvmlEventSetWait_v2", pynvml.NVML_ERROR_UNKNOWN)
-    driver.health.events()
-    assert driver.errors == [("nvmlEventSetWait", "UNKNOWN")] * 2
+def test_events_that_cannot_be_read_are_counted_and_an_empty_look_is_not(gpu_driver: FakeGpuDriver) -> None:
+    gpu_driver.health.poll()
+    gpu_driver.health.events()
+    assert gpu_driver.errors == []
+    gpu_driver.nvml.refuse("nvmlEventSetWait_v2", pynvml.NVML_ERROR_UNKNOWN)
+    gpu_driver.health.events()
+    assert gpu_driver.errors == [("nvmlEventSetWait", "UNKNOWN")] * 2
