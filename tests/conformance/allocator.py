@@ -7,13 +7,14 @@ have a legal answer wherever Kubernetes has one. support.allocator_cases says wh
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 from conformance.case import Case, UnreadableCasesError
+from conformance.kube_scheduler import answer_of, written
 from dracaena.controller.allocation.legal.books import holdings_of
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.outcome import NeedsPerson, Outcome, Plan
@@ -23,14 +24,18 @@ from dracaena.controller.allocation.legal.results import allocation_results
 from dracaena.controller.allocation.legal.search import RequestKey, Restriction, solve
 from dracaena.controller.allocation.score.choices import Engine
 from dracaena.controller.allocation.walk.node_choice import Chosen
-from support.allocator_cases import answer, difference, first_legal, problem_of
-from support.kubernetes_answers import kubernetes_outcome
+from support.allocator_cases import problem_of
 from support.slow_node_choice import best_of, drawn_gpus
 
 FOLDER = "allocator"
 
+Document = Mapping[str, Any]
+
 SEED: Final = 1
 """Of the links that are drawn between the devices of a case."""
+
+STEPS: Final = 5_000_000
+"""The cases are about the answer, not about how long it takes."""
 
 
 def cases(folder: Path) -> list[Case]:
@@ -48,13 +53,23 @@ def _read(path: Path) -> Case:
 
 def _differences(document: dict[str, Any]) -> list[str]:
     selectors = CelSelectors(Features.of_gates(document["features"]))
-    found = difference(document, answer(document, selectors, kubernetes_outcome))
+    found = _difference(document, answer_of(problem_of(document, selectors)))
     lines = [f"reference mode: {found}"] if found else []
     if document.get("results"):
         # Where Kubernetes has no answer, or an error, ours may have one: scoring mode looks at that.
-        found = difference(document, answer(document, selectors, first_legal))
+        found = _difference(document, _first_legal(document, selectors))
         lines += [f"reference mode, the first legal answer: {found}"] if found else []
     return [*lines, *_scored_differences(document, selectors)]
+
+
+def _first_legal(document: Document, selectors: CelSelectors) -> Document:
+    """Return the answer of the product's own search."""
+    problem = problem_of(document, selectors)
+    outcome = solve(problem, max_steps=STEPS) if isinstance(problem, Problem) else problem
+    if not isinstance(outcome, Plan):
+        return {"error": str(outcome)}
+    assert isinstance(problem, Problem)
+    return written(problem, outcome)
 
 
 def _scored_differences(document: dict[str, Any], selectors: CelSelectors) -> Iterator[str]:
@@ -101,3 +116,38 @@ def _confirmed(
         for index, request in enumerate(plan.chosen)
     ]
     return solve(problem, restrictions=restrictions, chosen=chosen)
+
+
+def _difference(case: Document, given: Document) -> str:
+    """Return how an answer differs from the case's own, empty where they are equal. Of an error only its being counts.
+
+    Claims, devices and configs are compared in order, the requirements of a node selector as a set.
+    """
+    expected_error, given_error = case.get("error") or "", given.get("error") or ""
+    if bool(expected_error) != bool(given_error):
+        return f"expected error {expected_error!r}, got {given_error!r}"
+    if expected_error:
+        return ""
+    expected, found = _comparable(case.get("results")), _comparable(given.get("results"))
+    return "" if expected == found else f"expected {expected}, got {found}"
+
+
+def _comparable(results: list[Document] | None) -> Any:
+    """Return results without what means the same when left out, and without the order that means nothing."""
+    if results is None:
+        return None
+    return [_without_defaults(result) for result in results]
+
+
+def _without_defaults(value: Any, key: str = "") -> Any:
+    if isinstance(value, Mapping):
+        if key == "parameters":
+            return value
+        items = {name: _without_defaults(entry, name) for name, entry in value.items()}
+        # The API fills in Equal where a toleration names no operator.
+        kept = {name: entry for name, entry in items.items() if entry not in (None, [], {})}
+        return {name: entry for name, entry in kept.items() if (name, entry) != ("operator", "Equal")}
+    if isinstance(value, list):
+        entries = [_without_defaults(entry) for entry in value]
+        return sorted(entries, key=repr) if key in ("matchExpressions", "matchFields") else entries
+    return value

@@ -18,7 +18,6 @@ from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.results import allocation_results
 from dracaena.controller.allocation.legal.search import MAX_STEPS, Restriction, solve
 from support.allocator_cases import problem_of
-from support.kubernetes_answers import kubernetes_outcome, kubernetes_results
 
 Document = dict[str, Any]
 DRIVER = "driver-a"
@@ -132,8 +131,6 @@ class World:
     features: Features = field(default_factory=Features)
     labels: Mapping[str, str] = field(default_factory=dict)
     taint_rules: Sequence[DeviceTaintRule] = ()
-    as_kubernetes: bool = False
-    """Whether kube-scheduler is asked, with its errors."""
 
     def problem(self, *claims: Document) -> Problem | DoesNotFit | NeedsPerson:
         """The question, or its answer where that is plain."""
@@ -161,8 +158,6 @@ class World:
     ) -> Outcome:
         """The answer."""
         problem = self.problem(*claims)
-        if self.as_kubernetes:
-            return kubernetes_outcome(problem)
         if not isinstance(problem, Problem):
             return problem
         return solve(problem, restrictions=restrictions, chosen=chosen, max_steps=max_steps)
@@ -180,8 +175,7 @@ class World:
         assert isinstance(problem, Problem)
         plan = solve(problem)
         assert isinstance(plan, Plan), plan
-        write = kubernetes_results if self.as_kubernetes else allocation_results
-        results = write(problem, plan, (f"share-{number}" for number in count(1)))
+        results = allocation_results(problem, plan, (f"share-{number}" for number in count(1)))
         assert not isinstance(results, NeedsPerson), results
         return [msgspec.json.decode(msgspec.json.encode(result)) for result in results]
 

@@ -62,7 +62,7 @@ def solve(
     a Plan is legal; a DoesNotFit with `cut_off` says that the limit ended the search. Cost: at most `max_steps` looks
     at a device, each O(constraints of the claim + capacities and counters of the device); charged to `effort`.
     """
-    search = Search(problem, tuple(restrictions), chosen or {}, max_steps, effort or Effort())
+    search = _Search(problem, tuple(restrictions), chosen or {}, max_steps, effort or Effort())
     try:
         return search.run()
     except MistakeError as error:
@@ -118,10 +118,7 @@ class _CutOffError(Exception):
 
 
 @dataclass(slots=True)
-class Search:
-    """One search for the first legal allocation; solve() runs it. It tries devices in kube-scheduler's order, and
-    leaves out what cannot become legal any more."""
-
+class _Search:
     problem: Problem
     restrictions: tuple[Restriction, ...]
     fixed: Mapping[RequestKey, int]
@@ -142,7 +139,6 @@ class Search:
         self.ahead = Lookahead(self.problem, self._is_forbidden, self.fixed)
 
     def run(self) -> Outcome:
-        """Return the answer. Raises MistakeError."""
         if self._is_hopeless():
             return self._does_not_fit(cut_off=False)
         try:

@@ -199,14 +199,12 @@ def test_mode_all_after_another_request_has_taken_one_does_not_fit() -> None:
     assert World(gpus(3)).devices(claim(exactly("one"), everything("all"))) == []
 
 
-@pytest.mark.parametrize("as_kubernetes", [False, True])
-def test_mode_all_waits_for_a_pool_that_is_being_published_or_is_broken(as_kubernetes: bool) -> None:
+def test_mode_all_waits_for_a_pool_that_is_being_published_or_is_broken() -> None:
     unfinished = published("slice-2", device("x"), pool="pool-2", driver="driver-b", count=2)
-    outcome = World([*gpus(2), unfinished], as_kubernetes=as_kubernetes).ask(claim(everything()))
-    text = "asks for all devices, but pool driver-b/pool-2 is incomplete"
-    assert text in str(outcome)
+    outcome = World([*gpus(2), unfinished]).ask(claim(everything()))
     # Kubernetes gives the pod up; the next node may have no such pool.
-    assert isinstance(outcome, NeedsPerson if as_kubernetes else DoesNotFit)
+    assert isinstance(outcome, DoesNotFit)
+    assert "asks for all devices, but pool driver-b/pool-2 is incomplete" in str(outcome)
 
 
 def test_an_alternative_to_mode_all_is_taken_where_a_pool_is_unfinished() -> None:
@@ -215,13 +213,11 @@ def test_an_alternative_to_mode_all_is_taken_where_a_pool_is_unfinished() -> Non
     assert World([*gpus(1), unfinished]).devices(claim(wish)) == ["req/one: gpu-0"]
 
 
-@pytest.mark.parametrize("as_kubernetes", [False, True])
-def test_a_constraint_against_mode_all_does_not_fit_here(as_kubernetes: bool) -> None:
+def test_a_constraint_against_mode_all_does_not_fit_here() -> None:
     slices = [published("slice-1", device("a", attributes={"numa": 0}), device("b", attributes={"numa": 1}))]
     together = claim(everything(), constraints=[{"matchAttribute": "driver-a/numa"}])
-    outcome = World(slices, as_kubernetes=as_kubernetes).ask(together)
     # Kubernetes gives the pod up; another node may have all of its devices together.
-    assert isinstance(outcome, NeedsPerson if as_kubernetes else DoesNotFit)
+    assert isinstance(World(slices).ask(together), DoesNotFit)
 
 
 # the limit
@@ -253,11 +249,10 @@ def test_too_many_in_a_later_claim_is_no_reason_against_an_earlier_one() -> None
     assert World(gpus(64)).devices(claim(exactly()), later)[-1] == "req/few: gpu-3"
 
 
-@pytest.mark.parametrize("as_kubernetes", [False, True])
-def test_mode_all_on_a_node_with_more_than_32_devices_does_not_fit_there(as_kubernetes: bool) -> None:
-    outcome = World(gpus(33), as_kubernetes=as_kubernetes).ask(claim(everything()))
+def test_mode_all_on_a_node_with_more_than_32_devices_does_not_fit_there() -> None:
+    outcome = World(gpus(33)).ask(claim(everything()))
+    assert isinstance(outcome, DoesNotFit)
     assert "33 devices are asked for, a claim can hold 32" in str(outcome)
-    assert isinstance(outcome, NeedsPerson if as_kubernetes else DoesNotFit)
 
 
 # admin access
@@ -333,9 +328,3 @@ def test_devices_with_binding_conditions_need_the_feature() -> None:
 def test_mode_all_with_the_feature_off_asks_for_no_capacity() -> None:
     world = World(gpus(2, capacity={"memory": "4"}), features=Features(consumable_capacity=False))
     assert world.devices(claim(everything())) == ["req-0: gpu-0", "req-0: gpu-1"]
-
-
-def test_devices_in_use_are_found_as_kubernetes_does() -> None:
-    outcome = World(gpus(3), holdings=held("gpu-1"), as_kubernetes=True).ask(claim(everything()))
-    assert isinstance(outcome, DoesNotFit)
-    assert str(outcome) == "claim default/claim-0, request req-0: 1 in use"

@@ -26,7 +26,6 @@ from dracaena.controller.allocation.legal.read.slices import read_slice
 from dracaena.controller.allocation.legal.results import allocation_results
 from dracaena.controller.allocation.legal.search import solve
 from support.allocator_cases import holdings_of_case
-from support.kubernetes_answers import kubernetes_outcome
 from support.random_snapshots import Document, random_snapshot
 
 INPUTS = 2_000
@@ -123,10 +122,7 @@ def survive(seed: int, selectors: dict[Features, CelSelectors]) -> str:
     node = msgspec.convert(case["node"], objects.Node)
     known = [claim for claim in claims if not isinstance(claim, Unsupported)]
     problem = pose(cluster, node, known)
-    if random.random() < 0.3:
-        outcome = kubernetes_outcome(problem, max_steps=STEPS)
-    else:
-        outcome = solve(problem, max_steps=STEPS) if isinstance(problem, Problem) else problem
+    outcome = solve(problem, max_steps=STEPS) if isinstance(problem, Problem) else problem
     assert str(outcome)
     if not isinstance(outcome, Plan):
         return type(outcome).__name__
