@@ -24,7 +24,8 @@ from dracaena.controller.allocation.legal.results import allocation_results
 from dracaena.controller.allocation.legal.search import RequestKey, Restriction, solve
 from dracaena.controller.allocation.score.choices import Engine
 from dracaena.controller.allocation.walk.node_choice import Chosen
-from support.allocator_cases import problem_of
+from support.allocator_cases import holdings_of_case, problem_of
+from support.overdrawn import overdrawn
 from support.slow_node_choice import best_of, drawn_gpus
 
 FOLDER = "allocator"
@@ -85,15 +86,15 @@ def _scored_differences(document: dict[str, Any], selectors: CelSelectors) -> It
         return
     assert isinstance(problem, Problem)
     chosen, answer = answered
-    books = problem.cluster.books
-    before = set(books.check(problem.pools))
+    held = holdings_of_case(document)
+    before = set(overdrawn(held, problem.pools))
     allocations = allocation_results(problem, answer.plan, (f"new-{number}" for number in count(1)))
     if isinstance(allocations, NeedsPerson):
         yield f"scoring mode: {allocations}"
         return
     for claim, allocation in zip(answer.plan.claims, allocations, strict=True):
-        books.commit(holdings_of(claim.claim.key, allocation.devices.results))
-    yield from (f"scoring mode: {line}" for line in sorted(set(books.check(problem.pools)) - before))
+        held += holdings_of(claim.claim.key, allocation.devices.results)
+    yield from (f"scoring mode: {line}" for line in sorted(set(overdrawn(held, problem.pools)) - before))
     again = _confirmed(document, selectors, chosen, answer)
     if not isinstance(again, Plan):
         yield f"scoring mode: the rules do not allow what was chosen: {again}"

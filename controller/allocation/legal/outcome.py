@@ -131,7 +131,7 @@ class ClaimPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A legal allocation of all claims on one node. Nothing is taken until it is committed to the books."""
+    """A legal allocation of all claims on one node. Nothing is taken until it is written."""
 
     node: str
     claims: tuple[ClaimPlan, ...]

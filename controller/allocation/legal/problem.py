@@ -117,10 +117,7 @@ class EligibleDevices:
 
 
 class Problem:
-    """A question that can be answered several times: whole, or for a part of the devices.
-
-    It is about the books as they are when it is posed: after a commit the question has to be posed anew.
-    """
+    """A question that can be answered several times: whole, or for a part of the devices."""
 
     __slots__ = (
         "_available",
