@@ -35,6 +35,7 @@ from dracaena.controller.allocation.score.choices import Choice, Engine
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk.answers import Answers
 from dracaena.controller.allocation.walk.node_rules import (
+    MAX_JUDGEMENTS,
     Evaluators,
     IdentityMasks,
     Judgements,
@@ -99,23 +100,21 @@ class Allocator:
     def __init__(
         self,
         *,
-        relative_up_to_gpus: int = RELATIVE_UP_TO_GPUS,
         first_fit: bool = False,
         max_steps: int = MAX_STEPS,
         share_ids: Iterator[str] | None = None,
     ) -> None:
-        """`relative_up_to_gpus`: for pods of at most so many GPUs compare nodes by bandwidth ÷ the ideal of their kind.
-        `first_fit`: take the first legal devices of the first node in Kubernetes' order. `max_steps` bounds the search
-        for a pod and node.
-        `share_ids` gives a new UUID for each share of a device; by default they are numbered.
+        """`first_fit`: take the first legal devices of the first node in Kubernetes' order. `max_steps` bounds the
+        search for a pod and node. `share_ids` gives a new UUID for each share of a device; by default they are
+        numbered.
         """
         self.effort = Effort()
-        self.engine = Engine(relative_up_to_gpus=relative_up_to_gpus, effort=self.effort)
+        self.engine = Engine(relative_up_to_gpus=RELATIVE_UP_TO_GPUS, effort=self.effort)
         self.selectors = CelSelectors(Features(), self.effort)
         self._answers = Answers(self.engine, self.selectors)
         identities = IdentityMasks(self.selectors)
         self._evaluators = Evaluators(
-            self.engine, self.selectors, identities, max_steps, first_fit, self.effort, Judgements()
+            self.engine, self.selectors, identities, max_steps, first_fit, self.effort, Judgements(MAX_JUDGEMENTS)
         )
         self._facts: Memo[Hashable, CombinationFacts] = Memo(MAX_FACTS)
         self._rounds = Rounds()
@@ -207,14 +206,13 @@ class Allocator:
         pod: Pod,
         claims: Sequence[ResourceClaim],
         *,
-        barred: Mapping[str, str] = MappingProxyType({}),
         is_over: Callable[[int], bool] = never,
     ) -> Unsatisfied | Refused | None:
         """Count why the pod fits on no node; None when it fits after all. Cost: one step a node.
 
         Of a pod with alternatives the reasons are those of the most preferred combination. `is_over` as in allocate().
         """
-        turns = self.explain_in_turns(inventory, pod, claims, barred=barred, pace=AtOnce(is_over))
+        turns = self.explain_in_turns(inventory, pod, claims, barred={}, pace=AtOnce(is_over))
         while True:
             try:
                 next(turns)
@@ -228,7 +226,7 @@ class Allocator:
         pod: Pod,
         claims: Sequence[ResourceClaim],
         *,
-        barred: Mapping[str, str] = MappingProxyType({}),
+        barred: Mapping[str, str],
         pace: Pace,
     ) -> Generator[None, None, Unsatisfied | Refused | None]:
         """Do what explain() does, and yield between turns: then the inventory may change, and decisions be made.

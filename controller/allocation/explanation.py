@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from dracaena.controller.allocation.effort import never
 
@@ -75,11 +75,6 @@ class Unsatisfied:
         if not self.reasons:
             return f"0/{self.nodes} nodes fit"
         return f"0/{self.nodes} nodes fit: " + "; ".join(map(str, self.reasons))
-
-    def document(self) -> dict[str, Any]:
-        """Return the same for programs: `nodes`, and `reasons` as a list of `count`, `text` and first `nodes`."""
-        reasons = [{"count": item.count, "text": item.text, "nodes": list(item.nodes)} for item in self.reasons]
-        return {"nodes": self.nodes, "reasons": reasons}
 
 
 class ReasonCounts:

@@ -111,7 +111,7 @@ class ClaimDemand:
 
     def __post_init__(self) -> None:
         known = self.read.spec
-        spec = Claim(self.claim.key, self.claim.metadata.uid, known.requests, known.constraints, known.configs)
+        spec = Claim(self.claim.key, known.requests, known.constraints, known.configs)
         object.__setattr__(self, "spec", spec)
 
     @property
@@ -235,7 +235,6 @@ class _Problem:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ReadClass:
-    document: DeviceClass
     device_class: legal.ClassRequirements | Unsupported
     policies: _Policies | _Problem
     concerns_us: bool
@@ -273,7 +272,7 @@ class RequestReader:
         if not isinstance(read, Unsupported):
             policies = self._policies(read.configs, f"DeviceClass {name}: spec", of_class=True)
         self._documents[name] = item
-        self._classes[name] = _ReadClass(item, read, policies, self._means_us(name, item))
+        self._classes[name] = _ReadClass(read, policies, self._means_us(name, item))
 
     def remove_class(self, name: str) -> None:
         """Forget a device class, if it is there."""
@@ -374,7 +373,7 @@ class RequestReader:
             text = f"spec.devices.requests: {least} devices: one claim can hold at most {MAX_DEVICES}"
             return _ReadSpec(_Problem(RefusalKind.UNSUPPORTED, text), (), names, has_our_config)
         policies = self._policies(read.configs, "spec.devices", of_class=False)
-        spec = Claim("", "", read.requests, read.constraints, read.configs)
+        spec = Claim("", read.requests, read.constraints, read.configs)
         return _ReadSpec(spec, policies, names, has_our_config)
 
     def _policies(self, configs: Iterable[Config], where: str, *, of_class: bool) -> _Policies | _Problem:

@@ -25,7 +25,6 @@ from dracaena.api.device_id import DeviceId
 from dracaena.api.machine import Machine
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.allocator import RELATIVE_UP_TO_GPUS, NoFit
-from dracaena.controller.allocation.nodes.matching import unfit_reason
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.score.box import mask_of
 from dracaena.controller.allocation.score.choices import Demand, Engine
@@ -37,6 +36,7 @@ from dracaena.controller.garbage import freeze_what_stays
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from support.allocation import DRIVER, claim, device_class, holding, own_config, pod, pool_slice, request
 from support.bare_cluster import bare_cluster, decide, land, written
+from support.node_fit import unfit_reason
 
 NODES: Final = 5_000
 KINDS: Final = ("hgx-h100", "dgx-1v", "h100-pcie-bridged-numa-3-5", "a5000-pix-pxb")

@@ -19,12 +19,11 @@ from dracaena.controller.allocation.legal.books import holdings_of
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.outcome import NeedsPerson, Outcome, Plan
 from dracaena.controller.allocation.legal.problem import Problem
-from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.results import allocation_results
 from dracaena.controller.allocation.legal.search import RequestKey, Restriction, solve
 from dracaena.controller.allocation.score.choices import Engine
 from dracaena.controller.allocation.walk.node_choice import Chosen
-from support.allocator_cases import holdings_of_case, problem_of
+from support.allocator_cases import features_of, holdings_of_case, problem_of
 from support.overdrawn import overdrawn
 from support.slow_node_choice import best_of, drawn_gpus
 
@@ -53,7 +52,7 @@ def _read(path: Path) -> Case:
 
 
 def _differences(document: dict[str, Any]) -> list[str]:
-    selectors = CelSelectors(Features.of_gates(document["features"]))
+    selectors = CelSelectors(features_of(document["features"]))
     found = _difference(document, answer_of(problem_of(document, selectors)))
     lines = [f"reference mode: {found}"] if found else []
     if document.get("results"):

@@ -7,9 +7,10 @@ when nothing fits) or `error`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -29,6 +30,17 @@ from dracaena.controller.allocation.legal.selectors import Selectors
 
 Document = Mapping[str, Any]
 
+GATES: Final = {
+    "DRAAdminAccess": "admin_access",
+    "DRAPrioritizedList": "prioritized_list",
+    "DRAPartitionableDevices": "partitionable_devices",
+    "DRADeviceTaints": "device_taints",
+    "DRADeviceBindingConditions": "binding_conditions",
+    "DRAConsumableCapacity": "consumable_capacity",
+    "DRAListTypeAttributes": "list_attributes",
+}
+"""Which field of Features a gate switches."""
+
 
 def cluster_of(
     case: Document,
@@ -46,8 +58,18 @@ def cluster_of(
         classes={entry.metadata.name: read_class(entry) for entry in classes},
         books=books if books is not None else Books(holdings_of_case(case)),
         selectors=selectors,
-        features=features if features is not None else Features.of_gates(case.get("features") or ()),
+        features=features if features is not None else features_of(case.get("features") or ()),
     )
+
+
+def features_of(gates: Iterable[str]) -> Features:
+    """Return the features of exactly these gates; `A+B` stands for A. Raises ValueError for an unknown one."""
+    names = {gate.partition("+")[0] for gate in gates}
+    unknown = sorted(names - GATES.keys())
+    if unknown:
+        raise ValueError(f"feature gate {unknown[0]!r} is not known; known are {', '.join(sorted(GATES))}")
+    switched_on = {GATES[name] for name in names}
+    return Features(**{field.name: field.name in switched_on for field in fields(Features)})
 
 
 def holdings_of_case(case: Document) -> list[Holding]:

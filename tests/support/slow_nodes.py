@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dracaena.api.config.v1alpha1 import decode_config, merged
 from dracaena.api.objects import Node, Pod, ResourceClaim
 from dracaena.controller.allocation.legal.read.claims import Claim, read_claim
-from dracaena.controller.allocation.nodes.matching import first_untolerated, node_selector_matches, unfit_reason
+from dracaena.controller.allocation.nodes.matching import first_untolerated
 from dracaena.controller.allocation.nodes.node_filter import PINNED_ELSEWHERE
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
 from dracaena.controller.allocation.state.inventory import make_inventory
 from dracaena.controller.allocation.state.pool import NodePool, held_devices
 from support.allocation import DRIVER
 from support.clusters import RandomCluster
+from support.node_fit import node_selector_matches, unfit_reason
 
 
 class SlowVersion:

@@ -6,6 +6,7 @@ import msgspec
 
 from dracaena.api.objects import ConsumerReference, ResourceClaimStatus
 from support.allocation import blocks, claim, machine, node, pod
+from support.inventories import free_mask
 from support.reconciling import Bench
 
 TWO = machine("two", blocks(2, inside="PIX", outside="PIX"))
@@ -57,4 +58,4 @@ def clear(bench: Bench) -> None:
 
 def free(bench: Bench) -> int:
     """How many GPUs of the node nobody holds."""
-    return bench.cluster._state.inventory.free("a").bit_count()
+    return free_mask(bench.cluster._state.inventory, "a").bit_count()

@@ -90,7 +90,7 @@ class Lookahead:
         return frozenset(found)
 
     def blocked_request(
-        self, tentative: Tentative, chosen: Alternative | None = None, place: int = -1, number: int = -1
+        self, tentative: Tentative, chosen: Alternative | None, place: int, number: int
     ) -> tuple[Alternative, ...]:
         """Return the alternatives of the first request that can no longer be served, empty when there is none.
 

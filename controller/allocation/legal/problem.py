@@ -104,18 +104,6 @@ class Alternative:
         return self.request.count if self.everything is None else len(self.everything)
 
 
-@dataclass(frozen=True, slots=True)
-class EligibleDevices:
-    """Which devices a request could get if it were alone."""
-
-    devices: tuple[DeviceId, ...]
-    """In the order in which devices are tried."""
-    refused: Mapping[DeviceRule, int]
-    """Devices by the first rule that refuses them."""
-    failures: Mapping[DeviceId, NeedsPerson]
-    """Devices about which a selector has no answer."""
-
-
 class Problem:
     """A question that can be answered several times: whole, or for a part of the devices."""
 
@@ -187,25 +175,20 @@ class Problem:
             and first_untolerated(taints, alternative.request.tolerations) is not None
         )
 
-    def eligible(self, alternative: Alternative) -> EligibleDevices:
-        """Return the devices that no rule about one device alone keeps from the request. Never raises.
-
-        Cost: O(devices), selectors asked once for each device.
+    def eligible(self, alternative: Alternative) -> tuple[DeviceId, ...]:
+        """Return the devices that no rule about one device alone keeps from the request, in the order in which devices
+        are tried. One about which a selector has no answer is not among them: the search meets the mistake. Never
+        raises. Cost: O(devices), selectors asked once for each device.
         """
-        devices: list[DeviceId] = []
-        refused: dict[DeviceRule, int] = {}
-        failures: dict[DeviceId, NeedsPerson] = {}
+        devices = []
         for candidate in self.candidates:
             try:
                 rule = self.refused_alone(alternative, candidate.place)
-            except MistakeError as error:
-                failures[candidate.id] = error.found
+            except MistakeError:
                 continue
             if rule is None:
                 devices.append(candidate.id)
-            else:
-                refused[rule] = refused.get(rule, 0) + 1
-        return EligibleDevices(tuple(devices), refused, failures)
+        return tuple(devices)
 
     def refused_alone(self, alternative: Alternative, place: int) -> DeviceRule | None:
         """Return the first rule by which the request cannot have the device, whatever else is chosen."""

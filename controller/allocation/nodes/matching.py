@@ -186,16 +186,12 @@ _BLOCKING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 """PreferNoSchedule only lowers kube-scheduler's score. Other effects of devices, None among them, keep nobody away."""
 
 
-def unfit_reason(pod: Pod, node: Node) -> str | None:
+def unfit_for(pod: Pod, required: NodeSelector | None, tolerations: Sequence[Toleration], node: Node) -> str | None:
     """Return why the pod cannot run on the node, in words that follow a count of nodes; None when it can.
 
-    A pod that names its node (spec.nodeName) has passed the scheduler by: only the name counts then.
+    `required` and `tolerations` are the pod's required_affinity() and tolerations_of() it. A pod that names its node
+    (spec.nodeName) has passed the scheduler by: only the name counts then.
     """
-    return unfit_for(pod, required_affinity(pod), tolerations_of(pod), node)
-
-
-def unfit_for(pod: Pod, required: NodeSelector | None, tolerations: Sequence[Toleration], node: Node) -> str | None:
-    """Answer as unfit_reason() does, with the pod's required_affinity() and tolerations_of() it at hand."""
     if pod.spec.node_name:
         return None if pod.spec.node_name == node.metadata.name else "not named by the pod"
     labels = node.metadata.labels
@@ -209,11 +205,6 @@ def unfit_for(pod: Pod, required: NodeSelector | None, tolerations: Sequence[Tol
         return "cordoned"
     taint = first_untolerated(node.spec.taints, tolerations)
     return f"with taint {taint.key} that the pod does not tolerate" if taint is not None else None
-
-
-def node_selector_matches(selector: Mapping[str, Any], node: Node) -> bool:
-    """Evaluate a raw core/v1 NodeSelector."""
-    return read_node_selector(selector).matches(node)
 
 
 def required_affinity(pod: Pod, effort: Effort | None = None) -> NodeSelector | None:

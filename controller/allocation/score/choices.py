@@ -156,11 +156,6 @@ def grown(table: ClassTable, free: int, count: int) -> Iterator[int]:
             yield mask
 
 
-def in_order(masks: Iterable[int]) -> list[int]:
-    """Sort sets by their ordinals."""
-    return sorted(masks, key=ordinals_of)
-
-
 MAX_TABLES: Final = 64
 """Node models (times linkBandwidth figures) whose tables are kept: clusters have a handful."""
 

@@ -6,7 +6,7 @@ in the lower ones what tells levels of equal bandwidth apart (set_rates.Collecti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import combinations
 from operator import add
@@ -358,13 +358,6 @@ class ClassTable(SetRates):
     def _pair_levels(self) -> tuple[tuple[int, ...], ...]:
         ordinals = range(self.box.gpu_count)
         return tuple(tuple(int(pair_level(self.fabric, a, b)) if a != b else 0 for b in ordinals) for a in ordinals)
-
-    def entries(self) -> int:
-        """Return how many results the table remembers."""
-        memos: tuple[Sized, ...] = (self._rates, self._worths, self._ideals, self._left_known, self._pair_ranks)
-        groups = sum(len(found.best_first) for found in self._groups_by_kind.values())
-        groups += sum(map(len, self._groups.values()))
-        return sum(map(len, (*memos, *self._totals.values()))) + groups
 
     def check(self) -> None:
         """Raise AssertionError unless every remembered result is what a fresh table computes. Slow: for tests."""

@@ -34,6 +34,7 @@ from dracaena.controller.allocation.nodes.pod_resources import node_allocatable,
 from dracaena.controller.allocation.request import RequestReader
 from dracaena.controller.allocation.score.box import Box
 from dracaena.controller.allocation.state.pool import (
+    MOST_DEVICES,
     Holdings,
     NodeKind,
     NodePool,
@@ -98,7 +99,7 @@ class Inventory:
         self._rules: dict[str, DeviceTaintRule] = {}
         self._foreign: dict[str, ResourceSlice] = {}
         self._foreign_index: SliceIndex | None = None
-        self._read_pools = ReadPools()
+        self._read_pools = ReadPools(MOST_DEVICES)
 
     # Asking
 
@@ -134,11 +135,6 @@ class Inventory:
         """Return a usable pool by its own name."""
         pool = self._contents.get(name, _NO_POOL).pool
         return pool if pool is not None and len(self._pools_of_node[pool.node]) == 1 else None
-
-    def free(self, node: str) -> int:
-        """Return the mask of the devices of a node that are ours to allocate and not taken."""
-        pool = self.pool(node)
-        return 0 if pool is None else self._free(pool)
 
     def is_mixed(self, kind: NodeKind) -> bool:
         """Return whether nodes of this kind have more to give than whole GPUs of ours."""
@@ -480,13 +476,9 @@ def make_inventory(
     slices: Iterable[ResourceSlice],
     claims: Iterable[ResourceClaim] = (),
     classes: Iterable[DeviceClass] = (),
-    taint_rules: Iterable[DeviceTaintRule] = (),
-    allowed_drivers: Iterable[str] = (),
 ) -> Inventory:
     """Build an inventory of a moment; `claims` that are allocated hold their devices."""
-    inventory = Inventory(driver, allowed_drivers)
-    for rule in taint_rules:
-        inventory.set_taint_rule(rule)
+    inventory = Inventory(driver)
     for node in nodes:
         inventory.set_node(node)
     for item in slices:

@@ -221,7 +221,7 @@ whole GPUs are all that there is to give are never read like this."""
 class ReadPools:
     """Remembers pools by name; the one not asked for longest goes first. One thread at a time."""
 
-    def __init__(self, most_devices: int = MOST_DEVICES) -> None:
+    def __init__(self, most_devices: int) -> None:
         self._most_devices = most_devices
         self._known: OrderedDict[str, tuple[SliceIndex, int]] = OrderedDict()
         self._devices = 0

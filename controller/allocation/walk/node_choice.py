@@ -74,7 +74,6 @@ class Chosen:
     plan: Plan
     choice: Choice | None
     """None where nothing was chosen by links: then it is the first legal allocation."""
-    steps: int
     cut_off: bool = False
     """Whether a better one may exist that was not looked at."""
 
@@ -104,7 +103,7 @@ class _Attempt:
         scored = self._scored()
         keeps = self._keeps_policies(first)
         if self.question.first_fit and keeps:
-            return Chosen(first, self._choice_of(first), self.steps)
+            return Chosen(first, self._choice_of(first))
         if self.gpus is not None and scored:
             for choice, parts in self._proposals(scored):
                 if self.steps >= self.question.max_steps:
@@ -113,9 +112,9 @@ class _Attempt:
                 plan = self._solve(self._restrictions(scored, parts))
                 if isinstance(plan, Plan):
                     taken = Choice(choice.mask, self._all_parts(scored, parts), choice.score, choice.beside)
-                    return Chosen(plan, taken, self.steps)
+                    return Chosen(plan, taken)
         if keeps:
-            return Chosen(first, self._choice_of(first), self.steps)
+            return Chosen(first, self._choice_of(first))
         return self._against_policies()
 
     def _set_aside(self) -> None:
@@ -146,7 +145,7 @@ class _Attempt:
 
     def _cut_off(self, first: Plan, *, keeps: bool) -> Chosen | DoesNotFit:
         if keeps:
-            return Chosen(first, self._choice_of(first), self.steps, cut_off=True)
+            return Chosen(first, self._choice_of(first), cut_off=True)
         return DoesNotFit(note="no set that meets the topology policy was found", cut_off=True, steps=self.steps)
 
     def _against_policies(self) -> DoesNotFit:
@@ -166,7 +165,7 @@ class _Attempt:
         for alternative in self._alternatives():
             if alternative.everything is not None or alternative.request.admin_access:
                 continue
-            mask = self.gpus.mask(self.problem.eligible(alternative).devices) & self.gpus.free
+            mask = self.gpus.mask(self.problem.eligible(alternative)) & self.gpus.free
             if mask.bit_count() >= alternative.wanted:
                 found.append((alternative, mask))
         return found

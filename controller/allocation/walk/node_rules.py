@@ -97,7 +97,7 @@ def refusal_text(refusal: DoesNotFit, claims: Sequence[str]) -> str:
 class Judgements:
     """All that is remembered, by what is asked (Combination.key). One thread at a time."""
 
-    def __init__(self, most: int = MAX_JUDGEMENTS) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
         self._by_combination: OrderedDict[Hashable, KnownStates] = OrderedDict()
         self._count = 0

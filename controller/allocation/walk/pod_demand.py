@@ -48,7 +48,6 @@ compiled, so that classes have room beside them. The API server takes a megabyte
 class PodDemand:
     """A pod with its claims, read."""
 
-    pod: Pod
     claims: tuple[ClaimDemand, ...]
     """Those that are not allocated yet, need devices, and are ours to serve."""
     concerns_us: bool
@@ -106,7 +105,7 @@ def read_pod_demand(
     except (UnreadableQuantityError, UnreadableSelectorError) as error:
         return Refused(RefusalKind.MISTAKE, f"pod {pod.key}: {error}", meant)
     nodes = NodeFilter(pod, pins, barred, resources, placement, effort, within)
-    return PodDemand(pod, mine, meant, pins, _held_by_node(inventory, claims), nodes)
+    return PodDemand(mine, meant, pins, _held_by_node(inventory, claims), nodes)
 
 
 class _OursOrNot:

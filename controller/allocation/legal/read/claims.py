@@ -92,7 +92,6 @@ class Claim:
 
     key: str
     """`namespace/name`."""
-    uid: str
     requests: tuple[ClaimRequest, ...]
     constraints: tuple[Constraint, ...] = ()
     configs: tuple[Config, ...] = ()
@@ -130,7 +129,6 @@ def _claim(claim: objects.ResourceClaim) -> Claim:
     only(devices, ("requests", "constraints", "config"), "spec.devices")
     return Claim(
         key=claim.key,
-        uid=claim.metadata.uid,
         requests=_requests(unpacked(devices.get("requests")), "spec.devices.requests"),
         constraints=tuple(
             _constraint(entry, f"spec.devices.constraints[{index}]")

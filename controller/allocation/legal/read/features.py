@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from typing import Final
-
-_FIELDS: Final = {
-    "DRAAdminAccess": "admin_access",
-    "DRAPrioritizedList": "prioritized_list",
-    "DRAPartitionableDevices": "partitionable_devices",
-    "DRADeviceTaints": "device_taints",
-    "DRADeviceBindingConditions": "binding_conditions",
-    "DRAConsumableCapacity": "consumable_capacity",
-    "DRAListTypeAttributes": "list_attributes",
-}
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +21,6 @@ class Features:
     """Needs DRAResourceClaimDeviceStatus too."""
     consumable_capacity: bool = True
     list_attributes: bool = False
-
-    @classmethod
-    def of_gates(cls, gates: Iterable[str]) -> Features:
-        """Return the features of exactly these gates; `A+B` stands for A. Raises ValueError for an unknown one."""
-        names = {gate.partition("+")[0] for gate in gates}
-        unknown = sorted(names - _FIELDS.keys())
-        if unknown:
-            raise ValueError(f"feature gate {unknown[0]!r} is not known; known are {', '.join(sorted(_FIELDS))}")
-        switched_on = {_FIELDS[name] for name in names}
-        return cls(**{field.name: field.name in switched_on for field in fields(cls)})
 
     @property
     def distinct_attribute(self) -> bool:

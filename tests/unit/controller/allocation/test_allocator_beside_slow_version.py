@@ -22,13 +22,14 @@ from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.read.pools import SliceIndex
 from dracaena.controller.allocation.legal.read.slices import read_slice
 from dracaena.controller.allocation.legal.search import Restriction
-from dracaena.controller.allocation.nodes.matching import unfit_reason
 from dracaena.controller.allocation.request import ClaimDemand, Refused
 from dracaena.controller.allocation.result import Allocation, commit
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
 from dracaena.controller.allocation.walk.node_choice import Chosen, NodeGpus, NodeQuestion, choose
 from support.allocation import DRIVER, claim, device_class, give_back, requests_of
 from support.clusters import RandomCluster, random_cluster, random_pod
+from support.inventories import free_mask
+from support.node_fit import unfit_reason
 
 CLUSTERS = 300
 MANY_CLUSTERS = 6_000
@@ -177,13 +178,13 @@ def check(seed: int) -> str:
     held = [device for entry in decision.claims for device in decision.devices(entry)]
     assert len(held) == len(set(held)), seed
     assert not set(held) & cluster.held, seed
-    before = inventory.free(decision.node)
+    before = free_mask(inventory, decision.node)
     commit(inventory, decision)
     inventory.check()
-    assert inventory.free(decision.node) == before & ~decision.pool.mask(held), seed
+    assert free_mask(inventory, decision.node) == before & ~decision.pool.mask(held), seed
     give_back(inventory, decision)
     inventory.check()
-    assert inventory.free(decision.node) == before, seed
+    assert free_mask(inventory, decision.node) == before, seed
     return "allocated"
 
 

@@ -22,7 +22,7 @@ from dracaena.api.objects import (
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation, allocated_claim, allocation_document, commit
-from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
+from dracaena.controller.allocation.state.inventory import Inventory
 from support.allocation import (
     DRIVER,
     blocks,
@@ -41,6 +41,7 @@ from support.allocation import (
 )
 from support.bare_cluster import abandon, bare_cluster
 from support.bare_cluster import decide as decide_watched
+from support.inventories import filled
 
 NIC_DRIVER = "nic.example.com"
 SEVEN = machine("seven", blocks(3, 4, inside="PIX", outside="PHB", numa=True), pcie_generation=4, pcie_width=16)
@@ -61,11 +62,15 @@ CLASSES = (
 
 
 def cluster(
-    slices: Sequence[ResourceSlice], claims: Sequence[ResourceClaim] = (), names: Sequence[str] = ("n",), **beside: Any
+    slices: Sequence[ResourceSlice],
+    claims: Sequence[ResourceClaim] = (),
+    names: Sequence[str] = ("n",),
+    allowed_drivers: Sequence[str] = (),
+    **beside: Any,
 ) -> Inventory:
-    made = make_inventory(
-        DRIVER, nodes=[node(name) for name in names], slices=slices, claims=claims, classes=CLASSES, **beside
-    )
+    nodes = [node(name) for name in names]
+    empty = Inventory(DRIVER, allowed_drivers)
+    made = filled(empty, nodes=nodes, slices=slices, claims=claims, classes=CLASSES, **beside)
     made.check()
     return made
 

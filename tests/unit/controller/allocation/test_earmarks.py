@@ -21,6 +21,7 @@ from support.allocation import (
     pool_slice,
     request,
 )
+from support.inventories import free_mask
 from support.starving_world import FOUR, created
 
 
@@ -69,9 +70,9 @@ def test_a_pod_that_names_a_device_gets_the_node_of_that_device_kept() -> None:
     inventory = nodes(1, 4, 2)
     uuid = f'device.attributes["{DRIVER}"].uuid == "{FOUR.gpus[3].uuid}"'
     asked = claim("c", request(count=1, selectors=cel(uuid)))
-    before = {name: inventory.free(name) for name in "abc"}
+    before = {name: free_mask(inventory, name) for name in "abc"}
     assert kept(inventory, asked) == "a"  # all nodes of this test have GPUs of the same names
-    assert {name: inventory.free(name) for name in "abc"} == before
+    assert {name: free_mask(inventory, name) for name in "abc"} == before
     assert kept(nodes(1, 4, 2, a={"unschedulable": True}, c={"unschedulable": True}), asked) == "b"
 
 
@@ -87,11 +88,11 @@ def test_what_the_pod_holds_itself_stays_held() -> None:
 
 def test_an_inventory_is_as_before_after_a_node_was_emptied_in_thought() -> None:
     inventory = nodes(4, 2)
-    before = {name: inventory.free(name) for name in "ab"}
+    before = {name: free_mask(inventory, name) for name in "ab"}
     with emptied(inventory, "a", inventory.holdings.by_pool()["a"]):
-        assert inventory.free("a") == 0b1111
-        assert inventory.free("b") == before["b"]
-    assert {name: inventory.free(name) for name in "ab"} == before
+        assert free_mask(inventory, "a") == 0b1111
+        assert free_mask(inventory, "b") == before["b"]
+    assert {name: free_mask(inventory, name) for name in "ab"} == before
     inventory.check()
 
 

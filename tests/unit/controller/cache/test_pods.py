@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from dracaena.api.objects import Node, NodeSpec, ObjectMeta, Pod, Taint
-from dracaena.controller.allocation.nodes.matching import unfit_reason
 from dracaena.controller.allocation.nodes.pod_resources import pod_resources
 from dracaena.controller.allocation.walk.pod_demand import shape
 from dracaena.controller.cache.pods import kept_pod
+from support.node_fit import unfit_reason
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"

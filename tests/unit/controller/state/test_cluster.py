@@ -32,6 +32,7 @@ from support.allocation import (
 )
 from support.bare_cluster import abandon, bare_cluster, decide, newer, show, written
 from support.clock import FakeClock
+from support.inventories import free_mask
 from support.reconciling import EXCLUSION_S
 
 FOUR = machine("four", blocks(4, inside="PIX", outside="PIX"))
@@ -70,7 +71,7 @@ class Bench:
 
     def free(self) -> int:
         self.cluster.check()
-        return self.inventory.free("node-a")
+        return free_mask(self.inventory, "node-a")
 
     @property
     def inventory(self) -> Inventory:

@@ -16,6 +16,7 @@ import pytest
 from dracaena.controller.allocation.reach import Prospect, Reach
 from dracaena.controller.queue.waiting_lines import WaitingLines
 from dracaena.controller.queue.workqueue import WorkQueue
+from support.inventories import free_mask
 from support.waiting_world import DIVIDED, GPU, MIG, Host, WaitingWorld, Wants, class_of
 
 
@@ -119,7 +120,7 @@ def takes_mig_devices_for_none() -> Iterator[None]:
     """Only whole GPUs count."""
 
     def has(self: Reach, node: str) -> bool:
-        return self._inventory.free(node).bit_count() >= max(self._least, 1)
+        return free_mask(self._inventory, node).bit_count() >= max(self._least, 1)
 
     with mock.patch.object(Reach, "_has_devices", has):
         yield

@@ -10,6 +10,7 @@ from dracaena.controller.lifecycle.claim_record import Doubt, PodIdentity
 from dracaena.controller.lifecycle.phases import Phase
 from dracaena.kube.errors import ApiUnavailableError, ConflictError, TooManyRequestsError
 from support.allocation import blocks, claim, machine, node, pod
+from support.inventories import free_mask
 from support.reconciling import EXCLUSION_S, Bench
 
 TWO = machine("two", blocks(2, inside="PIX", outside="PIX"))
@@ -41,7 +42,7 @@ def reserve(bench: Bench, name: str, *users: str) -> None:
 
 
 def free(bench: Bench) -> int:
-    return bench.cluster._state.inventory.free("a").bit_count()
+    return free_mask(bench.cluster._state.inventory, "a").bit_count()
 
 
 @pytest.mark.parametrize("refusal", ["409", "429"])

@@ -10,6 +10,7 @@ from dracaena.api.device_id import DeviceId
 from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.legal.outcome import DeviceRule, DoesNotFit, Mistake, NeedsPerson, Plan
 from dracaena.controller.allocation.legal.read.features import Features
+from support.allocator_cases import features_of
 from support.structured import (
     CLASSES,
     Document,
@@ -308,14 +309,9 @@ def test_what_the_cluster_has_switched_off_is_an_error(features: Features, wish:
 
 
 def test_distinct_attribute_needs_a_newer_allocator() -> None:
-    old = Features.of_gates(["DRAAdminAccess", "DRAPrioritizedList"])
+    old = features_of(["DRAAdminAccess", "DRAPrioritizedList"])
     wish = claim(exactly(), constraints=[{"distinctAttribute": "driver-a/numa"}])
     assert mistake_of(World(gpus(1), features=old), wish)[0] is Mistake.FEATURE_OFF
-
-
-def test_an_unknown_gate_is_named() -> None:
-    with pytest.raises(ValueError, match="feature gate 'DRATimeTravel' is not known"):
-        Features.of_gates(["DRATimeTravel"])
 
 
 def test_devices_with_binding_conditions_need_the_feature() -> None:

@@ -25,7 +25,7 @@ from dracaena.controller.allocation.legal.read.pools import SliceIndex
 from dracaena.controller.allocation.legal.read.slices import read_slice
 from dracaena.controller.allocation.legal.results import allocation_results
 from dracaena.controller.allocation.legal.search import solve
-from support.allocator_cases import holdings_of_case
+from support.allocator_cases import features_of, holdings_of_case
 from support.overdrawn import overdrawn
 from support.random_snapshots import Document, random_snapshot
 
@@ -111,7 +111,7 @@ def survive(seed: int, selectors: dict[Features, CelSelectors]) -> str:
     claims = [read_claim(claim) for claim in converted(case["claims"], objects.ResourceClaim)]
     if any(isinstance(claim, Unsupported) for claim in claims):
         return "left alone"
-    features = Features.of_gates(case["features"])
+    features = features_of(case["features"])
     classes = converted(case["classes"], objects.DeviceClass)
     cluster = Snapshot(
         slices=SliceIndex(map(read_slice, converted(case["slices"], objects.ResourceSlice))),

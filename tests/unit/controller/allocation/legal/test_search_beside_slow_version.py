@@ -14,7 +14,7 @@ from dracaena.controller.allocation.legal.problem import Problem
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.results import allocation_results
 from dracaena.controller.allocation.legal.search import solve
-from support.allocator_cases import holdings_of_case, problem_of
+from support.allocator_cases import features_of, holdings_of_case, problem_of
 from support.overdrawn import overdrawn
 from support.random_snapshots import Document, random_snapshot
 from support.slow_allocator import SlowAllocator
@@ -26,7 +26,7 @@ MANY_SNAPSHOTS = 10_000
 def check(seed: int, selectors: dict[Features, CelSelectors]) -> str:
     """Compare one snapshot and return what became of it."""
     case = random_snapshot(seed)
-    features = Features.of_gates(case["features"])
+    features = features_of(case["features"])
     asked = selectors.setdefault(features, CelSelectors(features))
     problem = problem_of(case, asked)
     outcome = solve(problem) if isinstance(problem, Problem) else problem
@@ -66,7 +66,7 @@ def test_looking_ahead_changes_no_answer() -> None:
     compared = 0
     for seed in range(SNAPSHOTS):
         case = random_snapshot(seed)
-        asked = CelSelectors(Features.of_gates(case["features"]))
+        asked = CelSelectors(features_of(case["features"]))
         problem = problem_of(case, asked)
         try:
             expected = plan_of(problem)

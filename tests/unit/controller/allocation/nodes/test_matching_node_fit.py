@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from dracaena.api.objects import Taint, Toleration
-from dracaena.controller.allocation.nodes.matching import node_selector_matches, tolerates, unfit_reason
+from dracaena.controller.allocation.nodes.matching import tolerates
 from support.allocation import node, pod
+from support.node_fit import node_selector_matches, unfit_reason
 
 NODE = node("node-a", labels={"zone": "x", "gpus": "8"})
 

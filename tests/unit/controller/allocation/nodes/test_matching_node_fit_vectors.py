@@ -6,12 +6,12 @@ import pytest
 from conformance.node_fit import Answer, Question, read_vectors
 
 from dracaena.api.objects import Pod
-from dracaena.controller.allocation.nodes.matching import unfit_reason
 from dracaena.controller.allocation.nodes.node_filter import NodeFilter
 from dracaena.controller.allocation.nodes.pod_resources import PODS, node_allocatable, pod_resources
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.cache.pods import kept_pod
 from support.allocation import DRIVER
+from support.node_fit import unfit_reason
 
 VECTORS = tuple(read_vectors())
 

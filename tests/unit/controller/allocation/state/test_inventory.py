@@ -29,6 +29,7 @@ from support.allocation import (
     request,
 )
 from support.clusters import CLASSES, MACHINES, random_cluster, random_node, random_slice
+from support.inventories import free_mask
 from support.machines import divided_machine
 
 FOUR = machine("four", blocks(4, inside="PIX", outside="PIX"))
@@ -54,7 +55,7 @@ def test_all_devices_of_a_complete_pool_are_free_by_ordinal() -> None:
     pool = inventory.pool("node-a")
     assert pool is not None
     assert pool.devices == tuple(device_name(FOUR, ordinal) for ordinal in range(4))
-    assert inventory.free("node-a") == 0b1111
+    assert free_mask(inventory, "node-a") == 0b1111
     assert inventory.problems() == ()
 
 
@@ -66,18 +67,18 @@ def test_mig_devices_are_no_problem_and_never_free_as_gpus() -> None:
     assert inventory.problems() == ()
     assert pool is not None
     assert pool.devices == (published.spec.devices[0].name, None)
-    assert inventory.free("node-a") == 0b01
+    assert free_mask(inventory, "node-a") == 0b01
 
 
 def test_a_device_is_free_when_nobody_holds_it_any_more() -> None:
     taken = holding(claim("c"), "node-a", device_name(FOUR, 1))
     inventory = make_inventory(DRIVER, nodes=[node("node-a")], slices=[SLICE], claims=[taken])
     inventory.hold("another", names(FOUR, 1, 3))
-    assert inventory.free("node-a") == 0b0101
+    assert free_mask(inventory, "node-a") == 0b0101
     assert inventory.hold("another", names(FOUR, 3)) == names(FOUR, 1)
-    assert inventory.free("node-a") == 0b0101
+    assert free_mask(inventory, "node-a") == 0b0101
     assert inventory.release(taken.key) == names(FOUR, 1)
-    assert inventory.free("node-a") == 0b0111
+    assert free_mask(inventory, "node-a") == 0b0111
     inventory.check()
 
 
@@ -86,7 +87,7 @@ def test_what_is_held_before_its_pool_is_known_is_not_free_later() -> None:
     inventory.hold("early", names(FOUR, 2) | {DeviceId(DRIVER, "elsewhere", "gpu-x")})
     inventory.set_node(node("node-a"))
     inventory.change_slice(None, SLICE)
-    assert inventory.free("node-a") == 0b1011
+    assert free_mask(inventory, "node-a") == 0b1011
     inventory.check()
 
 
@@ -97,14 +98,14 @@ def test_what_another_driver_holds_and_admin_access_take_nothing() -> None:
     }  # fmt: skip
     admin = allocated(claim("d"), {"devices": {"results": [result]}})
     inventory = make_inventory(DRIVER, nodes=[node("node-a")], slices=[SLICE], claims=[other, admin])
-    assert inventory.free("node-a") == 0b1111
+    assert free_mask(inventory, "node-a") == 0b1111
 
 
 def test_devices_without_our_taint_are_never_offered() -> None:
     opted_out = pool_slice("node-a", FOUR, taints=())
     wrong_effect = pool_slice("node-b", FOUR, taints=(Taint(OUR_TAINT.key, "true", "None"),))
     inventory = make_inventory(DRIVER, nodes=[node("node-a"), node("node-b")], slices=[opted_out, wrong_effect])
-    assert [inventory.free(name) for name in ("node-a", "node-b")] == [0, 0]
+    assert [free_mask(inventory, name) for name in ("node-a", "node-b")] == [0, 0]
     assert dict(inventory.buckets) == {}
     assert dict(inventory.outside) == {"whose GPUs kube-scheduler allocates (no taint of ours)": 2}
 
@@ -149,7 +150,7 @@ def test_a_device_that_does_not_decode_is_left_out_and_named() -> None:
     devices[2] = msgspec.structs.replace(devices[2], attributes=attributes)
     broken = msgspec.structs.replace(SLICE, spec=msgspec.structs.replace(SLICE.spec, devices=devices))
     inventory = make_inventory(DRIVER, nodes=[node("node-a")], slices=[broken])
-    assert inventory.free("node-a") == 0b1011
+    assert free_mask(inventory, "node-a") == 0b1011
     assert {problem.device for problem in inventory.problems()} == {device_name(FOUR, 2)}
     assert inventory.problem_counts() == (1, 0)
 
@@ -160,7 +161,7 @@ def test_a_node_with_two_pools_is_left_out_and_named_until_one_goes() -> None:
     assert inventory.pool("node-a") is None
     assert [problem.pool for problem in inventory.problems()] == ["node-a", "node-a-second"]
     inventory.change_slice(second, None)
-    assert inventory.free("node-a") == 0b1111
+    assert free_mask(inventory, "node-a") == 0b1111
     assert inventory.problems() == ()
     inventory.check()
 

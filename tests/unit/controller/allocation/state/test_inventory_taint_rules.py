@@ -9,9 +9,10 @@ import pytest
 
 from dracaena.api.objects import DeviceTaintRule, DeviceTaintRuleSpec, DeviceTaintSelector, ObjectMeta, Taint
 from dracaena.controller.allocation.state import inventory as module
-from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
+from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import NodeState
 from support.allocation import DRIVER, blocks, machine, node, pool_slice
+from support.inventories import filled
 
 NAMES = "abcd"
 MACHINES = {name: machine(f"of-{name}", blocks(2, inside="PIX", outside="PIX")) for name in NAMES}
@@ -20,8 +21,8 @@ SEEDS = 40
 
 
 def world(*rules: DeviceTaintRule) -> Inventory:
-    return make_inventory(
-        DRIVER,
+    return filled(
+        Inventory(DRIVER),
         nodes=[node(name) for name in NAMES],
         slices=[pool_slice(name, made) for name, made in MACHINES.items()],
         taint_rules=rules,

@@ -221,7 +221,7 @@ def test_what_is_remembered_is_bounded_and_the_oldest_goes_first() -> None:
 
 
 def test_a_reason_that_names_a_claim_or_a_pool_is_not_remembered() -> None:
-    about = Judgements().about("way")
+    about = Judgements(6).about("way")
     place = some_inventory("a").state("a")
     assert not isinstance(place, str)
     about.refuse(place, DoesNotFit(note="claim default/c: 2 devices are to differ"), ["default/c"])

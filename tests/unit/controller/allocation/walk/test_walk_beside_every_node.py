@@ -11,6 +11,7 @@ import pytest
 
 from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.controller.allocation import allocator as allocator_module
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.nodes.node_filter import NodeFilter
@@ -36,8 +37,9 @@ def world(seed: int) -> tuple[RandomCluster, Inventory, random.Random]:
 
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("first_seed", range(0, 200, 20))
-def test_the_answer_is_that_of_asking_every_node(first_seed: int, limit: int) -> None:
-    allocator = Allocator(relative_up_to_gpus=limit)
+def test_the_answer_is_that_of_asking_every_node(first_seed: int, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocator_module, "RELATIVE_UP_TO_GPUS", limit)
+    allocator = Allocator()
     for seed in range(first_seed, first_seed + 20):
         cluster, inventory, rng = world(seed)
         slow = SlowVersion(cluster, ENGINES[limit])

@@ -53,7 +53,7 @@ def test_all_of_a_claim_is_read() -> None:
         )
     )
     assert isinstance(claim, Claim)
-    assert (claim.key, claim.uid) == ("ml/training", "u")
+    assert claim.key == "ml/training"
     gpus, nic = claim.requests
     wish = gpus.alternatives[0]
     assert (wish.name, wish.main, wish.class_name, wish.count) == ("gpus", "gpus", "gpu", 2)
@@ -78,7 +78,7 @@ def test_what_the_api_server_fills_in_is_filled_in() -> None:
 
 
 def test_an_empty_claim_asks_for_nothing() -> None:
-    assert read({}) == read({"devices": None}) == Claim("ml/training", "u", ())
+    assert read({}) == read({"devices": None}) == Claim("ml/training", ())
 
 
 @pytest.mark.parametrize(
