@@ -21,7 +21,7 @@ from dracaena.api.objects import AllocationConfig, AllocationResult
 from dracaena.controller.allocation.legal.outcome import ClaimPlan, DeviceRule, DoesNotFit, NeedsPerson, Plan
 from dracaena.controller.allocation.legal.problem import Alternative, MistakeError, Problem
 from dracaena.controller.allocation.legal.read.claims import MAX_DEVICES
-from dracaena.controller.allocation.legal.read.pools import PoolState
+from dracaena.controller.allocation.legal.read.slices import PoolState
 from dracaena.controller.allocation.legal.results import allocation_results
 from dracaena.controller.allocation.legal.tentative import Tentative, requests_of
 
@@ -107,7 +107,7 @@ class _Search:
             ClaimPlan(claim, requests_of(self.problem, self.taken, index), self.tentative.picks(index))
             for index, claim in enumerate(self.problem.claims)
         )
-        return Plan(self.problem.node.metadata.name, claims)
+        return Plan(self.problem.node, claims)
 
     def _claim(self, claim: int) -> _Ending:
         return _Ending.FOUND if claim == len(self.problem.claims) else self._request(claim, 0)

@@ -19,12 +19,12 @@ from dracaena.api.device_id import DeviceId
 from dracaena.api.quantity import parse_quantity
 from dracaena.controller.allocation.legal.books import Books, Holding
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, Mistake, NeedsPerson
+from dracaena.controller.allocation.legal.pools import SliceIndex, gather_pools
 from dracaena.controller.allocation.legal.problem import Problem, Snapshot, pose
 from dracaena.controller.allocation.legal.read.claims import Claim, read_claim, read_class
 from dracaena.controller.allocation.legal.read.documents import Unsupported
 from dracaena.controller.allocation.legal.read.features import Features
-from dracaena.controller.allocation.legal.read.pools import SliceIndex
-from dracaena.controller.allocation.legal.read.slices import read_slice
+from dracaena.controller.allocation.legal.read.slices import Slice, read_slice
 from dracaena.controller.allocation.legal.read.taints import with_taint_rules
 from dracaena.controller.allocation.legal.selectors import Selectors
 
@@ -48,13 +48,10 @@ def cluster_of(
     *,
     features: Features | None = None,
     books: Books | None = None,
-    taint_rules: Sequence[objects.DeviceTaintRule] = (),
 ) -> Snapshot:
     """Read what a case says of the cluster; what is given besides stands for what the case says of it."""
     classes = [msgspec.convert(entry, objects.DeviceClass) for entry in case.get("classes") or ()]
-    slices = [msgspec.convert(entry, objects.ResourceSlice) for entry in case.get("slices") or ()]
     return Snapshot(
-        slices=SliceIndex(read_slice(with_taint_rules(entry, taint_rules)) for entry in slices),
         classes={entry.metadata.name: read_class(entry) for entry in classes},
         books=books if books is not None else Books(holdings_of_case(case)),
         selectors=selectors,
@@ -94,13 +91,24 @@ def claims_of(case: Document) -> list[Claim] | Unsupported:
     return claims
 
 
-def problem_of(case: Document, selectors: Selectors, **beside: Any) -> Problem | DoesNotFit | NeedsPerson:
+def problem_of(
+    case: Document, selectors: Selectors, *, taint_rules: Sequence[objects.DeviceTaintRule] = (), **beside: Any
+) -> Problem | DoesNotFit | NeedsPerson:
     """Pose the question of a case, with what `cluster_of` takes besides."""
     claims = claims_of(case)
     if isinstance(claims, Unsupported):
         return NeedsPerson(Mistake.UNSUPPORTED, "claim", str(claims))
-    node = msgspec.convert(case["node"], objects.Node)
-    return pose(cluster_of(case, selectors, **beside), node, claims)
+    slices = [msgspec.convert(entry, objects.ResourceSlice) for entry in case.get("slices") or ()]
+    read = [read_slice(with_taint_rules(entry, taint_rules)) for entry in slices]
+    return posed(cluster_of(case, selectors, **beside), read, msgspec.convert(case["node"], objects.Node), claims)
+
+
+def posed(
+    cluster: Snapshot, slices: Iterable[Slice], node: objects.Node, claims: Sequence[Claim]
+) -> Problem | DoesNotFit | NeedsPerson:
+    """Pose a question about the pools that these slices make for a node."""
+    pools = gather_pools(SliceIndex(slices), node, cluster.features)
+    return pools if isinstance(pools, NeedsPerson) else pose(cluster, node.metadata.name, claims, pools)
 
 
 def _device_id(entry: Document) -> DeviceId:

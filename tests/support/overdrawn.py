@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from dracaena.api.device_id import DeviceId
 from dracaena.controller.allocation.legal.books import Books, Holding
-from dracaena.controller.allocation.legal.read.pools import Pool, PoolState
-from dracaena.controller.allocation.legal.read.slices import CounterId
+from dracaena.controller.allocation.legal.read.slices import CounterId, Pool, PoolState
 
 
 def overdrawn(holdings: Iterable[Holding], pools: Iterable[Pool] = ()) -> tuple[str, ...]:

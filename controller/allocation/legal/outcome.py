@@ -9,8 +9,7 @@ from enum import Enum
 from dracaena.api.device_id import PoolId
 from dracaena.api.quantity import Quantity
 from dracaena.controller.allocation.legal.read.claims import Claim, Request
-from dracaena.controller.allocation.legal.read.pools import PoolState
-from dracaena.controller.allocation.legal.read.slices import PublishedDevice, Slice
+from dracaena.controller.allocation.legal.read.slices import PoolState, PublishedDevice, Slice
 
 
 class DeviceRule(Enum):
@@ -102,6 +101,11 @@ class NeedsPerson:
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.problem}"
+
+
+def bad_slice(name: str, problem: str) -> NeedsPerson:
+    """Return the answer where a slice's node selector cannot be evaluated."""
+    return NeedsPerson(Mistake.SLICE, f"ResourceSlice {name}", f"node selector: {problem}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dracaena.api.device_id import DeviceId
-from dracaena.api.objects import Node
 from dracaena.api.quantity import Quantity
 from dracaena.controller.allocation.legal.books import Books
 from dracaena.controller.allocation.legal.capacity import amounts
-from dracaena.controller.allocation.legal.outcome import DeviceRule, DoesNotFit, Mistake, NeedsPerson, PoolProblem
+from dracaena.controller.allocation.legal.outcome import (
+    DeviceRule,
+    DoesNotFit,
+    Mistake,
+    NeedsPerson,
+    PoolProblem,
+    bad_slice,
+)
 from dracaena.controller.allocation.legal.read.claims import (
     MAX_DEVICES,
     Claim,
@@ -25,16 +31,7 @@ from dracaena.controller.allocation.legal.read.claims import (
 )
 from dracaena.controller.allocation.legal.read.documents import Unsupported
 from dracaena.controller.allocation.legal.read.features import Features
-from dracaena.controller.allocation.legal.read.nodes import BadNodeSelectorError, selects
-from dracaena.controller.allocation.legal.read.pools import (
-    BadSlice,
-    Pool,
-    PoolState,
-    ReachableDevice,
-    SliceSource,
-    gather_pools,
-)
-from dracaena.controller.allocation.legal.read.slices import CounterId
+from dracaena.controller.allocation.legal.read.slices import CounterId, Pool, PoolState, ReachableDevice
 from dracaena.controller.allocation.legal.selectors import SelectorFailure, Selectors
 from dracaena.controller.allocation.nodes.matching import first_untolerated
 
@@ -51,8 +48,6 @@ class MistakeError(Exception):
 class Snapshot:
     """What all questions at one moment have in common."""
 
-    slices: SliceSource
-    """With the taints of DeviceTaintRules on top."""
     classes: Mapping[str, ClassRequirements | Unsupported]
     """By name; a class that cannot be read only matters where it is used."""
     books: Books
@@ -119,7 +114,7 @@ class Problem:
         "requests",
     )
 
-    def __init__(self, cluster: Snapshot, node: Node, claims: Sequence[Claim], pools: Sequence[Pool]) -> None:
+    def __init__(self, cluster: Snapshot, node: str, claims: Sequence[Claim], pools: Sequence[Pool]) -> None:
         self.cluster, self.features = cluster, cluster.features
         self.node, self.claims, self.pools = node, tuple(claims), tuple(pools)
         self.candidates = _candidates(self.pools)
@@ -266,12 +261,9 @@ class Problem:
         subject = f"claim {self.claims[alternative.claim].key}"
         if not self._all_match(alternative.request.selectors, place, f"{subject}, request {alternative.request.name}"):
             return DeviceRule.REQUEST_SELECTOR
-        if reachable.slice.per_device:
-            try:
-                return None if selects(reachable.device.nodes, self.node) else DeviceRule.NODE
-            except BadNodeSelectorError as error:
-                raise MistakeError(bad_slice(reachable.slice.name, str(error))) from None
-        return None
+        if reachable.problem:
+            raise MistakeError(bad_slice(reachable.slice.name, reachable.problem))
+        return None if reachable.is_for_node else DeviceRule.NODE
 
     def _all_match(self, selectors: Sequence[str], place: int, subject: str) -> bool:
         device = self.candidates[place].reachable.device
@@ -285,15 +277,15 @@ class Problem:
         return True
 
 
-def pose(cluster: Snapshot, node: Node, claims: Sequence[Claim]) -> Problem | DoesNotFit | NeedsPerson:
+def pose(
+    cluster: Snapshot, node: str, claims: Sequence[Claim], pools: Sequence[Pool]
+) -> Problem | DoesNotFit | NeedsPerson:
     """Return the question whether all these claims can be allocated on the node, or its answer where that is plain.
 
+    `pools` are those that the node can reach, with the taints of DeviceTaintRules on top (pools.gather_pools).
     What another node could serve, or time will help with, is no error, although kube-scheduler has one: mode All over a
     pool that is just being published, or over more devices than a claim can hold.
     """
-    pools = gather_pools(cluster.slices, node, cluster.features)
-    if isinstance(pools, BadSlice):
-        return bad_slice(pools.slice, pools.problem)
     problem = Problem(cluster, node, claims, pools)
     try:
         problem.requests = tuple(_requests(problem, index) for index in range(len(problem.claims)))
@@ -305,11 +297,6 @@ def pose(cluster: Snapshot, node: Node, claims: Sequence[Claim]) -> Problem | Do
     if crowded.hopeless:
         return NeedsPerson(Mistake.LIMIT, f"claim {crowded.claim}", crowded.text)
     return DoesNotFit(pools=problem.pool_problems(), note=f"claim {crowded.claim}: {crowded.text}")
-
-
-def bad_slice(name: str, problem: str) -> NeedsPerson:
-    """Return the answer where a slice's node selector cannot be evaluated."""
-    return NeedsPerson(Mistake.SLICE, f"ResourceSlice {name}", f"node selector: {problem}")
 
 
 @dataclass(frozen=True, slots=True)

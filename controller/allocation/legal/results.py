@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from dracaena.api.objects import AllocatedDevices, AllocationConfig, AllocationResult, DeviceResult, OpaqueConfig
-from dracaena.controller.allocation.legal.outcome import ClaimPlan, NeedsPerson, Pick, Plan
-from dracaena.controller.allocation.legal.problem import Problem, bad_slice
+from dracaena.controller.allocation.legal.outcome import ClaimPlan, NeedsPerson, Pick, Plan, bad_slice
+from dracaena.controller.allocation.legal.problem import Problem
 from dracaena.controller.allocation.legal.read.claims import Config, Request
-from dracaena.controller.allocation.legal.read.nodes import BadNodeSelectorError, joined, this_node
+from dracaena.controller.allocation.legal.read.nodes import this_node
 
 
 def allocation_results(
@@ -22,10 +23,9 @@ def allocation_results(
     """
     allocations = []
     for claim in plan.claims:
-        try:
-            node_selector = _node_selector(claim.picks, plan.node)
-        except BadNodeSelectorError as error:
-            return bad_slice(*error.args)
+        node_selector = _node_selector(claim.picks, plan.node)
+        if isinstance(node_selector, NeedsPerson):
+            return node_selector
         devices = AllocatedDevices(
             results=[_result(pick, share_ids, conditions=problem.features.binding_conditions) for pick in claim.picks],
             config=[*_class_configs(problem, claim), *_claim_configs(claim)],
@@ -51,7 +51,7 @@ def _result(pick: Pick, share_ids: Iterator[str], *, conditions: bool) -> Device
     )
 
 
-def _node_selector(picks: Iterable[Pick], node: str) -> dict[str, object] | None:
+def _node_selector(picks: Iterable[Pick], node: str) -> dict[str, Any] | NeedsPerson | None:
     selectors = []
     for pick in picks:
         nodes = pick.device.nodes if pick.slice.per_device else pick.slice.nodes
@@ -59,9 +59,29 @@ def _node_selector(picks: Iterable[Pick], node: str) -> dict[str, object] | None
             return this_node(node)
         if nodes.selector is not None and not nodes.all_nodes:
             if len(nodes.selector.get("nodeSelectorTerms") or ()) > 1:
-                raise BadNodeSelectorError(pick.slice.name, "several terms, expected one")
+                return bad_slice(pick.slice.name, "several terms, expected one")
             selectors.append(nodes.selector)
-    return joined(selectors)
+    return _joined(selectors)
+
+
+def _joined(selectors: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return one selector that demands what all of them demand, each requirement once; None: any node will do.
+
+    Each has at most one term: several are alternatives, which cannot be joined.
+    """
+    joint: dict[str, list[Mapping[str, Any]]] = {"matchExpressions": [], "matchFields": []}
+    for selector in selectors:
+        for term in selector.get("nodeSelectorTerms") or ():
+            for part, known in joint.items():
+                for rule in term.get(part) or ():
+                    if all(_identity(rule) != _identity(other) for other in known):
+                        known.append(rule)
+    term = {part: [dict(rule) for rule in rules] for part, rules in joint.items() if rules}
+    return {"nodeSelectorTerms": [term]} if term else None
+
+
+def _identity(rule: Mapping[str, Any]) -> tuple[Any, Any, frozenset[str]]:
+    return rule.get("key"), rule.get("operator"), frozenset(rule.get("values") or ())
 
 
 def _class_configs(problem: Problem, claim: ClaimPlan) -> Iterator[AllocationConfig]:

@@ -302,7 +302,7 @@ class _Search:
             ClaimPlan(claim, requests_of(self.problem, self.taken, index), self.tentative.picks(index))
             for index, claim in enumerate(self.problem.claims)
         )
-        return Plan(self.problem.node.metadata.name, claims, self.steps)
+        return Plan(self.problem.node, claims, self.steps)
 
     def _does_not_fit(self, *, cut_off: bool) -> DoesNotFit:
         order = {rule: place for place, rule in enumerate(DeviceRule)}

@@ -21,7 +21,7 @@ from dracaena.api.names import taint_key
 from dracaena.api.objects import DeviceClass, DeviceTaintRule, Node, Pod, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.effort import Effort
 from dracaena.controller.allocation.legal.books import Books, Holding
-from dracaena.controller.allocation.legal.read.pools import JointSlices, SliceIndex, SliceSource
+from dracaena.controller.allocation.legal.pools import JointSlices, SliceIndex, SliceSource
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice, read_slice
 from dracaena.controller.allocation.legal.read.taints import selects_any, with_taint_rules
 from dracaena.controller.allocation.nodes.matching import NodeIndex

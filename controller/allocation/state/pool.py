@@ -18,8 +18,8 @@ from dracaena.api.names import TAINT_EFFECT, taint_key
 from dracaena.api.objects import Device, DeviceResult, ResourceClaim, ResourceSlice, Taint
 from dracaena.api.resourceslice import decode_pool
 from dracaena.controller.allocation.legal.books import Holding, holdings_of
+from dracaena.controller.allocation.legal.pools import SliceIndex
 from dracaena.controller.allocation.legal.read import slices as legal
-from dracaena.controller.allocation.legal.read.pools import SliceIndex
 from dracaena.controller.allocation.legal.read.slices import Slice
 from dracaena.controller.allocation.score.box import Box, make_box, mask_of
 from dracaena.controller.allocation.state.device_kind import DeviceKind, device_kinds, digest_of

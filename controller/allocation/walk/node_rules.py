@@ -20,6 +20,7 @@ from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.controller.allocation.effort import DEVICE_STEPS, Effort, Work
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson, Plan
+from dracaena.controller.allocation.legal.pools import gather_pools
 from dracaena.controller.allocation.legal.problem import Problem, Snapshot, pose
 from dracaena.controller.allocation.legal.read import claims as legal
 from dracaena.controller.allocation.legal.read.documents import Unsupported
@@ -414,8 +415,9 @@ def _pose(
     classes: dict[str, legal.ClassRequirements | Unsupported] = {
         one.device_class.name: one.device_class for claim in claims for entry in claim.requests for one in entry
     }
-    cluster = Snapshot(slices, classes, books, evaluators.selectors, Features())
-    return pose(cluster, inventory.nodes.get(node).node, [claim.spec for claim in claims])
+    cluster = Snapshot(classes, books, evaluators.selectors, Features())
+    pools = gather_pools(slices, inventory.nodes.get(node).node, cluster.features)
+    return pools if isinstance(pools, NeedsPerson) else pose(cluster, node, [claim.spec for claim in claims], pools)
 
 
 def _ids(driver: str, pool: NodePool) -> tuple[DeviceId | None, ...]:

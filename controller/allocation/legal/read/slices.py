@@ -1,9 +1,12 @@
-"""ResourceSlices of any driver as values: quantities parsed, the ways to say which nodes told apart."""
+"""ResourceSlices of any driver as values, and the pools that they make: quantities parsed, the ways to say which nodes
+told apart.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple
 
 from dracaena.api import objects
@@ -102,6 +105,50 @@ class Slice:
     def declares_counters(self) -> bool:
         """Whether it is for counters; the API forbids devices beside them."""
         return bool(self.counter_sets)
+
+
+class PoolState(Enum):
+    """Whether devices of a pool may be allocated."""
+
+    USABLE = "usable"
+    INCOMPLETE = "incomplete"
+    """Not all slices of the generation are there: the driver is publishing."""
+    INVALID = "invalid"
+    """The slices contradict each other or themselves: the driver's author must act."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReachableDevice:
+    """A device in a slice that targets the node."""
+
+    device: PublishedDevice
+    slice: Slice
+    is_for_node: bool = True
+    """False where the slice leaves that to its devices, and this one is for other nodes."""
+    problem: str = ""
+    """What is wrong with its own node selector, so that nobody can tell; empty when nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A pool as one node sees it."""
+
+    id: PoolId
+    state: PoolState
+    problem: str = ""
+    """Why it is not usable."""
+    devices: tuple[ReachableDevice, ...] = ()
+    """Of slices that target the node: slices by name, devices as listed. Empty unless usable."""
+    elsewhere: tuple[PublishedDevice, ...] = ()
+    """Devices of the other slices, and such with unknown fields: they are never given out here, but what they consume
+    counts."""
+    counters: tuple[tuple[CounterId, int], ...] = ()
+    """Declared counters, in billionths."""
+
+    @property
+    def has_binding_conditions(self) -> bool:
+        """Whether any device that can be given out here needs somebody's confirmation before its pod runs."""
+        return any(reachable.device.binding_conditions for reachable in self.devices)
 
 
 def read_slice(published: objects.ResourceSlice) -> Slice:

@@ -17,9 +17,8 @@ from dracaena.api.objects import DeviceClass, Pod, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.legal.books import Books, Holding
-from dracaena.controller.allocation.legal.problem import Problem, Snapshot, pose
+from dracaena.controller.allocation.legal.problem import Problem, Snapshot
 from dracaena.controller.allocation.legal.read.features import Features
-from dracaena.controller.allocation.legal.read.pools import SliceIndex
 from dracaena.controller.allocation.legal.read.slices import read_slice
 from dracaena.controller.allocation.legal.search import Restriction
 from dracaena.controller.allocation.request import ClaimDemand, Refused
@@ -27,6 +26,7 @@ from dracaena.controller.allocation.result import Allocation, commit
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
 from dracaena.controller.allocation.walk.node_choice import Chosen, NodeGpus, NodeQuestion, choose
 from support.allocation import DRIVER, claim, device_class, give_back, requests_of
+from support.allocator_cases import posed
 from support.clusters import RandomCluster, random_cluster, random_pod
 from support.inventories import free_mask
 from support.node_fit import unfit_reason
@@ -123,10 +123,9 @@ class NodeByNode:
             if unfit_reason(pod, node) is not None or pool is None or not pool.offered:
                 continue
             item = self.cluster.slices[name]
-            index = SliceIndex([read_slice(untainted(item))])
             classes = {one.device_class.name: one.device_class for d in demands for e in d.requests for one in e}
-            asked = Snapshot(index, classes, self.books, self.allocator.selectors, Features())
-            problem = pose(asked, node, [demand.spec for demand in demands])
+            asked = Snapshot(classes, self.books, self.allocator.selectors, Features())
+            problem = posed(asked, [read_slice(untainted(item))], node, [demand.spec for demand in demands])
             if not isinstance(problem, Problem):
                 continue
             ids = tuple(None if one is None else DeviceId(DRIVER, name, one) for one in pool.devices)

@@ -9,9 +9,9 @@ import pytest
 
 from dracaena.api.objects import ResourceSlice
 from dracaena.controller.allocation.allocator import Allocator, NoFit
+from dracaena.controller.allocation.legal.pools import SliceIndex, gather_pools
 from dracaena.controller.allocation.legal.read.features import Features
-from dracaena.controller.allocation.legal.read.pools import PoolState, SliceIndex, gather_pools
-from dracaena.controller.allocation.legal.read.slices import read_slice
+from dracaena.controller.allocation.legal.read.slices import PoolState, read_slice
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
 from support.allocation import DRIVER, blocks, claim, device_class, device_name, machine, node, pod, pool_slice, request

@@ -17,15 +17,14 @@ from dracaena.api import objects
 from dracaena.controller.allocation.legal.books import Books, Holding, holdings_of
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.outcome import NeedsPerson, Plan
-from dracaena.controller.allocation.legal.problem import Problem, Snapshot, pose
+from dracaena.controller.allocation.legal.problem import Problem, Snapshot
 from dracaena.controller.allocation.legal.read.claims import read_claim, read_class
 from dracaena.controller.allocation.legal.read.documents import Unsupported
 from dracaena.controller.allocation.legal.read.features import Features
-from dracaena.controller.allocation.legal.read.pools import SliceIndex
 from dracaena.controller.allocation.legal.read.slices import read_slice
 from dracaena.controller.allocation.legal.results import allocation_results
 from dracaena.controller.allocation.legal.search import solve
-from support.allocator_cases import features_of, holdings_of_case
+from support.allocator_cases import features_of, holdings_of_case, posed
 from support.overdrawn import overdrawn
 from support.random_snapshots import Document, random_snapshot
 
@@ -114,7 +113,6 @@ def survive(seed: int, selectors: dict[Features, CelSelectors]) -> str:
     features = features_of(case["features"])
     classes = converted(case["classes"], objects.DeviceClass)
     cluster = Snapshot(
-        slices=SliceIndex(map(read_slice, converted(case["slices"], objects.ResourceSlice))),
         classes={entry.metadata.name: read_class(entry) for entry in classes},
         books=Books(holdings_of_case(case)),
         selectors=selectors.setdefault(features, CelSelectors(features)),
@@ -122,7 +120,7 @@ def survive(seed: int, selectors: dict[Features, CelSelectors]) -> str:
     )
     node = msgspec.convert(case["node"], objects.Node)
     known = [claim for claim in claims if not isinstance(claim, Unsupported)]
-    problem = pose(cluster, node, known)
+    problem = posed(cluster, map(read_slice, converted(case["slices"], objects.ResourceSlice)), node, known)
     outcome = solve(problem, max_steps=STEPS) if isinstance(problem, Problem) else problem
     assert str(outcome)
     if not isinstance(outcome, Plan):

@@ -3,55 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol
 
 from dracaena.api.device_id import PoolId
 from dracaena.api.objects import Node
+from dracaena.controller.allocation.legal.outcome import NeedsPerson, bad_slice
 from dracaena.controller.allocation.legal.read.features import Features
-from dracaena.controller.allocation.legal.read.nodes import BadNodeSelectorError, selects
-from dracaena.controller.allocation.legal.read.slices import CounterId, PublishedDevice, Slice
-
-
-class PoolState(Enum):
-    """Whether devices of a pool may be allocated."""
-
-    USABLE = "usable"
-    INCOMPLETE = "incomplete"
-    """Not all slices of the generation are there: the driver is publishing."""
-    INVALID = "invalid"
-    """The slices contradict each other or themselves: the driver's author must act."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReachableDevice:
-    """A device in a slice that targets the node."""
-
-    device: PublishedDevice
-    slice: Slice
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """A pool as one node sees it."""
-
-    id: PoolId
-    state: PoolState
-    problem: str = ""
-    """Why it is not usable."""
-    devices: tuple[ReachableDevice, ...] = ()
-    """Of slices that target the node: slices by name, devices as listed. Empty unless usable."""
-    elsewhere: tuple[PublishedDevice, ...] = ()
-    """Devices of the other slices, and such with unknown fields: they are never given out here, but what they consume
-    counts."""
-    counters: tuple[tuple[CounterId, int], ...] = ()
-    """Declared counters, in billionths."""
-
-    @property
-    def has_binding_conditions(self) -> bool:
-        """Whether any device that can be given out here needs somebody's confirmation before its pod runs."""
-        return any(reachable.device.binding_conditions for reachable in self.devices)
+from dracaena.controller.allocation.legal.read.slices import (
+    NodeSelection,
+    Pool,
+    PoolState,
+    PublishedDevice,
+    ReachableDevice,
+    Slice,
+)
+from dracaena.controller.allocation.nodes.matching import read_node_selector
 
 
 class SliceSource(Protocol):
@@ -117,28 +83,21 @@ class JointSlices:
         return self._first.of_pool(pool) or self._second.of_pool(pool)
 
 
-@dataclass(frozen=True, slots=True)
-class BadSlice:
-    """A slice whose node selector cannot be evaluated: whether the node reaches it is unknown."""
-
-    slice: str
-    problem: str
-
-
-def gather_pools(slices: SliceSource, node: Node, features: Features) -> tuple[Pool, ...] | BadSlice:
+def gather_pools(slices: SliceSource, node: Node, features: Features) -> tuple[Pool, ...] | NeedsPerson:
     """Return the pools that the node can reach in the order in which devices are tried.
 
     Usable pools come by (driver, name), those with binding conditions after all others; a pool that is known to be
     outdated is left out. The order of slices matters only where those of one generation disagree about their number.
-    Cost: O(slices without a node + devices of the pools that the node reaches).
+    NeedsPerson where it cannot be told whether the node reaches a slice. Cost: O(slices without a node + devices of the
+    pools that the node reaches).
     """
     try:
         found = _relevant(slices, node, features)
-    except BadNodeSelectorError as error:
-        return BadSlice(*error.args)
+    except _BadNodeSelectorError as error:
+        return bad_slice(error.slice_name, error.problem)
     pools = []
     for pool_id, relevant in found.items():
-        pool = _pool(pool_id, relevant, slices.of_pool(pool_id), features)
+        pool = _pool(pool_id, relevant, slices.of_pool(pool_id), node, features)
         if pool is not None:
             pools.append(pool)
     return tuple(sorted(pools, key=lambda pool: (pool.has_binding_conditions, pool.id)))
@@ -164,17 +123,38 @@ def _is_relevant(one: Slice, node: Node) -> bool:
     # Counters are needed wherever a device of the pool is.
     if one.declares_counters:
         return True
-    try:
-        by_slice = selects(one.nodes, node)
-        given = one.nodes.node_name or one.nodes.all_nodes or one.nodes.selector is not None
-        if given or not one.per_device:
-            return by_slice
-        return any(selects(device.nodes, node) for device in one.devices)
-    except BadNodeSelectorError as error:
-        raise BadNodeSelectorError(one.name, str(error)) from None
+    by_slice = _selects(one.nodes, one, node)
+    given = one.nodes.node_name or one.nodes.all_nodes or one.nodes.selector is not None
+    if given or not one.per_device:
+        return by_slice
+    return any(_selects(device.nodes, one, node) for device in one.devices)
 
 
-def _pool(pool_id: PoolId, relevant: Sequence[Slice], everywhere: Sequence[Slice], features: Features) -> Pool | None:
+def _selects(nodes: NodeSelection, one: Slice, node: Node) -> bool:
+    """Return whether a selection in the slice is for the node. Raises _BadNodeSelectorError."""
+    if nodes.node_name:
+        return nodes.node_name == node.metadata.name
+    if nodes.all_nodes:
+        return True
+    if nodes.selector is None:
+        return False
+    selector = read_node_selector(nodes.selector)
+    if selector.problems:
+        raise _BadNodeSelectorError(one.name, selector.problems[0])
+    return selector.matches(node)
+
+
+class _BadNodeSelectorError(Exception):
+    """A node selector of a slice that the API server would have refused."""
+
+    def __init__(self, slice_name: str, problem: str) -> None:
+        super().__init__(slice_name, problem)
+        self.slice_name, self.problem = slice_name, problem
+
+
+def _pool(
+    pool_id: PoolId, relevant: Sequence[Slice], everywhere: Sequence[Slice], node: Node, features: Features
+) -> Pool | None:
     """Return the pool, None when it is outdated."""
     count, whole = relevant[0].slice_count, relevant
     if len(relevant) != count:
@@ -195,13 +175,22 @@ def _pool(pool_id: PoolId, relevant: Sequence[Slice], everywhere: Sequence[Slice
     return Pool(
         id=pool_id,
         state=PoolState.USABLE,
-        devices=tuple(ReachableDevice(device, one) for device, one in there if not device.unknown),
+        devices=tuple(_reachable(device, one, node) for device, one in there if not device.unknown),
         elsewhere=(
             *(device for one in others for device in one.devices),
             *(device for device, _ in there if device.unknown),
         ),
         counters=tuple(counter for one in here for counter in one.counters) if features.partitionable_devices else (),
     )
+
+
+def _reachable(device: PublishedDevice, one: Slice, node: Node) -> ReachableDevice:
+    if not one.per_device:
+        return ReachableDevice(device, one)
+    try:
+        return ReachableDevice(device, one, is_for_node=_selects(device.nodes, one, node))
+    except _BadNodeSelectorError as error:
+        return ReachableDevice(device, one, is_for_node=False, problem=error.problem)
 
 
 def _device_slices(slices: Iterable[Slice], features: Features) -> list[Slice]:

@@ -6,7 +6,7 @@ import pytest
 
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, Mistake, NeedsPerson
 from dracaena.controller.allocation.legal.read.features import Features
-from dracaena.controller.allocation.legal.read.pools import PoolState
+from dracaena.controller.allocation.legal.read.slices import PoolState
 from support.structured import Document, World, claim, consumes, device, everything, exactly, published
 
 TWO = claim(exactly(count=2))
