@@ -32,10 +32,10 @@ from dracaena.controller.allocation.legal.read.claims import (
     Claim,
     Config,
     Request,
+    Unsupported,
     read_claim,
     read_class,
 )
-from dracaena.controller.allocation.legal.read.documents import Unsupported
 
 
 class RefusalKind(Enum):

@@ -21,8 +21,7 @@ from dracaena.controller.allocation.legal.books import Books, Holding
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, Mistake, NeedsPerson
 from dracaena.controller.allocation.legal.pools import SliceIndex, gather_pools
 from dracaena.controller.allocation.legal.problem import Problem, Snapshot, pose
-from dracaena.controller.allocation.legal.read.claims import Claim, read_claim, read_class
-from dracaena.controller.allocation.legal.read.documents import Unsupported
+from dracaena.controller.allocation.legal.read.claims import Claim, Unsupported, read_claim, read_class
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.read.slices import Slice, read_slice
 from dracaena.controller.allocation.legal.read.taints import with_taint_rules

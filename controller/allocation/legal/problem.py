@@ -28,8 +28,8 @@ from dracaena.controller.allocation.legal.read.claims import (
     ClassRequirements,
     Config,
     Request,
+    Unsupported,
 )
-from dracaena.controller.allocation.legal.read.documents import Unsupported
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.read.slices import CounterId, Pool, PoolState, ReachableDevice
 from dracaena.controller.allocation.legal.selectors import SelectorFailure, Selectors

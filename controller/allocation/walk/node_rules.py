@@ -23,7 +23,7 @@ from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson
 from dracaena.controller.allocation.legal.pools import gather_pools
 from dracaena.controller.allocation.legal.problem import Problem, Snapshot, pose
 from dracaena.controller.allocation.legal.read import claims as legal
-from dracaena.controller.allocation.legal.read.documents import Unsupported
+from dracaena.controller.allocation.legal.read.claims import Unsupported
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 from dracaena.controller.allocation.legal.search import Restriction, solve

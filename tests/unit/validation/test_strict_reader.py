@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dracaena.api.objects import DeviceClass, ObjectMeta, ResourceClaim
-from dracaena.controller.allocation.legal.read.claims import read_claim, read_class
-from dracaena.controller.allocation.legal.read.documents import Unsupported
+from dracaena.controller.allocation.legal.read.claims import Unsupported, read_claim, read_class
 from support.api_documents import claim, device_class, edited, errors
 
 VALUES = st.sampled_from([None, "", "a", "All", "gpus", "a.b/c", 0, 1, 33, -1, True, 1.5]) | st.builds(

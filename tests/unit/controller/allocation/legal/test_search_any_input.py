@@ -18,8 +18,7 @@ from dracaena.controller.allocation.legal.books import Books, Holding, holdings_
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.outcome import NeedsPerson, Plan
 from dracaena.controller.allocation.legal.problem import Problem, Snapshot
-from dracaena.controller.allocation.legal.read.claims import read_claim, read_class
-from dracaena.controller.allocation.legal.read.documents import Unsupported
+from dracaena.controller.allocation.legal.read.claims import Unsupported, read_claim, read_class
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.read.slices import read_slice
 from dracaena.controller.allocation.legal.results import allocation_results

@@ -11,14 +11,15 @@ from dracaena.api.objects import DeviceClass as WireClass
 from dracaena.api.objects import ObjectMeta, ResourceClaim
 from dracaena.api.quantity import Quantity
 from dracaena.controller.allocation.legal.read.claims import (
+    UNKNOWN,
     Claim,
     ClassRequirements,
     Config,
     Constraint,
+    Unsupported,
     read_claim,
     read_class,
 )
-from dracaena.controller.allocation.legal.read.documents import UNKNOWN, Unsupported
 
 
 def read(spec: Any) -> Claim | Unsupported:
