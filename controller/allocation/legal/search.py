@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.controller.allocation.effort import SEARCH_STEPS, Effort, Work
-from dracaena.controller.allocation.legal.lookahead import Lookahead
 from dracaena.controller.allocation.legal.outcome import (
     ClaimPlan,
     DeviceRule,
@@ -24,7 +23,7 @@ from dracaena.controller.allocation.legal.outcome import (
 )
 from dracaena.controller.allocation.legal.problem import Alternative, MistakeError, Problem
 from dracaena.controller.allocation.legal.read.claims import MAX_DEVICES
-from dracaena.controller.allocation.legal.tentative import Tentative, requests_of
+from dracaena.controller.allocation.legal.tentative import Lookahead, Tentative, requests_of
 
 MAX_STEPS: Final = 100_000
 """Devices looked at for a pod and a node: two seconds at worst, a thousand times what an ordinary pod needs."""
