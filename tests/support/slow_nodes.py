@@ -86,6 +86,6 @@ class SlowVersion:
         )
         found = self.engine.best_two(pool.box, sum(1 << o for o in free), demands, sum(1 << o for o in beside))
         if found.best is None:
-            assert found.shortfall is not None
-            return found.shortfall.text
+            assert found.shortfall
+            return found.shortfall
         return found.best

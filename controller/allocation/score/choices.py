@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from enum import Enum
 from functools import reduce
 from heapq import merge
 from itertools import islice
@@ -203,30 +202,14 @@ class Choice:
         return self.mask | self.beside
 
 
-class ShortfallKind(Enum):
-    """Why a node has no choice for a pod; values are metric labels."""
-
-    TOO_FEW_FREE = "too-few-free"
-    NOT_ELIGIBLE = "not-eligible"
-    NOT_LINKED = "not-linked"
-
-
-@dataclass(frozen=True, slots=True)
-class Shortfall:
-    """Why a node has no choice for a pod. `text` follows a count of nodes: `2 with fewer than 8 free GPUs`."""
-
-    kind: ShortfallKind
-    text: str
-
-
 @dataclass(frozen=True, slots=True)
 class BestTwo:
     """The best choice and the one after it."""
 
     best: Choice | None
     second: Choice | None
-    shortfall: Shortfall | None = None
-    """Why there is no best."""
+    shortfall: str = ""
+    """Why there is no best. It follows a count of nodes: `2 with fewer than 8 free GPUs`."""
 
 
 class Engine:
@@ -313,29 +296,25 @@ class Engine:
 
     def _compute_best_two(self, box: Box, free: int, demands: tuple[Demand, ...], beside: int) -> BestTwo:
         shortfall = self._too_few(box, free, demands)
-        if shortfall is not None:
+        if shortfall:
             return BestTwo(None, None, shortfall)
         choices = self.choices(box, free, demands, beside)
         best = next(choices, None)
         if best is None:
             words = sorted({rule_words(demand.policy) for demand in demands} - {""})
-            text = f"whose free GPUs do not meet {'; '.join(words)}"
-            return BestTwo(None, None, Shortfall(ShortfallKind.NOT_LINKED, text))
+            return BestTwo(None, None, f"whose free GPUs do not meet {'; '.join(words)}")
         return BestTwo(best, next(choices, None))
 
-    def _too_few(self, box: Box, free: int, demands: tuple[Demand, ...]) -> Shortfall | None:
+    def _too_few(self, box: Box, free: int, demands: tuple[Demand, ...]) -> str:
+        """Return why there are too few GPUs, empty when there are enough."""
         count = sum(demand.count for demand in demands)
         if free.bit_count() < count:
-            text = "without a free GPU" if count == 1 else f"with fewer than {count} free GPUs"
-            return Shortfall(ShortfallKind.TOO_FEW_FREE, text)
+            return "without a free GPU" if count == 1 else f"with fewer than {count} free GPUs"
         if all(demand.eligible is None for demand in demands):
-            return None
+            return ""
         eligible = [free if demand.eligible is None else free & demand.eligible for demand in demands]
         served = most_served([demand.count for demand in demands], eligible, free)
-        if served < count:
-            text = f"with {served} of {count} free GPUs that the requests accept"
-            return Shortfall(ShortfallKind.NOT_ELIGIBLE, text)
-        return None
+        return f"with {served} of {count} free GPUs that the requests accept" if served < count else ""
 
 
 def link_bandwidth_of(policies: Iterable[TopologyPolicy]) -> LinkBandwidth:

@@ -198,8 +198,8 @@ class KindAnswers:
         found = [self._engine.best_two(self._kind.box, usable, demands, held) for demands in self._options]
         if len(found) == 1 and found[0].best is not None:
             return NodeAnswer(found[0].best, found[0].second, one_number(found[0].best.score.rank()))
-        if len(found) == 1 and found[0].shortfall is not None:
-            return NodeAnswer(None, reason=found[0].shortfall.text)
+        if len(found) == 1 and found[0].shortfall:
+            return NodeAnswer(None, reason=found[0].shortfall)
         choices = {choice.mask: choice for two in found for choice in (two.second, two.best) if choice is not None}
         ranked = sorted(choices.values(), key=lambda choice: (choice.score.rank(), ordinals_of(choice.mask)))
         if not ranked:
