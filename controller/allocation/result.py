@@ -14,7 +14,7 @@ from dracaena.api.go_json import as_go_writes
 from dracaena.api.objects import AllocationConfig, AllocationResult, DeviceResult, ResourceClaim
 from dracaena.api.opaque import index_left_out
 from dracaena.controller.allocation.legal.books import Holding
-from dracaena.controller.allocation.legal.read.nodes import this_node
+from dracaena.controller.allocation.nodes.matching import this_node
 from dracaena.controller.allocation.request import ClaimDemand
 from dracaena.controller.allocation.score.box import links_in_words, ordinals_of
 from dracaena.controller.allocation.score.choices import Choice

@@ -29,7 +29,9 @@ from dracaena.controller.queue.waiting_lines import NOWHERE, ChangeWaiters, Scop
 from dracaena.controller.state.explanation_cache import ExplanationCache
 from dracaena.controller.state.records import Records
 from dracaena.controller.state.starvation import QUESTIONS, StarvationGuard
-from dracaena.controller.state.upkeep import Upkeep
+
+TRIED: Final = "tried before without success"
+"""Why a node is left out for a pod, in words that follow a count."""
 
 ELSEWHERE: Final = "where another pod with one of its claims is not"
 """Why a node is left out for a pod, in words that follow a count."""
@@ -74,14 +76,12 @@ class Decisions:
         allocator: Allocator,
         inventory: Inventory,
         records: Records,
-        upkeep: Upkeep,
         wake: Callable[[Iterable[str]], None],
         ask_again: Callable[[Iterable[str]], None],
     ) -> None:
         self._allocator = allocator
         self._inventory = inventory
         self._records = records
-        self._upkeep = upkeep
         self._wake = wake
         self._ask_again = ask_again
         self._lines = WaitingLines()
@@ -120,7 +120,7 @@ class Decisions:
             if self._lines.is_behind(pod_shape, pod_turn):
                 self._ask_again(self._lines.put(pod.key, pod_shape, pod_turn, ""))
                 return Behind()
-            not_here = {**self._starvation.bars(pod_turn, claims), **barred}
+            not_here = {**self._kept_for_another(pod_turn, claims), **barred}
             request = _Request(pod, claims, pod_shape, pod_turn, not_here, is_over)
             changed = self._lines.changed_for(pod.key, pod_shape, pod_turn)
             with self._as_free(claims):
@@ -147,7 +147,7 @@ class Decisions:
         """
         barred = self._barred(pod, claims, now_s)
         pod_shape = self._shape(pod, claims, barred, pace.begin_turn())
-        barred = {**self._starvation.bars(turn(pod), claims), **barred}
+        barred = {**self._kept_for_another(turn(pod), claims), **barred}
         request = pod_shape, tuple(barred)
         names = (*(claim.key for claim in claims), pod.key)  # where a name is both, it mostly stands for the claim
         known = self._explanations.get(request, names, now_s=now_s)
@@ -384,7 +384,19 @@ class Decisions:
 
     def _barred(self, pod: Pod, claims: Sequence[ResourceClaim], now_s: float) -> Mapping[str, str]:
         """Return the nodes that a pod must not use, whatever is free there, with the reason."""
-        return {**self._upkeep.barred(pod, now_s), **self._where_others_are_not(pod, claims)}
+        known = self._records.unbound(pod.key)
+        tried = () if known is None else known.nodes_left_out(now_s)
+        return {**dict.fromkeys(tried, TRIED), **self._where_others_are_not(pod, claims)}
+
+    def _kept_for_another(self, pod_turn: Turn, claims: Iterable[ResourceClaim]) -> Mapping[str, str]:
+        """Return the node that is kept for a pod with an earlier turn, with the reason.
+
+        A pod with an allocated claim may use it: that claim decides its node.
+        """
+        mark = self._starvation.earmark
+        if mark is None or not mark.bars(pod_turn) or any(claim.status.allocation is not None for claim in claims):
+            return {}
+        return {mark.node: mark.reason}
 
     def _where_others_are_not(self, pod: Pod, claims: Iterable[ResourceClaim]) -> Mapping[str, str]:
         """Return the nodes that a pod must not use because another pod with the same unallocated claim is on a

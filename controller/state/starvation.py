@@ -48,16 +48,6 @@ class StarvationGuard:
         _, never_created, created, _ = turn
         return not never_created and created < self.created_before
 
-    def bars(self, turn: Turn, claims: Sequence[ResourceClaim]) -> Mapping[str, str]:
-        """Return the kept node, with the reason, if a pod must not use it.
-
-        A pod with an allocated claim may use it: that claim decides its node.
-        """
-        mark = self.earmark
-        if mark is None or not mark.bars(turn) or any(claim.status.allocation is not None for claim in claims):
-            return {}
-        return {mark.node: mark.reason}
-
     def consider(
         self,
         pod: Pod,

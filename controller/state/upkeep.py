@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -28,9 +28,6 @@ from dracaena.controller.lifecycle.prospects import PREEMPTED, LedNowhere, Nudge
 from dracaena.controller.lifecycle.tending import Clear, Drop, Keep, Release, Reserve, Step
 from dracaena.controller.state.records import Records
 from dracaena.controller.state.scheduler_progress import SchedulerProgress
-
-TRIED: Final = "tried before without success"
-"""Why a node is left out for a pod, in words that follow a count."""
 
 _SENT: Final = {Drop: RecordEvent.SEND_DROP, Reserve: RecordEvent.SEND_RESERVATION, Clear: RecordEvent.SEND_CLEARING}
 
@@ -194,11 +191,6 @@ class Upkeep:
                 self._records.change_pod(changed)
                 found.append((pod.key, decision.node, changed.left_out[decision.node].again_s - now_s))
         return found
-
-    def barred(self, pod: Pod, now_s: float) -> Mapping[str, str]:
-        """Return the nodes that are left out for a pod now, with the reason."""
-        known = self._records.unbound(pod.key)
-        return {} if known is None else dict.fromkeys(known.nodes_left_out(now_s), TRIED)
 
     def _is_ours_at_rest(self, record: ClaimRecord) -> bool:
         """Whether devices of our driver rest. Other drivers' devices are not ours to hold back."""

@@ -207,6 +207,12 @@ def unfit_for(pod: Pod, required: NodeSelector | None, tolerations: Sequence[Tol
     return f"with taint {taint.key} that the pod does not tolerate" if taint is not None else None
 
 
+def this_node(name: str) -> dict[str, Any]:
+    """Return the node selector of an allocation that is only good on one node."""
+    rule = {"key": NAME_FIELD, "operator": "In", "values": [name]}
+    return {"nodeSelectorTerms": [{"matchFields": [rule]}]}
+
+
 def required_affinity(pod: Pod, effort: Effort | None = None) -> NodeSelector | None:
     """Return what a node has to match for the pod, None when the pod says nothing. What cannot be read matches none.
     Each term is charged.
