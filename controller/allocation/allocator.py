@@ -280,8 +280,10 @@ class Allocator:
     def _each_rules(self, inventory: Inventory, demand: PodDemand) -> Iterator[NodeRules]:
         """Yield the rules for each choice of alternatives, the most preferred first."""
         for combination in self._combinations(inventory, demand):
+            taints = inventory.taints_of_all
             facts = self._facts.get(
-                (inventory.driver, combination.key), partial(facts_of, inventory.driver, combination, self.selectors)
+                (inventory.driver, taints, combination.key),
+                partial(facts_of, inventory.driver, combination, self.selectors, taints),
             )
             yield NodeRules(inventory, demand, combination, facts, self._answers.to(facts.question), self._evaluators)
 

@@ -135,8 +135,13 @@ def section(few: Figures, many: Figures) -> Section:
                 against=against,
             ),
             Row("the same, longest", max(many.rules.one_pool), max(few.rules.one_pool), "ms", against=against),
-            *_all_pools(few, FEW),
-            *_all_pools(many, MANY),
+            Row(
+                f"{RULE} that taints all pools, {MANY:,} nodes",
+                many.rules.all_pools,
+                few.rules.all_pools,
+                "ms",
+                against=against,
+            ),
             Row(
                 f"{RULE} of which only the status is written, {MANY:,} nodes",
                 many.rules.status,
@@ -168,21 +173,13 @@ def section(few: Figures, many: Figures) -> Section:
         ),
         floors=(
             Floor(f"{name}, p99", p99, FLOOR_MS, "ms", goal=GOAL_MS),
+            Floor(f"{RULE} that taints all pools, {MANY:,} nodes", many.rules.all_pools, HELD_MS, "ms"),
             Floor(f"lock held by an explanation, longest, {MANY:,} nodes", many.lock_held, HELD_MS, "ms", goal=5.0),
         ),
         notes=(
             f"{MEASURED:,} decisions at each size, in {ROUNDS} turns, while jobs come and go. CPU time of the thread.",
             f"{RULES} pools got a rule of their own, one after the other. A rule for all pools came and went once.",
         ),
-    )
-
-
-def _all_pools(found: Figures, nodes: int) -> tuple[Row, ...]:
-    one_pool = percentile(found.rules.one_pool, 50)
-    against = f"a rule for one pool, p50, {nodes:,} nodes"
-    return (
-        Row(f"{RULE} that taints all pools, {nodes:,} nodes", found.rules.all_pools, unit="ms"),
-        Row("the same, for each pool", found.rules.all_pools / nodes, one_pool, "ms", against=against),
     )
 
 

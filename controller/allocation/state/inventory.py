@@ -14,16 +14,20 @@ from types import MappingProxyType
 from typing import Final
 from weakref import WeakValueDictionary
 
-import msgspec
-
 from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.api.names import taint_key
-from dracaena.api.objects import DeviceClass, DeviceTaintRule, Node, Pod, ResourceClaim, ResourceSlice
+from dracaena.api.objects import DeviceClass, DeviceTaintRule, Node, Pod, ResourceClaim, ResourceSlice, Taint
 from dracaena.controller.allocation.effort import Effort
 from dracaena.controller.allocation.legal.books import Books, Holding
 from dracaena.controller.allocation.legal.pools import JointSlices, SliceIndex, SliceSource
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice, read_slice
-from dracaena.controller.allocation.legal.read.taints import selects_any, with_taint_rules
+from dracaena.controller.allocation.legal.read.taints import (
+    selects_all,
+    selects_any,
+    timeless,
+    with_taint_rules,
+    without_taint,
+)
 from dracaena.controller.allocation.nodes.matching import NodeIndex
 from dracaena.controller.allocation.nodes.node_filter import PlacementDemand, placement_demand
 from dracaena.controller.allocation.nodes.node_resources import NodeResources, ResourceDemand, pod_name
@@ -97,6 +101,9 @@ class Inventory:
         self._buckets: dict[NodeKind, dict[tuple[int, Hashable], list[str]]] = {}
         self._problems: Counter[bool] = Counter()  # by Problem.passing
         self._rules: dict[str, DeviceTaintRule] = {}
+        self.taints_of_all: tuple[Taint, ...] = ()
+        """What DeviceTaintRules put on every device of ours. It is no part of a kind, so that such a rule, which may
+        come in an emergency, costs the same however many nodes there are."""
         self._foreign: dict[str, ResourceSlice] = {}
         self._foreign_index: SliceIndex | None = None
         self._read_pools = ReadPools(MOST_DEVICES)
@@ -160,7 +167,9 @@ class Inventory:
         pool = self.pool(node)
         own = SliceIndex(()) if pool is None else self._own(pool.pool)
         if self._foreign_index is None:
-            self._foreign_index = SliceIndex(read_slice(self._tainted(item)) for item in self._foreign.values())
+            self._foreign_index = SliceIndex(
+                read_slice(with_taint_rules(item, self._rules.values())) for item in self._foreign.values()
+            )
         source = JointSlices(own, self._foreign_index)
         ids = {one.pool for one in (*source.on_node(node), *source.of_no_node())}
         return source, Books(holding for pool_id in sorted(ids) for holding in self.holdings.in_pool(pool_id))
@@ -244,19 +253,19 @@ class Inventory:
     def set_taint_rule(self, rule: DeviceTaintRule) -> PoolChange:
         """Take in a DeviceTaintRule, new or changed.
 
-        Cost: nothing where its spec is as before, as when its status is written. Else the pools are read again of which
-        it taints a device, or did.
+        Cost: nothing where its spec is as before, as when its status is written, and hardly more where it taints every
+        device of ours. Else the pools are read again of which it taints a device, or did.
         """
         before = self._rules.get(rule.metadata.name)
         self._rules[rule.metadata.name] = rule
         if before is not None and before.spec == rule.spec:
             return PoolChange(False, (), frozenset())
-        return self._read_tainted([one for one in (before, rule) if one is not None])
+        return self._retainted([one for one in (before, rule) if one is not None])
 
     def remove_taint_rule(self, name: str) -> PoolChange:
-        """Forget a DeviceTaintRule, if it is there. Cost: the pools of which it tainted a device are read again."""
+        """Forget a DeviceTaintRule, if it is there. Cost: as that of set_taint_rule()."""
         before = self._rules.pop(name, None)
-        return self._read_tainted([] if before is None else [before])
+        return self._retainted([] if before is None else [before])
 
     def hold(
         self, holder: str, devices: frozenset[DeviceId], others: frozenset[Holding] = frozenset()
@@ -304,6 +313,7 @@ class Inventory:
                 buckets.setdefault(state.kind, {}).setdefault((state.free, state.rest), []).append(name)
         assert buckets == self._buckets, "buckets hold the nodes by their state, in the order of names"
         assert outside == self._outside, "nodes outside are counted"
+        assert not self._taints_of_all_changed(), "rules for all devices are known"
         problems = Counter(problem.passing for reading in self._contents.values() for problem in reading.problems)
         assert problems == +self._problems, "problems are counted"
 
@@ -319,14 +329,23 @@ class Inventory:
         self._foreign_index = None
         return True
 
-    def _read_tainted(self, rules: Sequence[DeviceTaintRule]) -> PoolChange:
-        """Read the pools again of which some of the rules taints a device."""
-        names = {name for rule in rules for name in self._tainted_pools(rule)}
+    def _retainted(self, rules: Sequence[DeviceTaintRule]) -> PoolChange:
+        """Take in that some rules came, changed or went."""
+        names = {name for rule in rules if not selects_all(rule, self.driver) for name in self._tainted_pools(rule)}
         changes = [self._read_again(name) for name in sorted(names)]
+        if self._taints_of_all_changed():
+            self._read_pools.forget_all()
+            changes.append(PoolChange(bool(self._slices), (), None))
         foreign = any(selects_any(rule, (one,)) for rule in rules for one in self._foreign.values())
         if foreign:
             self._foreign_index = None
         return self._joined(changes, foreign=foreign)
+
+    def _taints_of_all_changed(self) -> bool:
+        before = self.taints_of_all
+        rules = (rule for _, rule in sorted(self._rules.items()))
+        self.taints_of_all = tuple(timeless(rule.spec.taint) for rule in rules if selects_all(rule, self.driver))
+        return self.taints_of_all != before
 
     def _tainted_pools(self, rule: DeviceTaintRule) -> Iterator[str]:
         """Yield the pools of which a rule taints a device. Cost: all pools, or the one that it names."""
@@ -340,28 +359,19 @@ class Inventory:
     def _joined(changes: Sequence[PoolChange], *, foreign: bool) -> PoolChange:
         """Return several changes as one; `foreign`: devices of other drivers changed too."""
         problems = tuple(problem for change in changes for problem in change.new_problems)
-        nodes = None if foreign else frozenset().union(*(change.nodes or () for change in changes))
+        is_anywhere = foreign or any(change.nodes is None for change in changes)
+        nodes = None if is_anywhere else frozenset().union(*(change.nodes or () for change in changes))
         return PoolChange(foreign or any(change.offer_changed for change in changes), problems, nodes)
 
-    def _tainted(self, item: ResourceSlice) -> ResourceSlice:
-        """Return the slice with the taints of the DeviceTaintRules on top."""
-        return with_taint_rules(item, self._rules.values()) if self._rules else item
-
     def _pages(self, pool: str) -> Iterator[ResourceSlice]:
-        return map(self._tainted, self._slices[pool].values())
+        """Yield the slices of a pool, with the taints that not all devices of ours have."""
+        rules = [rule for rule in self._rules.values() if not selects_all(rule, self.driver)]
+        return (with_taint_rules(item, rules) for item in self._slices[pool].values())
 
     def _own(self, pool: str) -> SliceIndex:
-        return self._read_pools.get(
-            pool, lambda: tuple(read_slice(self._without_our_taint(item)) for item in self._pages(pool))
-        )
-
-    def _without_our_taint(self, item: ResourceSlice) -> ResourceSlice:
-        key = taint_key(self.driver)
-        devices = [
-            msgspec.structs.replace(device, taints=[taint for taint in device.taints if taint.key != key])
-            for device in item.spec.devices
-        ]
-        return msgspec.structs.replace(item, spec=msgspec.structs.replace(item.spec, devices=devices))
+        key, rules = taint_key(self.driver), self._rules.values()
+        tainted = (with_taint_rules(item, rules) for item in self._slices[pool].values())
+        return self._read_pools.get(pool, lambda: tuple(read_slice(without_taint(item, key)) for item in tainted))
 
     def _read_again(self, name: str) -> PoolChange:
         self._read_pools.forget(name)

@@ -11,8 +11,6 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
-
 from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.api.names import TAINT_EFFECT, taint_key
 from dracaena.api.objects import Device, DeviceResult, ResourceClaim, ResourceSlice, Taint
@@ -21,6 +19,7 @@ from dracaena.controller.allocation.legal.books import Holding, holdings_of
 from dracaena.controller.allocation.legal.pools import SliceIndex
 from dracaena.controller.allocation.legal.read import slices as legal
 from dracaena.controller.allocation.legal.read.slices import Slice
+from dracaena.controller.allocation.legal.read.taints import timeless
 from dracaena.controller.allocation.score.box import Box, make_box, mask_of
 from dracaena.controller.allocation.state.device_kind import DeviceKind, device_kinds, digest_of
 
@@ -47,7 +46,8 @@ class NodeKind:
 
     box: Box
     foreign_taints: tuple[tuple[int, tuple[Taint, ...]], ...] = ()
-    """Ordinals that have taints besides ours, with these, ascending. Without the times at which they were added."""
+    """Ordinals that have taints besides ours, with these, ascending. Without the times at which they were added, and
+    without what a rule puts on all devices (Inventory.taints_of_all)."""
     devices: tuple[DeviceKind | None, ...] = ()
     """Of each ordinal what selectors and constraints can read of it; None for a GPU that is not published."""
     rest: bytes = b""
@@ -172,7 +172,7 @@ def _decode(driver: str, pool: str, pages: Sequence[ResourceSlice]) -> PoolConte
     by_name = {device.name: device for device in devices}
     key = taint_key(driver)
     ours = frozenset(d.name for d in devices if any(_keeps_scheduler_off(taint, key) for taint in d.taints))
-    taints = {device.name: [_timeless(taint) for taint in device.taints if taint.key != key] for device in devices}
+    taints = {device.name: [timeless(taint) for taint in device.taints if taint.key != key] for device in devices}
     foreign = ((gpu.ordinal, tuple(taints[gpu.name])) for gpu in decoded.gpus)
     box = make_box(decoded.topology, {gpu.ordinal: gpu.gpu for gpu in decoded.gpus})
     published = tuple(None if name is None else by_name[name] for name in names)
@@ -205,10 +205,6 @@ def _is_plain(device: Device) -> bool:
     return not (device.allow_multiple_allocations or device.consumes_counters or device.binding_conditions)
 
 
-def _timeless(taint: Taint) -> Taint:
-    return msgspec.structs.replace(taint, time_added=None)
-
-
 def _keeps_scheduler_off(taint: Taint, key: str) -> bool:
     return taint.key == key and taint.effect == TAINT_EFFECT
 
@@ -239,6 +235,11 @@ class ReadPools:
         while self._devices > self._most_devices and len(self._known) > 1:
             self._devices -= self._known.popitem(last=False)[1][1]
         return index
+
+    def forget_all(self) -> None:
+        """Something about all pools has changed."""
+        self._known.clear()
+        self._devices = 0
 
     def forget(self, name: str) -> None:
         """The pool has changed."""

@@ -10,14 +10,14 @@ were not taken had to give (Census).
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from typing import Final
 
 from dracaena.api.config.v1alpha1 import TopologyPolicy
 from dracaena.api.decision import part_in_words
-from dracaena.api.objects import Toleration
+from dracaena.api.objects import Taint, Toleration
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.selectors import SelectorFailure, Selectors
@@ -60,11 +60,13 @@ class Eligibility:
     """Of each request."""
     selectors: tuple[tuple[str, ...], ...] = ()
     """CEL expressions of each request's class and of the request, all of which must match; empty: none for anybody."""
+    taints_of_all: tuple[Taint, ...] = ()
+    """Taints of all devices of ours (Inventory.taints_of_all)."""
 
     def of_kind(self, kind: NodeKind, selectors: Selectors) -> Eligible:
         """Return the masks for all nodes of a kind. Cost: O(requests × devices), selectors asked once for each."""
         every = (1 << kind.box.gpu_count) - 1
-        tolerated = [every & ~_untolerated(kind, tolerations) for tolerations in self.tolerations]
+        tolerated = [every & ~self._untolerated(kind, tolerations) for tolerations in self.tolerations]
         present = 0
         for mask in tolerated:
             present |= mask
@@ -74,13 +76,14 @@ class Eligibility:
                 tolerated[request] &= _matching(kind, selectors, request, expressions, failures)
         return Eligible(present, tuple(tolerated), tuple(failures))
 
-
-def _untolerated(kind: NodeKind, tolerations: Iterable[Toleration]) -> int:
-    mask = 0
-    for ordinal, taints in kind.foreign_taints:
-        if first_untolerated(taints, tolerations) is not None:
-            mask |= 1 << ordinal
-    return mask
+    def _untolerated(self, kind: NodeKind, tolerations: Sequence[Toleration]) -> int:
+        if first_untolerated(self.taints_of_all, tolerations) is not None:
+            return -1
+        mask = 0
+        for ordinal, taints in kind.foreign_taints:
+            if first_untolerated(taints, tolerations) is not None:
+                mask |= 1 << ordinal
+        return mask
 
 
 def _matching(

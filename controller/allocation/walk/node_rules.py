@@ -96,7 +96,7 @@ def refusal_text(refusal: DoesNotFit, claims: Sequence[str]) -> str:
 
 
 class Judgements:
-    """All that is remembered, by what is asked (Combination.key). One thread at a time."""
+    """All that is remembered, by what is asked and the taints of all devices. One thread at a time."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -107,7 +107,8 @@ class Judgements:
         return self._count
 
     def about(self, combination: Hashable) -> KnownStates:
-        """Return what is known about a combination, for the time of one decision."""
+        """Return what is known about a combination, for the time of one decision. `combination` is all that decides
+        it: Combination.key and Inventory.taints_of_all."""
         known = self._by_combination.get(combination)
         if known is None:
             known = self._by_combination[combination] = KnownStates(self)
@@ -248,7 +249,7 @@ class NodeRules:
     ) -> None:
         self.combination, self.facts, self.answers = combination, facts, answers
         self._inventory, self._demand, self._evaluators = inventory, demand, evaluators
-        self._judgements = evaluators.judgements.about(combination.key)
+        self._judgements = evaluators.judgements.about((combination.key, inventory.taints_of_all))
         self._claims = [claim.claim.key for claim in combination.claims]
         self._texts: dict[int, str] = {}  # of refusals, by identity of the judgement
         self.is_exact = facts.exact and not evaluators.first_fit and not inventory.allowed_drivers

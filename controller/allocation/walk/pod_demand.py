@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from dracaena import cel
-from dracaena.api.objects import Pod, PodSpec, ResourceClaim
+from dracaena.api.objects import Pod, PodSpec, ResourceClaim, Taint
 from dracaena.controller.allocation.effort import BYTES_A_STEP, Effort, Work
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice
@@ -290,8 +290,10 @@ def combination_count(claims: Sequence[ClaimDemand]) -> int:
     return prod(len(alternatives) for entry in claims for alternatives in entry.requests)
 
 
-def facts_of(driver: str, combination: Combination, selectors: CelSelectors) -> CombinationFacts:
-    """Work out what can be asked once for all nodes of a kind."""
+def facts_of(
+    driver: str, combination: Combination, selectors: CelSelectors, taints_of_all: tuple[Taint, ...] = ()
+) -> CombinationFacts:
+    """Work out what can be asked once for all nodes of a kind. `taints_of_all` as in Inventory."""
     scored = combination.scored
     places = {chosen: place for place, chosen in enumerate(scored)}
     matches = []
@@ -327,7 +329,7 @@ def facts_of(driver: str, combination: Combination, selectors: CelSelectors) -> 
         counts=tuple(chosen.demand.count for chosen in scored),
         policies=tuple(chosen.demand.policy for chosen in scored),
         eligibility=Eligibility(
-            tuple(chosen.demand.tolerations for chosen in scored), tuple(kept) if any(kept) else ()
+            tuple(chosen.demand.tolerations for chosen in scored), tuple(kept) if any(kept) else (), taints_of_all
         ),
         matches=tuple(matches[:MAX_MATCHES]),
     )

@@ -7,17 +7,28 @@ from collections.abc import Iterable
 import msgspec
 
 from dracaena.api.device_id import DeviceId
-from dracaena.api.objects import DeviceTaintRule, ResourceSlice
+from dracaena.api.objects import DeviceTaintRule, ResourceSlice, Taint
 
 
 def with_taint_rules(published: ResourceSlice, rules: Iterable[DeviceTaintRule]) -> ResourceSlice:
     """Return a slice as it is published with the taints of the rules on top, rules by name."""
     ordered = sorted(rules, key=lambda rule: rule.metadata.name)
+    if not ordered:
+        return published
     pool = (published.spec.driver, published.spec.pool.name)
     devices = []
     for device in published.spec.devices:
         added = [rule.spec.taint for rule in ordered if _selects(rule, DeviceId(*pool, device.name))]
         devices.append(msgspec.structs.replace(device, taints=[*device.taints, *added]) if added else device)
+    return msgspec.structs.replace(published, spec=msgspec.structs.replace(published.spec, devices=devices))
+
+
+def without_taint(published: ResourceSlice, key: str) -> ResourceSlice:
+    """Return a slice without the taints of one key."""
+    devices = [
+        msgspec.structs.replace(device, taints=[taint for taint in device.taints if taint.key != key])
+        for device in published.spec.devices
+    ]
     return msgspec.structs.replace(published, spec=msgspec.structs.replace(published.spec, devices=devices))
 
 
@@ -33,6 +44,19 @@ def selects_any(rule: DeviceTaintRule, slices: Iterable[ResourceSlice]) -> bool:
         if selector.device is None or any(device.name == selector.device for device in one.spec.devices):
             return True
     return False
+
+
+def selects_all(rule: DeviceTaintRule, driver: str) -> bool:
+    """Return whether a rule taints every device of a driver."""
+    selector = rule.spec.device_selector
+    return (
+        selector is not None and selector.driver in (None, driver) and selector.pool is None and selector.device is None
+    )
+
+
+def timeless(taint: Taint) -> Taint:
+    """Return a taint without the time at which it was added: no decision depends on that."""
+    return msgspec.structs.replace(taint, time_added=None)
 
 
 def _selects(rule: DeviceTaintRule, device: DeviceId) -> bool:

@@ -1,32 +1,59 @@
-"""A DeviceTaintRule has the pools read again of which it taints a device, and no others."""
+"""A DeviceTaintRule costs the pools of which it taints a device, and one that taints all of ours costs none."""
 
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import pytest
 
-from dracaena.api.objects import DeviceTaintRule, DeviceTaintRuleSpec, DeviceTaintSelector, ObjectMeta, Taint
+from dracaena.api.objects import (
+    DeviceTaintRule,
+    DeviceTaintRuleSpec,
+    DeviceTaintSelector,
+    ObjectMeta,
+    ResourceClaim,
+    ResourceSlice,
+    Taint,
+)
+from dracaena.controller.allocation.allocator import Allocator
+from dracaena.controller.allocation.legal.read.taints import with_taint_rules
+from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state import inventory as module
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import NodeState
-from support.allocation import DRIVER, blocks, machine, node, pool_slice
+from support.allocation import DRIVER, blocks, claim, device_class, machine, node, pod, pool_slice, request
 from support.inventories import filled
 
 NAMES = "abcd"
 MACHINES = {name: machine(f"of-{name}", blocks(2, inside="PIX", outside="PIX")) for name in NAMES}
 DEVICES = [device.name for name in NAMES for device in pool_slice(name, MACHINES[name]).spec.devices]
 SEEDS = 40
+KEYS = ("sick", "worse")
+
+
+def published(*mixed: str) -> list[ResourceSlice]:
+    """The slices of all nodes; of the `mixed` ones the first device can be shared."""
+    return [
+        _shared(pool_slice(name, made)) if name in mixed else pool_slice(name, made) for name, made in MACHINES.items()
+    ]
+
+
+def _shared(item: ResourceSlice) -> ResourceSlice:
+    first, *others = item.spec.devices
+    first = msgspec.structs.replace(first, allow_multiple_allocations=True)
+    return msgspec.structs.replace(item, spec=msgspec.structs.replace(item.spec, devices=[first, *others]))
+
+
+def inventory_of(slices: Sequence[ResourceSlice], rules: Iterable[DeviceTaintRule] = ()) -> Inventory:
+    nodes = [node(name) for name in NAMES]
+    return filled(Inventory(DRIVER), nodes=nodes, slices=slices, classes=[device_class()], taint_rules=rules)
 
 
 def world(*rules: DeviceTaintRule) -> Inventory:
-    return filled(
-        Inventory(DRIVER),
-        nodes=[node(name) for name in NAMES],
-        slices=[pool_slice(name, made) for name, made in MACHINES.items()],
-        taint_rules=rules,
-    )
+    return inventory_of(published(), rules)
 
 
 def rule(name: str, selector: DeviceTaintSelector | None, key: str = "sick") -> DeviceTaintRule:
@@ -39,11 +66,24 @@ def some_rule(rng: random.Random, name: str) -> DeviceTaintRule:
         pool=rng.choice([None, None, *NAMES, "none"]),
         device=rng.choice([None, None, rng.choice(DEVICES)]),
     )
-    return rule(name, rng.choice([selector, selector, None]), rng.choice(["sick", "worse"]))
+    return rule(name, rng.choice([selector, selector, None]), rng.choice(KEYS))
 
 
-def told(inventory: Inventory) -> list[NodeState | str]:
-    return [inventory.state(name) for name in NAMES]
+def some_claim(rng: random.Random, number: int) -> ResourceClaim:
+    tolerated = [{"key": key, "operator": "Exists"} for key in KEYS if rng.random() < 0.4]
+    return claim(f"c{number}", request(count=rng.choice([1, 1, 2]), tolerations=tolerated))
+
+
+def served(inventory: Inventory, allocator: Allocator, wanted: ResourceClaim) -> tuple[object, ...]:
+    """What a pod with one claim gets: the type of the answer, the node and the devices."""
+    found = allocator.allocate(inventory, pod("p", wanted.metadata.name), [wanted])
+    if not isinstance(found, Allocation):
+        return (type(found),)
+    return Allocation, found.node, [result.device for entry in found.claims for result in entry.results]
+
+
+def told(inventory: Inventory) -> list[tuple[NodeState | str, tuple[Taint, ...]]]:
+    return [(inventory.state(name), inventory.taints_of_all) for name in NAMES]
 
 
 @pytest.fixture
@@ -76,10 +116,46 @@ def test_after_any_changes_all_is_as_if_it_had_been_read_now(seed: int) -> None:
             change = inventory.set_taint_rule(rules[name])
         inventory.check()
         assert told(inventory) == told(world(*rules.values()))
-        assert change.nodes is not None
         changed = {name for name, old, new in zip(NAMES, before, told(inventory), strict=True) if old != new}
-        assert changed <= change.nodes, "who waits for these nodes is told"
+        assert change.nodes is None or changed <= change.nodes, "who waits for these nodes is told"
         assert change.offer_changed or not changed
+
+
+def test_pods_get_what_they_would_get_if_the_slices_themselves_had_the_taints() -> None:
+    rng = random.Random(SEEDS)
+    answers: Counter[object] = Counter()
+    for _ in range(SEEDS):
+        slices = published(*rng.choice(["", "b", "bd", NAMES]))
+        inventory, allocator = inventory_of(slices), Allocator()
+        rules: dict[str, DeviceTaintRule] = {}
+        for number in range(15):
+            name = rng.choice("xyz")
+            rules.pop(name, None)
+            inventory.remove_taint_rule(name)
+            if rng.random() < 0.6:
+                everything = rule(name, DeviceTaintSelector(driver=rng.choice([None, DRIVER])), rng.choice(KEYS))
+                rules[name] = rng.choice([everything, some_rule(rng, name)])
+                inventory.set_taint_rule(rules[name])
+            wanted = some_claim(rng, number)
+            tainted = inventory_of([with_taint_rules(item, rules.values()) for item in slices])
+            found = served(inventory, allocator, wanted)
+            assert found == served(tainted, Allocator(), wanted), rules
+            answers[found[0]] += 1
+        inventory.check()
+    assert min(answers.values()) > 100, "many are served and many are not"
+    assert len(answers) == 2
+
+
+@pytest.mark.parametrize("mixed", ["", "b", NAMES])
+def test_a_rule_for_all_devices_keeps_off_who_does_not_tolerate_it_and_nobody_after_it_went(mixed: str) -> None:
+    inventory, allocator = inventory_of(published(*mixed)), Allocator()
+    strict, tolerant = claim("c", request()), claim("c", request(tolerations=[{"key": "sick", "operator": "Exists"}]))
+    for _ in range(2):
+        assert served(inventory, allocator, strict)[0] is Allocation
+        inventory.set_taint_rule(rule("all", DeviceTaintSelector(driver=DRIVER)))
+        assert served(inventory, allocator, strict)[0] is not Allocation
+        assert served(inventory, allocator, tolerant)[0] is Allocation
+        inventory.remove_taint_rule("all")
 
 
 def test_a_rule_reads_the_pools_that_it_taints(read: list[str]) -> None:
@@ -96,7 +172,10 @@ def test_a_rule_reads_the_pools_that_it_taints(read: list[str]) -> None:
     inventory.remove_taint_rule("one")
     assert read[3:] == ["d"]
     inventory.set_taint_rule(rule("all", DeviceTaintSelector()))
-    assert read[4:] == list(NAMES)
+    inventory.set_taint_rule(rule("all", DeviceTaintSelector(driver=DRIVER)))
+    assert len(read) == 4, "that all devices are tainted is no matter of pools"
+    inventory.set_taint_rule(rule("all", DeviceTaintSelector(driver=DRIVER, pool="c")))
+    assert read[4:] == ["c"]
 
 
 def test_a_write_to_the_status_of_a_rule_reads_nothing(read: list[str]) -> None:
