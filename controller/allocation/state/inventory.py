@@ -24,7 +24,6 @@ from dracaena.controller.allocation.legal.read.slices import PublishedDevice, re
 from dracaena.controller.allocation.legal.read.taints import (
     selects_all,
     selects_any,
-    timeless,
     with_taint_rules,
     without_taint,
 )
@@ -52,6 +51,7 @@ from dracaena.controller.allocation.state.pool import (
     read_pool,
     several_pools,
 )
+from dracaena.controller.allocation.state.taint_rules import TaintRules
 
 _NO_POOL: Final = PoolContents(None)
 
@@ -100,10 +100,7 @@ class Inventory:
         self._outside: Counter[str] = Counter()
         self._buckets: dict[NodeKind, dict[tuple[int, Hashable], list[str]]] = {}
         self._problems: Counter[bool] = Counter()  # by Problem.passing
-        self._rules: dict[str, DeviceTaintRule] = {}
-        self.taints_of_all: tuple[Taint, ...] = ()
-        """What DeviceTaintRules put on every device of ours. It is no part of a kind, so that such a rule, which may
-        come in an emergency, costs the same however many nodes there are."""
+        self._rules = TaintRules(driver)
         self._foreign: dict[str, ResourceSlice] = {}
         self._foreign_index: SliceIndex | None = None
         self._read_pools = ReadPools(MOST_DEVICES)
@@ -114,6 +111,12 @@ class Inventory:
     def classes(self) -> Mapping[str, DeviceClass]:
         """All device classes by name."""
         return self.requests.classes
+
+    @property
+    def taints_of_all(self) -> tuple[Taint, ...]:
+        """What DeviceTaintRules put on every device of ours. It is no part of a kind, so that such a rule, which may
+        come in an emergency, costs the same however many nodes there are."""
+        return self._rules.taints_of_all
 
     @property
     def buckets(self) -> Buckets:
@@ -168,7 +171,7 @@ class Inventory:
         own = SliceIndex(()) if pool is None else self._own(pool.pool)
         if self._foreign_index is None:
             self._foreign_index = SliceIndex(
-                read_slice(with_taint_rules(item, self._rules.values())) for item in self._foreign.values()
+                read_slice(with_taint_rules(item, self._rules.every())) for item in self._foreign.values()
             )
         source = JointSlices(own, self._foreign_index)
         ids = {one.pool for one in (*source.on_node(node), *source.of_no_node())}
@@ -251,21 +254,23 @@ class Inventory:
         return self._joined(changes, foreign=foreign)
 
     def set_taint_rule(self, rule: DeviceTaintRule) -> PoolChange:
-        """Take in a DeviceTaintRule, new or changed.
+        """Take in a DeviceTaintRule, new or changed. Our own taint in a rule counts for no device of ours: who
+        allocates that is said by its slice alone.
 
         Cost: nothing where its spec is as before, as when its status is written, and hardly more where it taints every
         device of ours. Else the pools are read again of which it taints a device, or did.
         """
-        before = self._rules.get(rule.metadata.name)
-        self._rules[rule.metadata.name] = rule
+        taints = self.taints_of_all
+        before = self._rules.put(rule)
         if before is not None and before.spec == rule.spec:
             return PoolChange(False, (), frozenset())
-        return self._retainted([one for one in (before, rule) if one is not None])
+        return self._retainted([one for one in (before, rule) if one is not None], taints)
 
     def remove_taint_rule(self, name: str) -> PoolChange:
         """Forget a DeviceTaintRule, if it is there. Cost: as that of set_taint_rule()."""
-        before = self._rules.pop(name, None)
-        return self._retainted([] if before is None else [before])
+        taints = self.taints_of_all
+        before = self._rules.remove(name)
+        return self._retainted([] if before is None else [before], taints)
 
     def hold(
         self, holder: str, devices: frozenset[DeviceId], others: frozenset[Holding] = frozenset()
@@ -313,7 +318,6 @@ class Inventory:
                 buckets.setdefault(state.kind, {}).setdefault((state.free, state.rest), []).append(name)
         assert buckets == self._buckets, "buckets hold the nodes by their state, in the order of names"
         assert outside == self._outside, "nodes outside are counted"
-        assert not self._taints_of_all_changed(), "rules for all devices are known"
         problems = Counter(problem.passing for reading in self._contents.values() for problem in reading.problems)
         assert problems == +self._problems, "problems are counted"
 
@@ -329,23 +333,19 @@ class Inventory:
         self._foreign_index = None
         return True
 
-    def _retainted(self, rules: Sequence[DeviceTaintRule]) -> PoolChange:
-        """Take in that some rules came, changed or went."""
+    def _retainted(self, rules: Sequence[DeviceTaintRule], taints_of_all_before: tuple[Taint, ...]) -> PoolChange:
+        """Let what some rules said before, and what they say now, take effect."""
         names = {name for rule in rules if not selects_all(rule, self.driver) for name in self._tainted_pools(rule)}
         changes = [self._read_again(name) for name in sorted(names)]
-        if self._taints_of_all_changed():
+        if taints_of_all_before != self.taints_of_all:
             self._read_pools.forget_all()
-            changes.append(PoolChange(bool(self._slices), (), None))
+        # A taint that comes to all devices helps nobody; one that goes may help anybody.
+        if not set(taints_of_all_before) <= set(self.taints_of_all):
+            changes.append(PoolChange(True, (), None))
         foreign = any(selects_any(rule, (one,)) for rule in rules for one in self._foreign.values())
         if foreign:
             self._foreign_index = None
         return self._joined(changes, foreign=foreign)
-
-    def _taints_of_all_changed(self) -> bool:
-        before = self.taints_of_all
-        rules = (rule for _, rule in sorted(self._rules.items()))
-        self.taints_of_all = tuple(timeless(rule.spec.taint) for rule in rules if selects_all(rule, self.driver))
-        return self.taints_of_all != before
 
     def _tainted_pools(self, rule: DeviceTaintRule) -> Iterator[str]:
         """Yield the pools of which a rule taints a device. Cost: all pools, or the one that it names."""
@@ -365,11 +365,11 @@ class Inventory:
 
     def _pages(self, pool: str) -> Iterator[ResourceSlice]:
         """Yield the slices of a pool, with the taints that not all devices of ours have."""
-        rules = [rule for rule in self._rules.values() if not selects_all(rule, self.driver)]
+        rules = self._rules.of_pool(pool)
         return (with_taint_rules(item, rules) for item in self._slices[pool].values())
 
     def _own(self, pool: str) -> SliceIndex:
-        key, rules = taint_key(self.driver), self._rules.values()
+        key, rules = taint_key(self.driver), self._rules.of_pool_or_all(pool)
         tainted = (with_taint_rules(item, rules) for item in self._slices[pool].values())
         return self._read_pools.get(pool, lambda: tuple(read_slice(without_taint(item, key)) for item in tainted))
 

@@ -8,8 +8,19 @@ import msgspec
 import pytest
 
 from dracaena.api.mig import MigDevice
-from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim, ResourceClaimStatus, ResourceSlice, Taint
-from dracaena.controller.allocation.allocator import Settled
+from dracaena.api.objects import (
+    ConsumerReference,
+    DeviceTaintRule,
+    DeviceTaintRuleSpec,
+    DeviceTaintSelector,
+    ObjectMeta,
+    Pod,
+    ResourceClaim,
+    ResourceClaimStatus,
+    ResourceSlice,
+    Taint,
+)
+from dracaena.controller.allocation.allocator import NoFit, Settled
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.lifecycle.phases import OURS, Phase, RecordEvent
 from dracaena.controller.lifecycle.proof import BEHIND_S
@@ -196,6 +207,42 @@ def test_a_mig_device_that_loses_a_taint_wakes_who_waits() -> None:
     books.cluster.intake.slice_changed(before, after)
     assert books.take_woken() == ["default/p"]
     assert isinstance(books.decide("p", "c"), Allocation)
+
+
+def a_rule(selector: DeviceTaintSelector) -> DeviceTaintRule:
+    spec = DeviceTaintRuleSpec(Taint(key="ill", effect="NoSchedule"), selector)
+    return DeviceTaintRule(ObjectMeta(name="rule"), spec=spec)
+
+
+RULES_ABOUT_THE_NODE = (
+    DeviceTaintSelector(),
+    DeviceTaintSelector(driver=DRIVER),
+    DeviceTaintSelector(pool="n"),
+    DeviceTaintSelector(device=device_name(TWO, 0)),
+)
+
+
+@pytest.mark.parametrize("selector", RULES_ABOUT_THE_NODE)
+def test_what_a_rule_taints_is_given_to_nobody_from_its_event_on_and_its_end_wakes_who_waits(
+    selector: DeviceTaintSelector,
+) -> None:
+    books, rule = Books(), a_rule(selector)
+    books.add(pod("p", "c"), claim("c", request(count=2)))
+    books.cluster.intake.taint_rule_changed(None, rule)
+    assert isinstance(books.decide("p", "c"), NoFit)
+    books.take_woken()
+    books.cluster.intake.taint_rule_changed(rule, None)
+    assert books.take_woken() == ["default/p"]
+    assert isinstance(books.decide("p", "c"), Allocation)
+
+
+def test_a_taint_on_all_devices_wakes_nobody_when_it_comes() -> None:
+    books = Books()
+    books.add(pod("p", "c"), claim("c", request(count=3)))
+    assert isinstance(books.decide("p", "c"), NoFit)
+    books.take_woken()
+    books.cluster.intake.taint_rule_changed(None, a_rule(DeviceTaintSelector()))
+    assert books.take_woken() == []
 
 
 # Writes in doubt and devices that are kept

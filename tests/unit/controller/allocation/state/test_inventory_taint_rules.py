@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import pytest
 
+from dracaena.api.names import taint_key
 from dracaena.api.objects import (
     DeviceTaintRule,
     DeviceTaintRuleSpec,
@@ -22,7 +23,7 @@ from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.legal.read.taints import with_taint_rules
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state import inventory as module
-from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.state.inventory import Inventory, PoolChange
 from dracaena.controller.allocation.state.pool import NodeState
 from support.allocation import DRIVER, blocks, claim, device_class, machine, node, pod, pool_slice, request
 from support.inventories import filled
@@ -116,7 +117,11 @@ def test_after_any_changes_all_is_as_if_it_had_been_read_now(seed: int) -> None:
             change = inventory.set_taint_rule(rules[name])
         inventory.check()
         assert told(inventory) == told(world(*rules.values()))
-        changed = {name for name, old, new in zip(NAMES, before, told(inventory), strict=True) if old != new}
+        changed = {
+            name
+            for name, (old, taints_before), (new, taints) in zip(NAMES, before, told(inventory), strict=True)
+            if old != new or not set(taints_before) <= set(taints)
+        }
         assert change.nodes is None or changed <= change.nodes, "who waits for these nodes is told"
         assert change.offer_changed or not changed
 
@@ -156,6 +161,28 @@ def test_a_rule_for_all_devices_keeps_off_who_does_not_tolerate_it_and_nobody_af
         assert served(inventory, allocator, strict)[0] is not Allocation
         assert served(inventory, allocator, tolerant)[0] is Allocation
         inventory.remove_taint_rule("all")
+
+
+@pytest.mark.parametrize(
+    "selector", [DeviceTaintSelector(), DeviceTaintSelector(pool="a"), DeviceTaintSelector(device=DEVICES[0])]
+)
+def test_our_own_taint_in_a_rule_neither_keeps_anybody_off_nor_makes_a_device_ours(
+    selector: DeviceTaintSelector,
+) -> None:
+    ours, wanted = rule("ours", selector, taint_key(DRIVER)), claim("c", request(count=2))
+    assert served(world(ours), Allocator(), wanted) == served(world(), Allocator(), wanted)
+    untainted = [pool_slice(name, made, taints=()) for name, made in MACHINES.items()]
+    assert served(inventory_of(untainted, [ours]), Allocator(), wanted)[0] is not Allocation
+
+
+def test_a_taint_on_all_devices_helps_nobody_when_it_comes_and_anybody_when_it_goes() -> None:
+    inventory = world()
+    assert inventory.set_taint_rule(rule("one", DeviceTaintSelector())) == PoolChange(False, (), frozenset())
+    inventory.set_taint_rule(rule("two", DeviceTaintSelector(driver=DRIVER)))
+    assert not inventory.remove_taint_rule("two").offer_changed, "the other rule says the same"
+    assert inventory.set_taint_rule(rule("one", DeviceTaintSelector(), "worse")) == PoolChange(True, (), None)
+    assert inventory.set_taint_rule(rule("one", DeviceTaintSelector(pool="b"))).nodes is None
+    assert not inventory.remove_taint_rule("none").offer_changed
 
 
 def test_a_rule_reads_the_pools_that_it_taints(read: list[str]) -> None:
