@@ -407,4 +407,4 @@ def in_all(sets: Iterable[Names | None]) -> Names | None:
     narrowing = sorted((names for names in sets if names is not None), key=len)
     if len(narrowing) < 2:
         return narrowing[0] if narrowing else None
-    return frozenset(narrowing[0]).intersection(*narrowing[1:])
+    return narrowing[0].intersection(*narrowing[1:])

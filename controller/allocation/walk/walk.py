@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -57,6 +57,9 @@ class _Judged(NamedTuple):
 _Gives = NodeAnswer | NodeState | _Judged | NodeChoice
 """What is known of the nodes of a group: what each gives (Answer); a bound only (NodeState); how good each is, but not
 which devices it gives (_Judged); or what the one node gives (NodeChoice)."""
+
+_States = Mapping[tuple[int, Hashable], Sequence[str]]
+"""Of one kind: what is free and the rest of the state → names of nodes (inventory.Buckets)."""
 
 _Group = tuple[int, str, int, Sequence[str], _Gives]
 """Bound; the next node by name; its place among the names; names, ascending; what is known. A plain tuple: a decision
@@ -146,10 +149,12 @@ class Walk:
             if later:
                 behind.append((rank, later[0], 0, later, gives))
         answers: list[tuple[NodeAnswer, int]] = []
+        is_narrowed = self._narrowed is not None
         for group in behind:
-            count = self._count(group[3], group[2])
-            if isinstance(group[4], NodeAnswer):
-                answers.append((group[4], count))
+            _, _, place, names, gives = group
+            count = self._count(names, place) if is_narrowed else len(names) - place
+            if isinstance(gives, NodeAnswer):
+                answers.append((gives, count))
             else:
                 reasons[self._word(winner, group)] += count
         outside = dict(self._inventory.outside)
@@ -162,9 +167,11 @@ class Walk:
     def _begin(self, groups: list[_Group]) -> None:
         self._heap = groups
         if self._selected is not None:
-            self._heap = []
-            for rank, _, place, names, gives in groups:
-                self._push(rank, names, place, gives)
+            self._heap = [
+                (rank, names[first], first, names, gives)
+                for rank, _, place, names, gives in groups
+                if (first := self._selected_from(names, place)) < len(names)
+            ]
         heapq.heapify(self._heap)
 
     def _best_by_rules(self, buckets: Buckets) -> NodeChoice | None:
@@ -256,13 +263,18 @@ class Walk:
 
     def _push(self, rank: int, names: Sequence[str], place: int, gives: _Gives) -> None:
         """Put the nodes from a place on among the groups that are still to be visited."""
+        place = self._selected_from(names, place)
+        if place < len(names):
+            heapq.heappush(self._heap, (rank, names[place], place, names, gives))
+
+    def _selected_from(self, names: Sequence[str], place: int) -> int:
+        """Return the place of the first node that is meant, from a place on; behind the last where none is."""
         selected = self._selected
-        while place < len(names):
-            name = names[place]
-            if selected is None or name in selected:
-                heapq.heappush(self._heap, (rank, name, place, names, gives))
-                return
+        if selected is None:
+            return place
+        while place < len(names) and names[place] not in selected:
             place += 1
+        return place
 
     def _leave_out_short(self) -> None:
         """Leave out the nodes that have no room."""
@@ -332,7 +344,7 @@ class Walk:
             self._effort.charge(len(by_state), Work.SETS)
             answers = self._rules.answers.of_kind(kind)
             known = answers.known
-            for (free, _), names in by_state.items():
+            for (free, _), names in self._meant(by_state):
                 answer = known.get(free) or answers.of(free)
                 if answer.best is None:
                     without.append((kind, answer.reason, names))
@@ -350,13 +362,20 @@ class Walk:
         for kind, by_state in buckets.items():
             self._effort.charge(len(by_state), Work.SETS)
             bounds: dict[int, int | str] = {}
-            for (free, _), names in by_state.items():
+            for (free, _), names in self._meant(by_state):
                 if free not in bounds:
                     bounds[free] = self._rules.bound(kind, free)
                 in_state = self._inventory.state(names[0])
                 assert isinstance(in_state, NodeState)
                 self._add(groups, bounds[free], in_state, names)
         return groups
+
+    def _meant(self, by_state: _States) -> Iterable[tuple[tuple[int, Hashable], Sequence[str]]]:
+        """Return the states in which there are nodes that are meant: often those of some kinds alone."""
+        selected = self._selected
+        if selected is None:
+            return by_state.items()
+        return [entry for entry in by_state.items() if not selected.isdisjoint(entry[1])]
 
     def _add(self, groups: list[_Group], bound: int | str, state: NodeState, names: Sequence[str]) -> None:
         if isinstance(bound, str):
@@ -402,7 +421,7 @@ class Walk:
     def _count(self, names: Sequence[str], place: int = 0) -> int:
         """Return how many nodes there are from a place on that the pod's node selectors leave."""
         narrowed = self._narrowed
-        return len(names) - place if narrowed is None else sum(name in narrowed for name in names[place:])
+        return len(names) - place if narrowed is None else len(narrowed.intersection(names[place:]))
 
     def _word(self, winner: NodeChoice, group: _Group) -> str:
         """Say of nodes that were not visited, or that give less than it seemed, why the winner came first."""
