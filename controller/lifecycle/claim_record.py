@@ -13,7 +13,15 @@ from dracaena.api.objects import ResourceClaim
 from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.nodes.matching import NAME_FIELD, read_node_selector
 from dracaena.controller.allocation.state.pool import held_devices, other_holdings
-from dracaena.controller.lifecycle.phases import OURS, SHOWN, UNDER_WAY, Phase, RecordEvent, after
+from dracaena.controller.lifecycle.phases import (
+    OURS,
+    SHOWN,
+    TRANSITIONS,
+    UNDER_WAY,
+    NotAllowedError,
+    Phase,
+    RecordEvent,
+)
 from dracaena.controller.lifecycle.versions import version_of
 
 
@@ -157,7 +165,7 @@ class ClaimRecord:
 def first_record(claim: ResourceClaim, now_s: float) -> ClaimRecord:
     """Return the record of a claim about which we know only what the server shows."""
     event = _shown(claim)
-    record = ClaimRecord(shown=claim, phase=after(Phase.FREE, event), allocated_s=now_s)
+    record = ClaimRecord(shown=claim, phase=_next_phase(Phase.FREE, event), allocated_s=now_s)
     if event is not RecordEvent.SHOWN_UNRESERVED:
         return record
     return replace(record, unreserved_s=now_s, doubts=(Doubt(None, now_s),))
@@ -172,7 +180,7 @@ def show(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimRecord
     if event is RecordEvent.SHOWN_FREE:
         return _freed(record, claim, now_s)
     is_same = is_same_allocation(record.shown, claim)
-    changed = replace(record, shown=claim, phase=after(record.phase, event))
+    changed = replace(record, shown=claim, phase=_next_phase(record.phase, event))
     if not is_same:
         changed = replace(
             changed, allocated_s=now_s, unreserved_s=None, ending="", at_once=False, taken_from=frozenset()
@@ -197,7 +205,7 @@ def _freed(record: ClaimRecord, claim: ResourceClaim, now_s: float) -> ClaimReco
     event = RecordEvent.SHOWN_FREED_EARLY if early else RecordEvent.SHOWN_FREE
     if not early and record.is_preempting and not record.ending:
         event = RecordEvent.SHOWN_FREED_PREEMPTING
-    phase = after(record.phase, event)
+    phase = _next_phase(record.phase, event)
     changed = replace(
         record, shown=claim, phase=phase, unreserved_s=None, ending="", at_once=False, taken_from=frozenset()
     )
@@ -254,7 +262,7 @@ def _with_doubts(record: ClaimRecord, doubts: tuple[Doubt, ...]) -> ClaimRecord:
 
 def rest(record: ClaimRecord, had: ResourceClaim, now_s: float) -> ClaimRecord:
     """Return the record of a claim that lost the allocation it `had` while we were not watching."""
-    phase = after(record.phase, RecordEvent.SHOWN_FREED_EARLY)
+    phase = _next_phase(record.phase, RecordEvent.SHOWN_FREED_EARLY)
     return replace(record, phase=phase, rest=(had,), doubts=(Doubt(None, now_s),))
 
 
@@ -273,9 +281,9 @@ def end_write(record: ClaimRecord, event: RecordEvent, now_s: float, late_write_
 
 def meet(record: ClaimRecord, event: RecordEvent) -> ClaimRecord:
     """Return the record after an event that carries no further information. Raises NotAllowedError."""
-    phase = after(record.phase, event)
+    phase = _next_phase(record.phase, event)
     if phase in SHOWN:  # a write failed: the phase follows from what the server shows
-        phase = after(phase, _shown(record.shown))
+        phase = _next_phase(phase, _shown(record.shown))
     changed = replace(record, phase=phase)
     is_let_go = event in (RecordEvent.PROVEN, RecordEvent.RELEASE)
     return _without_idle_share(replace(changed, rest=(), doubts=()) if is_let_go else changed)
@@ -284,12 +292,12 @@ def meet(record: ClaimRecord, event: RecordEvent) -> ClaimRecord:
 def decide(record: ClaimRecord, share: ClaimShare) -> ClaimRecord:
     """Return the record of a claim after a decision that uses it. Raises NotAllowedError."""
     rest = () if record.phase is Phase.KEPT else record.rest
-    return replace(record, phase=after(record.phase, RecordEvent.DECIDE), share=share, rest=rest)
+    return replace(record, phase=_next_phase(record.phase, RecordEvent.DECIDE), share=share, rest=rest)
 
 
 def send(record: ClaimRecord, event: RecordEvent) -> ClaimRecord:
     """Return the record while a write guarded by the newest state is under way. Raises NotAllowedError."""
-    changed = replace(record, phase=after(record.phase, event), guard=record.version)
+    changed = replace(record, phase=_next_phase(record.phase, event), guard=record.version)
     if event is RecordEvent.SEND_DROP:  # from now on its users may have lost their reservation without knowing it
         new = (Doubt(pod, inf) for pod in users_of(record.shown))
         return replace(changed, doubts=_joined(record.doubts, new))
@@ -333,6 +341,14 @@ def users_of(claim: ResourceClaim) -> tuple[PodIdentity, ...]:
 def _joined(old: Iterable[Doubt], new: Iterable[Doubt]) -> tuple[Doubt, ...]:
     """Join doubts; of two about the same pod the later one counts."""
     return tuple({doubt.pod: doubt for doubt in (*old, *new)}.values())
+
+
+def _next_phase(phase: Phase, event: RecordEvent) -> Phase:
+    """Return the phase that an event leads to. Raises NotAllowedError when this phase does not allow it."""
+    try:
+        return TRANSITIONS[phase][event]
+    except KeyError:
+        raise NotAllowedError(phase, event) from None
 
 
 def _shown(claim: ResourceClaim) -> RecordEvent:

@@ -1,4 +1,5 @@
-"""The phases of one claim's allocation, and the one table of the events that each phase allows."""
+"""The phases of one claim's allocation, and the one table of the events that each phase allows: values alone. What
+an event does to the record of a claim stands in claim_record.py."""
 
 from __future__ import annotations
 
@@ -169,11 +170,3 @@ TENDING: Final = frozenset({Phase.DROPPING, Phase.RESERVING, Phase.CLEARING})
 
 UNDER_WAY: Final = OURS | {Phase.DROPPING, Phase.CLEARING, Phase.RESTING}
 """Phases in which no decision may use the claim: its next event could invalidate that decision."""
-
-
-def after(phase: Phase, event: RecordEvent) -> Phase:
-    """Return the phase that an event leads to. Raises NotAllowedError when this phase does not allow it."""
-    try:
-        return TRANSITIONS[phase][event]
-    except KeyError:
-        raise NotAllowedError(phase, event) from None

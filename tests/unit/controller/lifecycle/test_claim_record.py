@@ -176,6 +176,12 @@ def test_nothing_is_put_to_rest_while_a_decision_is_under_way() -> None:
         rest(decide(first_record(empty(1), 0.0), SHARE), state(1, "p"), 5.0)
 
 
+def test_what_may_not_happen_is_said_with_phase_and_event() -> None:
+    with pytest.raises(NotAllowedError, match="event 'no answer' is not allowed while the claim is 'free'") as raised:
+        meet(first_record(empty(1), 0.0), RecordEvent.NO_ANSWER)
+    assert (raised.value.phase, raised.value.event) == (Phase.FREE, RecordEvent.NO_ANSWER)
+
+
 def test_a_take_back_is_over_with_another_allocation() -> None:
     ending = end(first_record(state(1, "p"), 0.0), "refused", at_once=True)
     assert (ending.ending, set(ending.taken_from), ending.is_open) == ("refused", {"uid-p"}, False)

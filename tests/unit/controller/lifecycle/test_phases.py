@@ -11,10 +11,8 @@ from dracaena.controller.lifecycle.phases import (
     TENDING,
     TRANSITIONS,
     UNDER_WAY,
-    NotAllowedError,
     Phase,
     RecordEvent,
-    after,
 )
 
 
@@ -100,10 +98,3 @@ def test_devices_of_a_decision_are_held_from_the_decision_until_its_write_ended_
     assert RecordEvent.SHOWN_FREE not in {
         event for event, reached in TRANSITIONS[Phase.WRITING].items() if reached is Phase.FREE
     }, "an older state than what is written"
-
-
-def test_what_may_not_happen_is_said_with_phase_and_event() -> None:
-    with pytest.raises(NotAllowedError, match="event 'no answer' is not allowed while the claim is 'free'") as raised:
-        after(Phase.FREE, RecordEvent.NO_ANSWER)
-    assert (raised.value.phase, raised.value.event) == (Phase.FREE, RecordEvent.NO_ANSWER)
-    assert after(Phase.FREE, RecordEvent.DECIDE) is Phase.DECIDED
