@@ -24,18 +24,19 @@ class LinkLevel(IntEnum):
     PHB = 30
     """Across one PCIe host bridge (NVML HOSTBRIDGE)."""
     NODE = 40
-    """Across host bridges of one NUMA node (NVML NODE; the CPU and SOC of older tools)."""
+    """Across host bridges of one NUMA node (NVML NODE; the CPU of older tools)."""
     SYS = 50
-    """Across NUMA nodes (NVML SYSTEM)."""
+    """Across NUMA nodes, over the link between CPU sockets (NVML SYSTEM; the SOC of older tools)."""
 
     @classmethod
     def from_token(cls, token: str) -> LinkLevel:
-        """Return the level of a token as `nvidia-smi topo -m` prints it; SOC is the old word for NODE.
+        """Return the level of a token as `nvidia-smi topo -m` prints it; SOC is the old word for SYS: by the
+        legend printed with it, the path crosses the link between two sockets.
 
         Raises ValueError for anything else.
         """
         if token == "SOC":  # noqa: S105 - a link token, no secret
-            return cls.NODE
+            return cls.SYS
         try:
             return cls[token]
         except KeyError:

@@ -31,7 +31,7 @@ class TopoMatrix:
     """What a matrix says, as printed and as understood. Sequences are in the order of the printed columns."""
 
     topology: Topology
-    """The links by place in the matrix; SOC is read as NODE, the level behind NV# is unknown."""
+    """The links by place in the matrix; SOC is read as SYS, the level behind NV# is unknown."""
     gpus: tuple[int, ...]
     """GPU numbers as printed: 3 for `GPU3`."""
     matrix: tuple[tuple[str, ...], ...]

@@ -60,8 +60,8 @@ def test_unknown_level_is_assumed_by_numa_node_a_known_one_never() -> None:
     }
 
 
-def test_soc_of_old_tools_is_node() -> None:
-    assert topology_from_matrix([["X", "SOC"], ["SOC", "X"]]).link(0, 1).level is LinkLevel.NODE
+def test_soc_of_old_tools_crosses_sockets() -> None:
+    assert topology_from_matrix([["X", "SOC"], ["SOC", "X"]]).link(0, 1).level is LinkLevel.SYS
 
 
 def test_levels_are_nvml_numbers_from_near_to_far() -> None:

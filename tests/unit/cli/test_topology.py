@@ -64,7 +64,7 @@ def test_matrix_of_an_import_reads_the_same_again(run: Run, name: str) -> None:
 def test_old_tokens_stay_as_printed_in_matrix_and_json(run: Run) -> None:
     assert "SOC" in run("topology", "import", SOC, "-o", "matrix").out
     assert json.loads(run("topology", "import", SOC, "-o", "json").out)["matrix"][2] == ["SOC", "SOC", "X"]
-    assert "NODE:3" in run("topology", "import", SOC).out
+    assert "SYS:3" in run("topology", "import", SOC).out
 
 
 def test_tree_is_the_default_form(run: Run) -> None:

@@ -73,7 +73,7 @@ def test_text_says_what_its_truth_says(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", READABLE)
-def test_topology_holds_the_printed_tokens_with_soc_as_node(case: Case) -> None:
+def test_topology_holds_the_printed_tokens_with_soc_as_sys(case: Case) -> None:
     topology = case.read().topology
     topology.check()
     build_tree(topology).check()
@@ -84,7 +84,7 @@ def test_topology_holds_the_printed_tokens_with_soc_as_node(case: Case) -> None:
     for a, row in enumerate(case.truth["gpu_nic"]):
         levels = [nic.levels[a] for nic in topology.nics]
         told = [level.name if level is not None else None for level in levels]
-        assert told == [token.replace("SOC", "NODE") for token in row]
+        assert told == [token.replace("SOC", "SYS") for token in row]
 
 
 @pytest.mark.parametrize("case", READABLE)
