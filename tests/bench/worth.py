@@ -1,8 +1,8 @@
 """What a set of GPUs is worth, computed slowly and without our engine: the judge between ours and theirs.
 
-Exact arithmetic in GB/s one way; only results are cut to whole GB/s, as our engine's are. NVLink: the published rate of
-one link by generation. PCIe: the signalling rate after its encoding, times the lanes, times the share that transfers
-between GPUs reach at each level.
+Exact arithmetic in GB/s one way; only results, sums as a whole, are cut to whole GB/s, as our engine's are. NVLink:
+the published rate of one link by generation. PCIe: the signalling rate after its encoding, times the lanes, times the
+share that transfers between GPUs reach at each level.
 """
 
 from __future__ import annotations
@@ -44,18 +44,22 @@ GpuSet = tuple[int, ...]
 """Ordinals, ascending."""
 
 
-@cache
 def collective_gb_s(machine: BenchMachine, gpus: GpuSet) -> int:
     """Return the rate of a collective over a set, 0 for one GPU.
 
     Over PCIe the slowest pair; over NVLink the lightest of all ways to cut the set in two, behind NVSwitches the
     narrowest uplink. The better of both.
     """
+    return int(_collective(machine, gpus))
+
+
+@cache
+def _collective(machine: BenchMachine, gpus: GpuSet) -> Fraction:
     if len(gpus) < 2:
-        return 0
+        return Fraction(0)
     over_pcie = min(_pcie_gb_s(machine, a, b) for a, b in combinations(gpus, 2))
     over_nvlink = _narrowest_uplink(machine, gpus) if machine.links.switched else _lightest_cut(machine, gpus)
-    return int(max(over_pcie, over_nvlink))
+    return max(over_pcie, over_nvlink)
 
 
 @cache
@@ -64,18 +68,21 @@ def ideal_gb_s(machine: BenchMachine, count: int) -> int:
     return max(collective_gb_s(machine, gpus) for gpus in combinations(range(machine.gpu_count), count))
 
 
-@cache
 def groups_gb_s(machine: BenchMachine, free: GpuSet, size: int) -> int:
-    """Return the best total over disjoint groups of `size` among the free GPUs: the lowest GPU is left out, or it is in
-    one of all the groups that hold it.
-    """
+    """Return the best total over disjoint groups of `size` among the free GPUs."""
+    return int(_groups(machine, free, size))
+
+
+@cache
+def _groups(machine: BenchMachine, free: GpuSet, size: int) -> Fraction:
+    """The lowest GPU is left out, or it is in one of all the groups that hold it."""
     if len(free) < size:
-        return 0
+        return Fraction(0)
     lowest, others = free[0], free[1:]
-    best = groups_gb_s(machine, others, size)
+    best = _groups(machine, others, size)
     for rest in combinations(others, size - 1):
         left = tuple(gpu for gpu in others if gpu not in rest)
-        best = max(best, collective_gb_s(machine, (lowest, *rest)) + groups_gb_s(machine, left, size))
+        best = max(best, _collective(machine, (lowest, *rest)) + _groups(machine, left, size))
     return best
 
 

@@ -1,7 +1,8 @@
 """The choice, written a second time: slow, obvious, and sharing no code with controller/allocation.
 
-Sets are frozensets of ordinals, rates are Fractions of GB/s. Cuts are looked for among all bipartitions, groups among
-all families of disjoint groups, sets among all sets, dealings among all dealings.
+Sets are frozensets of ordinals, rates are Fractions of GB/s, whole kB/s where a level takes a share of the lanes.
+Cuts are looked for among all bipartitions, groups among all families of disjoint groups, sets among all sets,
+dealings among all dealings.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class SlowBox:
     gpus: Mapping[int, Gpu]
     policy: TopologyPolicy = field(default_factory=TopologyPolicy)
     _rates: dict[Gpus, tuple[Fraction, int]] = field(default_factory=dict)
-    _groups: dict[tuple[Gpus, int], tuple[int, int]] = field(default_factory=dict)
+    _groups: dict[tuple[Gpus, int], tuple[Fraction, int]] = field(default_factory=dict)
 
     # One GPU and one pair.
 
@@ -74,7 +75,9 @@ class SlowBox:
     def pcie(self, a: int, b: int) -> Fraction:
         level = self.level(a, b)
         told = getattr(self.policy.link_bandwidth, level.lower())
-        return Fraction(told) if told is not None else min(self.lanes(a), self.lanes(b)) * PERCENT[level] / 100
+        if told is not None:
+            return Fraction(round(told * 10**6), 10**6)
+        return Fraction(int(min(self.lanes(a), self.lanes(b)) * PERCENT[level] * 10**4), 10**6)
 
     def nvlinks(self, a: int, b: int) -> int:
         return self.topology.link(a, b).nvlinks or 0
@@ -82,8 +85,8 @@ class SlowBox:
     def nvlink(self, a: int, b: int) -> Fraction:
         return self.nvlinks(a, b) * min(self.one_nvlink(a), self.one_nvlink(b))
 
-    def pair(self, a: int, b: int) -> int:
-        return int(max(self.pcie(a, b), self.nvlink(a, b)))
+    def pair(self, a: int, b: int) -> Fraction:
+        return max(self.pcie(a, b), self.nvlink(a, b))
 
     # A set.
 
@@ -125,14 +128,14 @@ class SlowBox:
             )
         return max(over_pcie, (over_nvlink, 5 if over_nvlink else 0))
 
-    def groups(self, free: Gpus, size: int) -> tuple[int, int]:
+    def groups(self, free: Gpus, size: int) -> tuple[Fraction, int]:
         """Best (GB/s, steps) in sum over disjoint groups."""
         if (free, size) not in self._groups:
-            best = (0, 0)
+            best = (Fraction(0), 0)
             for group in map(frozenset, combinations(sorted(free), size)):
                 gb_s, steps = self.rate(group)
                 rest = self.groups(free - group, size)
-                best = max(best, (int(gb_s) + rest[0], steps + rest[1]))
+                best = max(best, (gb_s + rest[0], steps + rest[1]))
             self._groups[free, size] = best
         return self._groups[free, size]
 
@@ -162,7 +165,7 @@ class SlowBox:
         gb_s, near = self.rate(together)
         before = [self.groups(free, size) for size in (8, 4, 2)]
         after = [self.groups(free - chosen, size) for size in (8, 4, 2)]
-        lost = [was[0] - now[0] for was, now in zip(before, after, strict=True)]
+        lost = [int(was[0]) - int(now[0]) for was, now in zip(before, after, strict=True)]
         return {
             "bandwidth_gb_s": -int(gb_s),
             "damage_8_gb_s": lost[0],
@@ -172,8 +175,8 @@ class SlowBox:
             "damage_levels": sum(was[1] - now[1] for was, now in zip(before, after, strict=True)),
             "numa_nodes": len({self.topology.numa_nodes[gpu] for gpu in together}),
             "nic_levels": sum(map(self.nic_steps, together)),
-            "pair_sum_gb_s": -sum(self.pair(a, b) for a, b in pairs),
-            "worst_pair_gb_s": -min((self.pair(a, b) for a, b in pairs), default=0),
+            "pair_sum_gb_s": -int(sum(self.pair(a, b) for a, b in pairs)),
+            "worst_pair_gb_s": -int(min((self.pair(a, b) for a, b in pairs), default=0)),
             "worst_level": max(
                 (0 if self.nvlinks(a, b) else 10 * STEPS[self.level(a, b)] for a, b in pairs), default=0
             ),

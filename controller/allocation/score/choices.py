@@ -138,7 +138,7 @@ def grown(table: ClassTable, free: int, count: int) -> Iterator[int]:
     """Yield sets grown from each free GPU by the one that is linked best to those taken, for boxes of too many unlike
     GPUs to compare all sets. Good sets, not proven the best. Cost: O(seeds × count × GPUs).
     """
-    pairs = table.pairs_gb_s
+    pairs = table.pairs_kb_s
     seen = set()
     for seed in ordinals_of(free)[:MAX_SEEDS]:
         least = {other: (pairs[seed][other], pairs[seed][other]) for other in ordinals_of(free) if other != seed}

@@ -1,7 +1,8 @@
 """What is remembered about one class of nodes: the worth of sets of GPUs, and of what stays free.
 
-All of it is a memo of set_rates: nothing here but speed. Worths are whole numbers that add up: GB/s in the upper bits,
-in the lower ones what tells levels of equal bandwidth apart (set_rates.Collective.steps).
+All of it is a memo of set_rates: nothing here but speed. Worths are whole numbers that add up: kB/s in the upper bits,
+in the lower ones what tells levels of equal bandwidth apart (set_rates.Collective.steps). Only a sum that is told or
+compared is brought to whole GB/s, never what is added.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import combinations
+from math import gcd
 from operator import add
 from typing import Final
 
@@ -32,7 +34,7 @@ from dracaena.controller.allocation.score.set_rates import (
     SetRates,
     collective,
     nic_steps,
-    pair_gb_s,
+    pair_kb_s,
     pair_level,
 )
 from dracaena.controller.allocation.score.subsets import best_pairing_of_subsets
@@ -40,8 +42,8 @@ from dracaena.controller.allocation.score.subsets import best_pairing_of_subsets
 STEP_SUM_BITS: Final = 16
 """Steps of a total over disjoint groups: far above 5 times the GPUs of any box."""
 
-MOST_GB_S: Final = 1 << 32
-"""Above what any set reaches."""
+MOST_KB_S: Final = 1 << 52
+"""Above what any set reaches: 61 links of 10,000 GB/s to each of some thousand GPUs."""
 
 
 class ClassTable(SetRates):
@@ -58,7 +60,7 @@ class ClassTable(SetRates):
         self._pair_ranks: dict[int, tuple[int, int, int]] = {}
 
     def worth(self, mask: int) -> int:
-        """Return `GB/s << STEP_SUM_BITS | steps` of a collective: worths of disjoint groups add up. 0 for one GPU."""
+        """Return `kB/s << STEP_SUM_BITS | steps` of a collective: worths of disjoint groups add up. 0 for one GPU."""
         known = self._worths.get(mask)
         if known is None:
             if len(self._worths) >= MAX_ENTRIES:
@@ -68,28 +70,31 @@ class ClassTable(SetRates):
 
     def ideal_gb_s(self, count: int) -> int:
         """Return the greatest bandwidth of `count` GPUs of the box, free or not; 0 where it cannot be compared."""
+        return self._ideal_kb_s(count) // KB_S_PER_GB_S
+
+    def _ideal_kb_s(self, count: int) -> int:
         if count < 2 or count > self.box.gpu_count or not self.comparable:
             return 0
         known = self._ideals.get(count)
         if known is None:
             everything = (1 << self.box.gpu_count) - 1
-            known = self._ideals[count] = self._best_gb_s(representatives(self.twins, everything, count))
+            known = self._ideals[count] = self._best_kb_s(representatives(self.twins, everything, count))
         return known
 
     def most_worth(self, count: int) -> int:
         """Return a worth that no `count` GPUs of the box exceed."""
         if count < 2:
             return 0
-        most_gb_s = self.ideal_gb_s(count) if self.comparable else MOST_GB_S
-        return most_gb_s << STEP_SUM_BITS | NVLINK_STEPS
+        most_kb_s = self._ideal_kb_s(count) if self.comparable else MOST_KB_S
+        return most_kb_s << STEP_SUM_BITS | NVLINK_STEPS
 
-    def _best_gb_s(self, masks: Iterable[int]) -> int:
+    def _best_kb_s(self, masks: Iterable[int]) -> int:
         best = 0
         for most, mask in sorted(((self.most_rate(mask), mask) for mask in masks), reverse=True):
             if most <= best:
                 break
             best = max(best, self.rate(mask))
-        return (best >> STEP_BITS) // KB_S_PER_GB_S
+        return best >> STEP_BITS
 
     # What stays free.
 
@@ -227,8 +232,8 @@ class ClassTable(SetRates):
 
     def _pairing_of(self, free: int) -> int:
         """Return the greatest total worth of disjoint pairs, on boxes of many unlike GPUs."""
-        gb_s, steps = divmod(self._pairings[free], self._pairing_steps)
-        return gb_s << STEP_SUM_BITS | steps
+        units, steps = divmod(self._pairings[free], self._pairing_steps)
+        return units * self._pairing_unit << STEP_SUM_BITS | steps
 
     @cached_property
     def _pairing_steps(self) -> int:
@@ -236,12 +241,17 @@ class ClassTable(SetRates):
         return NVLINK_STEPS * (self.box.gpu_count // 2) + 1
 
     @cached_property
+    def _pairing_unit(self) -> int:
+        return gcd(*(kb_s for row in self.pairs_kb_s for kb_s in row)) or 1
+
+    @cached_property
     def _pairings(self) -> Sequence[int]:
-        """Of every set, the greatest total worth of disjoint pairs: GB/s × _pairing_steps + steps."""
+        """Of every set, the greatest total worth of disjoint pairs: kB/s ÷ _pairing_unit × _pairing_steps + steps."""
         ordinals = range(self.box.gpu_count)
         worths = [[self.worth(1 << a | 1 << b) if a != b else 0 for b in ordinals] for a in ordinals]
+        unit = self._pairing_unit << STEP_SUM_BITS
         return best_pairing_of_subsets(
-            [[whole_gb_s(worth) * self._pairing_steps + whole_steps(worth) for worth in row] for row in worths]
+            [[worth // unit * self._pairing_steps + whole_steps(worth) for worth in row] for row in worths]
         )
 
     @cached_property
@@ -322,14 +332,14 @@ class ClassTable(SetRates):
         return sum(self._nic_steps[ordinal] for ordinal in ordinals_of(mask))
 
     def pair_sum_gb_s(self, mask: int) -> int:
-        """Return the sum over all pairs of what each reaches by its better way."""
-        pairs = self.pairs_gb_s
-        return sum(pairs[a][b] for a, b in combinations(ordinals_of(mask), 2))
+        """Return the sum over all pairs of what each reaches by its better way, in whole GB/s."""
+        pairs = self.pairs_kb_s
+        return sum(pairs[a][b] for a, b in combinations(ordinals_of(mask), 2)) // KB_S_PER_GB_S
 
     def worst_pair_gb_s(self, mask: int) -> int:
-        """Return what the slowest pair reaches; 0 for one GPU."""
-        pairs = self.pairs_gb_s
-        return min((pairs[a][b] for a, b in combinations(ordinals_of(mask), 2)), default=0)
+        """Return what the slowest pair reaches, in whole GB/s; 0 for one GPU."""
+        pairs = self.pairs_kb_s
+        return min((pairs[a][b] for a, b in combinations(ordinals_of(mask), 2)), default=0) // KB_S_PER_GB_S
 
     def worst_level(self, mask: int) -> int:
         """Return the LinkLevel of the worst pair, 0 for a pair with NVLinks and for one GPU."""
@@ -349,10 +359,10 @@ class ClassTable(SetRates):
         return tuple(nic_steps(self.box, ordinal) for ordinal in range(self.box.gpu_count))
 
     @cached_property
-    def pairs_gb_s(self) -> tuple[tuple[int, ...], ...]:
+    def pairs_kb_s(self) -> tuple[tuple[int, ...], ...]:
         """What each pair reaches by its better way, 0 on the diagonal."""
         ordinals = range(self.box.gpu_count)
-        return tuple(tuple(pair_gb_s(self.fabric, a, b) if a != b else 0 for b in ordinals) for a in ordinals)
+        return tuple(tuple(pair_kb_s(self.fabric, a, b) if a != b else 0 for b in ordinals) for a in ordinals)
 
     @cached_property
     def _pair_levels(self) -> tuple[tuple[int, ...], ...]:
@@ -379,12 +389,12 @@ class ClassTable(SetRates):
 
 
 def _worth(rate: int) -> int:
-    return (rate >> STEP_BITS) // KB_S_PER_GB_S << STEP_SUM_BITS | rate & (1 << STEP_BITS) - 1
+    return rate >> STEP_BITS << STEP_SUM_BITS | rate & (1 << STEP_BITS) - 1
 
 
 def whole_gb_s(worth: int) -> int:
-    """Return the GB/s of a worth or a sum of worths."""
-    return worth >> STEP_SUM_BITS
+    """Return the whole GB/s of a worth or a sum of worths."""
+    return (worth >> STEP_SUM_BITS) // KB_S_PER_GB_S
 
 
 def whole_steps(worth: int) -> int:

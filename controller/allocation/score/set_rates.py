@@ -120,9 +120,9 @@ def nvlink_collective(fabric: Fabric, mask: int) -> Collective:
     return Collective(kb_s, LinkLevel.SYS // LEVEL_STEP) if kb_s else Collective(0, 0)
 
 
-def pair_gb_s(fabric: Fabric, a: int, b: int) -> int:
-    """Return what a pair reaches by its better way, in whole GB/s."""
-    return max(fabric.nvlink_kb_s[a][b], fabric.pcie_kb_s[a][b]) // KB_S_PER_GB_S
+def pair_kb_s(fabric: Fabric, a: int, b: int) -> int:
+    """Return what a pair reaches by its better way."""
+    return max(fabric.nvlink_kb_s[a][b], fabric.pcie_kb_s[a][b])
 
 
 def pair_level(fabric: Fabric, a: int, b: int) -> LinkLevel:

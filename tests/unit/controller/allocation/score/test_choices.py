@@ -81,6 +81,17 @@ def test_on_a_dgx_1v_the_first_pair_leaves_a_quad_and_three_double_links() -> No
     assert answer.best.score.damage_gb_s == (150, 100, 50)
 
 
+def test_sums_are_added_before_they_are_rounded() -> None:
+    """Six pairs of 56.25 GB/s are 337 GB/s; rounded one by one they would be 336."""
+    meshed = "X NV4 NV4 NV4\nNV4 X NV4 NV4\nNV4 NV4 X NV4\nNV4 NV4 NV4 X"
+    gpus = {o: Gpu(f"GPU-{o}", o, product_name="NVIDIA A40", nvlink_count=12) for o in range(4)}
+    answer = Engine().best_two(make_box(matrix(meshed), gpus), 0b1111, (Demand(4),))
+    assert answer.best is not None
+    score = answer.best.score
+    assert (score.bandwidth_gb_s, score.pair_sum_gb_s, score.worst_pair_gb_s) == (168, 337, 56)
+    assert score.damage_gb_s == (0, 168, 112)
+
+
 def test_pack_takes_the_set_that_harms_least_although_a_better_linked_one_is_free() -> None:
     made = box(matrix("X NV4 SYS SYS\nNV4 X SYS SYS\nSYS SYS X PIX\nSYS SYS PIX X"))
     assert best(made, 0b1111, Demand(2)) == (0, 1)

@@ -17,7 +17,7 @@ from dracaena.controller.allocation.score.set_rates import (
     make_fabric,
     minimum_cut,
     nic_steps,
-    pair_gb_s,
+    pair_kb_s,
     pair_level,
 )
 from support.allocation import blocks, matrix
@@ -144,7 +144,7 @@ def test_a_mesh_beside_switches_is_still_a_mesh() -> None:
 
 def test_a_pair_is_worth_its_better_way() -> None:
     fabric = make_fabric(VOLTA)
-    assert [pair_gb_s(fabric, 0, other) for other in (1, 3, 5)] == [25, 50, 9]
+    assert [pair_kb_s(fabric, 0, other) // 1_000_000 for other in (1, 3, 5)] == [25, 50, 9]
     assert [pair_level(fabric, 0, other) for other in (3, 5)] == [LinkLevel.PSB, LinkLevel.SYS]
 
 

@@ -140,6 +140,6 @@ def test_a_tree_of_32_gpus_is_compared_whole_and_32_unlike_ones_are_not() -> Non
     tree = make_box(blocks(8, 8, 8, 8, inside="PIX", outside="SYS"), {})
     table = ClassTable(tree)
     assert table.comparable
-    assert table.free_worth((1 << 32) - 1, 8) >> 16 == 4 * table.gb_s(0xFF)
+    assert table.free_worth((1 << 32) - 1, 8) >> 16 == 4 * table.kb_s(0xFF)
     assert prod(twins.bit_count() + 1 for twins in table.twins) == 9**4
     assert comb(32, 8) > 10_000_000
