@@ -31,9 +31,11 @@ _LEVELS: Final = frozenset(LinkLevel)
 
 _WORDS: Final = {
     "bandwidth_percent_of_ideal": "share of the ideal bandwidth",
+    "ring_gb_s": "slowest hop of the best ring",
     "damage_8_gb_s": "damage to groups of 8",
     "damage_4_gb_s": "damage to groups of 4",
     "damage_2_gb_s": "damage to groups of 2",
+    "damage_ring_gb_s": "damage to rings",
     "damage_levels": "damage in levels",
     "numa_nodes": "NUMA nodes",
     "nic_levels": "levels to NICs",

@@ -1,7 +1,8 @@
 """Every state of every machine: is any baseline ever better than our engine, and where are they worse?
 
 A state is a set of free GPUs and a count. In each the slow, independent judge (worth) weighs what we take against what
-a baseline hands out: first the bandwidth of the set, at equal bandwidth the damage to what stays free.
+a baseline hands out: first the bandwidth of the set, at equal bandwidth the slowest hop of its best ring, then the
+damage to what stays free, and at last the sum of its pairs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 from bench import ours
 from bench.baselines.answer import Choose, Fault
 from bench.machines import BenchMachine
-from bench.worth import GpuSet, collective_gb_s, damage_gb_s
+from bench.worth import GpuSet, collective_gb_s, damage_gb_s, pair_sum_gb_s, ring_gb_s
 
 State = tuple[GpuSet, int]
 """Free GPUs and count; the count is at least 1 and at most as many as are free."""
@@ -35,10 +36,14 @@ class Verdict:
     compared: int = 0
     """States in which it handed out a set of the size asked for."""
     lower_bandwidth: int = 0
-    more_damage: int = 0
+    slower_ring: int = 0
     """At equal bandwidth."""
+    more_damage: int = 0
+    """At equal bandwidth and ring."""
     more_numa_nodes: int = 0
-    """At equal bandwidth and damage."""
+    """At equal bandwidth, ring and damage."""
+    larger_sum: int = 0
+    """At equal bandwidth and ring a larger sum of pairs than ours, for more damage."""
     ratio_sum: float = 0.0
     ratio_count: int = 0
     """Bandwidth over ours, over compared states of two GPUs or more."""
@@ -60,8 +65,10 @@ class Verdict:
         self.states_of_sets += other.states_of_sets
         self.compared += other.compared
         self.lower_bandwidth += other.lower_bandwidth
+        self.slower_ring += other.slower_ring
         self.more_damage += other.more_damage
         self.more_numa_nodes += other.more_numa_nodes
+        self.larger_sum += other.larger_sum
         self.ratio_sum += other.ratio_sum
         self.ratio_count += other.ratio_count
         self.faults.update(other.faults)
@@ -100,6 +107,10 @@ def compare(machine: BenchMachine, baselines: Mapping[str, Choose], states: Sequ
         assert mine.score.bandwidth_gb_s == best, (
             f"{machine.name}: the engine says {mine.score.bandwidth_gb_s} GB/s of {mine.gpus}, the judge {best}"
         )
+        ring = ring_gb_s(machine, mine.gpus)
+        assert mine.score.ring_gb_s == ring, (
+            f"{machine.name}: the engine says {mine.score.ring_gb_s} GB/s around {mine.gpus}, the judge {ring}"
+        )
         if len(free) <= MOST_FREE_FOR_DAMAGE:
             damage = damage_gb_s(machine, free, mine.gpus)
             assert mine.score.damage_gb_s == damage, (
@@ -129,27 +140,32 @@ def _compare_one(
     if count > 1:
         verdict.ratio_count += 1
         verdict.ratio_sum += their_gb_s / our_gb_s if our_gb_s else 1.0
-    if their_gb_s < our_gb_s:
-        verdict.lower_bandwidth += 1
+    if theirs == mine:
         return
-    if their_gb_s > our_gb_s:
-        verdict.beaten.append(
-            f"{machine.name}: free {free}, {count} wanted: {name} takes {theirs} with {their_gb_s} GB/s, "
-            f"ours {mine} with {our_gb_s}"
-        )
-        return
-    if theirs == mine or len(free) > MOST_FREE_FOR_DAMAGE:
-        return
+    if (better := _compare_sets(verdict, machine, free, mine, theirs)) is not None:
+        verdict.beaten.append(f"{machine.name}: free {free}, {count} wanted: {name} takes {theirs} with {better}")
+
+
+def _compare_sets(verdict: Verdict, machine: BenchMachine, free: GpuSet, mine: GpuSet, theirs: GpuSet) -> str | None:
+    """Count by what their set is worse; return by what it is better instead, each with its figures."""
+    ours_gb_s, theirs_gb_s = collective_gb_s(machine, mine), collective_gb_s(machine, theirs)
+    if ours_gb_s != theirs_gb_s:
+        verdict.lower_bandwidth += theirs_gb_s < ours_gb_s
+        return f"{theirs_gb_s} GB/s, ours {mine} with {ours_gb_s}" if theirs_gb_s > ours_gb_s else None
+    ours_gb_s, theirs_gb_s = ring_gb_s(machine, mine), ring_gb_s(machine, theirs)
+    if ours_gb_s != theirs_gb_s:
+        verdict.slower_ring += theirs_gb_s < ours_gb_s
+        return f"{theirs_gb_s} GB/s around, ours {mine} with {ours_gb_s}" if theirs_gb_s > ours_gb_s else None
+    if len(free) > MOST_FREE_FOR_DAMAGE:
+        return None
+    ours_sum, theirs_sum = pair_sum_gb_s(machine, mine), pair_sum_gb_s(machine, theirs)
     our_damage, their_damage = damage_gb_s(machine, free, mine), damage_gb_s(machine, free, theirs)
-    if their_damage > our_damage:
-        verdict.more_damage += 1
-    elif their_damage < our_damage:
-        verdict.beaten.append(
-            f"{machine.name}: free {free}, {count} wanted: {name} takes {theirs} with damage {their_damage} GB/s, "
-            f"ours {mine} with {our_damage}"
-        )
-    else:
-        verdict.more_numa_nodes += _numa_nodes(machine, theirs) > _numa_nodes(machine, mine)
+    if our_damage != their_damage:
+        verdict.more_damage += their_damage > our_damage
+        verdict.larger_sum += their_damage > our_damage and theirs_sum > ours_sum
+        return f"damage {their_damage} GB/s, ours {mine} with {our_damage}" if their_damage < our_damage else None
+    verdict.more_numa_nodes += _numa_nodes(machine, theirs) > _numa_nodes(machine, mine)
+    return f"a sum of {theirs_sum} GB/s, ours {mine} with {ours_sum}" if theirs_sum > ours_sum else None
 
 
 def _numa_nodes(machine: BenchMachine, gpus: GpuSet) -> int:

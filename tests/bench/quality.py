@@ -45,7 +45,7 @@ def rows(progress: Progress) -> Section:
         tables=(
             _matrix("Lower bandwidth than ours, % of states of 2 GPUs and more", by_machine, _lower),
             _matrix("Mean bandwidth ÷ ours, where it hands out a set", by_machine, _mean),
-            _matrix("More damage than ours at equal bandwidth, % of states", by_machine, _damage),
+            _matrix("More damage than ours at equal bandwidth and ring, % of states", by_machine, _damage),
             _faults(totals),
         ),
         floors=(Floor("states in which any baseline beats ours", len(beaten), 0, "states", goal=0),),
@@ -102,13 +102,29 @@ def _matrix(title: str, by_machine: Mapping[str, Verdicts], cell: object) -> Tab
 def _faults(totals: Verdicts) -> Table:
     return Table(
         "All machines, number of states",
-        ("system", "states", "lower bandwidth", "more damage", "more NUMA nodes", *(fault.value for fault in Fault)),
+        (
+            "system",
+            "states",
+            "lower bandwidth",
+            "slower ring",
+            "more damage",
+            "larger sum for it",
+            "more NUMA nodes",
+            *(fault.value for fault in Fault),
+        ),
         tuple(
             (
                 name,
                 *(
                     f"{count:,}"
-                    for count in (verdict.states, verdict.lower_bandwidth, verdict.more_damage, verdict.more_numa_nodes)
+                    for count in (
+                        verdict.states,
+                        verdict.lower_bandwidth,
+                        verdict.slower_ring,
+                        verdict.more_damage,
+                        verdict.larger_sum,
+                        verdict.more_numa_nodes,
+                    )
                 ),
                 *(f"{verdict.faults[fault]:,}" for fault in Fault),
             )
@@ -121,7 +137,7 @@ def _notes(machines: Sequence[BenchMachine], by_machine: Mapping[str, Verdicts])
     ties = [
         name
         for name, line in by_machine.items()
-        if all(not verdict.lower_bandwidth and not verdict.more_damage for verdict in line.values())
+        if not any(verdict.lower_bandwidth or verdict.slower_ring or verdict.more_damage for verdict in line.values())
     ]
     level = [
         name
@@ -130,11 +146,11 @@ def _notes(machines: Sequence[BenchMachine], by_machine: Mapping[str, Verdicts])
     ]
     larger = [machine.name for machine in machines if machine.gpu_count > LARGEST_WHOLE]
     notes = [
-        f"Everyone ties in bandwidth and damage on {', '.join(ties)}.",
+        f"Everyone ties in bandwidth, ring and damage on {', '.join(ties)}.",
         "Behind NVSwitches, or with all pairs alike, every set of a size is worth the same; only NUMA nodes differ.",
         f"{', '.join(COMPETENT)} tie with ours in bandwidth on {', '.join(level)}.",
         "On pure PCIe trees the nearest set is easy to find; what differs there is the damage to what stays free.",
-        "A second, slow program computed the bandwidth and the damage of every choice of ours: no figure differed.",
+        "A second, slow program computed bandwidth, ring and damage of every choice of ours: no figure differed.",
     ]
     if larger:
         notes.append(

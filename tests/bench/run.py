@@ -20,6 +20,7 @@ from dracaena.process.logs import configure_logs
 SECTIONS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "quality": "bench.quality",
+        "rings": "bench.rings",
         "queue": "bench.queueing",
         "mixed": "bench.mixed",
         "decision": "bench.decision",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cache
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Final
 
 from bench.machines import BenchMachine
@@ -62,6 +62,27 @@ def _collective(machine: BenchMachine, gpus: GpuSet) -> Fraction:
     return max(over_pcie, over_nvlink)
 
 
+def ring_gb_s(machine: BenchMachine, gpus: GpuSet) -> int:
+    """Return the slowest hop of the best ring through a set, 0 for one GPU; of two it is the pair."""
+    return int(_ring(machine, gpus))
+
+
+@cache
+def _ring(machine: BenchMachine, gpus: GpuSet) -> Fraction:
+    """Where pairs differ, all circles that start at the first GPU are tried."""
+    hops = {frozenset(pair): _pair_gb_s(machine, *pair) for pair in combinations(gpus, 2)}
+    if len(set(hops.values())) < 2:
+        return next(iter(hops.values()), Fraction(0))
+    first, *others = gpus
+    circles = ((first, *order, first) for order in permutations(others))
+    return max(min(hops[frozenset(circle[at : at + 2])] for at in range(len(gpus))) for circle in circles)
+
+
+def pair_sum_gb_s(machine: BenchMachine, gpus: GpuSet) -> int:
+    """Return the sum over all pairs of a set, each by its better way."""
+    return int(sum((_pair_gb_s(machine, a, b) for a, b in combinations(gpus, 2)), Fraction(0)))
+
+
 @cache
 def ideal_gb_s(machine: BenchMachine, count: int) -> int:
     """Return the best that a set of this size can reach when the whole machine is free."""
@@ -108,6 +129,11 @@ def is_one_nvlink_group(machine: BenchMachine, gpus: GpuSet) -> bool:
 def has_nvlink_group(machine: BenchMachine, free: GpuSet, count: int) -> bool:
     """Return whether some set of this size among the free GPUs is one NVLink group."""
     return any(is_one_nvlink_group(machine, gpus) for gpus in combinations(free, count))
+
+
+@cache
+def _pair_gb_s(machine: BenchMachine, a: int, b: int) -> Fraction:
+    return max(_pcie_gb_s(machine, a, b), _nvlinks_gb_s(machine, a, b))
 
 
 def _pcie_gb_s(machine: BenchMachine, a: int, b: int) -> Fraction:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, permutations
 
 from dracaena.api.config.v1alpha1 import TopologyPolicy
 from dracaena.api.machine import Gpu
@@ -33,7 +33,8 @@ class SlowBox:
     gpus: Mapping[int, Gpu]
     policy: TopologyPolicy = field(default_factory=TopologyPolicy)
     _rates: dict[Gpus, tuple[Fraction, int]] = field(default_factory=dict)
-    _groups: dict[tuple[Gpus, int], tuple[Fraction, int]] = field(default_factory=dict)
+    _rings: dict[Gpus, Fraction] = field(default_factory=dict)
+    _groups: dict[tuple[Gpus, int], tuple[Fraction, Fraction, int]] = field(default_factory=dict)
 
     # One GPU and one pair.
 
@@ -128,14 +129,30 @@ class SlowBox:
             )
         return max(over_pcie, (over_nvlink, 5 if over_nvlink else 0))
 
-    def groups(self, free: Gpus, size: int) -> tuple[Fraction, int]:
-        """Best (GB/s, steps) in sum over disjoint groups."""
+    def ring(self, chosen: Gpus) -> Fraction:
+        """The slowest hop of the best of all circles."""
+        if chosen not in self._rings:
+            self._rings[chosen] = self._ring(chosen)
+        return self._rings[chosen]
+
+    def _ring(self, chosen: Gpus) -> Fraction:
+        if len(chosen) < 3:
+            return self.pair(*chosen) if len(chosen) == 2 else Fraction(0)
+        first, *others = sorted(chosen)
+        hops = {(a, b): self.pair(a, b) for a, b in permutations(chosen, 2)}
+        return max(
+            min(hops[hop] for hop in zip((first, *order), (*order, first), strict=True))
+            for order in permutations(others)
+        )
+
+    def groups(self, free: Gpus, size: int) -> tuple[Fraction, Fraction, int]:
+        """Best (GB/s, GB/s around rings, steps) in sum over disjoint groups."""
         if (free, size) not in self._groups:
-            best = (Fraction(0), 0)
+            best = (Fraction(0), Fraction(0), 0)
             for group in map(frozenset, combinations(sorted(free), size)):
                 gb_s, steps = self.rate(group)
                 rest = self.groups(free - group, size)
-                best = max(best, (gb_s + rest[0], steps + rest[1]))
+                best = max(best, (gb_s + rest[0], self.ring(group) + rest[1], steps + rest[2]))
             self._groups[free, size] = best
         return self._groups[free, size]
 
@@ -168,11 +185,13 @@ class SlowBox:
         lost = [int(was[0]) - int(now[0]) for was, now in zip(before, after, strict=True)]
         return {
             "bandwidth_gb_s": -int(gb_s),
+            "ring_gb_s": -int(self.ring(together)),
             "damage_8_gb_s": lost[0],
             "damage_4_gb_s": lost[1],
             "damage_2_gb_s": lost[2],
+            "damage_ring_gb_s": sum(int(was[1]) - int(now[1]) for was, now in zip(before[:2], after[:2], strict=True)),
             "bound_level": 10 * (5 - near),
-            "damage_levels": sum(was[1] - now[1] for was, now in zip(before, after, strict=True)),
+            "damage_levels": sum(was[2] - now[2] for was, now in zip(before, after, strict=True)),
             "numa_nodes": len({self.topology.numa_nodes[gpu] for gpu in together}),
             "nic_levels": sum(map(self.nic_steps, together)),
             "pair_sum_gb_s": -int(sum(self.pair(a, b) for a, b in pairs)),
@@ -183,12 +202,15 @@ class SlowBox:
         }
 
     def key(self, parts: Mapping[str, int]) -> tuple[int, ...]:
-        names = ["bandwidth_gb_s", "damage_8_gb_s", "damage_4_gb_s", "damage_2_gb_s", "bound_level", "damage_levels"]
+        speed = ["bandwidth_gb_s", "ring_gb_s"]
+        damage = ["damage_8_gb_s", "damage_4_gb_s", "damage_2_gb_s", "damage_ring_gb_s"]
         if self.policy.objective is not None and self.policy.objective.value == "Pack":
-            names = [*names[1:4], names[0], names[5], names[4]]
+            names = [*damage, *speed, "worst_pair_gb_s", "damage_levels", "bound_level"]
+        else:
+            names = [*speed, *damage, "bound_level", "worst_pair_gb_s", "damage_levels"]
         if self.policy.numa_alignment is None or self.policy.numa_alignment.value != "Ignored":
             names.append("numa_nodes")
-        names += ["pair_sum_gb_s", "worst_pair_gb_s", "worst_level"]
+        names += ["pair_sum_gb_s", "worst_level"]
         if self.policy.nic_alignment is None or self.policy.nic_alignment.value != "Ignored":
             names.append("nic_levels")
         return tuple(parts[name] for name in names)

@@ -248,6 +248,21 @@ def ordinals_of(mask: int) -> tuple[int, ...]:
     return tuple(ordinal for ordinal in range(mask.bit_length()) if mask >> ordinal & 1)
 
 
+def connected(near: Sequence[int], mask: int) -> bool:
+    """Return whether each GPU of a set can be reached from each other through GPUs of the set alone. Cost: O(k).
+
+    `near`: for each GPU the mask of those that are one step away.
+    """
+    reached = grown = mask & -mask
+    while grown:
+        around = 0
+        for ordinal in ordinals_of(grown):
+            around |= near[ordinal]
+        grown = around & mask & ~reached
+        reached |= grown
+    return reached == mask
+
+
 def links_in_words(box: Box, mask: int) -> str:
     """Return how a set is linked, best links first: `6 pairs NV12`, `1 pair PIX, 2 pairs PHB`, `one GPU`.
 

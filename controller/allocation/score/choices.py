@@ -67,19 +67,23 @@ def _stages(table: ClassTable, free: int, order: Order, beside: int) -> list[Sta
     def worth_left(size: int) -> Stage:
         return lambda masks: _by_worth_left(table, free, masks, size)
 
-    bandwidth: list[Stage] = [lambda masks: _by_bandwidth(table, masks, beside)]
+    speed: list[Stage] = [
+        lambda masks: _by_bandwidth(table, masks, beside),
+        _by(lambda mask: -table.ring_gb_s(mask | beside)),
+    ]
+    worst: list[Stage] = [_by(lambda mask: table.pair_rank(mask | beside)[0])]
     bound: list[Stage] = [_by(lambda mask: table.bound_level(mask | beside))]
     damage: list[Stage] = []
     levels: list[Stage] = []
     if table.comparable:
-        damage = [worth_left(size) for size in sizes]
-        if not table.many_unlike:
-            damage = [_by(lambda mask: table.left_rank(free ^ mask))]
+        damage = [_by(lambda mask: table.left_rank(free ^ mask))]
+        if table.many_unlike:
+            damage = [*map(worth_left, sizes), *damage]
         levels = [_by(lambda mask: -table.left_steps(free ^ mask))]
     pack = order.objective is Objective.PACK
-    stages = [*damage, *bandwidth, *levels, *bound] if pack else [*bandwidth, *damage, *bound, *levels]
+    stages = [*damage, *speed, *worst, *levels, *bound] if pack else [*speed, *damage, *bound, *worst, *levels]
     numa = table.numa_nodes if order.numa_counts else _nothing
-    stages.append(_by(lambda mask: (numa(mask | beside), *table.pair_rank(mask | beside))))
+    stages.append(_by(lambda mask: (numa(mask | beside), *table.pair_rank(mask | beside)[1:])))
     if order.nic_counts:
         stages.append(_by(lambda mask: table.nic_distance(mask | beside)))
     return stages

@@ -1,13 +1,13 @@
 """What is remembered about one class of nodes: the worth of sets of GPUs, and of what stays free.
 
-All of it is a memo of set_rates: nothing here but speed. Worths are whole numbers that add up: kB/s in the upper bits,
-in the lower ones what tells levels of equal bandwidth apart (set_rates.Collective.steps). Only a sum that is told or
-compared is brought to whole GB/s, never what is added.
+All of it is a memo of set_rates: nothing here but speed. Worths are whole numbers that add up part by part: kB/s of the
+collective in the upper bits, then those of the best ring, in the lowest what tells levels of equal bandwidth apart
+(set_rates.Collective.steps). Only a sum that is told or compared is brought to whole GB/s, never what is added.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import combinations
 from math import gcd
@@ -34,7 +34,6 @@ from dracaena.controller.allocation.score.set_rates import (
     SetRates,
     collective,
     nic_steps,
-    pair_kb_s,
     pair_level,
 )
 from dracaena.controller.allocation.score.subsets import best_pairing_of_subsets
@@ -42,8 +41,11 @@ from dracaena.controller.allocation.score.subsets import best_pairing_of_subsets
 STEP_SUM_BITS: Final = 16
 """Steps of a total over disjoint groups: far above 5 times the GPUs of any box."""
 
-MOST_KB_S: Final = 1 << 52
-"""Above what any set reaches: 61 links of 10,000 GB/s to each of some thousand GPUs."""
+KB_S_BITS: Final = 52
+"""kB/s of a total: 61 links of 10,000 GB/s to each of some thousand GPUs are less."""
+
+COLLECTIVE_SHIFT: Final = STEP_SUM_BITS + KB_S_BITS
+"""Where the collective's kB/s start in a worth."""
 
 
 class ClassTable(SetRates):
@@ -56,45 +58,47 @@ class ClassTable(SetRates):
         self._groups: dict[int, Groups] = {}
         self._groups_by_kind: dict[int, SortedGroups] = {}
         self._ideals: dict[int, int] = {}
-        self._left_known: dict[int, tuple[tuple[int, int, int], int]] = {}
+        self._left_known: dict[int, tuple[tuple[int, int, int, int], int]] = {}
         self._pair_ranks: dict[int, tuple[int, int, int]] = {}
 
     def worth(self, mask: int) -> int:
-        """Return `kB/s << STEP_SUM_BITS | steps` of a collective: worths of disjoint groups add up. 0 for one GPU."""
+        """Return kB/s of a collective and of the best ring, and steps, as one number; 0 for one GPU.
+
+        Worths of disjoint groups add up, and the greater worth is the better one.
+        """
         known = self._worths.get(mask)
         if known is None:
             if len(self._worths) >= MAX_ENTRIES:
                 self._worths.clear()
-            known = self._worths[mask] = _worth(self.rate(mask)) if mask & (mask - 1) else 0
+            known = self._worths[mask] = _worth(self.rate(mask), self.ring_kb_s(mask)) if mask & (mask - 1) else 0
         return known
 
     def ideal_gb_s(self, count: int) -> int:
         """Return the greatest bandwidth of `count` GPUs of the box, free or not; 0 where it cannot be compared."""
-        return self._ideal_kb_s(count) // KB_S_PER_GB_S
+        return whole_gb_s(self._ideal_worth(count))
 
-    def _ideal_kb_s(self, count: int) -> int:
+    def _ideal_worth(self, count: int) -> int:
         if count < 2 or count > self.box.gpu_count or not self.comparable:
             return 0
         known = self._ideals.get(count)
         if known is None:
             everything = (1 << self.box.gpu_count) - 1
-            known = self._ideals[count] = self._best_kb_s(representatives(self.twins, everything, count))
+            known = self._ideals[count] = self._best_worth(list(representatives(self.twins, everything, count)))
         return known
 
     def most_worth(self, count: int) -> int:
         """Return a worth that no `count` GPUs of the box exceed."""
         if count < 2:
             return 0
-        most_kb_s = self._ideal_kb_s(count) if self.comparable else MOST_KB_S
-        return most_kb_s << STEP_SUM_BITS | NVLINK_STEPS
+        return self._ideal_worth(count) if self.comparable else 1 << COLLECTIVE_SHIFT + KB_S_BITS
 
-    def _best_kb_s(self, masks: Iterable[int]) -> int:
+    def _best_worth(self, masks: Sequence[int]) -> int:
         best = 0
-        for most, mask in sorted(((self.most_rate(mask), mask) for mask in masks), reverse=True):
+        for most, mask in sorted(zip(self._most_worths(masks), masks, strict=True), reverse=True):
             if most <= best:
                 break
-            best = max(best, self.rate(mask))
-        return best >> STEP_BITS
+            best = max(best, self.worth(mask))
+        return best
 
     # What stays free.
 
@@ -217,7 +221,7 @@ class ClassTable(SetRates):
     def _most_worths(self, masks: Sequence[int]) -> list[int]:
         """Return for each set of two or more GPUs a worth that it does not exceed (most_rate)."""
         if self._degree_of is None or self._pcie_of is None:
-            return [_worth(self.most_rate(mask)) for mask in masks]
+            return [_worth(self.most_rate(mask), self.ring_kb_s(mask)) for mask in masks]
         # Asked for 12,870 sets of 8 at once: most_rate without its calls.
         degrees, over_pcie, unit = self._degree_of, self._pcie_of, self._degree_unit << STEP_BITS
         islands = self.fabric.nvlink_group
@@ -227,13 +231,14 @@ class ClassTable(SetRates):
             else over_pcie[mask]
             for mask in masks
         ]
-        worths = {rate: _worth(rate) for rate in set(rates)}
-        return [worths[rate] for rate in rates]
+        worths = {rate: _worth(rate, 0) for rate in set(rates)}
+        return [worths[rate] | self.ring_kb_s(mask) << STEP_SUM_BITS for rate, mask in zip(rates, masks, strict=True)]
 
     def _pairing_of(self, free: int) -> int:
         """Return the greatest total worth of disjoint pairs, on boxes of many unlike GPUs."""
         units, steps = divmod(self._pairings[free], self._pairing_steps)
-        return units * self._pairing_unit << STEP_SUM_BITS | steps
+        kb_s = units * self._pairing_unit  # of a pair, collective and ring are one
+        return kb_s << COLLECTIVE_SHIFT | kb_s << STEP_SUM_BITS | steps
 
     @cached_property
     def _pairing_steps(self) -> int:
@@ -249,7 +254,7 @@ class ClassTable(SetRates):
         """Of every set, the greatest total worth of disjoint pairs: kB/s ÷ _pairing_unit × _pairing_steps + steps."""
         ordinals = range(self.box.gpu_count)
         worths = [[self.worth(1 << a | 1 << b) if a != b else 0 for b in ordinals] for a in ordinals]
-        unit = self._pairing_unit << STEP_SUM_BITS
+        unit = self._pairing_unit << COLLECTIVE_SHIFT
         return best_pairing_of_subsets(
             [[worth // unit * self._pairing_steps + whole_steps(worth) for worth in row] for row in worths]
         )
@@ -269,11 +274,15 @@ class ClassTable(SetRates):
         together = chosen | beside
         before, steps_before = self._left(free)
         after, steps_after = self._left(left)
-        pair_sum, worst_pair, worst_level = self.pair_rank(together)
+        worst_pair, pair_sum, worst_level = self.pair_rank(together)
+        ideal = self._ideal_worth(together.bit_count()) if order.relative else 0
         return Score(
             bandwidth_gb_s=self.gb_s(together),
-            ideal_gb_s=self.ideal_gb_s(together.bit_count()) if order.relative else 0,
+            ring_gb_s=self.ring_gb_s(together),
+            ideal_gb_s=whole_gb_s(ideal),
+            ideal_ring_gb_s=whole_ring_gb_s(ideal),
             damage_gb_s=(after[0] - before[0], after[1] - before[1], after[2] - before[2]),
+            damage_ring_gb_s=after[3] - before[3],
             bound_level=self.bound_level(together),
             damage_levels=steps_before - steps_after,
             numa_nodes=self.numa_nodes(together),
@@ -285,20 +294,23 @@ class ClassTable(SetRates):
             order=order,
         )
 
-    def left_rank(self, free: int) -> tuple[int, int, int]:
-        """Return free_worth in whole GB/s for groups of 8, 4 and 2, all negative: a key that sorts best first."""
+    def left_rank(self, free: int) -> tuple[int, int, int, int]:
+        """Return free_worth in whole GB/s for groups of 8, 4 and 2, then the rings of the groups of 8 and 4 in sum, all
+        negative: a key that sorts best first.
+        """
         return self._left(free)[0]
 
     def left_steps(self, free: int) -> int:
         """Return the steps of free_worth of groups of 8, 4 and 2 together."""
         return self._left(free)[1]
 
-    def _left(self, free: int) -> tuple[tuple[int, int, int], int]:
+    def _left(self, free: int) -> tuple[tuple[int, int, int, int], int]:
         known = self._left_known.get(free)
         if known is None:
             eights, fours, pairs = (self.free_worth(free, size) for size in GROUP_SIZES)
+            rings_gb_s = whole_ring_gb_s(eights) + whole_ring_gb_s(fours)  # of a pair it is the bandwidth
             known = (
-                (-whole_gb_s(eights), -whole_gb_s(fours), -whole_gb_s(pairs)),
+                (-whole_gb_s(eights), -whole_gb_s(fours), -whole_gb_s(pairs), -rings_gb_s),
                 whole_steps(eights) + whole_steps(fours) + whole_steps(pairs),
             )
             if len(self._left_known) >= MAX_ENTRIES:
@@ -307,7 +319,7 @@ class ClassTable(SetRates):
         return known
 
     def pair_rank(self, mask: int) -> tuple[int, int, int]:
-        """Return pair_sum_gb_s and worst_pair_gb_s, both negative, and worst_level: a key that sorts best first.
+        """Return worst_pair_gb_s and pair_sum_gb_s, both negative, and worst_level: a key that sorts best first.
 
         Remembered: few sets are ever the best, and many states share them.
         """
@@ -315,7 +327,7 @@ class ClassTable(SetRates):
         if known is None:
             if len(self._pair_ranks) >= MAX_ENTRIES:
                 self._pair_ranks.clear()
-            known = -self.pair_sum_gb_s(mask), -self.worst_pair_gb_s(mask), self.worst_level(mask)
+            known = -self.worst_pair_gb_s(mask), -self.pair_sum_gb_s(mask), self.worst_level(mask)
             self._pair_ranks[mask] = known
         return known
 
@@ -359,12 +371,6 @@ class ClassTable(SetRates):
         return tuple(nic_steps(self.box, ordinal) for ordinal in range(self.box.gpu_count))
 
     @cached_property
-    def pairs_kb_s(self) -> tuple[tuple[int, ...], ...]:
-        """What each pair reaches by its better way, 0 on the diagonal."""
-        ordinals = range(self.box.gpu_count)
-        return tuple(tuple(pair_kb_s(self.fabric, a, b) if a != b else 0 for b in ordinals) for a in ordinals)
-
-    @cached_property
     def _pair_levels(self) -> tuple[tuple[int, ...], ...]:
         ordinals = range(self.box.gpu_count)
         return tuple(tuple(int(pair_level(self.fabric, a, b)) if a != b else 0 for b in ordinals) for a in ordinals)
@@ -388,13 +394,18 @@ class ClassTable(SetRates):
             assert rank == fresh.pair_rank(mask), f"pairs of {mask:b}"
 
 
-def _worth(rate: int) -> int:
-    return rate >> STEP_BITS << STEP_SUM_BITS | rate & (1 << STEP_BITS) - 1
+def _worth(rate: int, ring_kb_s: int) -> int:
+    return rate >> STEP_BITS << COLLECTIVE_SHIFT | ring_kb_s << STEP_SUM_BITS | rate & (1 << STEP_BITS) - 1
 
 
 def whole_gb_s(worth: int) -> int:
-    """Return the whole GB/s of a worth or a sum of worths."""
-    return (worth >> STEP_SUM_BITS) // KB_S_PER_GB_S
+    """Return the whole GB/s of the collectives of a worth or a sum of worths."""
+    return (worth >> COLLECTIVE_SHIFT) // KB_S_PER_GB_S
+
+
+def whole_ring_gb_s(worth: int) -> int:
+    """Return the whole GB/s of the rings of a worth or a sum of worths."""
+    return (worth >> STEP_SUM_BITS & (1 << KB_S_BITS) - 1) // KB_S_PER_GB_S
 
 
 def whole_steps(worth: int) -> int:

@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from dracaena.controller.allocation.score.box import ordinals_of
+from dracaena.controller.allocation.score.subsets import repeated
 
 MAX_GPUS: Final = 16
 """GPUs whose subsets fit into a collection: 65,536; each GPU more doubles them."""
@@ -179,11 +180,7 @@ def _joined(groups: Sequence[int], sets: int, *, alike: bool) -> int:
 @cache
 def _without(ordinal: int) -> int:
     """Return the collection of all sets of up to MAX_GPUS without a GPU."""
-    bits, count = (1 << (1 << ordinal)) - 1, 2 << ordinal
-    while count < 1 << MAX_GPUS:
-        bits |= bits << count
-        count *= 2
-    return bits
+    return repeated((1 << (1 << ordinal)) - 1, 2 << ordinal, MAX_GPUS)
 
 
 @cache

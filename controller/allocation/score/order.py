@@ -41,19 +41,19 @@ class Order:
         object.__setattr__(self, "in_order", itemgetter(*map(PARTS.index, self._names())))
 
     def _names(self) -> tuple[str, ...]:
-        rate = ("bandwidth_percent_of_ideal",) if self.relative else ("bandwidth_gb_s",)
-        damage = tuple(f"damage_{size}_gb_s" for size in GROUP_SIZES)
+        speed = ("bandwidth_percent_of_ideal" if self.relative else "bandwidth_gb_s", "ring_gb_s")
+        damage = (*(f"damage_{size}_gb_s" for size in GROUP_SIZES), "damage_ring_gb_s")
         if self.objective is Objective.PACK:
-            names = (*damage, *rate, "damage_levels", "bound_level")
+            names = (*damage, *speed, "worst_pair_gb_s", "damage_levels", "bound_level")
         else:
-            names = (*rate, *damage, "bound_level", "damage_levels")
+            names = (*speed, *damage, "bound_level", "worst_pair_gb_s", "damage_levels")
         if self.numa_counts:
             names += ("numa_nodes",)
-        names += ("pair_sum_gb_s", "worst_pair_gb_s", "worst_level")
+        names += ("pair_sum_gb_s", "worst_level")
         if self.nic_counts:
             names += ("nic_levels",)
         if self.node_strategy is NodeStrategy.SPREAD:
-            place = 0 if self.objective is Objective.PACK else 1
+            place = 0 if self.objective is Objective.PACK else len(speed)
             names = (*names[:place], "free_gpus", *names[place:])
         else:
             names += ("free_gpus",)
@@ -63,12 +63,14 @@ class Order:
 PARTS: Final = (
     "bandwidth_percent_of_ideal",
     "bandwidth_gb_s",
+    "ring_gb_s",
     *(f"damage_{size}_gb_s" for size in GROUP_SIZES),
+    "damage_ring_gb_s",
     "bound_level",
+    "worst_pair_gb_s",
     "damage_levels",
     "numa_nodes",
     "pair_sum_gb_s",
-    "worst_pair_gb_s",
     "worst_level",
     "nic_levels",
     "free_gpus",
@@ -103,12 +105,19 @@ class Score:
 
     bandwidth_gb_s: int
     """Rate of a collective over the set, whole GB/s one way (set_rates.collective). More is better; 0 for one GPU."""
+    ring_gb_s: int
+    """The slowest hop of the best ring through the set (SetRates.ring_kb_s), whole GB/s one way. More is better; 0 for
+    one GPU. With Order.relative it counts as a share of its ideal, like the bandwidth."""
     ideal_gb_s: int
     """The greatest bandwidth of a set of this size on the node when all its GPUs are free; 0 where the order does not
     ask for it."""
+    ideal_ring_gb_s: int
+    """The ring of such a set, the fastest of those of the greatest bandwidth; 0 where the order does not ask for it."""
     damage_gb_s: tuple[int, int, int]
     """For groups of 8, 4 and 2: by how much the greatest total bandwidth of disjoint groups among the free GPUs of the
     node falls when the set is taken. Less is better."""
+    damage_ring_gb_s: int
+    """What the best rings of the groups of 8 and 4 lose in sum. Less is better."""
     bound_level: int
     """LinkLevel of the pair that bounds the bandwidth, 0 where NVLinks carry it or there is one GPU: it tells levels of
     equal bandwidth apart. Less is better."""
@@ -132,14 +141,16 @@ class Score:
     def rank(self) -> tuple[int, ...]:
         """Return a key that sorts best first, among scores of one order."""
         values = (
-            -self._of_ideal(SHARE_PARTS),
+            -_share(self.bandwidth_gb_s, self.ideal_gb_s, SHARE_PARTS),
             -self.bandwidth_gb_s,
+            -(_share(self.ring_gb_s, self.ideal_ring_gb_s, SHARE_PARTS) if self.order.relative else self.ring_gb_s),
             *self.damage_gb_s,
+            self.damage_ring_gb_s,
             self.bound_level,
+            -self.worst_pair_gb_s,
             self.damage_levels,
             self.numa_nodes,
             -self.pair_sum_gb_s,
-            -self.worst_pair_gb_s,
             self.worst_level,
             self.nic_distance,
             -self.free_gpus if self.order.node_strategy is NodeStrategy.SPREAD else self.free_gpus,
@@ -154,14 +165,16 @@ class Score:
         """Return the named parts that count, in the order in which they do; each name ends with its unit."""
         places = self.order.in_order(tuple(range(len(PARTS))))
         shown = (
-            self._of_ideal(100),
+            _share(self.bandwidth_gb_s, self.ideal_gb_s, 100),
             self.bandwidth_gb_s,
+            self.ring_gb_s,
             *self.damage_gb_s,
+            self.damage_ring_gb_s,
             self.bound_level,
+            self.worst_pair_gb_s,
             self.damage_levels,
             self.numa_nodes,
             self.pair_sum_gb_s,
-            self.worst_pair_gb_s,
             self.worst_level,
             self.nic_distance,
             self.free_gpus,
@@ -175,9 +188,10 @@ class Score:
                 return name
         return None
 
-    def _of_ideal(self, whole: int) -> int:
-        """Return bandwidth ÷ ideal, `whole` being all of it; 0 where the ideal is not asked for."""
-        return self.bandwidth_gb_s * whole // self.ideal_gb_s if self.ideal_gb_s else 0
+
+def _share(gb_s: int, ideal_gb_s: int, whole: int) -> int:
+    """Return a bandwidth ÷ its ideal, `whole` being all of it; 0 where the ideal is not asked for."""
+    return gb_s * whole // ideal_gb_s if ideal_gb_s else 0
 
 
 def one_number(rank: Iterable[int]) -> int:

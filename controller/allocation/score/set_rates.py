@@ -1,4 +1,4 @@
-"""What sets of GPUs of one box can carry: what each pair is worth, and the rate of a collective, for every set.
+"""What sets of GPUs of one box can carry: each pair, the rate of a collective and the best ring, for every set.
 
 Bandwidths are whole kB/s, one way; who compares sets of GPUs quantises them (order.Score). NVLink and PCIe are two
 networks: a collective runs over the better of both. What stays free is worth what its best groups are worth; that needs
@@ -22,6 +22,7 @@ from dracaena.controller.allocation.score.box import (
     KB_S_PER_GB_S,
     LEVEL_PERCENT,
     Box,
+    connected,
     interchangeable,
     mask_of,
     ordinals_of,
@@ -30,6 +31,7 @@ from dracaena.controller.allocation.score.subsets import (
     least_degree_of_subsets,
     least_pair_of_subsets,
     total_of_subsets,
+    with_ring,
 )
 
 LEVEL_STEP: Final = 10
@@ -307,6 +309,34 @@ class SetRates:
         """Return the bandwidth of a collective in whole GB/s; 0 for fewer than two GPUs."""
         return self.kb_s(mask) // KB_S_PER_GB_S
 
+    def ring_kb_s(self, mask: int) -> int:
+        """Return the slowest hop of the best ring through a set, each pair by its better way; 0 for one GPU.
+
+        Of two GPUs it is the pair. Exact on boxes of up to MAX_AT_ONCE GPUs. On larger ones an upper bound: the fastest
+        hops with which each GPU has two neighbours and all are connected, which on trees and behind switches is exact.
+        Cost: a step for each rate that a pair has; the first time for a box all its rings.
+        """
+        if not mask & (mask - 1):
+            return 0
+        if self._rings is None:
+            return self._most_ring_kb_s(mask)
+        for rate, has_ring in self._rings:
+            if has_ring[mask >> 3] >> (mask & 7) & 1:
+                return rate
+        return self._hops[-1][0]
+
+    def ring_gb_s(self, mask: int) -> int:
+        """Return the slowest hop of the best ring in whole GB/s; 0 for one GPU."""
+        return self.ring_kb_s(mask) // KB_S_PER_GB_S
+
+    def _most_ring_kb_s(self, mask: int) -> int:
+        enough = 2 if mask.bit_count() > 2 else 1
+        for rate, near in self._hops[:-1]:
+            neighbours = ((near[ordinal] & mask).bit_count() for ordinal in ordinals_of(mask))
+            if all(count >= enough for count in neighbours) and connected(near, mask):
+                return rate
+        return self._hops[-1][0]
+
     def _nvlink_rate(self, mask: int, most: int) -> int:
         """Return the rate over NVLinks alone, 0 where they do not connect the set."""
         if self.box.switched & mask:
@@ -376,6 +406,30 @@ class SetRates:
     def _pcie_of(self) -> Sequence[int] | None:
         """PCIe rate of every set, on boxes where most sets are asked for; None on others."""
         return least_pair_of_subsets(self._pcie_rates) if self.many_unlike else None
+
+    @cached_property
+    def pairs_kb_s(self) -> tuple[tuple[int, ...], ...]:
+        """What each pair reaches by its better way, 0 on the diagonal."""
+        ordinals = range(self.box.gpu_count)
+        return tuple(tuple(pair_kb_s(self.fabric, a, b) if a != b else 0 for b in ordinals) for a in ordinals)
+
+    @cached_property
+    def _hops(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """For each rate that a pair has, fastest first: the peers of each GPU at this rate or faster."""
+        pairs, ordinals = self.pairs_kb_s, range(self.box.gpu_count)
+        return tuple(
+            (rate, tuple(mask_of(b for b in ordinals if b != a and pairs[a][b] >= rate) for a in ordinals))
+            for rate in sorted({pairs[a][b] for a, b in combinations(ordinals, 2)}, reverse=True)
+        )
+
+    @cached_property
+    def _rings(self) -> tuple[tuple[int, bytes], ...] | None:
+        """For each rate of _hops but the last: which sets have a ring of such hops, mask by mask (subsets.with_ring);
+        None on boxes of too many GPUs. With the last rate all sets have.
+        """
+        if self.box.gpu_count > MAX_AT_ONCE:
+            return None
+        return tuple((rate, with_ring(near)) for rate, near in self._hops[:-1])
 
     @cached_property
     def _pcie_rates(self) -> tuple[tuple[int, ...], ...]:

@@ -15,7 +15,7 @@ from typing import Final
 from dracaena.api.config.v1alpha1 import NicAlignment, NumaAlignment, Requirement, TopologyPolicy
 from dracaena.api.links import Link, LinkLevel
 from dracaena.controller.allocation.effort import SET_STEPS, Effort, Work
-from dracaena.controller.allocation.score.box import Box, mask_of, ordinals_of, refined, representatives
+from dracaena.controller.allocation.score.box import Box, connected, mask_of, ordinals_of, refined, representatives
 from dracaena.controller.allocation.score.class_table import ClassTable
 from dracaena.controller.allocation.score.set_rates import kb_s
 
@@ -95,15 +95,7 @@ def make_rule(table: ClassTable, policy: TopologyPolicy, eligible: int) -> SetRu
 
 def nvlink_connected(box: Box, mask: int) -> bool:
     """Return whether the NVLink graph of the GPUs of a set alone is connected. Cost: O(k)."""
-    reached = mask & -mask
-    grown = reached
-    while grown:
-        near = 0
-        for ordinal in ordinals_of(grown):
-            near |= box.nvlink_peers[ordinal]
-        grown = near & mask & ~reached
-        reached |= grown
-    return reached == mask
+    return connected(box.nvlink_peers, mask)
 
 
 def rule_words(policy: TopologyPolicy) -> str:

@@ -2,7 +2,7 @@
 
 A subset is a lane of one big integer, lane number = its mask, so one addition or comparison of integers works on all
 subsets. For boxes of 16 unlike GPUs, where looking at each subset alone would take seconds. Lanes keep their top bit
-free: it is what a comparison borrows from.
+free: it is what a comparison borrows from. Where the figure is yes or no a bit is enough: a collection of subsets.
 """
 
 from __future__ import annotations
@@ -98,6 +98,49 @@ def best_pairing_of_subsets(worths: Sequence[Sequence[int]]) -> Sequence[int]:
         found |= lanes.shifted(best, count)
         count *= 2
     return lanes.unpacked(found, count)
+
+
+def with_ring(near: Sequence[int]) -> bytes:
+    """Return which subsets can stand in a circle where all neighbours are near each other, two of them side by side.
+
+    `near`: for each member the mask of those near it. In the result a subset has bit `mask & 7` of byte `mask >> 3`.
+    Exact: paths grow by one member at a time, from the lowest member of each subset at once; a collection of subsets
+    is one integer, bit number = mask. Cost: O(n³) big steps.
+    """
+    size = len(near)
+    every = range(size)
+    without = [repeated((1 << (1 << member)) - 1, 2 << member, size) for member in every]
+    lowest_is = [repeated(1 << (1 << member), 2 << member, size) for member in every]
+    may_grow, may_close = [], []
+    for member in every:
+        lower = closing = 0
+        for other in range(member):
+            lower |= lowest_is[other]
+            closing |= lowest_is[other] if near[member] >> other & 1 else 0
+        may_grow.append(lower & without[member])
+        may_close.append(closing)
+    found = 0
+    # For each member the subsets of a path that starts at their lowest member and ends here.
+    ending = [1 << (1 << member) for member in every]
+    for _ in every[1:]:
+        longer = []
+        for member in every:
+            beside = 0
+            for other in every:
+                if near[member] >> other & 1:
+                    beside |= ending[other]
+            longer.append((beside & may_grow[member]) << (1 << member))
+            found |= longer[-1] & may_close[member]
+        ending = longer
+    return found.to_bytes(max(1, (1 << size) // 8), "little")
+
+
+def repeated(bits: int, width: int, size: int) -> int:
+    """Return a pattern of `width` bits again and again, one bit for each subset of `size` members."""
+    while width < 1 << size:
+        bits |= bits << width
+        width *= 2
+    return bits
 
 
 class _Lanes:

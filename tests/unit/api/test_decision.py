@@ -14,6 +14,7 @@ from dracaena.api.decision import (
     decode_decision,
     describe,
     encode_decision,
+    parts_in_words,
 )
 from dracaena.api.errors import BadInputError
 
@@ -91,6 +92,11 @@ def test_people_read_every_part_with_its_unit_and_what_the_next_best_lost_by() -
         "next best: 6 pairs PIX on node-b, equal but for the order of its node name"
     )
     assert describe(replace(equal, runner_up=None)) == "4 of the GPUs of node-a: 6 pairs NV12"
+
+
+def test_rings_are_told_in_words() -> None:
+    score = (("bandwidth_gb_s", 50), ("ring_gb_s", 25), ("damage_ring_gb_s", 0))
+    assert parts_in_words(score) == "bandwidth: 50 GB/s, slowest hop of the best ring: 25 GB/s, damage to rings: 0 GB/s"
 
 
 def test_programs_read_scores_and_reasons_as_objects() -> None:

@@ -128,4 +128,4 @@ def test_what_is_measured_may_log_and_the_output_is_still_json(
 def test_an_unknown_section_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         run.main(["speed"])
-    assert "no section is called 'speed', expected any of quality, queue, mixed" in capsys.readouterr().err
+    assert "no section is called 'speed', expected any of quality, rings, queue" in capsys.readouterr().err

@@ -37,7 +37,7 @@ def test_quality_counts_what_each_baseline_gets_wrong(monkeypatch: pytest.Monkey
     assert cell(section, "Mean bandwidth", "a100-pcie-pairs-cross-numa", "koordinator") == "0.828"
     assert cell(section, "All machines", "MAPA preserve", "states") == "256"
     assert int(cell(section, "All machines", "topology tree", "over-allocated")) > 0
-    assert "Everyone ties in bandwidth and damage on gb200-tray." in section.notes
+    assert "Everyone ties in bandwidth, ring and damage on gb200-tray." in section.notes
     assert any(note.endswith("tie with ours in bandwidth on l40s-x4.") for note in section.notes)
     assert {row.against for row in section.rows} == set(BASELINES)
     assert len(told) == len(machines)

@@ -92,6 +92,29 @@ def test_sums_are_added_before_they_are_rounded() -> None:
     assert score.damage_gb_s == (0, 168, 112)
 
 
+@pytest.mark.parametrize(
+    ("free", "count", "expected"),
+    [
+        (0b00011011, 3, (0, 1, 3)),  # not 0, 3, 4: NV2, NV2 and back across sockets
+        (0b01011101, 4, (0, 2, 4, 6)),  # not 0, 2, 3, 4
+        (0b00111111, 4, (0, 1, 2, 3)),
+    ],
+)
+def test_of_equal_bandwidth_a_ring_of_nvlinks_comes_before_a_chain(
+    free: int, count: int, expected: tuple[int, ...]
+) -> None:
+    assert best(recorded("dgx-1v"), free, Demand(count)) == expected
+
+
+def test_what_stays_is_harmed_less_when_its_group_keeps_a_ring() -> None:
+    """Without GPU 0 a ring of 4 stays, without GPU 4 a chain of the same B."""
+    rows = ["X NV2 SYS SYS SYS", "NV2 X NV2 SYS NV1", "SYS NV2 X NV2 SYS", "SYS SYS NV2 X NV1", "SYS NV1 SYS NV1 X"]
+    made = box(matrix("\n".join(rows)))
+    ring, chain = Engine().score(made, 0b11111, 0b00001), Engine().score(made, 0b11111, 0b10000)
+    assert (ring.damage_gb_s[1], chain.damage_gb_s[1]) == (0, 0)
+    assert (ring.damage_ring_gb_s, chain.damage_ring_gb_s) == (0, 25 - 9)
+
+
 def test_pack_takes_the_set_that_harms_least_although_a_better_linked_one_is_free() -> None:
     made = box(matrix("X NV4 SYS SYS\nNV4 X SYS SYS\nSYS SYS X PIX\nSYS SYS PIX X"))
     assert best(made, 0b1111, Demand(2)) == (0, 1)

@@ -27,8 +27,8 @@ from dracaena.api.machine import Gpu, Machine
 from dracaena.api.topology import Nic, Topology
 from dracaena.controller.allocation.score.box import Box, make_box, mask_of, ordinals_of
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
-from dracaena.controller.allocation.score.class_table import whole_gb_s, whole_steps
-from dracaena.controller.allocation.score.set_rates import collective, make_fabric
+from dracaena.controller.allocation.score.class_table import whole_gb_s, whole_ring_gb_s, whole_steps
+from dracaena.controller.allocation.score.set_rates import SetRates, collective, make_fabric
 from support.recorded import recorded_machines
 from support.slow_choice import SlowBox
 
@@ -59,7 +59,7 @@ def states(gpu_count: int) -> Iterator[tuple[int, int]]:
 
 def shown(choice: Choice, parts: dict[str, int]) -> dict[str, int]:
     """The parts of a choice in the form of the slow search: less is better."""
-    more_is_better = {"bandwidth_gb_s", "pair_sum_gb_s", "worst_pair_gb_s"}
+    more_is_better = {"bandwidth_gb_s", "ring_gb_s", "pair_sum_gb_s", "worst_pair_gb_s"}
     return {name: -value if name in more_is_better else value for name, value in choice.score.parts() if name in parts}
 
 
@@ -209,9 +209,11 @@ def test_whatever_the_machine_the_policy_and_the_requests_every_choice_comes_in_
     engine.check()
 
 
-def worth(slow: SlowBox, parts: tuple[frozenset[int], ...]) -> tuple[Fraction, int]:
-    rates = [slow.rate(part) for part in parts if len(part) > 1]
-    return sum((gb_s for gb_s, _ in rates), Fraction()), sum(steps for _, steps in rates)
+def worth(slow: SlowBox, parts: tuple[frozenset[int], ...]) -> tuple[Fraction, Fraction, int]:
+    sets = [part for part in parts if len(part) > 1]
+    rates = [slow.rate(part) for part in sets]
+    rings = sum(map(slow.ring, sets), Fraction())
+    return sum((gb_s for gb_s, _ in rates), Fraction()), rings, sum(steps for _, steps in rates)
 
 
 # 16 GPUs: the fast ways for many GPUs that are alike, and for many that are not, against the plain objectives.
@@ -282,12 +284,13 @@ def test_all_sixteen_free_gpus_are_worth_what_their_best_groups_are(seed: int) -
     box = box_of(machine)
     table = Engine().table(box)
     fabric = make_fabric(box)
-    rates: dict[int, tuple[int, int]] = {}
+    rings = SetRates(box)
+    rates: dict[int, tuple[int, int, int]] = {}
 
-    def rate(mask: int) -> tuple[int, int]:
+    def rate(mask: int) -> tuple[int, int, int]:
         if mask not in rates:
             found = collective(fabric, mask)
-            rates[mask] = found.kb_s, found.steps
+            rates[mask] = found.kb_s, rings.ring_kb_s(mask), found.steps
         return rates[mask]
 
     chance = random.Random(seed)
@@ -295,17 +298,19 @@ def test_all_sixteen_free_gpus_are_worth_what_their_best_groups_are(seed: int) -
     bits = [1 << ordinal for ordinal in ordinals_of(free)]
     fours = {sum(chosen): rate(sum(chosen)) for chosen in combinations(bits, 4)}
 
-    def best_fours(left: int) -> tuple[int, int]:
+    def best_fours(left: int) -> tuple[int, int, int]:
         if left.bit_count() < 4:
-            return 0, 0
+            return 0, 0, 0
         lowest = left & -left
-        best = best_fours(left ^ lowest) if left.bit_count() % 4 else (0, 0)
-        for group, (kb_s, steps) in fours.items():
+        best = best_fours(left ^ lowest) if left.bit_count() % 4 else (0, 0, 0)
+        for group, (kb_s, ring_kb_s, steps) in fours.items():
             if group & lowest and not group & ~left:
                 more = best_fours(left ^ group)
-                best = max(best, (kb_s + more[0], steps + more[1]))
+                best = max(best, (kb_s + more[0], ring_kb_s + more[1], steps + more[2]))
         return best
 
     for size, most in ((4, best_fours(free)), (8, max(rate(sum(chosen)) for chosen in combinations(bits, 8)))):
         found = table.free_worth(free, size)
-        assert (whole_gb_s(found), whole_steps(found)) == (most[0] // 1_000_000, most[1])
+        kb_s, ring_kb_s, steps = most
+        told = whole_gb_s(found), whole_ring_gb_s(found), whole_steps(found)
+        assert told == (kb_s // 1_000_000, ring_kb_s // 1_000_000, steps)

@@ -9,8 +9,11 @@ from dracaena.controller.allocation.score.order import Order, Score, order_of
 
 BEST = Score(
     bandwidth_gb_s=100,
+    ring_gb_s=50,
     ideal_gb_s=0,
+    ideal_ring_gb_s=0,
     damage_gb_s=(0, 0, 0),
+    damage_ring_gb_s=0,
     bound_level=10,
     damage_levels=0,
     numa_nodes=1,
@@ -22,14 +25,16 @@ BEST = Score(
 )
 WORSE = {
     "bandwidth_gb_s": {"bandwidth_gb_s": 99},
+    "ring_gb_s": {"ring_gb_s": 49},
     "damage_8_gb_s": {"damage_gb_s": (1, 0, 0)},
     "damage_4_gb_s": {"damage_gb_s": (0, 1, 0)},
     "damage_2_gb_s": {"damage_gb_s": (0, 0, 1)},
+    "damage_ring_gb_s": {"damage_ring_gb_s": 1},
     "bound_level": {"bound_level": 20},
+    "worst_pair_gb_s": {"worst_pair_gb_s": 49},
     "damage_levels": {"damage_levels": 1},
     "numa_nodes": {"numa_nodes": 2},
     "pair_sum_gb_s": {"pair_sum_gb_s": 99},
-    "worst_pair_gb_s": {"worst_pair_gb_s": 49},
     "worst_level": {"worst_level": 20},
     "nic_levels": {"nic_distance": 3},
     "free_gpus": {"free_gpus": 4},
@@ -71,12 +76,13 @@ def test_a_part_outweighs_all_after_it(objective: Objective, node_strategy: Node
 
 
 def test_pack_puts_damage_before_bandwidth() -> None:
-    assert names(Order(Objective.PACK))[:4] == ["damage_8_gb_s", "damage_4_gb_s", "damage_2_gb_s", "bandwidth_gb_s"]
+    first = ["damage_8_gb_s", "damage_4_gb_s", "damage_2_gb_s", "damage_ring_gb_s", "bandwidth_gb_s", "ring_gb_s"]
+    assert names(Order(Objective.PACK))[:6] == first
 
 
 def test_spread_takes_the_emptier_node_before_damage_counts() -> None:
     order = Order(node_strategy=NodeStrategy.SPREAD)
-    assert names(order)[:2] == ["bandwidth_gb_s", "free_gpus"]
+    assert names(order)[:3] == ["bandwidth_gb_s", "ring_gb_s", "free_gpus"]
     emptier = replace(BEST, order=order, free_gpus=8, damage_gb_s=(50, 0, 0))
     assert emptier > replace(BEST, order=order)
     assert names(Order(Objective.PACK, NodeStrategy.SPREAD))[0] == "free_gpus"
@@ -92,25 +98,30 @@ def test_what_is_ignored_does_not_count_and_is_not_shown() -> None:
 def test_between_nodes_the_share_of_the_ideal_may_count_instead_of_bandwidth() -> None:
     """A pair that is all its node can give beats half of what a faster node can give."""
     order = Order(relative=True)
-    slow = replace(BEST, order=order, bandwidth_gb_s=27, ideal_gb_s=27)
-    fast = replace(BEST, order=order, bandwidth_gb_s=225, ideal_gb_s=450)
+    slow = replace(BEST, order=order, bandwidth_gb_s=27, ring_gb_s=27, ideal_gb_s=27, ideal_ring_gb_s=27)
+    ideal = replace(BEST, order=order, ideal_gb_s=450, ideal_ring_gb_s=450)
+    fast = replace(ideal, bandwidth_gb_s=225, ring_gb_s=225)
     assert slow > fast
     assert replace(fast, order=Order()) > replace(slow, order=Order())
-    whole = replace(BEST, order=order, bandwidth_gb_s=450, ideal_gb_s=450, damage_gb_s=(0, 0, 450))
+    whole = replace(ideal, bandwidth_gb_s=450, ring_gb_s=450, damage_gb_s=(0, 0, 450))
     assert slow > whole, "at equal share the damage decides"
     assert fast.parts()[0] == ("bandwidth_percent_of_ideal", 50)
     assert fast.parts()[-1] == ("bandwidth_gb_s", 225)
     assert slow.first_difference(fast) == "bandwidth_percent_of_ideal"
+    mesh = replace(BEST, order=order, bandwidth_gb_s=150, ring_gb_s=50, ideal_gb_s=150, ideal_ring_gb_s=50)
+    assert mesh > whole, "so does the ring: all that the node can give"
 
 
 def test_inside_one_node_the_share_orders_as_the_bandwidth_does() -> None:
     for ideal in (1, 27, 1800, 36_000):
-        scores = [
-            replace(BEST, order=Order(relative=True), bandwidth_gb_s=found, ideal_gb_s=ideal)
-            for found in range(max(0, ideal - 50), ideal + 1)
-        ]
-        assert scores == sorted(scores)
-        assert len({score.rank() for score in scores}) == len(scores)
+        one = replace(BEST, order=Order(relative=True), ideal_gb_s=ideal, ideal_ring_gb_s=ideal)
+        several = range(max(0, ideal - 50), ideal + 1)
+        for scores in (
+            [replace(one, bandwidth_gb_s=found) for found in several],
+            [replace(one, ring_gb_s=found) for found in several],
+        ):
+            assert scores == sorted(scores)
+            assert len({score.rank() for score in scores}) == len(scores)
 
 
 def test_the_first_request_that_says_something_decides_for_the_pod() -> None:

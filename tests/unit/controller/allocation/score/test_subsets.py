@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise, permutations
 from math import comb, prod
 
 from hypothesis import given, settings
@@ -26,6 +26,7 @@ from dracaena.controller.allocation.score.subsets import (
     least_degree_of_subsets,
     least_pair_of_subsets,
     total_of_subsets,
+    with_ring,
 )
 from support.allocation import blocks
 from support.machines import topologies
@@ -87,6 +88,22 @@ def test_the_total_of_every_subset(rows: Matrix) -> None:
     ]
 
 
+def has_ring(rows: Matrix, gpus: tuple[int, ...]) -> bool:
+    first, *others = gpus
+    circles = ((first, *order, first) for order in permutations(others))
+    return any(all(rows[a][b] for a, b in pairwise(circle)) for circle in circles)
+
+
+@settings(max_examples=60, deadline=None)
+@given(matrices())
+def test_which_subsets_can_stand_in_a_circle(rows: Matrix) -> None:
+    near = [mask_of(b for b, value in enumerate(row) if value) for row in rows]
+    found = with_ring(near)
+    for mask in range(1 << len(rows)):
+        expected = mask & (mask - 1) != 0 and has_ring(rows, members(mask))
+        assert found[mask >> 3] >> (mask & 7) & 1 == expected, f"{mask:b}"
+
+
 def swapped(mask: int, a: int, b: int) -> int:
     bits = (mask >> a ^ mask >> b) & 1
     return mask ^ (bits << a | bits << b)
@@ -140,6 +157,6 @@ def test_a_tree_of_32_gpus_is_compared_whole_and_32_unlike_ones_are_not() -> Non
     tree = make_box(blocks(8, 8, 8, 8, inside="PIX", outside="SYS"), {})
     table = ClassTable(tree)
     assert table.comparable
-    assert table.free_worth((1 << 32) - 1, 8) >> 16 == 4 * table.kb_s(0xFF)
+    assert table.free_worth((1 << 32) - 1, 8) == 4 * table.worth(0xFF)
     assert prod(twins.bit_count() + 1 for twins in table.twins) == 9**4
     assert comb(32, 8) > 10_000_000
