@@ -10,7 +10,7 @@ JOBS ?= 2
 INTEGRATION_JOBS ?= $(if $(DRACAENA_TEST_API),0,4)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long unit unit-image-python image-python integration e2e e2e-soak e2e-soak-planted device-test bench bench-node bench-cluster conformance peer-cases check format lint types imports proto lock wheels image chart clean
+.PHONY: help demo test test-long unit unit-image-python image-python integration e2e e2e-soak e2e-soak-planted device-test bench bench-go bench-node bench-cluster conformance peer-cases check format lint types imports proto lock wheels image chart clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ device-test: $(VENV)/dev.stamp ## read a real GPU: discovery, slices, CDI, prepa
 
 bench: $(VENV)/dev.stamp ## ours beside the systems before us, as tables with ratios and floors (docs/bench.md; BENCH="quality -o json")
 	@PYTHONPATH=tests $(RUN) -m bench.run $(BENCH)
+
+bench-go: $(VENV)/dev.stamp ## every state beside go-gpuallocator itself, built as a Go module; needs Go (GO=path; docs/bench.md)
+	@PYTHONPATH=tests $(RUN) -m bench.beside_go
 
 bench-cluster: $(VENV)/dev.stamp ## pods bound per second with our controller and without, on a real control plane (root; docs/bench.md)
 	@PYTHONPATH=tests $(RUN) -m bench.cluster.run $(BENCH)

@@ -2,7 +2,8 @@
 
 A state is a set of free GPUs and a count. In each the slow, independent judge (worth) weighs what we take against what
 a baseline hands out: first the bandwidth of the set, at equal bandwidth the slowest hop of its best ring, then the
-damage to what stays free, and at last the sum of its pairs.
+damage to what stays free. Where these are equal, theirs is better if it is worse in none of worst pair, sum of pairs
+and NUMA nodes and better in one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final
 from bench import ours
 from bench.baselines.answer import Choose, Fault
 from bench.machines import BenchMachine
-from bench.worth import GpuSet, collective_gb_s, damage_gb_s, pair_sum_gb_s, ring_gb_s
+from bench.worth import GpuSet, collective_gb_s, damage_gb_s, pair_sum_gb_s, ring_gb_s, worst_pair_gb_s
 
 State = tuple[GpuSet, int]
 """Free GPUs and count; the count is at least 1 and at most as many as are free."""
@@ -113,9 +114,10 @@ def compare(machine: BenchMachine, baselines: Mapping[str, Choose], states: Sequ
         )
         if len(free) <= MOST_FREE_FOR_DAMAGE:
             damage = damage_gb_s(machine, free, mine.gpus)
-            assert mine.score.damage_gb_s == damage, (
-                f"{machine.name}: free {free}, {mine.gpus} taken: the engine says {mine.score.damage_gb_s} GB/s are "
-                f"lost, the judge {damage}"
+            told = (*mine.score.damage_gb_s, mine.score.damage_ring_gb_s)
+            assert told == damage, (
+                f"{machine.name}: free {free}, {mine.gpus} taken: the engine says {told} GB/s are lost, the judge "
+                f"{damage}"
             )
         for name, choose in baselines.items():
             _compare_one(verdicts[name], name, choose, machine, (free, count), mine.gpus)
@@ -165,7 +167,11 @@ def _compare_sets(verdict: Verdict, machine: BenchMachine, free: GpuSet, mine: G
         verdict.larger_sum += their_damage > our_damage and theirs_sum > ours_sum
         return f"damage {their_damage} GB/s, ours {mine} with {our_damage}" if their_damage < our_damage else None
     verdict.more_numa_nodes += _numa_nodes(machine, theirs) > _numa_nodes(machine, mine)
-    return f"a sum of {theirs_sum} GB/s, ours {mine} with {ours_sum}" if theirs_sum > ours_sum else None
+    ours_rest = worst_pair_gb_s(machine, mine), ours_sum, -_numa_nodes(machine, mine)
+    theirs_rest = worst_pair_gb_s(machine, theirs), theirs_sum, -_numa_nodes(machine, theirs)
+    if theirs_rest == ours_rest or any(their < our for their, our in zip(theirs_rest, ours_rest, strict=True)):
+        return None
+    return f"worst pair, sum and NUMA nodes {theirs_rest}, ours {mine} with {ours_rest}"
 
 
 def _numa_nodes(machine: BenchMachine, gpus: GpuSet) -> int:

@@ -78,6 +78,11 @@ def _ring(machine: BenchMachine, gpus: GpuSet) -> Fraction:
     return max(min(hops[frozenset(circle[at : at + 2])] for at in range(len(gpus))) for circle in circles)
 
 
+def worst_pair_gb_s(machine: BenchMachine, gpus: GpuSet) -> int:
+    """Return what the slowest pair of a set reaches by its better way, 0 for one GPU."""
+    return int(min((_pair_gb_s(machine, a, b) for a, b in combinations(gpus, 2)), default=Fraction(0)))
+
+
 def pair_sum_gb_s(machine: BenchMachine, gpus: GpuSet) -> int:
     """Return the sum over all pairs of a set, each by its better way."""
     return int(sum((_pair_gb_s(machine, a, b) for a, b in combinations(gpus, 2)), Fraction(0)))
@@ -91,26 +96,36 @@ def ideal_gb_s(machine: BenchMachine, count: int) -> int:
 
 def groups_gb_s(machine: BenchMachine, free: GpuSet, size: int) -> int:
     """Return the best total over disjoint groups of `size` among the free GPUs."""
-    return int(_groups(machine, free, size))
+    return int(_groups(machine, free, size)[0])
 
 
 @cache
-def _groups(machine: BenchMachine, free: GpuSet, size: int) -> Fraction:
-    """The lowest GPU is left out, or it is in one of all the groups that hold it."""
+def _groups(machine: BenchMachine, free: GpuSet, size: int) -> tuple[Fraction, Fraction]:
+    """Return (bandwidth, rings) of the best groups. The lowest GPU is left out, or it is in one of all the groups that
+    hold it.
+    """
     if len(free) < size:
-        return Fraction(0)
+        return Fraction(0), Fraction(0)
     lowest, others = free[0], free[1:]
     best = _groups(machine, others, size)
     for rest in combinations(others, size - 1):
         left = tuple(gpu for gpu in others if gpu not in rest)
-        best = max(best, _collective(machine, (lowest, *rest)) + _groups(machine, left, size))
+        group, others_gb_s = (lowest, *rest), _groups(machine, left, size)
+        best = max(best, (_collective(machine, group) + others_gb_s[0], _ring(machine, group) + others_gb_s[1]))
     return best
 
 
 def damage_gb_s(machine: BenchMachine, free: GpuSet, chosen: GpuSet) -> tuple[int, ...]:
-    """Return by how much the best totals of groups of 8, 4 and 2 fall when the chosen GPUs are taken."""
+    """Return by how much the best totals of groups of 8, 4 and 2 fall when the chosen GPUs are taken, and by how much
+    the rings of those of 8 and 4 do.
+    """
     left = tuple(gpu for gpu in free if gpu not in chosen)
-    return tuple(groups_gb_s(machine, free, size) - groups_gb_s(machine, left, size) for size in GROUP_SIZES)
+    lost = [groups_gb_s(machine, free, size) - groups_gb_s(machine, left, size) for size in GROUP_SIZES]
+    return *lost, _rings_gb_s(machine, free) - _rings_gb_s(machine, left)
+
+
+def _rings_gb_s(machine: BenchMachine, free: GpuSet) -> int:
+    return sum(int(_groups(machine, free, size)[1]) for size in GROUP_SIZES if size > 2)
 
 
 def is_one_nvlink_group(machine: BenchMachine, gpus: GpuSet) -> bool:

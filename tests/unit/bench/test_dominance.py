@@ -54,7 +54,7 @@ def test_a_set_with_more_bandwidth_than_ours_is_told(monkeypatch: pytest.MonkeyP
 def test_a_set_with_less_damage_than_ours_at_equal_bandwidth_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     verdict = judged(monkeypatch, mine=(2, 3), theirs=granted((0, 3)), free=(0, 1, 2, 3))
     assert len(verdict.beaten) == 1
-    assert "damage (0, 100, 50) GB/s, ours (2, 3) with (0, 100, 75)" in verdict.beaten[0]
+    assert "damage (0, 100, 50, 25) GB/s, ours (2, 3) with (0, 100, 75, 25)" in verdict.beaten[0]
 
 
 def test_less_bandwidth_more_damage_and_faults_are_counted_apart(monkeypatch: pytest.MonkeyPatch) -> None:

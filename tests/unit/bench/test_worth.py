@@ -39,8 +39,8 @@ def test_the_ideal_is_that_of_the_empty_machine() -> None:
 
 def test_damage_is_what_the_groups_lose() -> None:
     assert groups_gb_s(DGX_1V, (0, 1, 2, 3), 2) == 100
-    assert damage_gb_s(DGX_1V, (0, 1, 2, 3), (2, 3)) == (0, 100, 75)
-    assert damage_gb_s(DGX_1V, (0, 1, 2, 3), (0, 3)) == (0, 100, 50)
+    assert damage_gb_s(DGX_1V, (0, 1, 2, 3), (2, 3)) == (0, 100, 75, 25)
+    assert damage_gb_s(DGX_1V, (0, 1, 2, 3), (0, 3)) == (0, 100, 50, 25)
 
 
 def test_an_nvlink_group_is_connected_by_its_own_links() -> None:
