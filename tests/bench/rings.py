@@ -2,7 +2,8 @@
 
 A collective of several GPUs that goes around a ring is as fast as its slowest hop (docs/design/0005-choice.md), so a
 chain of double NVLinks whose ends meet over PCIe is worth less than its bandwidth B says. The slow judge (worth) weighs
-all sets that were free; nobody's engine is asked.
+all sets that were free; nobody's engine is asked. A baseline's set that is in nothing worse than ours and in something
+better, as for equal B and ring by a greater sum of pairs without more damage, breaks a floor too (dominance).
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final
 
-from bench import ours
+from bench import dominance, ours
 from bench.baselines import BASELINES
 from bench.baselines.answer import Choose
-from bench.dominance import State
+from bench.dominance import State, Verdict
 from bench.machines import BenchMachine, all_machines
 from bench.quality import LARGEST_WHOLE, states_of
 from bench.report import Floor, Progress, Row, Section, Table
@@ -36,11 +37,14 @@ class Rings:
     """States in which a set of the same bandwidth with a faster ring was free, in words."""
     ratio_sum: float = 0.0
     """Its ring over the fastest of the sets with the greatest bandwidth, over all states."""
+    verdict: Verdict = field(default_factory=Verdict)
+    """Beside ours, in the same states."""
 
     def add(self, other: Rings) -> None:
         self.states += other.states
         self.missed += other.missed
         self.ratio_sum += other.ratio_sum
+        self.verdict.add(other.verdict)
 
 
 def rows(progress: Progress) -> Section:
@@ -55,7 +59,7 @@ def rows(progress: Progress) -> Section:
             totals[name].add(found)
             if machine.name in meshes:
                 on_meshes[name].add(found)
-    missed = totals[OURS].missed
+    missed, beaten = totals[OURS].missed, [text for found in totals.values() for text in found.verdict.beaten]
     return Section(
         title="Rings: sets of the same bandwidth whose best ring has a faster slowest hop",
         rows=tuple(
@@ -72,16 +76,19 @@ def rows(progress: Progress) -> Section:
         ),
         tables=(
             Table(
-                "States in which a faster ring of the same bandwidth was free and not taken",
-                ("system", "states, meshes", "missed, meshes", "states, all", "missed, all"),
+                "States in which a faster ring of the same bandwidth was free and not taken; a sum of pairs above ours",
+                ("system", "states, meshes", "missed, meshes", "states, all", "missed, all", "sum, for more damage"),
                 tuple(
-                    (name, *(f"{count:,}" for count in (*_counts(on_meshes[name]), *_counts(totals[name]))))
-                    for name in totals
+                    (name, *map("{:,}".format, (*_counts(on_meshes[name]), *_counts(found), found.verdict.larger_sum)))
+                    for name, found in totals.items()
                 ),
             ),
         ),
-        floors=(Floor("states in which ours misses a faster ring of the same bandwidth", len(missed), 0, "states"),),
-        notes=(f"NVLink meshes: {', '.join(sorted(meshes))}.", *missed[:10]),
+        floors=(
+            Floor("states in which ours misses a faster ring of the same bandwidth", len(missed), 0, "states"),
+            Floor("states in which a baseline is in nothing worse and in something better", len(beaten), 0, "states"),
+        ),
+        notes=(f"NVLink meshes: {', '.join(sorted(meshes))}.", *missed[:10], *beaten[:10]),
     )
 
 
@@ -92,10 +99,10 @@ def is_mesh(machine: BenchMachine) -> bool:
 
 def compare(machine: BenchMachine, baselines: Mapping[str, Choose], states: Sequence[State]) -> dict[str, Rings]:
     """Return how ours and each baseline did in those of the states that want three GPUs or more."""
-    found = {name: Rings() for name in (OURS, *baselines)}
+    states = [state for state in states if state[1] >= FEWEST]
+    found = {OURS: Rings()}
+    found |= {name: Rings(verdict=verdict) for name, verdict in dominance.compare(machine, baselines, states).items()}
     for free, count in states:
-        if count < FEWEST:
-            continue
         fastest = _fastest_rings(machine, free, count)
         mine = ours.choose(machine, free, count)
         assert mine is not None, f"{machine.name}: free {free}, {count} wanted: ours finds no set"

@@ -64,13 +64,15 @@ def test_a_chain_is_told_when_a_ring_of_the_same_bandwidth_was_free(monkeypatch:
     assert found[OURS].missed == ["dgx-1v: free (0, 1, 3, 4), (0, 3, 4) taken: 9 GB/s around, not 25"]
     assert (found["ring"].states, found["ring"].missed, found["ring"].ratio_sum) == (1, [], 1.0)
     assert found["refused"].states == 0
+    assert len(found["ring"].verdict.beaten) == 1
+    assert "ring takes (0, 1, 3) with 25 GB/s around, ours (0, 3, 4) with 9" in found["ring"].verdict.beaten[0]
 
 
 def test_the_section_has_every_system_and_its_floor_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(rings, "all_machines", lambda: (DGX_1V,))
     section = rings.rows(told.append)
-    assert [floor.measured for floor in section.floors] == [0]
+    assert [floor.measured for floor in section.floors] == [0, 0]
     assert {row[0] for row in section.tables[0].rows} == {OURS, *BASELINES}
     assert section.notes == ("NVLink meshes: dgx-1v.",)
     assert len(told) == 1
@@ -81,5 +83,5 @@ def test_the_section_has_every_system_and_its_floor_breaks(monkeypatch: pytest.M
 
     monkeypatch.setattr(ours, "choose", first_fit)
     section = rings.rows(told.append)
-    assert not section.floors[0].holds
+    assert not any(floor.holds for floor in section.floors)
     assert "around, not" in as_text(section)
