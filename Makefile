@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # -P keeps the current folder off the path: `import api` would be a second copy of dracaena.api.
 RUN := $(BIN)/python -P
+# Tests start hundreds of processes: each would compile all of it again where bytecode is not kept.
+unexport PYTHONDONTWRITEBYTECODE
 JOBS ?= 2
 # Programs under test wait for leases and for each other half of their time. A real API server is emptied between tests.
 INTEGRATION_JOBS ?= $(if $(DRACAENA_TEST_API),0,4)
@@ -18,7 +20,9 @@ help: ## list the targets
 demo: $(VENV)/runtime.stamp ## the main job on recorded machines, no GPU and no cluster needed (KEEP=1 leaves it running)
 	@$(BIN)/dracaena demo $(if $(filter-out 0 no false,$(KEEP)),--keep)
 
-test: unit integration ## all tests
+# In one run, so that those which wait for programs share the cores with those which compute (tests/conftest.py).
+test: $(VENV)/dev.stamp ## all tests
+	@$(RUN) -m pytest -q -n $(INTEGRATION_JOBS) tests/unit tests/architecture tests/integration
 
 unit: $(VENV)/dev.stamp ## unit and architecture tests
 	@$(RUN) -m pytest -q -n $(JOBS) tests/unit tests/architecture
