@@ -8,6 +8,7 @@ import select
 import socket
 from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -154,12 +155,13 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def _send_stream(self, stream: AnswerStream) -> None:
+        first = next(stream.lines, b"")  # as with kube-apiserver, who has an answer has an open watch
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
         self.send_header("Cache-Control", "no-cache, private")
         self.end_headers()
-        for line in _non_empty(stream.lines):
+        for line in _non_empty(chain((first,), stream.lines)):
             self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
         self.wfile.write(b"0\r\n\r\n")
 

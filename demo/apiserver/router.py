@@ -63,6 +63,7 @@ class AnswerStream:
     """An answer that goes on."""
 
     lines: Iterator[bytes]
+    """The first, which may be empty, comes when the stream is open: from then on it misses nothing."""
 
 
 class Router:

@@ -78,7 +78,7 @@ class WatchSession:
         self._next_bookmark = self._bookmark_after(clock())
 
     def lines(self) -> Iterator[bytes]:
-        """The stream; b"" now and then so that the caller notices a client that has gone."""
+        """The stream; b"" once it is open, and now and then so that the caller notices a client that has gone."""
         asked = self._options.version_number()
         wants_state = self._options.initial_events if self._options.initial_events is not None else not asked
         try:
@@ -91,6 +91,7 @@ class WatchSession:
             yield error_line(error)
             return
         try:
+            yield b""
             yield from self._initial(version, objects)
             yield from self._follow(subscription)
         finally:
