@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+
+from dracaena.api.config.v1alpha1 import Requirement
+
+MOST_GPUS_COUNTED: Final = 16
+"""GPUs up to which each size of a set is counted for itself: the largest boxes on sale have as many, and every value of
+a label costs each replica a time series."""
 
 
 class ControllerMetrics:
@@ -10,6 +18,7 @@ class ControllerMetrics:
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self.decisions = DecisionMetrics(registry)
+        self.sets = SetMetrics(registry)
         self.queue = QueueMetrics(registry)
         self.writes = WriteMetrics(registry)
         self.watches = WatchMetrics(registry)
@@ -58,6 +67,25 @@ class DecisionMetrics:
             ["reason", "end"],
             registry=registry,
         )
+
+
+class SetMetrics:
+    """What pods got: the sets of whole GPUs that were chosen by links."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.allocated = Counter(
+            "dracaena_controller_allocated_sets",
+            "Pods that got a set of whole GPUs that was chosen by links, by size (gpus: 1 to 16, then 17+), by the "
+            "strictest requirement of the pod's policies, and by the set's worst link (NVLink, PSB, PIX, PXB, PHB, "
+            "NODE, SYS, unknown; none for one GPU).",
+            ["gpus", "requirement", "worst_link"],
+            registry=registry,
+        )
+
+    def count(self, gpus: int, requirement: Requirement, worst_link: str) -> None:
+        """Count a set of GPUs that was allocated as decided; `worst_link` is one of box.worst_link()'s words."""
+        size = str(gpus) if gpus <= MOST_GPUS_COUNTED else f"{MOST_GPUS_COUNTED + 1}+"
+        self.allocated.labels(size, requirement.value, worst_link).inc()
 
 
 class QueueMetrics:

@@ -276,6 +276,9 @@ class Reconciler:
 
     def _tell(self, pod: Pod, allocation: Allocation) -> None:
         self._metrics.decisions.allocated_pods.inc()
+        if allocation.is_scored:
+            gpus = allocation.choice.together.bit_count()
+            self._metrics.sets.count(gpus, allocation.requirement, allocation.worst_link)
         text = describe(decision_of(allocation, allocation.claims[0]))
         if allocation.preempting:
             text = f"{text}. kube-scheduler has to evict pods of lower priority there first"

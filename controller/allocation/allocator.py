@@ -191,7 +191,8 @@ class Allocator:
                 census = walk.census(best)
                 is_scored = best.best is not None and not self._evaluators.first_fit
                 second = _if_in_time(walk.second) if is_scored else None
-                return replace(made, runner_up=_runner_up(best, second), census=census)
+                requirement = rules.combination.requirement
+                return replace(made, runner_up=_runner_up(best, second), census=census, requirement=requirement)
             if refused is None and rules.mistake is not None:
                 refused = _refused(rules.mistake, demand)
             if refused is None:

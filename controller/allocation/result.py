@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from dracaena.api.config.v1alpha1 import Requirement
 from dracaena.api.decision import Decision, RunnerUp
 from dracaena.api.device_id import DeviceId
 from dracaena.api.go_json import as_go_writes
@@ -16,7 +17,7 @@ from dracaena.api.opaque import index_left_out
 from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.nodes.matching import this_node
 from dracaena.controller.allocation.request import ClaimDemand
-from dracaena.controller.allocation.score.box import links_in_words, ordinals_of
+from dracaena.controller.allocation.score.box import links_in_words, ordinals_of, worst_link
 from dracaena.controller.allocation.score.choices import Choice
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import NodePool, claim_holder, holdings_beside
@@ -59,6 +60,8 @@ class Allocation:
     census: Census = field(default=Census(), compare=False, repr=False)
     cut_off: bool = False
     """Whether the search ended at its limit: a better set may exist."""
+    requirement: Requirement = Requirement.BEST_EFFORT
+    """The strictest of the policies of the requests that were chosen by links."""
     preempting: bool = False
     """Whether the pod fits on the node only once kube-scheduler has evicted pods of lower priority there."""
 
@@ -72,6 +75,11 @@ class Allocation:
         """How the GPUs of the pod are linked, in words."""
         words = links_in_words(self.pool.box, self.choice.together) if self.is_scored else "not chosen by links"
         return f"{words}, the search was cut off" if self.cut_off else words
+
+    @property
+    def worst_link(self) -> str:
+        """What joins the worst pair of the pod's GPUs, in one word (box.worst_link)."""
+        return worst_link(self.pool.box, self.choice.together)
 
     @property
     def is_scored(self) -> bool:

@@ -28,7 +28,7 @@ from itertools import combinations
 from typing import Final
 
 from dracaena.api.groups import lowest_in_group
-from dracaena.api.links import Link, LinkLevel
+from dracaena.api.links import UNKNOWN_LINK, Link, LinkLevel
 from dracaena.api.machine import Gpu
 from dracaena.api.topology import Nic, Topology
 
@@ -272,6 +272,17 @@ def links_in_words(box: Box, mask: int) -> str:
     if not counted:
         return "one GPU" if mask else "no GPU"
     return ", ".join(f"{count} pair{'s' if count > 1 else ''} {token}" for token, count in counted.items())
+
+
+def worst_link(box: Box, mask: int) -> str:
+    """Return what joins the worst pair of a set: `NVLink` however many, a PCIe level, `unknown`, or `none` for fewer
+    than two GPUs. Cost: one step for each pair of the box."""
+    last = next((token for pair, token in reversed(_tokens(box)) if pair & mask == pair), None)
+    if last is None:
+        return "none"
+    if last == UNKNOWN_LINK.token:
+        return "unknown"
+    return last if last in LinkLevel.__members__ else "NVLink"
 
 
 @lru_cache(MAX_BOXES)

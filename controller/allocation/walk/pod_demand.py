@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from dracaena import cel
+from dracaena.api.config.v1alpha1 import Requirement
 from dracaena.api.objects import Pod, PodSpec, ResourceClaim, Taint
 from dracaena.controller.allocation.effort import BYTES_A_STEP, Effort, Work
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
@@ -200,6 +201,16 @@ MAX_MATCHES: Final = 2
 """Constraints whose values are gone through together for a kind of node: 8 × 8 look-ups for the usual 8 GPUs."""
 
 
+STRICTEST_FIRST: Final = (
+    Requirement.NVLINK,
+    Requirement.PIX,
+    Requirement.PXB,
+    Requirement.PHB,
+    Requirement.NODE,
+    Requirement.BEST_EFFORT,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ChosenRequest:
     """One request with the alternative that is taken."""
@@ -234,6 +245,12 @@ class Combination:
     def key(self) -> Hashable:
         """What is asked for, whatever the claims are called: equal for claims with equal specs."""
         return tuple(claim.read for claim in self.claims), tuple(chosen.alternative for chosen in self.requests)
+
+    @property
+    def requirement(self) -> Requirement:
+        """The strictest requirement of the requests whose devices are chosen by their links."""
+        told = {chosen.demand.policy.requirement for chosen in self.scored}
+        return next((requirement for requirement in STRICTEST_FIRST if requirement in told), Requirement.BEST_EFFORT)
 
     def of_claim(self, claim: int) -> tuple[ChosenRequest, ...]:
         """Return the requests of one claim, in order."""

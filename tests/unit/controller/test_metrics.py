@@ -4,6 +4,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from dracaena.api.config.v1alpha1 import Requirement
 from dracaena.controller.metrics import ControllerMetrics
 from support.metrics_table import documented, registered
 
@@ -23,3 +24,18 @@ def test_every_metric_of_time_says_its_unit() -> None:
         if kind == "histogram" or "seconds" in name:
             assert name.endswith("_seconds")
             assert text.startswith("Seconds")
+
+
+def test_a_set_larger_than_any_box_on_sale_is_counted_with_its_like() -> None:
+    registry = CollectorRegistry()
+    metrics = ControllerMetrics(registry).sets
+    for gpus in (16, 17, 64):
+        metrics.count(gpus, Requirement.NVLINK, "NVLink")
+    found = [
+        registry.get_sample_value(
+            "dracaena_controller_allocated_sets_total",
+            {"gpus": gpus, "requirement": "NVLink", "worst_link": "NVLink"},
+        )
+        for gpus in ("16", "17+")
+    ]
+    assert found == [1, 2]

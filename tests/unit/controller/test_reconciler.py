@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dracaena.api.config.v1alpha1 import API_VERSION
 from dracaena.api.decision import Decision, encode_decision
 from dracaena.api.machine import Machine
 from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION, decision_annotation
@@ -47,6 +48,20 @@ def test_a_pending_pod_gets_the_best_linked_gpus_and_both_are_told() -> None:
         assert text.endswith("; next best: 3 pairs PIX, 3 pairs PHB on n, worse in bandwidth: 12 GB/s")
     assert bench.metric("decisions_total", result="allocated") == 1
     assert not bench.phases() & OURS
+
+
+@pytest.mark.parametrize(
+    ("count", "policy", "worst_link"), [(4, "BestEffort", "PIX"), (2, "PHB", "PIX"), (7, "PHB", "PHB")]
+)
+def test_what_was_achieved_is_counted_by_size_requirement_and_worst_link(
+    count: int, policy: str, worst_link: str
+) -> None:
+    bench = Bench()
+    config = own_config({"apiVersion": API_VERSION, "kind": "TopologyPolicy", "requirement": policy})
+    bench.add(pod("p", "c"), claim("c", request(count=count), configs=[config]))
+    bench.run()
+    labels = {"gpus": str(count), "requirement": policy, "worst_link": worst_link}
+    assert bench.metric("allocated_sets_total", **labels) == 1
 
 
 @pytest.mark.parametrize(
