@@ -45,6 +45,13 @@ _WORDS: Final = {
 """What parts are called where their name does not say it."""
 
 
+_GROUP_OF: Final = {f"damage_{size}_gb_s": size for size in (8, 4, 2)}
+"""Of each part that tells damage to groups of free GPUs, the size of the pods that these groups are kept for."""
+
+_ORDER_ALONE: Final = frozenset(("node_name", "ordinals"))
+"""What decides between choices that are equal in all parts."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunnerUp:
     """The best choice that was not taken."""
@@ -142,18 +149,19 @@ def decision_document(decision: Decision) -> dict[str, Any]:
     return document
 
 
-def describe(decision: Decision) -> str:
-    """Describe it for people, in one line: what was chosen, its score, what came second and why, what became of the
-    others.
+def describe(decision: Decision, *, wide: bool = False) -> str:
+    """Describe it for people, in one line: what was chosen, what came second and by which part of the score it lost,
+    what became of the others. `wide`: with all parts of the score.
 
-    The same line stands in Events and is printed by the command.
+    The same line, not wide, stands in Events and is printed by the command.
     """
     said = f"{decision.pod_devices} of the GPUs of {decision.node}: {decision.links}"
-    if decision.score:
-        said += f" ({parts_in_words(decision.score)})"
     second = decision.runner_up
+    shown = decision.score if wide else _deciding_part(decision)
+    if shown:
+        said += f" ({parts_in_words(shown)})"
     if second is not None:
-        said += f"; next best: {second.links} on {second.node}, {_lost(second)}"
+        said += f"; {_kept_whole(decision, second) or f'next best: {_where(second)}, {_lost(second)}'}"
     if decision.others:
         said += "; other nodes: " + ", ".join(f"{count} {text}" for text, count in decision.others)
     return said
@@ -179,11 +187,32 @@ def value_in_words(name: str, value: int) -> str:
     return LinkLevel(value).name if name.endswith(_LEVEL) and value in _LEVELS else str(value)
 
 
+def _deciding_part(decision: Decision) -> Parts:
+    """Return the part in which the next best was worse, as the chosen set has it; damage has words of its own."""
+    lost_by = decision.runner_up.lost_by if decision.runner_up is not None else ""
+    return tuple((name, value) for name, value in decision.score if name == lost_by and name not in _GROUP_OF)
+
+
+def _kept_whole(decision: Decision, second: RunnerUp) -> str:
+    """Say what is kept for which later pods; "" where the damage to groups did not decide."""
+    mine, theirs = dict(decision.score).get(second.lost_by), dict(second.score).get(second.lost_by)
+    size = _GROUP_OF.get(second.lost_by)
+    if size is None or mine is None or theirs is None:
+        return ""
+    kept = "kept whole" if mine == 0 else f"least lost ({mine} GB/s)"
+    return f"{kept} for pods of {size}: next best, {_where(second)}, would have cost them {theirs} GB/s"
+
+
+def _where(second: RunnerUp) -> str:
+    return f"{second.links} on {second.node}"
+
+
 def _lost(second: RunnerUp) -> str:
-    value = dict(second.score).get(second.lost_by)
-    if value is None:
+    if second.lost_by in _ORDER_ALONE:
         return f"equal but for the order of its {part_in_words(second.lost_by)}"
-    return f"worse in {part_in_words(second.lost_by)}: {value_in_words(second.lost_by, value)}"
+    value = dict(second.score).get(second.lost_by)
+    worse = f"worse in {part_in_words(second.lost_by)}"
+    return worse if value is None else f"{worse}: {value_in_words(second.lost_by, value)}"
 
 
 def _document(decision: Decision) -> _Document:

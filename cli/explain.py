@@ -26,9 +26,9 @@ CONTROLLER: Final = "dracaena-controller"
 _DESCRIPTION: Final = """\
 Say which GPUs a pod or a claim got and why these, or why it waits. Nothing is written.
 
-What was chosen stands in an annotation of the claim: the links of the set, its score in parts, the best other choice
-and what it was worse in. Why a pod waits is read from its claims, its scheduling gates and the controller's Events;
-what is missing (a claim, a template, a class) is named.
+What was chosen stands in an annotation of the claim: the links of the set, the best other choice, and the part of the
+score that decided between them (-o wide: all parts). Why a pod waits is read from its claims, its scheduling gates and
+the controller's Events; what is missing (a claim, a template, a class) is named.
 """
 _EXAMPLES: Final = """\
 examples:
@@ -37,6 +37,9 @@ examples:
 
   The same for a claim, also one that several pods share
       dracaena explain claim shared-gpus
+
+  With all parts of the score
+      dracaena explain pod train -o wide
 
   For a script: the bandwidth of what was chosen
       dracaena explain claim shared-gpus -o json | jq .decision.score.bandwidth_gb_s
@@ -97,25 +100,32 @@ def register(commands: Commands) -> None:
     parser.add_argument("kind", choices=("pod", "claim"), help="what is asked about")
     parser.add_argument("name", metavar="NAME", help="its name")
     parser.add_argument("-n", "--namespace", metavar="NAMESPACE", help="its namespace (default: the context's)")
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="form (default: %(default)s)")
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "wide", "json"),
+        default="text",
+        help="form; wide: text with all parts of the score (default: %(default)s)",
+    )
     add_connection_options(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     reader = _Reader(connect(arguments), arguments.driver_name, namespace_of(arguments))
+    wide = arguments.output == "wide"
     if arguments.kind == "pod":
         pod = reader.pod_answer(arguments.name)
         if arguments.output == "json":
             print(json.dumps(_pod_document(pod), indent=2))
         else:
-            print_lines(_pod_lines(pod))
+            print_lines(_pod_lines(pod, wide=wide))
         return 0
     claim, pods = reader.claim_answer(arguments.name)
     if arguments.output == "json":
         print(json.dumps(_claim_document(claim) | {"pods": [_pod_document(pod) for pod in pods]}, indent=2))
     else:
-        print_lines(_claim_lines(claim))
+        print_lines(_claim_lines(claim, {}, wide=wide))
         for pod in pods:
             if pod.state == "waiting":
                 print_lines(("", *_pod_lines(pod, claims=False)))
@@ -335,7 +345,7 @@ _STATES: Final = {
 }
 
 
-def _pod_lines(pod: PodAnswer, *, claims: bool = True) -> Iterator[str]:
+def _pod_lines(pod: PodAnswer, *, claims: bool = True, wide: bool = False) -> Iterator[str]:
     yield f"pod {pod.name} {_STATES[pod.state]}" + (f" on {pod.node}" if pod.node else "")
     for reason in pod.reasons:
         yield from wrapped(reason, first=2, rest=4)
@@ -343,10 +353,10 @@ def _pod_lines(pod: PodAnswer, *, claims: bool = True) -> Iterator[str]:
         told: dict[tuple[str, ...], str] = {}
         for claim in pod.claims:
             yield ""
-            yield from _claim_lines(claim, told)
+            yield from _claim_lines(claim, told, wide=wide)
 
 
-def _claim_lines(claim: ClaimAnswer, told: dict[tuple[str, ...], str] | None = None) -> Iterator[str]:
+def _claim_lines(claim: ClaimAnswer, told: dict[tuple[str, ...], str], *, wide: bool) -> Iterator[str]:
     """Yield all about one claim. `told` maps what was said about decisions to the claim that it was said about."""
     users = f", reserved for {', '.join(claim.users)}" if claim.users else ""
     count = len(claim.devices) + len(claim.other_devices)
@@ -361,15 +371,15 @@ def _claim_lines(claim: ClaimAnswer, told: dict[tuple[str, ...], str] | None = N
     for reason in claim.reasons:
         yield from wrapped(reason, first=2, rest=4)
     if claim.decision is not None:
-        lines = tuple(_decision_lines(claim.decision))
-        first = (told if told is not None else {}).setdefault(lines, claim.name)
+        lines = tuple(_decision_lines(claim.decision, wide=wide))
+        first = told.setdefault(lines, claim.name)
         yield from lines if first == claim.name else [f"  decided together with claim {first}"]
 
 
-def _decision_lines(decision: Decision) -> Iterator[str]:
+def _decision_lines(decision: Decision, *, wide: bool) -> Iterator[str]:
     from dracaena.api.decision import describe
 
-    for part in describe(decision).split("; "):
+    for part in describe(decision, wide=wide).split("; "):
         yield from wrapped(part, first=2, rest=4)
 
 

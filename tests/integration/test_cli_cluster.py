@@ -104,6 +104,16 @@ def test_a_pod_with_gpus_is_told_which_and_why(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("decided")
+def test_only_the_part_of_the_score_that_decided_is_shown_and_all_parts_when_asked_for(run: Run) -> None:
+    short, wide = (run("explain", "pod", "train", *option).out for option in ((), ("-o", "wide")))
+    assert "  4 of the GPUs of a: 6 pairs PIX (bandwidth: 13 GB/s)\n" in short
+    together = " ".join(wide.split())
+    for part in ("damage to groups of 8: ", "NUMA nodes: ", "free GPUs: "):
+        assert part not in short
+        assert part in together
+
+
+@pytest.mark.usefixtures("decided")
 def test_the_json_of_a_pod_holds_the_whole_decision(run: Run) -> None:
     found = document(run("explain", "pod", "train", "-o", "json"))
     assert (found["pod"], found["state"], found["node"]) == ("default/train", "allocated", None)

@@ -79,14 +79,20 @@ def test_reasons_and_scores_are_cut_before_devices_and_the_runner_up_before_them
     )
 
 
-def test_people_read_every_part_with_its_unit_and_what_the_next_best_lost_by() -> None:
-    assert describe(DECISION) == (
-        "4 of the GPUs of node-a: 6 pairs NV12 (bandwidth: 300 GB/s, damage to groups of 8: 300 GB/s, "
-        "worst level: PHB, NUMA nodes: 1); next best: 6 pairs PIX on node-b, worse in bandwidth: 13 GB/s; "
-        "other nodes: 7 worse in bandwidth, 2 cordoned"
+def test_people_read_the_part_that_decided_and_all_parts_with_their_units_if_they_want() -> None:
+    rest = (
+        "; next best: 6 pairs PIX on node-b, worse in bandwidth: 13 GB/s; other nodes: 7 worse in bandwidth, 2 cordoned"
     )
+    assert describe(DECISION) == "4 of the GPUs of node-a: 6 pairs NV12 (bandwidth: 300 GB/s)" + rest
+    assert describe(DECISION, wide=True) == (
+        "4 of the GPUs of node-a: 6 pairs NV12 (bandwidth: 300 GB/s, damage to groups of 8: 300 GB/s, "
+        "worst level: PHB, NUMA nodes: 1)" + rest
+    )
+
+
+def test_nothing_of_the_score_is_shown_where_no_part_of_it_decided() -> None:
     assert DECISION.runner_up is not None
-    equal = replace(DECISION, runner_up=replace(DECISION.runner_up, lost_by="node_name"), others=(), score=())
+    equal = replace(DECISION, runner_up=replace(DECISION.runner_up, lost_by="node_name"), others=())
     assert describe(equal) == (
         "4 of the GPUs of node-a: 6 pairs NV12; "
         "next best: 6 pairs PIX on node-b, equal but for the order of its node name"
@@ -97,6 +103,28 @@ def test_people_read_every_part_with_its_unit_and_what_the_next_best_lost_by() -
 def test_rings_are_told_in_words() -> None:
     score = (("bandwidth_gb_s", 50), ("ring_gb_s", 25), ("damage_ring_gb_s", 0))
     assert parts_in_words(score) == "bandwidth: 50 GB/s, slowest hop of the best ring: 25 GB/s, damage to rings: 0 GB/s"
+
+
+@pytest.mark.parametrize(
+    ("mine", "words"),
+    [
+        (0, "kept whole for pods of 8: next best, one GPU on b, would have cost them 300 GB/s"),
+        (100, "least lost (100 GB/s) for pods of 8: next best, one GPU on b, would have cost them 300 GB/s"),
+    ],
+)
+def test_damage_is_told_as_what_is_kept_for_which_pods(mine: int, words: str) -> None:
+    second = RunnerUp("b", (), "one GPU", "damage_8_gb_s", (("bandwidth_gb_s", 0), ("damage_8_gb_s", 300)))
+    one = Decision("a", (), "one GPU", (("bandwidth_gb_s", 0), ("damage_8_gb_s", mine)), 1, second)
+    assert describe(one) == f"1 of the GPUs of a: one GPU; {words}"
+
+
+@pytest.mark.parametrize(
+    ("lost_by", "words"),
+    [("bandwidth_gb_s", "worse in bandwidth"), ("damage_8_gb_s", "worse in damage to groups of 8")],
+)
+def test_a_next_best_whose_score_was_cut_is_still_said_to_be_worse(lost_by: str, words: str) -> None:
+    second = RunnerUp("b", (), "one GPU", lost_by)
+    assert describe(replace(DECISION, runner_up=second)).partition("on b, ")[2].startswith(words)
 
 
 def test_programs_read_scores_and_reasons_as_objects() -> None:

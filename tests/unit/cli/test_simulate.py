@@ -339,7 +339,7 @@ def test_the_table_shows_ordinals_and_the_reason_below(run: Run, node: Callable[
     lines = result.out.splitlines()
     assert lines[0].split() == ["POD", "CLAIM", "NODE", "GPUS", "LINKS"]
     assert lines[1].split() == ["default/train", "default/train-gpus", "worker-1", "2,3", "1", "pair", "NV2"]
-    assert lines[2].startswith("    2 of the GPUs of worker-1: 1 pair NV2 (share of the ideal bandwidth: 100 %")
+    assert lines[2].startswith("    2 of the GPUs of worker-1: 1 pair NV2 (levels to NICs: 2); next best: ")
     assert lines[3].startswith("    ")
     assert max(map(len, lines)) <= 118
     assert "    0/1 nodes fit: 1 with fewer than 9 free GPUs (worker-1)" in lines
