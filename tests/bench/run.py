@@ -23,6 +23,7 @@ SECTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "rings": "bench.rings",
         "queue": "bench.queueing",
         "mixed": "bench.mixed",
+        "siblings": "bench.siblings",
         "decision": "bench.decision",
         "scale": "bench.scale",
         "starving": "bench.starving",
