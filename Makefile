@@ -20,9 +20,7 @@ help: ## list the targets
 demo: $(VENV)/runtime.stamp ## the main job on recorded machines, no GPU and no cluster needed (KEEP=1 leaves it running)
 	@$(BIN)/dracaena demo $(if $(filter-out 0 no false,$(KEEP)),--keep)
 
-# In one run, so that those which wait for programs share the cores with those which compute (tests/conftest.py).
-test: $(VENV)/dev.stamp ## all tests
-	@$(RUN) -m pytest -q -n $(INTEGRATION_JOBS) tests/unit tests/architecture tests/integration
+test: unit integration ## all tests
 
 unit: $(VENV)/dev.stamp ## unit and architecture tests
 	@$(RUN) -m pytest -q -n $(JOBS) tests/unit tests/architecture
