@@ -23,13 +23,17 @@ MAX_BYTES = 2048
 
 Parts = tuple[tuple[str, int], ...]
 """Named figures in the order in which they count. A name that ends in `_gb_s` is in GB/s, one in `_level` is a
-LinkLevel (0 where NVLinks do it, or for one GPU), `bandwidth_percent_of_ideal` is in percent; others count."""
+LinkLevel (0 where NVLinks do it, or for one GPU), one in `_milligpus` is in thousandths of a GPU,
+`bandwidth_percent_of_ideal` is in percent; others count."""
 
 _GB_S: Final = "_gb_s"
+_MILLIGPUS: Final = "_milligpus"
 _LEVEL: Final = "_level"
 _LEVELS: Final = frozenset(LinkLevel)
 
 _WORDS: Final = {
+    "net_gain_gpus": "net gain in GPUs",
+    "loss_milligpus": "loss of other pods",
     "bandwidth_percent_of_ideal": "share of the ideal bandwidth",
     "ring_gb_s": "slowest hop of the best ring",
     "damage_8_gb_s": "damage to groups of 8",
@@ -182,6 +186,8 @@ def value_in_words(name: str, value: int) -> str:
     """Return the value of a part with its unit; a link level by its name."""
     if name.endswith(_GB_S):
         return f"{value} GB/s"
+    if name.endswith(_MILLIGPUS):
+        return f"{value / 1_000:g} GPUs"
     if "_percent_" in name:
         return f"{value} %"
     return LinkLevel(value).name if name.endswith(_LEVEL) and value in _LEVELS else str(value)

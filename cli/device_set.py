@@ -65,7 +65,7 @@ def _gpus(machine: Machine, ordinals: Sequence[int]) -> str:
 def _verdict(score: Score, best: Score) -> str:
     from dracaena.api.decision import part_in_words
 
-    part = score.first_difference(best)
+    part = score.first_difference(best, on_one_node=True)
     if part is None:
         return "No other set of this size is better."
     return f"Worse than the best set in: {part_in_words(part)}."

@@ -125,7 +125,7 @@ class Controller:
             seen_once=self._everything_was_seen,
         ):
             return
-        self._keep_for_starving()
+        self._look_at_what_waits()
         begin(parts.cluster, parts.work)
         for claim in parts.watches.claims.values():
             parts.reports.unreadable(claim)
@@ -141,7 +141,8 @@ class Controller:
         if trouble := too_old(self.parts.client):
             log.error("API server too old", reason=trouble)
 
-    def _keep_for_starving(self) -> None:
+    def _look_at_what_waits(self) -> None:
+        self.parts.cluster.reprice(self._clock.monotonic())
         wait = timedelta(seconds=self._settings.starvation_wait_s)
         created_before = rfc3339(self._clock.now() - wait) if wait else ""
         deadline = Deadline(self._clock, DECISION_S)
@@ -150,7 +151,7 @@ class Controller:
     def _tick(self) -> None:
         while not self._clock.sleep_until_set(self._stopping, TICK_S):
             try:
-                self._keep_for_starving()
+                self._look_at_what_waits()
                 self.parts.waiting.tell_due()
             except Exception:  # the thread's outermost loop: pods that wait have to be told of whatever happens
                 log.exception("fault in the controller, will try again")

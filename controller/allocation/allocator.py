@@ -6,7 +6,7 @@ ordinals, so that the same input gives the same answer.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,6 +31,7 @@ from dracaena.controller.allocation.result import (
     make_allocation,
     planned_allocation,
 )
+from dracaena.controller.allocation.score.box import Box
 from dracaena.controller.allocation.score.choices import Choice, Engine
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk.answers import Answers
@@ -58,10 +59,6 @@ from dracaena.controller.allocation.walk.pod_demand import (
 )
 from dracaena.controller.allocation.walk.walk import Walk, states
 
-RELATIVE_UP_TO_GPUS: Final = 2
-"""Pods of at most so many GPUs compare nodes by bandwidth ÷ the ideal of their kind instead of bandwidth (docs/design,
-page 0006)."""
-
 MAX_FACTS: Final = 4_096
 """Ways whose facts are kept, about 1 KiB each: one for each different spec of claims without alternatives."""
 
@@ -84,6 +81,8 @@ class NoFit:
 
     short: bool = field(default=False, compare=False)
     """Whether more cpu, memory and the like on some node may be all that it needs."""
+    gpus: int = field(default=0, compare=False)
+    """Whole GPUs that it asks for, with its most preferred alternatives."""
 
 
 def numbered_share_ids() -> Iterator[str]:
@@ -109,7 +108,7 @@ class Allocator:
         numbered.
         """
         self.effort = Effort()
-        self.engine = Engine(relative_up_to_gpus=RELATIVE_UP_TO_GPUS, effort=self.effort)
+        self.engine = Engine(effort=self.effort)
         self.selectors = CelSelectors(Features(), self.effort)
         self._answers = Answers(self.engine, self.selectors)
         identities = IdentityMasks(self.selectors)
@@ -119,6 +118,22 @@ class Allocator:
         self._facts: Memo[Hashable, CombinationFacts] = Memo(MAX_FACTS)
         self._rounds = Rounds()
         self._share_ids = share_ids or numbered_share_ids()
+
+    def reprice(self, inventory: Inventory, shares: tuple[int, int, int]) -> bool:
+        """Let decisions weigh what a pod gains on a node against what others lose there, who ask for these shares of
+        GPUs (Prices.shares). Return whether that changes anything: prices that are about right stay, because all
+        answers are worked out anew with other ones. Cost: a step for each bucket.
+        """
+        nodes: Counter[Box] = Counter()
+        for kind, by_state in inventory.buckets.items():
+            nodes[kind.box] += sum(map(len, by_state.values()))
+        prices = self.engine.priced(shares, nodes)
+        if prices is None or prices.is_near(self.engine.prices):
+            return False
+        self.engine.reprice(prices)
+        self._answers.clear()
+        self._evaluators.judgements.clear()
+        return True
 
     def allocate(
         self,
@@ -180,7 +195,9 @@ class Allocator:
             return Settled() if _is_somewhere(inventory, demand) else NoFit()
         refused: Refused | None = None
         is_round_over = False
+        gpus = 0
         for number, rules in enumerate(self._each_rules(inventory, demand)):
+            gpus = gpus or rules.facts.question.count
             walk = Walk(inventory, demand, rules, self.effort, asked(number))
             best = walk.best()
             is_round_over = is_round_over or walk.is_round_over
@@ -199,7 +216,7 @@ class Allocator:
                 refused = _failure(inventory, demand, rules)
         if is_round_over and refused is None:
             raise OverdueError  # each node was asked, but not all at one moment: begin anew
-        return NoFit(demand.filter.is_short) if refused is None else refused
+        return NoFit(demand.filter.is_short, gpus) if refused is None else refused
 
     def explain(
         self,
@@ -396,7 +413,7 @@ def _runner_up(winner: NodeChoice, other: NodeChoice | None) -> RunnerUpChoice |
         part = winner.best.score.first_difference(other.best.score)
         others.append(RunnerUpChoice(other.pool, other.best, part or "node_name"))
     if winner.second is not None:
-        part = winner.best.score.first_difference(winner.second.score)
+        part = winner.best.score.first_difference(winner.second.score, on_one_node=True)
         others.append(RunnerUpChoice(winner.pool, winner.second, part or "ordinals"))
     # min() keeps the first of equals: another node says more than another set of the same node.
-    return min(others, key=lambda second: second.choice.score.rank(), default=None)
+    return min(others, key=lambda second: second.choice.score.node_rank(), default=None)

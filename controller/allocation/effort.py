@@ -175,6 +175,10 @@ class Memo(Generic[K, V]):
         """Return the results, in the same order."""
         return tuple(self._known.values())
 
+    def clear(self) -> None:
+        """Forget all."""
+        self._known.clear()
+
     def get(self, key: K, compute: Callable[[], V]) -> V:
         """Return the result for a key, computed at the first call."""
         if key in self._known:

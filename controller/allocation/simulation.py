@@ -31,6 +31,7 @@ from dracaena.controller.allocation.nodes.pod_resources import ENDED, readable_r
 from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation, allocated_claim, commit, decision_of
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
+from dracaena.controller.allocation.state.pool import AskedSizes
 from dracaena.controller.allocation.walk.pod_demand import turn
 
 _TIMESTAMP: Final = "1970-01-01T00:00:00Z"
@@ -84,6 +85,7 @@ class Simulation:
         self.inventory: Inventory = make_inventory(
             driver, nodes=nodes, slices=slices, claims=self._claims.values(), classes=classes
         )
+        self._allocator.reprice(self.inventory, AskedSizes().shares(self.inventory.holdings.by_size, now_s=0.0))
 
     def outcomes(self, pods: Iterable[Pod]) -> Iterator[Outcome]:
         """Decide for all pods in the order of the controller's queue: higher priority first, then those that are

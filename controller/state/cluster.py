@@ -107,6 +107,11 @@ class Cluster:
                     return text
             pace.rest()
 
+    def reprice(self, now_s: float) -> None:
+        """Take the prices that suit what pods ask for now (Decisions.reprice)."""
+        with self._lock:
+            self._state.decisions.reprice(now_s)
+
     def keep_for_starving(self, created_before: str, *, now_s: float, deadline: Deadline | None = None) -> None:
         """Keep a node for the first pod that has waited too long (Decisions.keep_for_starving)."""
         with self._lock:

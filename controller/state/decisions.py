@@ -21,7 +21,7 @@ from dracaena.controller.allocation.reach import Prospect, Reach
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation, ClaimAllocation
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.pool import claim_holder
+from dracaena.controller.allocation.state.pool import AskedSizes, claim_holder
 from dracaena.controller.allocation.walk.pod_demand import APART, Turn, shape, turn
 from dracaena.controller.lifecycle.claim_record import ClaimShare, PodIdentity
 from dracaena.controller.queue.time_budgets import Deadline
@@ -87,6 +87,7 @@ class Decisions:
         self._lines = WaitingLines()
         self._deferred: set[str] = set()
         self._change_waiters = ChangeWaiters()
+        self._asked_sizes = AskedSizes()
         self._starvation = StarvationGuard(allocator, inventory, self._pods_holding)
         self._explanations = ExplanationCache()
 
@@ -184,6 +185,11 @@ class Decisions:
             return found.text if found.kind is RefusalKind.TOO_LONG else None
         return None if found is None else str(found)
 
+    def reprice(self, now_s: float) -> None:
+        """Take the prices that suit what pods ask for now (Allocator.reprice). Call this about once a second."""
+        shares = self._asked_sizes.shares(self._inventory.holdings.by_size, now_s)
+        self._allocator.reprice(self._inventory, shares)
+
     def keep_for_starving(self, created_before: str, *, now_s: float, deadline: Deadline | None = None) -> None:
         """Keep a node for the first pod that was created before a time (RFC 3339, UTC; empty: no pod was) and waits
         only because devices are taken. The node is kept until the pod waits no more. Call this about once a second, and
@@ -213,6 +219,7 @@ class Decisions:
         change of the cluster wakes it."""
         self._deferred.discard(key)
         self._change_waiters.leave(key)
+        self._asked_sizes.leave(key)
         self._ask_again(self._lines.leave(key))
 
     def may_help_all(self) -> Sequence[str]:
@@ -345,6 +352,8 @@ class Decisions:
             is_short=isinstance(decision, Refused) or decision.short,
         )
         self._ask_again(woken)
+        if isinstance(decision, NoFit) and decision.gpus:
+            self._asked_sizes.wait(pod.key, decision.gpus)
         rules = self._rules(pod, Effort())  # what it counts is known by now
         self._change_waiters.wait(pod.key, {} if rules is None else rules.waits_for)
 

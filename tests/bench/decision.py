@@ -24,7 +24,7 @@ from dracaena.api.decision import Decision, RunnerUp, encode_decision
 from dracaena.api.device_id import DeviceId
 from dracaena.api.machine import Machine
 from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
-from dracaena.controller.allocation.allocator import RELATIVE_UP_TO_GPUS, NoFit
+from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.score.box import mask_of
 from dracaena.controller.allocation.score.choices import Demand, Engine
@@ -100,6 +100,10 @@ class World:
     def inventory(self) -> Inventory:
         """The books. Read only."""
         return self.cluster._state.inventory
+
+    @property
+    def allocator(self) -> Allocator:
+        return self.cluster._state.decisions._allocator
 
     def job(self, **spec: Any) -> tuple[Pod, ResourceClaim]:
         """Return a new job, as its objects are seen by the watch."""
@@ -250,8 +254,8 @@ def walk(world: World, engine: Engine, waiting: Pod, count: int) -> tuple[str | 
         taken = used.get(name, ())
         free = pool.offered & ~mask_of(ordinal for ordinal, device in enumerate(pool.devices) if device in taken)
         found = engine.best_two(pool.box, free, demands).best
-        if found is not None and (best is None or (found.score.rank(), name) < best):
-            best = found.score.rank(), name
+        if found is not None and (best is None or (found.score.node_rank(), name) < best):
+            best = found.score.node_rank(), name
     return best[1] if best is not None else None, (now_ns() - began) / 1e6
 
 
@@ -260,6 +264,7 @@ def rows(progress: Progress) -> Section:
     progress(f"decisions: {NODES:,} nodes of {len(KINDS)} kinds are filled by {FILL:.0%}")
     world = World()
     world.fill()
+    world.cluster.reprice(now_s=0.0)
     freeze_what_stays()
     progress(f"decisions: {MEASURED:,} under churn")
     churn(world, MEASURED, world.job)  # warm
@@ -267,12 +272,16 @@ def rows(progress: Progress) -> Section:
     times = churn(world, MEASURED, world.job)
     cpu = list(world.cpu)
     live = world.buckets()
+    began = now_ns()
+    world.cluster.reprice(now_s=1.0)
+    looked_ms = (now_ns() - began) / 1e6
     walked = list(_walks(world))
     short = churn(world, 300, lambda: world.job(containers=containers(1, cpu=CPU_OF_NODE + 1)))
     mixed = list(_short_of_memory(world))
     nowhere = churn(world, 300, lambda: world.job(nodeSelector={"gpu.example.com/kind": "none"}))
     picky = churn(world, 300, lambda: world.job(affinity=never()))
     explained = [_explain(world) for _ in range(10)]
+    repriced = _after_other_prices(world)
     world.cluster.check()
     progress("decisions: devices taken at random, a bucket for every mask")
     scattered = World(seed=2)
@@ -296,6 +305,9 @@ def rows(progress: Progress) -> Section:
             Row("by the clock, with the claims that came and went, p50", percentile(with_changes, 50), unit="ms"),
             Row("by the clock, with the claims that came and went, p99", percentile(with_changes, 99), unit="ms"),
             Row("slowest of all", max(with_changes), unit="ms"),
+            Row("a look at the prices, once a second", looked_ms, unit="ms"),
+            Row("the first 1,000 decisions after other prices, p99", percentile(repriced.decisions, 99), unit="ms"),
+            Row("the same, the very first one", repriced.decisions[0], unit="ms"),
             Row("a pod that needs more cpu than any node has, p99", percentile(short.decisions, 99), unit="ms"),
             Row("a pod that half of the nodes have too little memory for, p99", percentile(mixed, 99), unit="ms"),
             Row("a pod whose nodeSelector no node matches, p99", percentile(nowhere.decisions, 99), unit="ms"),
@@ -325,9 +337,20 @@ def rows(progress: Progress) -> Section:
     )
 
 
+def _after_other_prices(world: World) -> Times:
+    """Decide when all answers have to be worked out anew, and once more with the prices from before."""
+    before = world.allocator.engine.prices
+    assert before is not None
+    eights, fours, pairs = before.shares
+    assert world.allocator.reprice(world.inventory, (pairs, fours, eights))
+    times = churn(world, 1_000, world.job)
+    world.allocator.reprice(world.inventory, before.shares)
+    return times
+
+
 def _walks(world: World) -> Iterator[float]:
     """Decide for jobs without wishes in both ways; the answers have to be one."""
-    engine = Engine(relative_up_to_gpus=RELATIVE_UP_TO_GPUS)
+    engine = Engine(world.allocator.engine.prices)
     for number in range(WALKS + 4):
         count = (1, 2, 4, 8)[number % 4]
         waiting, asked = pod(f"walk-{number}", f"walk-{number}"), claim(f"walk-{number}", request(count=count))

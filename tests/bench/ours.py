@@ -1,4 +1,4 @@
-"""Our engine as the bench asks it: one choice on one machine, and how choices on several nodes compare."""
+"""Our engine as the bench asks it about one machine."""
 
 from __future__ import annotations
 
@@ -9,15 +9,11 @@ from typing import Final
 from bench.machines import BenchMachine
 from bench.worth import GpuSet
 from dracaena.api.config.v1alpha1 import NO_POLICY, TopologyPolicy
-from dracaena.controller.allocation.allocator import RELATIVE_UP_TO_GPUS
 from dracaena.controller.allocation.score.box import mask_of, ordinals_of
 from dracaena.controller.allocation.score.choices import Demand, Engine
 from dracaena.controller.allocation.score.order import Score
 
-ABSOLUTE: Final = Engine()
-RELATIVE: Final = Engine(relative_up_to_gpus=16)
-DEFAULT: Final = Engine(relative_up_to_gpus=RELATIVE_UP_TO_GPUS)
-"""As the controller ranks nodes: docs/design/0006-mixed-clusters.md."""
+ENGINE: Final = Engine()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +27,22 @@ class OurChoice:
 
 
 @cache
-def choose(
-    machine: BenchMachine, free: GpuSet, count: int, engine: Engine = DEFAULT, policy: TopologyPolicy = NO_POLICY
-) -> OurChoice | None:
+def choose(machine: BenchMachine, free: GpuSet, count: int, policy: TopologyPolicy = NO_POLICY) -> OurChoice | None:
     """Return what the engine takes; None: it does not fit."""
-    best = engine.best_two(machine.box, mask_of(free), (Demand(count, policy),)).best
+    best = ENGINE.best_two(machine.box, mask_of(free), (Demand(count, policy),)).best
     return None if best is None else OurChoice(ordinals_of(best.mask), best.score)
 
 
 def bandwidth_gb_s(machine: BenchMachine, gpus: GpuSet) -> int:
     """Return what the engine says that a set is worth."""
-    return ABSOLUTE.table(machine.box).gb_s(mask_of(gpus))
+    return ENGINE.table(machine.box).gb_s(mask_of(gpus))
 
 
 def ideal_gb_s(machine: BenchMachine, count: int) -> int:
     """Return what the engine says is the best for this size on the empty machine."""
-    return ABSOLUTE.table(machine.box).ideal_gb_s(count)
+    return ENGINE.table(machine.box).ideal_gb_s(count)
 
 
 def damage_gb_s(machine: BenchMachine, free: GpuSet, chosen: GpuSet) -> tuple[int, ...]:
     """Return what the engine says is lost when the chosen GPUs are taken."""
-    return ABSOLUTE.score(machine.box, mask_of(free), mask_of(chosen)).damage_gb_s
+    return ENGINE.score(machine.box, mask_of(free), mask_of(chosen)).damage_gb_s

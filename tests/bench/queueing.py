@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Final
 
-from bench import ours
 from bench.machines import BenchMachine, all_machines, recorded
 from bench.report import NOT_MEASURED, Floor, Progress, Row, Section, Table
 from bench.simulation import Outcome, Place, run, trace
@@ -33,7 +31,7 @@ def mixed_cluster() -> list[BenchMachine]:
 
 def rows(progress: Progress) -> Section:
     """Run all days and return the tables."""
-    packing = our_system(ask=partial(ours.choose, policy=TopologyPolicy(objective=Objective.PACK)))
+    packing = our_system(TopologyPolicy(objective=Objective.PACK))
     systems = {OURS: our_system(), OURS_PACKING: packing, **baseline_systems()}
     clusters = {
         f"{NODES_OF_A_KIND} x {machine.name}": [machine] * NODES_OF_A_KIND
@@ -78,7 +76,7 @@ def rows(progress: Progress) -> Section:
             "A baseline takes the node that its system prefers where it has a rule, else the first with room.",
             "Where it refuses or crashes on one node the next is tried, which favours it.",
             "The mean is over jobs that ran, which favours who refuses; of too many GPUs a job uses the best.",
-            "objective Pack puts the damage before the bandwidth; it is for clusters where large jobs must not wait.",
+            "objective Pack takes the fullest node; it is for clusters where large jobs must not wait.",
             *(f"{name} is left out: {why}." for name, why in LEFT_OUT.items()),
             *_higher_than_ours(outcomes),
         ),

@@ -17,7 +17,6 @@ from typing import Final
 from bench import ours
 from bench.machines import BenchMachine, recorded
 from bench.report import Progress, Section, Table
-from bench.simulation import Node
 from bench.worth import GpuSet
 
 RACK_NODES: Final = 18
@@ -63,6 +62,14 @@ class Racks:
     @property
     def domains(self) -> int:
         return self.nodes // self.nodes_of_a_domain
+
+
+@dataclass(slots=True)
+class Tray:
+    """One node and what is free on it."""
+
+    machine: BenchMachine
+    free: GpuSet
 
 
 @dataclass(slots=True)
@@ -194,7 +201,7 @@ class _Day:
 
     def __init__(self, racks: Racks, prefer: Prefer, left: Callable[[FamilyJob, int], int]) -> None:
         self._racks, self._prefer, self._left = racks, prefer, left
-        self._nodes = [Node(racks.machine, tuple(range(racks.machine.gpu_count))) for _ in range(racks.nodes)]
+        self._nodes = [Tray(racks.machine, tuple(range(racks.machine.gpu_count))) for _ in range(racks.nodes)]
         self._waiting: list[_Running] = []
         self._ends: list[tuple[float, int, _Running]] = []
         self._started = 0

@@ -202,12 +202,9 @@ class SlowBox:
         }
 
     def key(self, parts: Mapping[str, int]) -> tuple[int, ...]:
-        speed = ["bandwidth_gb_s", "ring_gb_s"]
-        damage = ["damage_8_gb_s", "damage_4_gb_s", "damage_2_gb_s", "damage_ring_gb_s"]
-        if self.policy.objective is not None and self.policy.objective.value == "Pack":
-            names = [*damage, *speed, "worst_pair_gb_s", "damage_levels", "bound_level"]
-        else:
-            names = [*speed, *damage, "bound_level", "worst_pair_gb_s", "damage_levels"]
+        names = ["bandwidth_gb_s", "ring_gb_s"]
+        names += ["damage_8_gb_s", "damage_4_gb_s", "damage_2_gb_s", "damage_ring_gb_s"]
+        names += ["bound_level", "worst_pair_gb_s", "damage_levels"]
         if self.policy.numa_alignment is None or self.policy.numa_alignment.value != "Ignored":
             names.append("numa_nodes")
         names += ["pair_sum_gb_s", "worst_level"]

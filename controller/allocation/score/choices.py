@@ -7,15 +7,16 @@ than their bandwidths; and of those the ones that cannot be best only get an upp
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import reduce
+from functools import partial, reduce
 from heapq import merge
 from itertools import islice
 from operator import or_
 from typing import Final, TypeVar
 
-from dracaena.api.config.v1alpha1 import NO_LINK_BANDWIDTH, NO_POLICY, LinkBandwidth, Objective, TopologyPolicy
+from dracaena.api.config.v1alpha1 import NO_LINK_BANDWIDTH, NO_POLICY, LinkBandwidth, TopologyPolicy
 from dracaena.controller.allocation.effort import SET_STEPS, Effort, Memo, Work
 from dracaena.controller.allocation.score.box import (
     KB_S_PER_GB_S,
@@ -27,7 +28,7 @@ from dracaena.controller.allocation.score.box import (
     representatives,
 )
 from dracaena.controller.allocation.score.class_table import ClassTable, whole_gb_s
-from dracaena.controller.allocation.score.order import GROUP_SIZES, Order, Score, order_of
+from dracaena.controller.allocation.score.order import GROUP_SIZES, Order, Prices, Score, order_of
 from dracaena.controller.allocation.score.shares import RequestShare, Splitter, make_rule, most_served, rule_words
 
 MAX_SEEDS: Final = 64
@@ -80,8 +81,7 @@ def _stages(table: ClassTable, free: int, order: Order, beside: int) -> list[Sta
         if table.many_unlike:
             damage = [*map(worth_left, sizes), *damage]
         levels = [_by(lambda mask: -table.left_steps(free ^ mask))]
-    pack = order.objective is Objective.PACK
-    stages = [*damage, *speed, *worst, *levels, *bound] if pack else [*speed, *damage, *bound, *worst, *levels]
+    stages = [*speed, *damage, *bound, *worst, *levels]
     numa = table.numa_nodes if order.numa_counts else _nothing
     stages.append(_by(lambda mask: (numa(mask | beside), *table.pair_rank(mask | beside)[1:])))
     if order.nic_counts:
@@ -219,15 +219,37 @@ class BestTwo:
 class Engine:
     """Chooses. Holds only what it computed before, within bounds. One thread at a time."""
 
-    def __init__(self, *, relative_up_to_gpus: int = 0, effort: Effort | None = None) -> None:
-        """For pods of at most so many GPUs compare bandwidth ÷ ideal between nodes (order.Order.relative). Sets that
-        are compared are charged to `effort`, whose OverdueError all that chooses may raise.
-        """
+    def __init__(self, prices: Prices | None = None, *, effort: Effort | None = None) -> None:
+        """Sets that are compared are charged to `effort`, whose OverdueError all that chooses may raise."""
         self._effort = effort or Effort()
-        self._relative_up_to_gpus = relative_up_to_gpus
+        self.prices = prices  # to be asked; reprice() changes it
         self._tables: Memo[tuple[Box, LinkBandwidth], ClassTable] = Memo(MAX_TABLES)
+        self._ideals: Memo[Box, tuple[int, ...]] = Memo(MAX_TABLES)  # of a pod of each of GROUP_SIZES, in GB/s
         self._orders: Memo[tuple[Demand, ...], tuple[Order, LinkBandwidth]] = Memo(MAX_ORDERS)
         self._answers: Memo[tuple[Box, int, int, tuple[Demand, ...]], BestTwo] = Memo(MAX_ANSWERS)
+
+    def priced(self, shares: tuple[int, int, int], nodes: Counter[Box]) -> Prices | None:
+        """Return the prices where pods ask for these shares of GPUs (Prices.shares) and there are so many nodes of each
+        box; None where there is no node. Of more than MAX_TABLES boxes the most frequent ones count."""
+        kinds = nodes.most_common(MAX_TABLES)
+        total = sum(count for _, count in kinds)
+        if not total:
+            return None
+        ideals = [self._ideals.get(box, partial(self._ideals_gb_s, box)) for box, _ in kinds]
+        eights, fours, pairs = (
+            max(1, sum(count * ideal[place] for (_, count), ideal in zip(kinds, ideals, strict=True)) // total)
+            for place in range(len(GROUP_SIZES))
+        )
+        return Prices(shares, (eights, fours, pairs))
+
+    def _ideals_gb_s(self, box: Box) -> tuple[int, ...]:
+        return tuple(map(self.table(box).ideal_gb_s, GROUP_SIZES))
+
+    def reprice(self, prices: Prices | None) -> None:
+        """Score with other prices from now on. Tables stay, what was chosen is worked out anew."""
+        self.prices = prices
+        self._orders.clear()
+        self._answers.clear()
 
     def best_two(self, box: Box, free: int, demands: tuple[Demand, ...], beside: int = 0) -> BestTwo:
         """Return the first two of choices(), or why there is none. Cost: a look-up, once the state was seen."""
@@ -286,15 +308,14 @@ class Engine:
         return self._orders.get(demands, lambda: self._read_policies(demands))
 
     def _read_policies(self, demands: tuple[Demand, ...]) -> tuple[Order, LinkBandwidth]:
-        relative = 1 < sum(demand.count for demand in demands) <= self._relative_up_to_gpus
         policies = [demand.policy for demand in demands]
-        return order_of(policies, relative=relative), link_bandwidth_of(policies)
+        return order_of(policies, self.prices), link_bandwidth_of(policies)
 
     def check(self) -> None:
         """Raise AssertionError unless every remembered answer is what a fresh engine gives. Slow: for tests."""
         for table in self._tables.values():
             table.check()
-        fresh = Engine(relative_up_to_gpus=self._relative_up_to_gpus)
+        fresh = Engine(self.prices)
         for (box, free, beside, demands), answer in self._answers.items():
             assert answer == fresh.best_two(box, free, demands, beside), f"answer for {free:b}"
 

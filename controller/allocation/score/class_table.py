@@ -275,12 +275,10 @@ class ClassTable(SetRates):
         before, steps_before = self._left(free)
         after, steps_after = self._left(left)
         worst_pair, pair_sum, worst_level = self.pair_rank(together)
-        ideal = self._ideal_worth(together.bit_count()) if order.relative else 0
         return Score(
             bandwidth_gb_s=self.gb_s(together),
             ring_gb_s=self.ring_gb_s(together),
-            ideal_gb_s=whole_gb_s(ideal),
-            ideal_ring_gb_s=whole_ring_gb_s(ideal),
+            ideal_gb_s=self.ideal_gb_s(together.bit_count()),
             damage_gb_s=(after[0] - before[0], after[1] - before[1], after[2] - before[2]),
             damage_ring_gb_s=after[3] - before[3],
             bound_level=self.bound_level(together),
@@ -290,6 +288,8 @@ class ClassTable(SetRates):
             pair_sum_gb_s=-pair_sum,
             worst_pair_gb_s=-worst_pair,
             worst_level=worst_level,
+            gpus=together.bit_count(),
+            taken_gpus=chosen.bit_count(),
             free_gpus=free.bit_count(),
             order=order,
         )

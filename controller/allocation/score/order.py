@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Final
 
@@ -13,12 +13,45 @@ GROUP_SIZES: Final = (8, 4, 2)
 """Sizes of the groups whose loss is damage, in the order in which they count: most jobs ask for a power of two, and a
 whole box is the hardest to get back."""
 
-SHARE_PARTS: Final = 1_000_000
-"""Resolution of bandwidth ÷ ideal: finer than any two bandwidths differ, so inside one node both orders are one."""
+SHARE_PARTS: Final = 1_000
+"""Resolution of bandwidth ÷ ideal between nodes: a job does not feel less."""
+
+PRICE_UNITS: Final = 64
+"""All GPUs that pods ask for, as a share in Prices."""
+
+NEAR_UNITS: Final = 4
+"""A sixteenth: prices that differ by less are about the same."""
 
 _PART_BITS: Final = 48
 """Bits of a part of a rank: even kB/s would fit."""
 _HALF: Final = 1 << (_PART_BITS - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What GPUs are worth to other pods (docs/design/0006-mixed-clusters.md). By GROUP_SIZES."""
+
+    shares: tuple[int, int, int]
+    """Of the GPUs that pods ask for, those of pods of this size; in PRICE_UNITS, together at most all of them."""
+    usual_gb_s: tuple[int, int, int]
+    """The best bandwidth that an empty node has for such a pod, in the mean over all nodes; at least 1."""
+
+    def usual_of(self, gpus: int) -> int:
+        """Return the usual bandwidth of a pod of any size: that of the next greater group, or of the greatest."""
+        return next((usual for size, usual in self._ascending() if gpus <= size), self.usual_gb_s[0])
+
+    def is_near(self, other: Prices | None) -> bool:
+        """Return whether prices are about the same. Then those that are in use stay, and what was chosen by them."""
+        if other is None:
+            return False
+        shares = zip(self.shares, other.shares, strict=True)
+        usual = zip(self.usual_gb_s, other.usual_gb_s, strict=True)
+        return all(abs(mine - theirs) <= NEAR_UNITS for mine, theirs in shares) and all(
+            abs(mine - theirs) * PRICE_UNITS <= mine * NEAR_UNITS for mine, theirs in usual
+        )
+
+    def _ascending(self) -> Iterable[tuple[int, int]]:
+        return zip(reversed(GROUP_SIZES), reversed(self.usual_gb_s), strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,39 +62,54 @@ class Order:
     node_strategy: NodeStrategy = NodeStrategy.PACK
     numa_counts: bool = True
     nic_counts: bool = True
-    relative: bool = False
-    """Compare bandwidth ÷ the best that a set of that size has on the empty node, instead of bandwidth. Inside one node
-    it is the same order; between nodes a job then does not take the fastest machine when a slower one serves it as well
-    as that machine can."""
-    in_order: itemgetter[tuple[int, ...]] = field(init=False, repr=False, compare=False)
-    """Picks what counts out of one value for each of PARTS, in the order in which it counts. Made once: every choice
-    that is compared is ranked."""
+    prices: Prices | None = None
+    """None: nodes compare as sets of one node do, at last by their free GPUs."""
+    node_names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """Of the parts that compare nodes, in the order in which they count. Nodes that are equal in all go by name."""
+    set_names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """Of the parts that compare the sets of one node, in the order in which they count."""
+    of_node: Callable[[tuple[int, ...]], tuple[int, ...]] = field(init=False, repr=False, compare=False)
+    """Picks what compares nodes out of one value for each of PARTS. Made once: every choice that is compared is
+    ranked."""
+    of_set: Callable[[tuple[int, ...]], tuple[int, ...]] = field(init=False, repr=False, compare=False)
+    """Picks what compares sets."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "in_order", itemgetter(*map(PARTS.index, self._names())))
+        set_names = self._set_names()
+        node_names = self._node_names()
+        if self.objective is not Objective.PACK:
+            last = () if "free_gpus" in node_names else ("free_gpus",)
+            node_names = tuple(dict.fromkeys((*node_names, *set_names, *last)))
+        object.__setattr__(self, "set_names", set_names)
+        object.__setattr__(self, "node_names", node_names)
+        object.__setattr__(self, "of_set", itemgetter(*map(PARTS.index, set_names)))
+        object.__setattr__(self, "of_node", itemgetter(*map(PARTS.index, node_names)))
 
-    def _names(self) -> tuple[str, ...]:
-        speed = ("bandwidth_percent_of_ideal" if self.relative else "bandwidth_gb_s", "ring_gb_s")
-        damage = (*(f"damage_{size}_gb_s" for size in GROUP_SIZES), "damage_ring_gb_s")
+    def _node_names(self) -> tuple[str, ...]:
+        """Return what compares nodes before the parts of their sets do, which under Pack they do not: pods that go to
+        the first of many nodes empty the last ones."""
         if self.objective is Objective.PACK:
-            names = (*damage, *speed, "worst_pair_gb_s", "damage_levels", "bound_level")
-        else:
-            names = (*speed, *damage, "bound_level", "worst_pair_gb_s", "damage_levels")
+            return ("free_gpus", "net_gain_gpus", "bandwidth_percent_of_ideal")
+        if self.node_strategy is NodeStrategy.SPREAD:
+            return ("bandwidth_gb_s", "ring_gb_s", "free_gpus")
+        if self.prices is None:
+            return ()
+        return ("net_gain_gpus", "bandwidth_percent_of_ideal", "free_gpus", "loss_milligpus")
+
+    def _set_names(self) -> tuple[str, ...]:
+        damage = (*(f"damage_{size}_gb_s" for size in GROUP_SIZES), "damage_ring_gb_s")
+        names = ("bandwidth_gb_s", "ring_gb_s", *damage, "bound_level", "worst_pair_gb_s", "damage_levels")
         if self.numa_counts:
             names += ("numa_nodes",)
         names += ("pair_sum_gb_s", "worst_level")
-        if self.nic_counts:
-            names += ("nic_levels",)
-        if self.node_strategy is NodeStrategy.SPREAD:
-            place = 0 if self.objective is Objective.PACK else len(speed)
-            names = (*names[:place], "free_gpus", *names[place:])
-        else:
-            names += ("free_gpus",)
-        return (*names, "bandwidth_gb_s") if self.relative else names
+        return (*names, "nic_levels") if self.nic_counts else names
 
 
 PARTS: Final = (
+    "net_gain_gpus",
     "bandwidth_percent_of_ideal",
+    "free_gpus",
+    "loss_milligpus",
     "bandwidth_gb_s",
     "ring_gb_s",
     *(f"damage_{size}_gb_s" for size in GROUP_SIZES),
@@ -73,14 +121,16 @@ PARTS: Final = (
     "pair_sum_gb_s",
     "worst_level",
     "nic_levels",
-    "free_gpus",
 )
 """Names of all parts of a score, each with its unit at the end; which of them count, and when, an Order says."""
+
+_NODE_PARTS: Final = 4
+"""The first of them, that say what a set means for a node."""
 
 DEFAULT_ORDER: Final = Order()
 
 
-def order_of(policies: Iterable[TopologyPolicy], *, relative: bool = False) -> Order:
+def order_of(policies: Iterable[TopologyPolicy], prices: Prices | None = None) -> Order:
     """Return the order for a pod: of each field the first of its requests' policies that says something."""
     told = tuple(policies)
     objective = next((policy.objective for policy in told if policy.objective), Objective.BANDWIDTH)
@@ -92,7 +142,7 @@ def order_of(policies: Iterable[TopologyPolicy], *, relative: bool = False) -> O
         node_strategy=node_strategy,
         numa_counts=numa is not NumaAlignment.IGNORED,
         nic_counts=nic is not NicAlignment.IGNORED,
-        relative=relative,
+        prices=prices,
     )
 
 
@@ -107,12 +157,10 @@ class Score:
     """Rate of a collective over the set, whole GB/s one way (set_rates.collective). More is better; 0 for one GPU."""
     ring_gb_s: int
     """The slowest hop of the best ring through the set (SetRates.ring_kb_s), whole GB/s one way. More is better; 0 for
-    one GPU. With Order.relative it counts as a share of its ideal, like the bandwidth."""
+    one GPU."""
     ideal_gb_s: int
-    """The greatest bandwidth of a set of this size on the node when all its GPUs are free; 0 where the order does not
-    ask for it."""
-    ideal_ring_gb_s: int
-    """The ring of such a set, the fastest of those of the greatest bandwidth; 0 where the order does not ask for it."""
+    """The greatest bandwidth of a set of this size on the node when all its GPUs are free; 0 for one GPU, and where
+    sets are too many to compare."""
     damage_gb_s: tuple[int, int, int]
     """For groups of 8, 4 and 2: by how much the greatest total bandwidth of disjoint groups among the free GPUs of the
     node falls when the set is taken. Less is better."""
@@ -134,38 +182,67 @@ class Score:
     """The slowest pair by its better way; 0 for one GPU. More is better."""
     worst_level: int
     """LinkLevel of the worst pair, 0 for a pair with NVLinks and for one GPU. Less is better."""
+    gpus: int
+    """GPUs of the set. All sets that are compared have as many, but for those that the pod holds already."""
+    taken_gpus: int
+    """Of these the ones that are taken now."""
     free_gpus: int
     """Free GPUs of the node before the set is taken. Fewer are better (nodeStrategy Spread: more)."""
     order: Order = DEFAULT_ORDER
 
+    @property
+    def net_gain_gpus(self) -> int:
+        """What the pod gains on this node less what others lose there (loss_milligpus), in GPUs at the bandwidth that
+        is usual in this cluster for its size, to the nearest whole one. More is better. Nothing is gained by one GPU. 0
+        without prices.
+        """
+        prices = self.order.prices
+        if prices is None:
+            return 0
+        gain_milligpus = 1_000 * self.gpus * self.bandwidth_gb_s // prices.usual_of(self.gpus)
+        return (gain_milligpus - self.loss_milligpus + 500) // 1_000
+
+    @property
+    def loss_milligpus(self) -> int:
+        """What other pods can be expected to lose on this node, in thousandths of a GPU at the usual bandwidth: by the
+        shares of GPUs that pods of 8, 4 and 2 ask for, the bandwidth of the groups that can no longer be had, and the
+        places for such groups. Less is better. 0 without prices.
+        """
+        prices = self.order.prices
+        if prices is None:
+            return 0
+        left = self.free_gpus - self.taken_gpus
+        loss = 0
+        for place, size in enumerate(GROUP_SIZES):
+            places = self.free_gpus // size - left // size
+            lost = 1_000 * self.damage_gb_s[place] // prices.usual_gb_s[place] + 1_000 * places
+            loss += prices.shares[place] * size * lost
+        return loss // PRICE_UNITS
+
+    def node_rank(self) -> tuple[int, ...]:
+        """Return a key that sorts the choices of several nodes best first, among scores of one order."""
+        return self.order.of_node(_values(self))
+
     def rank(self) -> tuple[int, ...]:
-        """Return a key that sorts best first, among scores of one order."""
-        values = (
-            -_share(self.bandwidth_gb_s, self.ideal_gb_s, SHARE_PARTS),
-            -self.bandwidth_gb_s,
-            -(_share(self.ring_gb_s, self.ideal_ring_gb_s, SHARE_PARTS) if self.order.relative else self.ring_gb_s),
-            *self.damage_gb_s,
-            self.damage_ring_gb_s,
-            self.bound_level,
-            -self.worst_pair_gb_s,
-            self.damage_levels,
-            self.numa_nodes,
-            -self.pair_sum_gb_s,
-            self.worst_level,
-            self.nic_distance,
-            -self.free_gpus if self.order.node_strategy is NodeStrategy.SPREAD else self.free_gpus,
-        )
-        rank: tuple[int, ...] = self.order.in_order(values)
-        return rank
+        """Return a key that sorts the sets of one node best first, among scores of one order."""
+        return self.order.of_set(_values(self))
+
+    def best_node_rank(self) -> tuple[int, ...]:
+        """Return a key that no set of the node's, of this bandwidth or less, comes before: as if it did no damage."""
+        unharmed = _values(replace(self, damage_gb_s=(0, 0, 0), taken_gpus=0))
+        return self.order.of_node((*unharmed[:_NODE_PARTS], *_values(self)[_NODE_PARTS:]))
 
     def __lt__(self, other: Score) -> bool:
-        return self.rank() > other.rank()
+        return self.node_rank() > other.node_rank()
 
     def parts(self) -> tuple[tuple[str, int], ...]:
-        """Return the named parts that count, in the order in which they do; each name ends with its unit."""
-        places = self.order.in_order(tuple(range(len(PARTS))))
+        """Return the parts that count, each once: first those that compare nodes, then those that compare sets. Each
+        name ends with its unit."""
         shown = (
+            self.net_gain_gpus,
             _share(self.bandwidth_gb_s, self.ideal_gb_s, 100),
+            self.free_gpus,
+            self.loss_milligpus,
             self.bandwidth_gb_s,
             self.ring_gb_s,
             *self.damage_gb_s,
@@ -177,16 +254,40 @@ class Score:
             self.pair_sum_gb_s,
             self.worst_level,
             self.nic_distance,
-            self.free_gpus,
         )
-        return tuple((PARTS[place], shown[place]) for place in places)
+        values = dict(zip(PARTS, shown, strict=True))
+        return tuple((name, values[name]) for name in dict.fromkeys((*self.order.node_names, *self.order.set_names)))
 
-    def first_difference(self, other: Score) -> str | None:
-        """Return the name of the first part in which two scores of one order differ, None when they are equal."""
-        for (name, _), mine, theirs in zip(self.parts(), self.rank(), other.rank(), strict=True):
-            if mine != theirs:
-                return name
-        return None
+    def first_difference(self, other: Score, *, on_one_node: bool = False) -> str | None:
+        """Return the name of the first part in which two scores of one order differ, None when they are equal.
+        `on_one_node`: of those that compare sets."""
+        if on_one_node:
+            compared = zip(self.order.set_names, self.rank(), other.rank(), strict=True)
+        else:
+            compared = zip(self.order.node_names, self.node_rank(), other.node_rank(), strict=True)
+        return next((name for name, mine, theirs in compared if mine != theirs), None)
+
+
+def _values(score: Score) -> tuple[int, ...]:
+    """Return a value for each of PARTS that is less where it is better."""
+    is_spread = score.order.objective is not Objective.PACK and score.order.node_strategy is NodeStrategy.SPREAD
+    return (
+        -score.net_gain_gpus,
+        -_share(score.bandwidth_gb_s, score.ideal_gb_s, SHARE_PARTS),
+        -score.free_gpus if is_spread else score.free_gpus,
+        score.loss_milligpus,
+        -score.bandwidth_gb_s,
+        -score.ring_gb_s,
+        *score.damage_gb_s,
+        score.damage_ring_gb_s,
+        score.bound_level,
+        -score.worst_pair_gb_s,
+        score.damage_levels,
+        score.numa_nodes,
+        -score.pair_sum_gb_s,
+        score.worst_level,
+        score.nic_distance,
+    )
 
 
 def _share(gb_s: int, ideal_gb_s: int, whole: int) -> int:

@@ -1,4 +1,4 @@
-"""The devices of one node, as the slices of its pool tell, and who holds which of them.
+"""The devices of one node, as the slices of its pool tell, who holds which of them, and how many pods ask for at once.
 
 Rules of pools: the structured allocator of Kubernetes (resource.k8s.io/v1). Of a pool only the highest generation
 counts; it must be complete; two devices of one name make it invalid. Our pools belong to one node each.
@@ -21,6 +21,7 @@ from dracaena.controller.allocation.legal.read import slices as legal
 from dracaena.controller.allocation.legal.read.slices import Slice
 from dracaena.controller.allocation.legal.read.taints import timeless
 from dracaena.controller.allocation.score.box import Box, make_box, mask_of
+from dracaena.controller.allocation.score.order import GROUP_SIZES, PRICE_UNITS
 from dracaena.controller.allocation.state.device_kind import DeviceKind, device_kinds, digest_of
 
 
@@ -299,6 +300,8 @@ class Holdings:
         self._drivers = frozenset((driver, *others))
         self._held_by: dict[str, frozenset[DeviceId]] = {}
         self._holders: dict[str, dict[str, int]] = {}  # pool → device → number of holders
+        self.by_size: Counter[int] = Counter()
+        """Whole devices of ours that are held, by how many of them their holder has. Do not change it."""
         self._others_by: dict[str, frozenset[Holding]] = {}
         self._others_of: dict[PoolId, dict[Holding, int]] = {}
 
@@ -353,6 +356,10 @@ class Holdings:
         """Let `holder` hold just these devices from now on. Cost: O(devices)."""
         let_go, changed = self._hold_others(holder, others)
         before = self._held_by.pop(holder, frozenset())
+        for size, change in ((len(before), -len(before)), (len(devices), len(devices))):
+            self.by_size[size] += change
+            if not self.by_size[size]:
+                del self.by_size[size]
         if devices:
             self._held_by[holder] = devices
         for device in before - devices:
@@ -370,6 +377,8 @@ class Holdings:
             DeviceId(self._driver, p, d): count for p, devices in self._holders.items() for d, count in devices.items()
         }
         assert known == dict(counts), "holders are counted"
+        sizes = Counter(len(devices) for devices in self._held_by.values() for _ in devices)
+        assert self.by_size == sizes, "devices are counted by what their holder holds"
 
     def _hold_others(self, holder: str, others: frozenset[Holding]) -> tuple[frozenset[Holding], frozenset[Holding]]:
         """Return what was let go, and all that changed."""
@@ -399,3 +408,44 @@ def claim_holder(claim: ResourceClaim) -> str:
     """Return the name under which a claim holds what nobody else may get: what the API shows, what is decided and being
     written, and what rests."""
     return claim.key
+
+
+HALF_LIFE_S: Final = 3_600.0
+"""After this time what pods asked for counts half. Jobs take hours; what a cluster is used for changes in days."""
+
+PRIOR_GPUS: Final = 8
+"""Added for pods of each size, a whole node: who comes first to an empty cluster does not say who comes next."""
+
+
+class AskedSizes:
+    """A slowly decaying record of how many GPUs pods of each size have and wait for. Part of its owner.
+
+    A look at the first moment counts as if it had always been so: after a restart it begins with the pods there are.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, int] = {}
+        self._asked = dict.fromkeys((*GROUP_SIZES, 1), 0.0)
+        self._seen_s: float | None = None
+
+    def wait(self, key: str, gpus: int) -> None:
+        """Note that a pod waits for so many GPUs."""
+        self._waiting[key] = gpus
+
+    def leave(self, key: str) -> None:
+        """Note that a pod waits no more."""
+        self._waiting.pop(key, None)
+
+    def shares(self, held: Mapping[int, int], now_s: float) -> tuple[int, int, int]:
+        """Return the shares of GPUs that pods of 8, 4 and 2 GPUs ask for (Prices.shares), after a look at those that
+        are held now, by the size of their holder. A pod of another size counts as the next greater one, above 8 as 8.
+        Cost: O(pods that wait)."""
+        now: Counter[int] = Counter()
+        for size, gpus in (*held.items(), *((gpus, gpus) for gpus in self._waiting.values())):
+            now[min((group for group in self._asked if size <= group), default=GROUP_SIZES[0])] += gpus
+        kept = 0.0 if self._seen_s is None else 0.5 ** ((now_s - self._seen_s) / HALF_LIFE_S)
+        self._seen_s = now_s
+        self._asked = {size: kept * asked + (1 - kept) * now[size] for size, asked in self._asked.items()}
+        total = sum(self._asked.values()) + PRIOR_GPUS * len(self._asked)
+        eights, fours, pairs = (int(PRICE_UNITS * (self._asked[size] + PRIOR_GPUS) / total) for size in GROUP_SIZES)
+        return eights, fours, pairs

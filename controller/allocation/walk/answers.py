@@ -154,6 +154,8 @@ class NodeAnswer:
     rank: int = 0
     """Sorts nodes, best first; of those that have something to give. The rank of the score as one number: a decision
     compares many, and numbers compare three times as fast as tuples."""
+    bound: int = 0
+    """What no other set of the node comes before (Score.best_node_rank)."""
     reason: str = ""
     """Why there is nothing, in words that follow a count of nodes."""
 
@@ -200,7 +202,7 @@ class KindAnswers:
             return self._differing(usable, held)
         found = [self._engine.best_two(self._kind.box, usable, demands, held) for demands in self._options]
         if len(found) == 1 and found[0].best is not None:
-            return NodeAnswer(found[0].best, found[0].second, one_number(found[0].best.score.rank()))
+            return _answer(found[0].best, found[0].second)
         if len(found) == 1 and found[0].shortfall:
             return NodeAnswer(None, reason=found[0].shortfall)
         choices = {choice.mask: choice for two in found for choice in (two.second, two.best) if choice is not None}
@@ -209,7 +211,7 @@ class KindAnswers:
             names = ", ".join(sorted({match.attribute for match in self._question.matches}))
             return NodeAnswer(None, reason=f"without {self._question.count} free GPUs that agree in {names}")
         second = ranked[1] if len(ranked) > 1 else None
-        return NodeAnswer(ranked[0], second, one_number(ranked[0].score.rank()))
+        return _answer(ranked[0], second)
 
     def _differing(self, usable: int, held: int) -> NodeAnswer:
         """Return the answer where devices must differ: sets are gone through best first until two hold to that."""
@@ -227,7 +229,7 @@ class KindAnswers:
                 None, reason=f"without {self._question.count} free GPUs that hold to the constraints on {names}"
             )
         second = found[1] if len(found) > 1 else None
-        return NodeAnswer(found[0], second, one_number(found[0].score.rank()))
+        return _answer(found[0], second)
 
     def _choices(self, usable: int, held: int) -> Iterator[Choice]:
         each = (self._engine.choices(self._kind.box, usable, demands, held) for demands in self._options)
@@ -242,6 +244,10 @@ class KindAnswers:
             if (mask & group).bit_count() > 1:
                 return False
         return not mask & ~known
+
+
+def _answer(best: Choice, second: Choice | None) -> NodeAnswer:
+    return NodeAnswer(best, second, one_number(best.score.node_rank()), one_number(best.score.best_node_rank()))
 
 
 def _agreeing(kind: NodeKind, question: Question, masks: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -274,6 +280,11 @@ class Answers:
 
     def __len__(self) -> int:
         return self._count
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._by_question.clear()
+        self._count = 0
 
     def to(self, question: Question) -> QuestionAnswers:
         """Return what answers a question, for the time of one decision."""
@@ -342,10 +353,10 @@ class Census:
         """Return why the nodes other than the winner's were not taken, in words that follow a count; the most first."""
         counts: Counter[str] = Counter({**self.filtered})
         counts.update(self.outside)
-        rank, parts = one_number(winner.score.rank()), winner.score.parts()[::-1]
+        rank, names = one_number(winner.score.node_rank()), winner.score.order.node_names[::-1]
         worse: Counter[int | None] = Counter()
         for answer, count in self.behind:
             worse[first_difference(rank, answer.rank)] += count
         for place, count in worse.items():
-            counts[LATER_BY_NAME if place is None else f"worse in {part_in_words(parts[place][0])}"] += count
+            counts[LATER_BY_NAME if place is None else f"worse in {part_in_words(names[place])}"] += count
         return tuple(sorted((+counts).items(), key=lambda reason: (-reason[1], reason[0])))

@@ -106,6 +106,11 @@ class Judgements:
     def __len__(self) -> int:
         return self._count
 
+    def clear(self) -> None:
+        """Forget all."""
+        self._by_combination.clear()
+        self._count = 0
+
     def about(self, combination: Hashable) -> KnownStates:
         """Return what is known about a combination, for the time of one decision. `combination` is all that decides
         it: Combination.key and Inventory.taints_of_all."""
@@ -281,7 +286,7 @@ class NodeRules:
         answers = self.answers.of_kind(kind)
         answer = answers.beside(free, held) if held else answers.of(free)
         if answer.best is not None:
-            return answer.rank
+            return answer.bound
         return FIRST if self._inventory.is_mixed(kind) else answer.reason
 
     def judgement(self, name: str, state: NodeState) -> Judgement | None:
@@ -300,7 +305,7 @@ class NodeRules:
         """Return what sorts nodes, best first."""
         if self._evaluators.first_fit:
             return 0
-        return UNSCORED if choice is None else one_number(choice.score.rank())
+        return UNSCORED if choice is None else one_number(choice.score.node_rank())
 
     def shortfall(self, name: str) -> str | None:
         """Return why the node does not have the devices, in words that follow a count of nodes; None when it has."""

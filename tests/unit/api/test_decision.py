@@ -105,6 +105,13 @@ def test_rings_are_told_in_words() -> None:
     assert parts_in_words(score) == "bandwidth: 50 GB/s, slowest hop of the best ring: 25 GB/s, damage to rings: 0 GB/s"
 
 
+def test_what_compares_nodes_is_told_in_words() -> None:
+    score = (("net_gain_gpus", -1), ("bandwidth_percent_of_ideal", 98), ("free_gpus", 4), ("loss_milligpus", 1250))
+    assert parts_in_words(score) == (
+        "net gain in GPUs: -1, share of the ideal bandwidth: 98 %, free GPUs: 4, loss of other pods: 1.25 GPUs"
+    )
+
+
 @pytest.mark.parametrize(
     ("mine", "words"),
     [

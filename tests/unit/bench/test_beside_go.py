@@ -65,7 +65,7 @@ def test_a_set_that_beats_ours_is_told_and_is_the_exit_status(
 
     def last(machine: BenchMachine, free: tuple[int, ...], count: int) -> object:
         mask, of = sum(1 << gpu for gpu in free[-count:]), sum(1 << gpu for gpu in free)
-        return ours.OurChoice(free[-count:], ours.ABSOLUTE.score(machine.box, of, mask))
+        return ours.OurChoice(free[-count:], ours.ENGINE.score(machine.box, of, mask))
 
     monkeypatch.setattr(ours, "choose", last)
     assert main() == 1

@@ -36,7 +36,7 @@ def judged(
 
     def choose(machine: BenchMachine, free: GpuSet, count: int) -> ours.OurChoice:
         mask, of = sum(1 << gpu for gpu in mine), sum(1 << gpu for gpu in free)
-        return ours.OurChoice(mine, ours.ABSOLUTE.score(machine.box, of, mask))
+        return ours.OurChoice(mine, ours.ENGINE.score(machine.box, of, mask))
 
     def baseline(links: Links, free: GpuSet, count: int) -> Answer:
         return theirs

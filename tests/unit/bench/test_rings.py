@@ -51,7 +51,7 @@ def test_meshes_are_machines_whose_nvlinks_join_a_gpu_with_several_without_switc
 
 def test_a_chain_is_told_when_a_ring_of_the_same_bandwidth_was_free(monkeypatch: pytest.MonkeyPatch) -> None:
     def chain(machine: BenchMachine, free: GpuSet, count: int) -> ours.OurChoice:
-        return ours.OurChoice((0, 3, 4), ours.ABSOLUTE.score(machine.box, 0b11011, 0b11001))
+        return ours.OurChoice((0, 3, 4), ours.ENGINE.score(machine.box, 0b11011, 0b11001))
 
     def ring(links: Links, free: GpuSet, count: int) -> Answer:
         return granted((0, 1, 3))
@@ -79,7 +79,7 @@ def test_the_section_has_every_system_and_its_floor_breaks(monkeypatch: pytest.M
 
     def first_fit(machine: BenchMachine, free: GpuSet, count: int) -> ours.OurChoice:
         mask, of = sum(1 << gpu for gpu in free[:count]), sum(1 << gpu for gpu in free)
-        return ours.OurChoice(free[:count], ours.ABSOLUTE.score(machine.box, of, mask))
+        return ours.OurChoice(free[:count], ours.ENGINE.score(machine.box, of, mask))
 
     monkeypatch.setattr(ours, "choose", first_fit)
     section = rings.rows(told.append)

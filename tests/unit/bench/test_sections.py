@@ -8,6 +8,7 @@ from bench import mixed, ours, quality, queueing
 from bench.baselines import BASELINES
 from bench.machines import recorded
 from bench.report import Section, as_text
+from bench.systems import baseline_system, fullest_likes
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def test_a_beaten_state_breaks_the_floor_of_quality(monkeypatch: pytest.MonkeyPa
     def first_fit(machine: object, free: tuple[int, ...], count: int) -> ours.OurChoice:
         assert isinstance(machine, type(bridged))
         mask, of = sum(1 << gpu for gpu in free[:count]), sum(1 << gpu for gpu in free)
-        return ours.OurChoice(free[:count], ours.ABSOLUTE.score(machine.box, of, mask))
+        return ours.OurChoice(free[:count], ours.ENGINE.score(machine.box, of, mask))
 
     bridged = recorded("a100-pcie-pairs-cross-numa")
     monkeypatch.setattr(quality, "all_machines", lambda: (bridged,))
@@ -75,18 +76,30 @@ def test_queue_runs_every_system_on_every_cluster(monkeypatch: pytest.MonkeyPatc
     )
 
 
-@pytest.mark.usefixtures("small_clusters")
-def test_the_default_ranking_keeps_pairs_off_the_nvswitch_machines_and_serves_large_jobs_better(
+def test_mixed_runs_every_system_on_every_cluster_and_its_floors_can_break(
     monkeypatch: pytest.MonkeyPatch, told: list[str]
 ) -> None:
-    monkeypatch.setattr(mixed, "LOADS", (0.7,))
+    monkeypatch.setattr(mixed, "LOADS", (0.9,))
     monkeypatch.setattr(mixed, "SEEDS", range(1))
+    monkeypatch.setattr(mixed, "JOBS", 600)
+    monkeypatch.setattr(mixed, "NODES", 8)
     section = mixed.rows(told.append)
-    column = "2 GPUs on NVSwitch while PCIe has room %"
-    absolute, default = (
-        float(cell(section, "Rankings", f"0.7|{name}", column)) for name in (mixed.ABSOLUTE, mixed.DEFAULT)
+    assert len(section.tables) == len(told) == 5
+    assert [len(table.rows) for table in section.tables] == [len(mixed.systems()), 4, 4, 4, 4] == [8, 4, 4, 4, 4]
+    assert float(cell(section, mixed.MIXED, "0.9|ours", "GB/s")) > 1.15 * float(
+        cell(section, mixed.MIXED, f"0.9|{mixed.FULLEST}", "GB/s")
     )
-    assert default < 10 < absolute
-    (row,) = section.rows
-    assert row.ratio is not None
-    assert row.ratio > 1.3
+    assert len(section.floors) == 8
+    monkeypatch.setattr(
+        mixed, "our_system", lambda policy=None: baseline_system(BASELINES["gpu-manager"], fullest_likes)
+    )
+    assert [floor.holds for floor in mixed.rows(told.append).floors] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 import pytest
 from unit.bench.drawn_links import PIX_PAIRS
@@ -9,9 +8,10 @@ from unit.bench.drawn_links import PIX_PAIRS
 from bench.baselines import BASELINES
 from bench.baselines.answer import Fault, Links
 from bench.machines import recorded
-from bench.simulation import DAY_S, Job, Node, Placement, run, trace
+from bench.simulation import DAY_S, Cluster, Job, Node, Placement, run, trace
 from bench.systems import LEFT_OUT, baseline_system, baseline_systems, our_system, topology_tree_likes
 from bench.worth import GpuSet
+from dracaena.controller.allocation.state.pool import AskedSizes
 
 DGX_1V, PCIE, HOPPER = recorded("dgx-1v"), recorded("a5000-pix-pxb"), recorded("hgx-h100")
 
@@ -33,12 +33,15 @@ def test_a_trace_asks_for_no_more_than_the_largest_machine_has() -> None:
 def test_no_gpu_is_held_by_two_jobs(system: str) -> None:
     inner = our_system() if system == "ours" else baseline_systems()[system]
 
-    def checked(nodes: Sequence[Node], count: int, faults: Counter[Fault]) -> Placement | None:
-        for node in nodes:
+    def checked(cluster: Cluster, count: int, faults: Counter[Fault]) -> Placement | None:
+        for index, node in enumerate(cluster.nodes):
             assert len(set(node.free)) == len(node.free)
-        placement = inner(nodes, count, faults)
+            assert index in cluster.indices[node]
+        assert sum(map(len, cluster.indices.values())) == len(cluster.nodes)
+        assert cluster.stranded_gpus == sum(len(node.free) for node in cluster.nodes if len(node.free) < 4)
+        placement = inner(cluster, count, faults)
         if placement is not None:
-            assert set(placement.gpus) <= set(nodes[placement.node].free)
+            assert set(placement.gpus) <= set(cluster.nodes[placement.node].free)
             assert len(placement.gpus) >= count
         return placement
 
@@ -52,10 +55,11 @@ def test_a_job_waits_until_enough_gpus_are_free_and_a_smaller_one_overtakes() ->
     outcome = run([DGX_1V], jobs, our_system())
     assert outcome.wait_s_by_size == {4: 0, 8: 90}
     assert outcome.wait_s == 90
+    assert outcome.waited_by_size == {8: 1}
 
 
 def test_links_are_counted_against_the_best_of_the_class() -> None:
-    def worst(nodes: Sequence[Node], count: int, faults: Counter[Fault]) -> Placement | None:
+    def worst(cluster: Cluster, count: int, faults: Counter[Fault]) -> Placement | None:
         return Placement(0, (0, 7))
 
     outcome = run([DGX_1V], [Job(0, 2, 1)], worst)
@@ -63,12 +67,26 @@ def test_links_are_counted_against_the_best_of_the_class() -> None:
     assert (outcome.could_be_one_group, outcome.are_one_group, outcome.group_share) == (1, 0, 0.0)
 
 
-def test_a_fast_machine_taken_while_a_slow_one_has_room_is_counted() -> None:
-    def on_switches(nodes: Sequence[Node], count: int, faults: Counter[Fault]) -> Placement | None:
-        return Placement(0, nodes[0].free[:count])
+def test_what_jobs_have_and_wait_for_is_what_the_controller_sees() -> None:
+    seen = []
 
-    assert run([HOPPER, PCIE], [Job(0, 2, 1)], on_switches).on_fast_while_slow_idle == {2: 1}
-    assert run([HOPPER, HOPPER], [Job(0, 2, 1)], on_switches).on_fast_while_slow_idle == {}
+    def first(cluster: Cluster, count: int, faults: Counter[Fault]) -> Placement | None:
+        seen.append((cluster.now_s, dict(+cluster.gpus_asked), cluster.shares()))
+        return Placement(0, cluster.nodes[0].free[:count]) if len(cluster.nodes[0].free) >= count else None
+
+    run([DGX_1V], [Job(0, 4, 100), Job(10, 8, 50)], first)
+    assert [(at_s, asked) for at_s, asked, _ in seen] == [(0, {4: 4}), (10, {4: 4, 8: 8}), (100, {8: 8})]
+    sizes = AskedSizes()
+    looks: list[tuple[float, dict[int, int]]] = [(0, {}), (10, {4: 4, 8: 8}), (100, {8: 8})]
+    assert [shares for _, _, shares in seen] == [sizes.shares(asked, at_s) for at_s, asked in looks]
+
+
+def test_free_gpus_on_nodes_with_few_of_them_are_counted_over_the_time_in_which_jobs_come() -> None:
+    def first(cluster: Cluster, count: int, faults: Counter[Fault]) -> Placement | None:
+        return Placement(0, cluster.nodes[0].free[:count])
+
+    outcome = run([DGX_1V], [Job(0, 6, 10), Job(40, 1, 1)], first)
+    assert (outcome.stranded_gpu_s, outcome.time_s, outcome.mean_stranded_gpus) == (20, 40, 0.5)
 
 
 def test_a_baseline_that_refuses_on_one_node_is_asked_on_the_next_and_counted() -> None:
@@ -85,7 +103,7 @@ def test_a_job_that_gets_too_many_gpus_holds_them_all() -> None:
 
 
 def test_a_baseline_takes_the_node_that_its_system_likes() -> None:
-    nodes = [Node(PCIE, (0, 1)), Node(PCIE, (0, 1, 2))]
+    nodes = Cluster([Node(PCIE, (0, 1)), Node(PCIE, (0, 1, 2))])
     by_first = baseline_system(BASELINES["topology tree"])
     by_rule = baseline_system(BASELINES["topology tree"], topology_tree_likes)
     chosen = [place(nodes, 1, Counter()) for place in (by_first, by_rule)]
@@ -99,12 +117,12 @@ def test_the_topology_tree_likes_near_pairs() -> None:
     assert likes(PIX_PAIRS, (0, 1)) == 5 > likes(PIX_PAIRS, (0, 1, 4)) > likes(PIX_PAIRS, (0, 4)) == 1
 
 
-def test_ours_takes_the_slower_class_when_it_serves_as_well_and_the_fuller_node_of_equals() -> None:
-    nodes = [Node(HOPPER, tuple(range(8))), Node(PCIE, tuple(range(8)))]
+def test_s_the_slower_class_when_it_serves_as_well_and_the_fuller_node_of_equals() -> None:
+    nodes = Cluster([Node(HOPPER, tuple(range(8))), Node(PCIE, tuple(range(8)))])
     placement = our_system()(nodes, 2, Counter())
     assert placement is not None
     assert placement.node == 1
-    halves = [Node(HOPPER, tuple(range(8))), Node(HOPPER, (0, 1, 2, 3))]
+    halves = Cluster([Node(HOPPER, tuple(range(8))), Node(HOPPER, (0, 1, 2, 3))])
     placement = our_system()(halves, 4, Counter())
     assert placement is not None
     assert placement.node == 1

@@ -139,7 +139,10 @@ class NodeByNode:
             gpus = NodeGpus(pool.box, ids, free)
             answer = choose(problem, gpus, self.allocator.engine, NodeQuestion(chosen, policies, (offered,)))
             if isinstance(answer, Chosen):
-                yield (answer.choice is None, *(answer.choice.score.rank() if answer.choice is not None else ())), name
+                yield (
+                    (answer.choice is None, *(answer.choice.score.node_rank() if answer.choice is not None else ())),
+                    name,
+                )
 
 
 def untainted(item: ResourceSlice) -> ResourceSlice:
@@ -172,7 +175,7 @@ def check(seed: int) -> str:
         return "none"
     assert isinstance(decision, Allocation)
     assert expected is not None, seed
-    rank = (not decision.is_scored, *(decision.choice.score.rank() if decision.is_scored else ()))
+    rank = (not decision.is_scored, *(decision.choice.score.node_rank() if decision.is_scored else ()))
     assert (rank, decision.node) == expected, seed
     held = [device for entry in decision.claims for device in decision.devices(entry)]
     assert len(held) == len(set(held)), seed

@@ -46,7 +46,7 @@ AHEAD = "that come after the winner"
 
 FITS = "fits"
 
-ENGINE = Engine(relative_up_to_gpus=2)
+ENGINE = Engine()
 
 
 class World:
@@ -142,7 +142,7 @@ class World:
                 # What is said of all nodes of a kind comes first, and what only the node itself can tell last.
                 why = self.room(item, asking) or self.unfit(item, asking, claims, barred)
                 counts[given if not is_mixed(inventory, name) or why == FITS else why] += 1
-            elif (given.score.rank(), name) > (best.score.rank(), node_name):
+            elif (given.score.node_rank(), name) > (best.score.node_rank(), node_name):
                 part = best.score.first_difference(given.score)
                 counts[LATER_BY_NAME if part is None else f"worse in {part_in_words(part)}"] += 1
             else:

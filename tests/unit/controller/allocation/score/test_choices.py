@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence, Sized
 from itertools import combinations, islice
 
@@ -20,6 +21,7 @@ from dracaena.controller.allocation.score import choices as module
 from dracaena.controller.allocation.score import class_table
 from dracaena.controller.allocation.score.box import Box, make_box, ordinals_of
 from dracaena.controller.allocation.score.choices import BestTwo, Demand, Engine, link_bandwidth_of
+from dracaena.controller.allocation.score.order import Prices
 from dracaena.controller.allocation.score.shares import make_rule, rule_words
 from support.allocation import blocks, matrix
 from support.recorded import recorded_machines
@@ -113,12 +115,6 @@ def test_what_stays_is_harmed_less_when_its_group_keeps_a_ring() -> None:
     ring, chain = Engine().score(made, 0b11111, 0b00001), Engine().score(made, 0b11111, 0b10000)
     assert (ring.damage_gb_s[1], chain.damage_gb_s[1]) == (0, 0)
     assert (ring.damage_ring_gb_s, chain.damage_ring_gb_s) == (0, 25 - 9)
-
-
-def test_pack_takes_the_set_that_harms_least_although_a_better_linked_one_is_free() -> None:
-    made = box(matrix("X NV4 SYS SYS\nNV4 X SYS SYS\nSYS SYS X PIX\nSYS SYS PIX X"))
-    assert best(made, 0b1111, Demand(2)) == (0, 1)
-    assert best(made, 0b1111, Demand(2, TopologyPolicy(objective=Objective.PACK))) == (2, 3)
 
 
 @pytest.mark.parametrize(
@@ -319,3 +315,17 @@ def test_too_many_unlike_gpus_get_good_sets_instead_of_none() -> None:
     assert found.best is not None
     assert found.best.mask.bit_count() == 8
     assert best(made, everything, Demand(1)) is not None
+
+
+def test_what_is_usual_is_the_mean_of_the_ideals_of_all_nodes() -> None:
+    engine = Engine()
+    assert engine.priced((16, 16, 16), Counter()) is None
+    nodes = Counter({recorded("hgx-h100"): 1, recorded("h100-pcie-bridged-numa-3-5"): 3, box(matrix("X")): 0})
+    assert engine.priced((1, 2, 3), nodes) == Prices((1, 2, 3), ((450 + 27) // 4, (450 + 33) // 4, (450 + 900) // 4))
+    assert engine.priced((0, 0, 0), Counter({box(matrix("X")): 1})) == Prices((0, 0, 0), (1, 1, 1))
+
+
+def test_only_the_most_frequent_kinds_of_nodes_make_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_TABLES", 1)
+    nodes = Counter({recorded("hgx-h100"): 1, recorded("h100-pcie-bridged-numa-3-5"): 2})
+    assert Engine().priced((1, 2, 3), nodes) == Prices((1, 2, 3), (9, 11, 300))

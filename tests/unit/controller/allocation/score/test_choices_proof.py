@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -28,6 +29,7 @@ from dracaena.api.topology import Nic, Topology
 from dracaena.controller.allocation.score.box import Box, make_box, mask_of, ordinals_of
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
 from dracaena.controller.allocation.score.class_table import whole_gb_s, whole_ring_gb_s, whole_steps
+from dracaena.controller.allocation.score.order import Prices, Score
 from dracaena.controller.allocation.score.set_rates import SetRates, collective, make_fabric
 from support.recorded import recorded_machines
 from support.slow_choice import SlowBox
@@ -35,7 +37,6 @@ from support.slow_choice import SlowBox
 MACHINES = {machine.name: machine for machine in recorded_machines()}
 SMALL = sorted(name for name, machine in MACHINES.items() if 1 <= len(machine.gpus) <= 8)
 LARGE = sorted(name for name, machine in MACHINES.items() if len(machine.gpus) > 8)
-POLICIES = [TopologyPolicy(), TopologyPolicy(objective=Objective.PACK)]
 SAMPLE = 24
 """States a machine in the quick run: every machine is met, the whole takes seconds."""
 
@@ -79,24 +80,20 @@ def assert_best(name: str, policy: TopologyPolicy, engine: Engine, free: int, co
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("policy", POLICIES, ids=["bandwidth", "pack"])
 @pytest.mark.parametrize("name", SMALL)
-def test_on_every_recorded_machine_the_choice_is_the_best_in_every_state(name: str, policy: TopologyPolicy) -> None:
+def test_on_every_recorded_machine_the_choice_is_the_best_in_every_state(name: str) -> None:
     engine = Engine()
     for free, count in states(len(MACHINES[name].gpus)):
-        assert_best(name, policy, engine, free, count)
+        assert_best(name, TopologyPolicy(), engine, free, count)
     engine.table(box_of(MACHINES[name])).check()
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=["bandwidth", "pack"])
 @pytest.mark.parametrize("name", SMALL)
-def test_on_every_recorded_machine_the_choice_is_the_best_in_a_sample_of_states(
-    name: str, policy: TopologyPolicy
-) -> None:
+def test_on_every_recorded_machine_the_choice_is_the_best_in_a_sample_of_states(name: str) -> None:
     every = list(states(len(MACHINES[name].gpus)))
     engine = Engine()
     for free, count in random.Random(name).sample(every, min(SAMPLE, len(every))):
-        assert_best(name, policy, engine, free, count)
+        assert_best(name, TopologyPolicy(), engine, free, count)
 
 
 def test_there_are_machines_of_each_kind() -> None:
@@ -207,6 +204,55 @@ def test_whatever_the_machine_the_policy_and_the_requests_every_choice_comes_in_
     assert (answer.best, answer.second) == (*found[:2], None, None)[:2]
     assert (not answer.shortfall) == bool(found)
     engine.check()
+
+
+@st.composite
+def all_prices(draw: st.DrawFn) -> Prices:
+    eights, fours, pairs = (draw(st.integers(0, 21)) for _ in range(3))
+    usual = [draw(st.sampled_from([1, 9, 50, 150, 450])) for _ in range(3)]
+    return Prices((eights, fours, pairs), (usual[0], usual[1], usual[2]))
+
+
+@settings(max_examples=120, deadline=None)
+@given(mixed_machines(7), st.integers(0, 127), st.integers(1, 4), all_prices())
+def test_prices_choose_between_nodes_alone(machine: Machine, taken: int, count: int, prices: Prices) -> None:
+    box = box_of(machine)
+    free = ((1 << len(machine.gpus)) - 1) & ~taken
+    demands = (Demand(count),)
+    found = list(Engine(prices).choices(box, free, demands))
+    assert [choice.mask for choice in found] == [choice.mask for choice in Engine().choices(box, free, demands)]
+    assert_bounded(found)
+    for choice in found:
+        assert choice.score.net_gain_gpus == slow_net_gain_gpus(choice.score, prices)
+
+
+def test_no_set_of_a_node_comes_before_its_bound_though_it_gains_more_than_the_best_one() -> None:
+    """Among bridged pairs a set of equal bandwidth and a slower ring may do less damage."""
+    machine = MACHINES["h100-pcie-bridged-numa-3-5"]
+    engine = Engine(Prices((21, 21, 21), (9, 9, 300)))
+    gaining = 0
+    for free, count in states(len(machine.gpus)):
+        found = list(engine.choices(box_of(machine), free, (Demand(count),)))
+        assert_bounded(found)
+        gaining += any(choice.score.net_gain_gpus > found[0].score.net_gain_gpus for choice in found)
+    assert gaining, "the test meets what it is about"
+
+
+def assert_bounded(found: Sequence[Choice]) -> None:
+    ranks = [choice.score.node_rank() for choice in found]
+    for place, choice in enumerate(found):
+        assert choice.score.best_node_rank() <= min(ranks[place:])
+
+
+def slow_net_gain_gpus(score: Score, prices: Prices) -> int:
+    """The net gain as docs/design/0006-mixed-clusters.md says it, from the parts of the score."""
+    loss, usual_gb_s = Fraction(), prices.usual_gb_s[0]
+    for size, share, usual, damage in zip((8, 4, 2), prices.shares, prices.usual_gb_s, score.damage_gb_s, strict=True):
+        places = score.free_gpus // size - (score.free_gpus - score.taken_gpus) // size
+        loss += Fraction(share, 64) * size * (Fraction(1_000 * damage // usual, 1_000) + places)
+        usual_gb_s = usual if score.gpus <= size else usual_gb_s
+    gain = Fraction(1_000 * score.gpus * score.bandwidth_gb_s // usual_gb_s, 1_000)
+    return math.floor(gain - Fraction(math.floor(1_000 * loss), 1_000) + Fraction(1, 2))
 
 
 def worth(slow: SlowBox, parts: tuple[frozenset[int], ...]) -> tuple[Fraction, Fraction, int]:

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from dracaena.api.config.v1alpha1 import NicAlignment, NodeStrategy, NumaAlignment, Objective, TopologyPolicy
-from dracaena.controller.allocation.score.order import Order, Score, order_of
+from dracaena.controller.allocation.score.order import Order, Prices, Score, order_of
 
 BEST = Score(
     bandwidth_gb_s=100,
     ring_gb_s=50,
     ideal_gb_s=0,
-    ideal_ring_gb_s=0,
+    gpus=2,
+    taken_gpus=2,
     damage_gb_s=(0, 0, 0),
     damage_ring_gb_s=0,
     bound_level=10,
@@ -57,10 +59,9 @@ def test_the_parts_count_in_their_order() -> None:
     assert names(Order()) == list(WORSE)
 
 
-@pytest.mark.parametrize("objective", list(Objective))
 @pytest.mark.parametrize("node_strategy", list(NodeStrategy))
-def test_a_part_outweighs_all_after_it(objective: Objective, node_strategy: NodeStrategy) -> None:
-    order = Order(objective, node_strategy)
+def test_a_part_outweighs_all_after_it(node_strategy: NodeStrategy) -> None:
+    order = Order(node_strategy=node_strategy)
     worse = {**WORSE, "free_gpus": {"free_gpus": 2 if node_strategy is NodeStrategy.SPREAD else 4}}
     listed = names(order)
     assert sorted(listed) == sorted(WORSE)
@@ -75,9 +76,25 @@ def test_a_part_outweighs_all_after_it(objective: Objective, node_strategy: Node
         assert wins_early > loses or place == len(listed) - 1
 
 
-def test_pack_puts_damage_before_bandwidth() -> None:
-    first = ["damage_8_gb_s", "damage_4_gb_s", "damage_2_gb_s", "damage_ring_gb_s", "bandwidth_gb_s", "ring_gb_s"]
-    assert names(Order(Objective.PACK))[:6] == first
+@pytest.mark.parametrize("order", [Order(), Order(Objective.PACK), Order(node_strategy=NodeStrategy.SPREAD)], ids=str)
+def test_the_sets_of_one_node_compare_alike_whatever_compares_nodes(order: Order) -> None:
+    assert order.set_names == tuple(name for name in WORSE if name != "free_gpus")
+    best = replace(BEST, order=order)
+    for place, name in enumerate(order.set_names):
+        loses = worse_in(name, order=order)
+        assert worse_in(*order.set_names[place + 1 :], order=order).rank() < loses.rank() > best.rank()
+        assert best.first_difference(loses, on_one_node=True) == name
+
+
+@pytest.mark.parametrize("node_strategy", list(NodeStrategy))
+def test_pack_takes_the_fullest_node_and_of_equally_full_ones_where_most_is_gained(node_strategy: NodeStrategy) -> None:
+    order = Order(Objective.PACK, node_strategy)
+    assert order.node_names == ("free_gpus", "net_gain_gpus", "bandwidth_percent_of_ideal")
+    fuller = replace(BEST, order=order, free_gpus=2, bandwidth_gb_s=9)
+    assert fuller.node_rank() < replace(BEST, order=order).node_rank()
+    priced = replace(PRICED, order=replace(order, prices=PRICES))
+    assert priced.node_rank() < replace(priced, bandwidth_gb_s=9).node_rank()
+    assert priced.node_rank() == replace(priced, pair_sum_gb_s=9).node_rank()
 
 
 def test_spread_takes_the_emptier_node_before_damage_counts() -> None:
@@ -85,7 +102,6 @@ def test_spread_takes_the_emptier_node_before_damage_counts() -> None:
     assert names(order)[:3] == ["bandwidth_gb_s", "ring_gb_s", "free_gpus"]
     emptier = replace(BEST, order=order, free_gpus=8, damage_gb_s=(50, 0, 0))
     assert emptier > replace(BEST, order=order)
-    assert names(Order(Objective.PACK, NodeStrategy.SPREAD))[0] == "free_gpus"
 
 
 def test_what_is_ignored_does_not_count_and_is_not_shown() -> None:
@@ -95,33 +111,59 @@ def test_what_is_ignored_does_not_count_and_is_not_shown() -> None:
     assert worse_in("numa_nodes", order=order).first_difference(replace(BEST, order=order)) is None
 
 
-def test_between_nodes_the_share_of_the_ideal_may_count_instead_of_bandwidth() -> None:
-    """A pair that is all its node can give beats half of what a faster node can give."""
-    order = Order(relative=True)
-    slow = replace(BEST, order=order, bandwidth_gb_s=27, ring_gb_s=27, ideal_gb_s=27, ideal_ring_gb_s=27)
-    ideal = replace(BEST, order=order, ideal_gb_s=450, ideal_ring_gb_s=450)
-    fast = replace(ideal, bandwidth_gb_s=225, ring_gb_s=225)
-    assert slow > fast
-    assert replace(fast, order=Order()) > replace(slow, order=Order())
-    whole = replace(ideal, bandwidth_gb_s=450, ring_gb_s=450, damage_gb_s=(0, 0, 450))
-    assert slow > whole, "at equal share the damage decides"
-    assert fast.parts()[0] == ("bandwidth_percent_of_ideal", 50)
-    assert fast.parts()[-1] == ("bandwidth_gb_s", 225)
-    assert slow.first_difference(fast) == "bandwidth_percent_of_ideal"
-    mesh = replace(BEST, order=order, bandwidth_gb_s=150, ring_gb_s=50, ideal_gb_s=150, ideal_ring_gb_s=50)
-    assert mesh > whole, "so does the ring: all that the node can give"
+PRICES = Prices(shares=(16, 16, 16), usual_gb_s=(150, 150, 200))
+"""A quarter of the GPUs for pods of 8, of 4, of 2 and of 1."""
+
+PRICED = replace(BEST, order=Order(prices=PRICES), ideal_gb_s=100, gpus=2, taken_gpus=2, free_gpus=4)
 
 
-def test_inside_one_node_the_share_orders_as_the_bandwidth_does() -> None:
-    for ideal in (1, 27, 1800, 36_000):
-        one = replace(BEST, order=Order(relative=True), ideal_gb_s=ideal, ideal_ring_gb_s=ideal)
-        several = range(max(0, ideal - 50), ideal + 1)
-        for scores in (
-            [replace(one, bandwidth_gb_s=found) for found in several],
-            [replace(one, ring_gb_s=found) for found in several],
-        ):
-            assert scores == sorted(scores)
-            assert len({score.rank() for score in scores}) == len(scores)
+@pytest.mark.parametrize(
+    ("gpus", "usual_gb_s"), [(1, 200), (2, 200), (3, 150), (4, 150), (5, 150), (8, 150), (16, 150)]
+)
+def test_a_pod_of_any_size_has_a_usual_bandwidth(gpus: int, usual_gb_s: int) -> None:
+    assert PRICES.usual_of(gpus) == usual_gb_s
+
+
+@pytest.mark.parametrize(
+    ("score", "net_gain_gpus"),
+    [
+        # 2 GPUs × 100 / 200, less a quarter of the place for 4 and of one for 2 that are taken.
+        (PRICED, 1 - 1 - 0.5),
+        (replace(PRICED, bandwidth_gb_s=400), 4 - 1.5),
+        (replace(PRICED, bandwidth_gb_s=400, free_gpus=3), 4 - 0.5),
+        # A quarter of 4 GPUs × 300 / 150 more.
+        (replace(PRICED, bandwidth_gb_s=400, damage_gb_s=(0, 300, 0)), 4 - 1.5 - 2),
+        (replace(PRICED, bandwidth_gb_s=400, damage_gb_s=(300, 0, 0)), 4 - 1.5 - 4),
+        (replace(PRICED, bandwidth_gb_s=0, gpus=1, taken_gpus=1, free_gpus=8), -2 - 1 - 0.5),
+    ],
+)
+def test_what_a_pod_gains_is_weighed_against_what_others_lose(score: Score, net_gain_gpus: float) -> None:
+    assert score.net_gain_gpus == math.floor(net_gain_gpus + 0.5)
+    assert score.parts()[0] == ("net_gain_gpus", score.net_gain_gpus)
+
+
+def test_at_equal_gain_the_share_of_the_ideal_decides_and_then_the_fuller_node() -> None:
+    listed = [name for name, _ in PRICED.parts()]
+    assert listed[:5] == [
+        "net_gain_gpus",
+        "bandwidth_percent_of_ideal",
+        "free_gpus",
+        "loss_milligpus",
+        "bandwidth_gb_s",
+    ]
+    worse = replace(PRICED, ideal_gb_s=200)
+    assert PRICED.node_rank() < worse.node_rank()
+    assert PRICED.first_difference(worse) == "bandwidth_percent_of_ideal"
+    assert PRICED.first_difference(worse, on_one_node=True) is None
+
+
+@pytest.mark.parametrize("damage_gb_s", [(0, 0, 0), (450, 900, 900)])
+def test_no_set_of_the_node_of_the_same_bandwidth_comes_before_the_bound(damage_gb_s: tuple[int, int, int]) -> None:
+    score = replace(PRICED, damage_gb_s=damage_gb_s)
+    assert score.best_node_rank() <= score.node_rank()
+    assert score.best_node_rank() <= replace(score, damage_gb_s=(0, 0, 0)).node_rank()
+    unpriced = replace(BEST, damage_gb_s=damage_gb_s)
+    assert unpriced.best_node_rank() == unpriced.node_rank()
 
 
 def test_the_first_request_that_says_something_decides_for_the_pod() -> None:
@@ -132,3 +174,22 @@ def test_the_first_request_that_says_something_decides_for_the_pod() -> None:
     ]
     assert order_of(policies) == Order(Objective.PACK, NodeStrategy.SPREAD, numa_counts=True, nic_counts=False)
     assert order_of([]) == Order()
+
+
+@pytest.mark.parametrize(
+    ("shares", "usual_gb_s", "is_near"),
+    [
+        ((16, 16, 16), (150, 150, 200), True),
+        ((20, 12, 16), (150, 150, 200), True),
+        ((21, 16, 16), (150, 150, 200), False),
+        ((16, 16, 11), (150, 150, 200), False),
+        ((16, 16, 16), (150, 150, 212), True),
+        ((16, 16, 16), (150, 150, 213), False),
+        ((16, 16, 16), (140, 150, 200), False),
+    ],
+)
+def test_prices_that_differ_by_a_sixteenth_at_most_are_about_the_same(
+    shares: tuple[int, int, int], usual_gb_s: tuple[int, int, int], is_near: bool
+) -> None:
+    assert PRICES.is_near(Prices(shares, usual_gb_s)) == is_near
+    assert not PRICES.is_near(None)

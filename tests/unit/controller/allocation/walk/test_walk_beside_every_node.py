@@ -11,7 +11,6 @@ import pytest
 
 from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.controller.allocation import allocator as allocator_module
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.nodes.node_filter import NodeFilter
@@ -23,8 +22,8 @@ from support.allocation import DRIVER, claim, node, pod, pool_slice, request
 from support.clusters import CLASSES, SWITCHED, RandomCluster, random_claims, random_cluster, random_pod
 from support.slow_nodes import SlowVersion
 
-LIMITS = (0, 2, 16)
-ENGINES = {limit: Engine(relative_up_to_gpus=limit) for limit in LIMITS}
+SHARES = (None, (0, 0, 0), (16, 16, 16), (0, 60, 4))
+"""Of the GPUs that pods ask for; None: nodes compare without prices."""
 
 
 def world(seed: int) -> tuple[RandomCluster, Inventory, random.Random]:
@@ -35,19 +34,20 @@ def world(seed: int) -> tuple[RandomCluster, Inventory, random.Random]:
     return cluster, inventory, rng
 
 
-@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("shares", SHARES)
 @pytest.mark.parametrize("first_seed", range(0, 200, 20))
-def test_the_answer_is_that_of_asking_every_node(first_seed: int, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocator_module, "RELATIVE_UP_TO_GPUS", limit)
+def test_the_answer_is_that_of_asking_every_node(first_seed: int, shares: tuple[int, int, int] | None) -> None:
     allocator = Allocator()
     for seed in range(first_seed, first_seed + 20):
         cluster, inventory, rng = world(seed)
-        slow = SlowVersion(cluster, ENGINES[limit])
+        if shares is not None:
+            allocator.reprice(inventory, shares)
+        slow = SlowVersion(cluster, Engine(allocator.engine.prices))
         for _ in range(4):
             asking, claims = random_pod(rng), random_claims(rng, cluster)
             by_node = slow.by_node(asking, claims)
             choices = {name: found for name, found in by_node.items() if not isinstance(found, str)}
-            order = sorted(choices, key=lambda name: (choices[name].score.rank(), name))
+            order = sorted(choices, key=lambda name: (choices[name].score.node_rank(), name))
             decision = allocator.allocate(inventory, asking, claims)
             if not order:
                 assert isinstance(decision, NoFit)
