@@ -22,7 +22,7 @@ from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation, ClaimAllocation
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import AskedSizes, claim_holder
-from dracaena.controller.allocation.walk.pod_demand import APART, Turn, shape, turn
+from dracaena.controller.allocation.walk.pod_demand import APART, Turn, placement_of, shape, turn
 from dracaena.controller.lifecycle.claim_record import ClaimShare, PodIdentity
 from dracaena.controller.queue.time_budgets import Deadline
 from dracaena.controller.queue.waiting_lines import NOWHERE, ChangeWaiters, Scope, WaitingLines
@@ -368,7 +368,7 @@ class Decisions:
 
     def _rules(self, pod: Pod, effort: Effort) -> PlacementDemand | None:
         with suppress(UnreadableSelectorError):
-            return self._inventory.placement_demand(pod, effort)
+            return placement_of(self._inventory, pod, effort)
         return None
 
     def _is_open(self, claim: ResourceClaim, pod: Pod) -> bool:

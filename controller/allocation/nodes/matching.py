@@ -22,6 +22,7 @@ from dracaena.api.limits import DNS_LABEL_BYTES, DNS_SUBDOMAIN_BYTES
 from dracaena.api.objects import Node, Pod, Taint, Toleration
 from dracaena.api.packed import unpacked
 from dracaena.controller.allocation.effort import TERM_READING_STEPS, Effort, Work
+from dracaena.controller.allocation.nodes.selector_requirement import SelectorRequirement, integer
 
 NAME_FIELD: Final = "metadata.name"
 _LABEL_OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
@@ -31,32 +32,6 @@ _DOMAIN: Final = re.compile(
     rf"(?=.{{1,{DNS_SUBDOMAIN_BYTES}}}\Z)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*",
     re.ASCII,
 )
-_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,63}", re.ASCII)
-_LARGEST: Final = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class SelectorRequirement:
-    """One requirement. `key` is that of a label, or of a field where it stands among fields."""
-
-    key: str
-    operator: str
-    values: tuple[str, ...] = ()
-
-    def matches(self, value: str | None) -> bool:
-        """Return whether a value, None where there is none, meets the requirement."""
-        if self.operator == "In":
-            return value is not None and value in self.values
-        if self.operator == "NotIn":
-            return value is None or value not in self.values
-        if self.operator == "Exists":
-            return value is not None
-        if self.operator == "DoesNotExist":
-            return value is None
-        number, limit = _integer(value), _integer(self.values[0])
-        if number is None or limit is None:
-            return False
-        return number > limit if self.operator == "Gt" else number < limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +121,7 @@ def _label_problem(rule: SelectorRequirement) -> str:
         return f"{rule.operator} needs a value"
     if rule.operator in ("Exists", "DoesNotExist") and rule.values:
         return f"{rule.operator} takes no value"
-    if rule.operator in ("Gt", "Lt") and (len(rule.values) != 1 or _integer(rule.values[0]) is None):
+    if rule.operator in ("Gt", "Lt") and (len(rule.values) != 1 or integer(rule.values[0]) is None):
         return f"{rule.operator} needs one whole number"
     wrong = _first_wrong(rule.values)
     return f"{wrong!r} is no label value" if wrong is not None else ""
@@ -169,14 +144,6 @@ def _is_label_key(key: str) -> bool:
 
 def _is_list_of_objects(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(entry, Mapping) for entry in value)
-
-
-def _integer(text: str | None) -> int | None:
-    """Read a number as Kubernetes does here: decimal, 64 bits."""
-    if text is None or not _INTEGER.fullmatch(text):
-        return None
-    number = int(text)
-    return number if -_LARGEST - 1 <= number <= _LARGEST else None
 
 
 UNSCHEDULABLE_TAINT: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")

@@ -17,7 +17,6 @@ from weakref import WeakValueDictionary
 from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.api.names import taint_key
 from dracaena.api.objects import DeviceClass, DeviceTaintRule, Node, Pod, ResourceClaim, ResourceSlice, Taint
-from dracaena.controller.allocation.effort import Effort
 from dracaena.controller.allocation.legal.books import Books, Holding
 from dracaena.controller.allocation.legal.pools import JointSlices, SliceIndex, SliceSource
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice, read_slice
@@ -28,7 +27,6 @@ from dracaena.controller.allocation.legal.read.taints import (
     without_taint,
 )
 from dracaena.controller.allocation.nodes.matching import NodeIndex
-from dracaena.controller.allocation.nodes.node_filter import PlacementDemand, placement_demand
 from dracaena.controller.allocation.nodes.node_resources import NodeResources, ResourceDemand, pod_name
 from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods
 from dracaena.controller.allocation.nodes.placement.spread import SpreadScopes
@@ -90,7 +88,7 @@ class Inventory:
         self.requests = RequestReader(driver)  # to be asked; set_class() and remove_class() change it
         self.placed = PlacedPods()
         self.storage = Storage()
-        self._reaches = SpreadScopes(self.nodes)
+        self.spread_scopes = SpreadScopes(self.nodes)
         self._slices: dict[str, dict[str, ResourceSlice]] = {}
         self._contents: dict[str, PoolContents] = {}
         self._pools_of_node: dict[str, set[str]] = {}
@@ -198,13 +196,6 @@ class Inventory:
             mapped = {str(item.spec.get("extendedResourceName")) for item in self.classes.values()}
             extended &= mapped | {f"{CLASS_RESOURCE}{name}" for name in self.classes}
         return ResourceDemand(self.resources, wanted, pod=pod_name(pod), by_class=extended, preempting=preempting)
-
-    def placement_demand(self, pod: Pod, effort: Effort) -> PlacementDemand | None:
-        """Return what a pod needs of nodes because of other pods and of its storage; None: nothing.
-
-        Raises UnreadableSelectorError.
-        """
-        return placement_demand(self.placed, self._reaches, self.storage, pod, pod_name(pod), effort)
 
     def problems(self) -> tuple[PoolDefect, ...]:
         """Return all that is published and cannot be used, sorted."""

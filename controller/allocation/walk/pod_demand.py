@@ -26,7 +26,8 @@ from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 from dracaena.controller.allocation.legal.search import RequestKey
 from dracaena.controller.allocation.legal.selectors import SelectorFailure
 from dracaena.controller.allocation.nodes.matching import Names
-from dracaena.controller.allocation.nodes.node_filter import NodeFilter
+from dracaena.controller.allocation.nodes.node_filter import NodeFilter, PlacementDemand, placement_demand
+from dracaena.controller.allocation.nodes.node_resources import pod_name
 from dracaena.controller.allocation.nodes.placement.pod_terms import UnreadableSelectorError
 from dracaena.controller.allocation.nodes.pod_resources import UnreadableQuantityError
 from dracaena.controller.allocation.request import (
@@ -102,11 +103,19 @@ def read_pod_demand(
     pins = tuple(allocation.node_selector for allocation in allocations if allocation.node_selector is not None)
     try:
         resources = inventory.resource_demand(pod, preempting=preempting)
-        placement = inventory.placement_demand(pod, effort)
+        placement = placement_of(inventory, pod, effort)
     except (UnreadableQuantityError, UnreadableSelectorError) as error:
         return Refused(RefusalKind.MISTAKE, f"pod {pod.key}: {error}", meant)
     nodes = NodeFilter(pod, pins, barred, resources, placement, effort, within)
     return PodDemand(mine, meant, pins, _held_by_node(inventory, claims), nodes)
+
+
+def placement_of(inventory: Inventory, pod: Pod, effort: Effort) -> PlacementDemand | None:
+    """Return what a pod needs of nodes because of other pods and of its storage; None: nothing.
+
+    Raises UnreadableSelectorError.
+    """
+    return placement_demand(inventory.placed, inventory.spread_scopes, inventory.storage, pod, pod_name(pod), effort)
 
 
 class _OursOrNot:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dracaena.api.packed import unpacked
-from dracaena.controller.allocation.nodes.matching import SelectorRequirement
+from dracaena.controller.allocation.nodes.selector_requirement import SelectorRequirement
 
 _OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
 

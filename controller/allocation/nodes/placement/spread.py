@@ -15,7 +15,6 @@ from dracaena.api.packed import unpacked
 from dracaena.controller.allocation.effort import Effort, Work
 from dracaena.controller.allocation.nodes.matching import (
     NodeIndex,
-    SelectorRequirement,
     first_untolerated,
     required_affinity,
     tolerations_of,
@@ -34,6 +33,7 @@ from dracaena.controller.allocation.nodes.placement.pod_terms import (
     UnreadableSelectorError,
     read_label_selector,
 )
+from dracaena.controller.allocation.nodes.selector_requirement import SelectorRequirement
 
 NO_DOMAIN: Final = "without a label that the pod's topologySpreadConstraints name"
 TOO_MANY: Final = "not matching the pod's topologySpreadConstraints"
