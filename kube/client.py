@@ -194,18 +194,13 @@ class KubeClient:
                 continue
             if 2 * len(text) <= PAGE_BYTES:
                 size = min(2 * size, PAGE_SIZE)
-            page = _page(text, call)
-            for raw in page.items:
-                item = _read(reader, kind, raw, call)
-                if isinstance(item, Unread):
-                    unread.append(item)
-                else:
-                    items.append(item)
-            if not page.metadata.continue_:
+            metadata = _take_page(text, call, kind, reader, items, unread)
+            del text  # not while the next page is read: memory holds one
+            if not metadata.continue_:
                 for item in unread if logs else ():
                     log.warning("cannot be read, left out", resource=kind.RESOURCE, object=item.key, reason=item.reason)
-                return Listing(tuple(items), page.metadata.resource_version, tuple(unread))
-            query["continue"] = page.metadata.continue_
+                return Listing(tuple(items), metadata.resource_version, tuple(unread))
+            query["continue"] = metadata.continue_
 
     def watch(
         self,
@@ -319,6 +314,20 @@ def _page(text: bytes, call: str) -> _Raws:
             raise _unreadable(call, error) from error
     metadata = _parse(_Metadata, left, call).metadata
     return _Raws(metadata, [msgspec.Raw(item) for item in elements(taken[0])])
+
+
+def _take_page(
+    text: bytes, call: str, kind: type[T], reader: Reader[T], items: list[T], unread: list[Unread[T]]
+) -> _Raws.ListMeta:
+    """Read the objects of a page into the lists; nothing that is returned or kept refers to the text."""
+    page = _page(text, call)
+    for raw in page.items:
+        item = _read(reader, kind, raw, call)
+        if isinstance(item, Unread):
+            unread.append(item)
+        else:
+            items.append(item)
+    return page.metadata
 
 
 def _event(line: bytes, call: str) -> _RawEvent:
