@@ -185,6 +185,12 @@ class SchedulingGate(Wire, frozen=True):
     name: str
 
 
+class SchedulingGroup(Wire, frozen=True):
+    """pod.spec.schedulingGroup (core/v1/types.go, PodSchedulingGroup)."""
+
+    pod_group_name: str = ""
+
+
 class PodSpec(Wire, frozen=True):
     """pod.spec. `affinity` and `topology_spread_constraints` stay raw documents: dracaena.controller.allocation reads
     what it models. The controller packs long ones, and long `tolerations` (api.packed).
@@ -204,6 +210,7 @@ class PodSpec(Wire, frozen=True):
     priority: int = 0
     preemption_policy: str = ""
     topology_spread_constraints: list[dict[str, Any]] = []
+    scheduling_group: SchedulingGroup | None = None
     volumes: list[PodVolume] = []
 
 

@@ -43,6 +43,7 @@ from dracaena.controller.allocation.nodes.pod_resources import (
     UnreadableQuantityError,
     pod_resources,
 )
+from dracaena.controller.allocation.state.families import GROUP_SIZE_ANNOTATION, family_size, stateful_set_of
 
 # Empty lists and objects that pods share: a default of its own for each field would double what a pod takes.
 _NO_TEXTS: Final[list[str]] = []
@@ -62,7 +63,8 @@ _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def kept_pod(pod: Pod) -> Pod:
-    """Return a pod cut down: one container that requests what the whole pod requests, and no annotations.
+    """Return a pod cut down: one container that requests what the whole pod requests. Of annotations and owners only
+    what tells the family of a pod with claims is kept (allocation.state.families).
 
     A pod without claims keeps only its name, UID, version, node and phase; what placement rules of other pods read
     (labels, anti-affinity, claims for storage, whether it is being deleted); and what shows whether kube-scheduler
@@ -89,9 +91,9 @@ def kept_pod(pod: Pod) -> Pod:
         creation_timestamp=pod.metadata.creation_timestamp if pod.spec.resource_claims else None,
         deletion_timestamp=pod.metadata.deletion_timestamp,
         labels=_shared(pod.metadata.labels),
-        annotations=_NO_MAP,
+        annotations=_family_annotations(pod) if pod.spec.resource_claims else _NO_TEXT_MAP,
         finalizers=_NO_TEXTS,
-        owner_references=_NO_OWNERS,
+        owner_references=_family_owners(pod) if pod.spec.resource_claims else _NO_OWNERS,
     )
     if not pod.spec.resource_claims:
         return Pod(metadata=meta, spec=_plain_spec(pod.spec, containers), status=_plain_status(pod))
@@ -196,6 +198,18 @@ def _required_anti_affinity(affinity: dict[str, Any]) -> dict[str, Any]:
 @lru_cache(1_024)
 def _shared_rules(text: bytes) -> dict[str, Any]:
     return {ANTI_AFFINITY: {_REQUIRED: packed(msgspec.json.decode(text))}}
+
+
+def _family_annotations(pod: Pod) -> dict[str, str]:
+    """Keep what says how many pods the family has."""
+    size = family_size(pod)
+    return _NO_TEXT_MAP if size is None else shared_labels(((GROUP_SIZE_ANNOTATION, str(size)),))
+
+
+def _family_owners(pod: Pod) -> list[OwnerReference]:
+    """Keep the owner that tells the family."""
+    owner = stateful_set_of(pod)
+    return _NO_OWNERS if owner is None else [owner]
 
 
 def _shared(labels: dict[str, str]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from dracaena.controller.allocation.legal.search import MAX_STEPS
 from dracaena.controller.allocation.nodes.node_resources import NodeResources, pod_name
 from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods, pod_facts
 from dracaena.controller.allocation.nodes.pod_resources import ENDED, readable_resources, shared_resources
+from dracaena.controller.allocation.state.families import Families
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import claim_holder
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, PodIdentity, expected_places, is_same_allocation
@@ -38,7 +39,7 @@ _NOTHING: Final = shared_resources((), ())
 
 
 class PodAccounting:
-    """Keeps the books of NodeResources and PlacedPods in step with pods and the records of claims.
+    """Keeps the books of NodeResources, PlacedPods and Families in step with pods and the records of claims.
 
     A pod counts on its node (spec.nodeName) or, before it has one, on the node that one of its claims implies
     (expected_places). So a decision counts from the start until the pod is bound, gone, or has lost its claim, and for
@@ -46,9 +47,10 @@ class PodAccounting:
     owner's lock.
     """
 
-    def __init__(self, resources: NodeResources, placed: PlacedPods) -> None:
+    def __init__(self, resources: NodeResources, placed: PlacedPods, families: Families) -> None:
         self._resources = resources
         self._placed = placed
+        self._families = families
         self._waiting: dict[str, Pod] = {}  # pods with claims and without a node, by key
         self._expected: dict[str, dict[tuple[str, str], str]] = {}  # pod → its UID, claim → node
 
@@ -58,6 +60,7 @@ class PodAccounting:
         if old is not None and (new is None or pod_name(new) != pod_name(old)):
             gaining.add(self._resources.place_pod(pod_name(old), None, _NOTHING))
             self._placed.place(pod_name(old), old.metadata.namespace, None, None)
+            self._families.place(old, None)
             self._waiting.pop(old.key, None)
             self._resources.forget(pod_name(old))
         if new is not None:
@@ -96,6 +99,7 @@ class PodAccounting:
             node = None
         facts = None if node is None else pod_facts(pod)
         self._placed.place(pod_name(pod), pod.metadata.namespace, node, facts)
+        self._families.place(pod, node)
         taken = _NOTHING if node is None else self._resources.known(pod) or readable_resources(pod)
         return self._resources.place_pod(pod_name(pod), node, taken)
 
@@ -151,7 +155,7 @@ class ClusterState:
         self.records = Records(driver, rules.bounds, self.record_changed, wakers.fault)
         self.progress = SchedulerProgress(began_s)
         self.upkeep = Upkeep(driver, self.records, self.progress, rules, self._rivals_of)
-        self.accounting = PodAccounting(self.inventory.resources, self.inventory.placed)
+        self.accounting = PodAccounting(self.inventory.resources, self.inventory.placed, self.inventory.families)
         share_ids = (str(uuid4()) for _ in repeat(None))
         allocator = Allocator(first_fit=first_fit, max_steps=max_steps, share_ids=share_ids)
         self.decisions = Decisions(allocator, self.inventory, self.records, self.wake_all, self._ask_all_again)

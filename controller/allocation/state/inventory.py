@@ -6,7 +6,6 @@ Every change moves only the nodes that it touches.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +33,7 @@ from dracaena.controller.allocation.nodes.placement.volumes import Storage
 from dracaena.controller.allocation.nodes.pod_resources import node_allocatable, pod_resources
 from dracaena.controller.allocation.request import RequestReader
 from dracaena.controller.allocation.score.box import Box
+from dracaena.controller.allocation.state.families import Buckets, CliqueIndex, Families, NodeBuckets
 from dracaena.controller.allocation.state.pool import (
     MOST_DEVICES,
     Holdings,
@@ -55,9 +55,6 @@ _NO_POOL: Final = PoolContents(None)
 
 CLASS_RESOURCE: Final = "deviceclass.resource.kubernetes.io/"
 """Before the name of a DeviceClass: the extended resource that each class stands for (KEP-5004)."""
-
-Buckets = Mapping[NodeKind, Mapping[tuple[int, Hashable], Sequence[str]]]
-"""Kind → what is free (NodeState.free and .rest) → names of the nodes, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +84,8 @@ class Inventory:
         self.resources = NodeResources()
         self.requests = RequestReader(driver)  # to be asked; set_class() and remove_class() change it
         self.placed = PlacedPods()
+        self.families = Families()
+        self.cliques = CliqueIndex()  # to be asked
         self.storage = Storage()
         self.spread_scopes = SpreadScopes(self.nodes)
         self._slices: dict[str, dict[str, ResourceSlice]] = {}
@@ -96,7 +95,7 @@ class Inventory:
         self.holdings = Holdings(driver, self.allowed_drivers)  # to be asked; hold() changes it
         self._states: dict[str, NodeState | str] = {}
         self._outside: Counter[str] = Counter()
-        self._buckets: dict[NodeKind, dict[tuple[int, Hashable], list[str]]] = {}
+        self._buckets = NodeBuckets()
         self._problems: Counter[bool] = Counter()  # by Problem.passing
         self._rules = TaintRules(driver)
         self._foreign: dict[str, ResourceSlice] = {}
@@ -119,7 +118,7 @@ class Inventory:
     @property
     def buckets(self) -> Buckets:
         """All nodes that offer devices of ours, by what they are and what is free. Do not change it."""
-        return self._buckets
+        return self._buckets.by_kind
 
     @property
     def outside(self) -> Mapping[str, int]:
@@ -150,9 +149,9 @@ class Inventory:
 
     def kinds_of_devices(self) -> Iterator[PublishedDevice]:
         """Yield a device of each kind that is published by our driver, without identity; equal ones may come again."""
-        for kind in self._buckets:
+        for kind in self.buckets:
             yield from (one.device for one in kind.devices if one is not None)
-        for kind, by_state in self._buckets.items():
+        for kind, by_state in self.buckets.items():
             pool = self.pool(next(iter(by_state.values()))[0]) if kind.rest else None
             if pool is not None:
                 node = pool.node
@@ -298,7 +297,7 @@ class Inventory:
                 assert self._kinds.get(_key(reading.pool.kind)) is reading.pool.kind, "equal kinds are one object"
         assert pools == {node: names for node, names in self._pools_of_node.items() if names}, "pools are found by node"
         assert set(self._states) == set(self.nodes.names), "each node has its state, and nobody else"
-        buckets: dict[NodeKind, dict[tuple[int, Hashable], list[str]]] = {}
+        buckets, cliques = NodeBuckets(), CliqueIndex()
         outside: Counter[str] = Counter()
         for name in self.nodes.names:
             state = self._state_now(name)
@@ -306,9 +305,11 @@ class Inventory:
             if isinstance(state, str):
                 outside[state] += 1
             else:
-                buckets.setdefault(state.kind, {}).setdefault((state.free, state.rest), []).append(name)
-        assert buckets == self._buckets, "buckets hold the nodes by their state, in the order of names"
+                buckets.add(name, state)
+            cliques.put(name, self._clique(name), state)
+        assert buckets.by_kind == self.buckets, "buckets hold the nodes by their state, in the order of names"
         assert outside == self._outside, "nodes outside are counted"
+        assert dict(cliques.cliques()) == dict(self.cliques.cliques()), "cliques hold their nodes by their state"
         problems = Counter(problem.passing for reading in self._contents.values() for problem in reading.problems)
         assert problems == +self._problems, "problems are counted"
 
@@ -418,6 +419,10 @@ class Inventory:
             return "whose GPUs kube-scheduler allocates (no taint of ours)"
         return NodeState(pool.kind, self._free(pool), self._rest(pool) if pool.order else None)
 
+    def _clique(self, node: str) -> str | None:
+        pool = self.pool(node)
+        return None if pool is None else pool.clique
+
     def _rest(self, pool: NodePool) -> Hashable:
         places = {name: place for place, name in enumerate(pool.order)}
         whole = 0
@@ -437,10 +442,11 @@ class Inventory:
         """Move a node into the bucket of its state."""
         before = self._states.get(name)
         after = self._state_now(name) if name in self.nodes else None
+        self.cliques.put(name, self._clique(name), after)
         if before == after:
             return
         if isinstance(before, NodeState):
-            self._take_out(name, before)
+            self._buckets.take_out(name, before)
         elif before is not None:
             self._outside[before] -= 1
             if not self._outside[before]:
@@ -451,18 +457,9 @@ class Inventory:
         name = self.nodes.get(name).node.metadata.name  # one object everywhere: names are compared by the thousand
         self._states[name] = after
         if isinstance(after, NodeState):
-            insort(self._buckets.setdefault(after.kind, {}).setdefault((after.free, after.rest), []), name)
+            self._buckets.add(name, after)
         else:
             self._outside[after] += 1
-
-    def _take_out(self, name: str, state: NodeState) -> None:
-        by_state = self._buckets[state.kind]
-        names = by_state[state.free, state.rest]
-        del names[bisect_left(names, name)]
-        if not names:
-            del by_state[state.free, state.rest]
-            if not by_state:
-                del self._buckets[state.kind]
 
 
 def _key(kind: NodeKind) -> tuple[Box, object, object, bytes, bool]:

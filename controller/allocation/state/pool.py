@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, field
 from typing import Final
 
+from dracaena.api.attributes import FABRIC_CLIQUE
 from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.api.names import TAINT_EFFECT, taint_key
 from dracaena.api.objects import Device, DeviceResult, ResourceClaim, ResourceSlice, Taint
@@ -102,6 +103,8 @@ class NodePool:
     rules of legal know what may be done with them."""
     order: tuple[str, ...] = ()
     """Names of all devices, in the order in which they are tried; empty where the kind has no `rest`."""
+    clique: str | None = None
+    """The fabric clique of all GPUs that are published; None where they have none, or more than one."""
 
     @property
     def box(self) -> Box:
@@ -197,8 +200,15 @@ def _decode(driver: str, pool: str, pages: Sequence[ResourceSlice]) -> PoolConte
         offered=mask_of(whole.values()),
         others=others,
         order=() if is_plain else tuple(device.name for device in every),
+        clique=_clique(published),
     )
     return PoolContents(node_pool, problems)
+
+
+def _clique(devices: Sequence[Device | None]) -> str | None:
+    values = {device.attributes.get(FABRIC_CLIQUE.name) for device in devices if device is not None}
+    value = values.pop() if len(values) == 1 else None
+    return None if value is None else value.string or None
 
 
 def _is_plain(device: Device) -> bool:

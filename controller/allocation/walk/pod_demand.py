@@ -425,9 +425,10 @@ def shape(
     behind a pod of a namespace whose pods are decided for behind all others.
 
     All of the spec that we decode counts, so a field that is decoded tomorrow counts too; but names of containers and
-    claims, priority, gates and the scheduler's name do not, and of each claim that waits only what it asks for does. Of
-    the pod's labels only those count that are given: rules about other pods are the only ones that read any. `shared`:
-    other pods name one of the claims, too; nobody is evicted for such a pod.
+    claims, priority, gates, the PodGroup and the scheduler's name do not, and of each claim that waits only what it
+    asks for does: a pod's family says which node is better, and never whether there is one. Of the pod's labels only
+    those count that are given: rules about other pods are the only ones that read any. `shared`: other pods name one
+    of the claims, too; nobody is evicted for such a pod.
     Where a claim is allocated, or with `apart`, the pod is like no other. Cost: some 10 µs for an ordinary pod, in
     proportion to the size of pod and claims, and charged to `effort`.
     """
@@ -447,6 +448,7 @@ def shape(
         containers=containers,
         init_containers=init_containers,
         scheduling_gates=[],
+        scheduling_group=None,
         scheduler_name="",
         priority=0,
     )

@@ -1,0 +1,213 @@
+"""What belongs together: pods of one family, as they say themselves, with the nodes where they are; and the nodes of
+one NVLink domain, inside which GPUs of different pods talk over NVLink (docs/design/0023-siblings.md)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from dracaena.api.objects import OwnerReference, Pod
+from dracaena.controller.allocation.nodes.node_resources import pod_name
+from dracaena.controller.allocation.state.pool import NodeKind, NodeState
+
+JOB_LABEL: Final = "batch.kubernetes.io/controller-uid"
+"""batch/v1/types.go, ControllerUidLabel."""
+JOB_SET_LABEL: Final = "jobset.sigs.k8s.io/jobset-uid"
+"""jobset_types.go of kubernetes-sigs/jobset, JobSetUIDKey."""
+GROUP_LABEL: Final = "leaderworkerset.sigs.k8s.io/group-key"
+GROUP_SIZE_ANNOTATION: Final = "leaderworkerset.sigs.k8s.io/size"
+"""Of one group of a LeaderWorkerSet: reference of kubernetes-sigs/lws, "Labels, Annotations and Environment
+Variables"."""
+STATEFUL_SET: Final = ("apps/", "StatefulSet")
+"""Group of the apiVersion, and kind, of the only controller that is known by its ownerReference alone."""
+
+MOST_PODS: Final = 100_000
+"""A size beyond it is none: Kubernetes supports 150,000 pods."""
+
+MOST_UID_CHARACTERS: Final = 64
+"""Of the UID in an ownerReference, which any text may pretend to be. Real ones have 36."""
+
+_NOWHERE: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+class Family(NamedTuple):
+    """Names a family of pods. A pod can pretend to be of any family of its namespace, and of no other."""
+
+    namespace: str
+    kind: str
+    name: str
+
+
+def family_of(pod: Pod) -> Family | None:
+    """Return the family of a pod, the first of these: its PodGroup, the group of its LeaderWorkerSet, its JobSet, its
+    Job, its StatefulSet. None: it has none. Pods of a ReplicaSet have none: they seldom talk to each other."""
+    labels = pod.metadata.labels
+    group = pod.spec.scheduling_group
+    owner = stateful_set_of(pod)
+    names = (
+        ("PodGroup", "" if group is None else group.pod_group_name),
+        ("LeaderWorkerSet", labels.get(GROUP_LABEL)),
+        ("JobSet", labels.get(JOB_SET_LABEL)),
+        ("Job", labels.get(JOB_LABEL)),
+        ("StatefulSet", None if owner is None else owner.uid),
+    )
+    return next((Family(pod.metadata.namespace, kind, name) for kind, name in names if name), None)
+
+
+def stateful_set_of(pod: Pod) -> OwnerReference | None:
+    """Return the controller of a pod that is a StatefulSet."""
+    group, kind = STATEFUL_SET
+    for owner in pod.metadata.owner_references:
+        if owner.controller and owner.kind == kind and owner.api_version.startswith(group):
+            return owner if len(owner.uid) <= MOST_UID_CHARACTERS else None
+    return None
+
+
+def family_size(pod: Pod) -> int | None:
+    """Return how many pods the family of a pod has, where the pod says it: the group of a LeaderWorkerSet."""
+    family = family_of(pod)
+    if family is None or family.kind != "LeaderWorkerSet":
+        return None
+    text = pod.metadata.annotations.get(GROUP_SIZE_ANNOTATION, "")
+    if not (text.isascii() and text.isdigit()) or len(text) > len(str(MOST_PODS)):
+        return None
+    return int(text) if 0 < int(text) <= MOST_PODS else None
+
+
+class Kin(NamedTuple):
+    """What a decision for a pod knows of its family."""
+
+    siblings: Mapping[str, int]
+    """Node → other pods of the family there; only nodes with some."""
+    left: int | None
+    """Pods of the family that are to be placed, this one among them, at least 1; None: nobody says."""
+
+
+class Families:
+    """On which nodes the pods of each family are, among them those of which a decision says where they will be. Part of
+    its owner. Cost: a few look-ups for each call."""
+
+    def __init__(self) -> None:
+        self._place: dict[str, tuple[Family, str]] = {}
+        self._nodes: dict[Family, Counter[str]] = {}
+
+    def place(self, pod: Pod, node: str | None) -> None:
+        """Let a pod that names claims be on a node from now on; None: on none, or gone."""
+        name = pod_name(pod)
+        family = family_of(pod) if node is not None and pod.spec.resource_claims else None
+        after = None if family is None or node is None else (family, node)
+        before = self._place.get(name)
+        if before == after:
+            return
+        if before is not None:
+            self._leave(name, *before)
+        if after is not None:
+            self._place[name] = after
+            self._nodes.setdefault(after[0], Counter())[after[1]] += 1
+
+    def of(self, pod: Pod) -> Kin | None:
+        """Return what is known of the family of a pod; None: it has none. Cost: a step for each node of the family."""
+        family = family_of(pod)
+        if family is None:
+            return None
+        siblings: Mapping[str, int] = self._nodes.get(family, _NOWHERE)
+        own = self._place.get(pod_name(pod))
+        if own is not None and own[0] == family:
+            siblings = Counter(siblings)
+            siblings[own[1]] -= 1
+            siblings = +siblings
+        size = family_size(pod)
+        left = None if size is None else max(1, size - sum(siblings.values()))
+        return Kin(dict(siblings), left)
+
+    def _leave(self, name: str, family: Family, node: str) -> None:
+        del self._place[name]
+        nodes = self._nodes[family]
+        nodes[node] -= 1
+        if not nodes[node]:
+            del nodes[node]
+            if not nodes:
+                del self._nodes[family]
+
+
+Buckets = Mapping[NodeKind, Mapping[tuple[int, Hashable], Sequence[str]]]
+"""Kind → what is free (NodeState.free and .rest) → names of the nodes, ascending."""
+
+
+class NodeBuckets:
+    """Nodes by what they are and what is free. Part of its owner. Cost: a search in one bucket for each call."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[NodeKind, dict[tuple[int, Hashable], list[str]]] = {}
+
+    @property
+    def by_kind(self) -> Buckets:
+        """All of them, none empty. Do not change it."""
+        return self._buckets
+
+    def add(self, name: str, state: NodeState) -> None:
+        """Put a node in that is not there."""
+        insort(self._buckets.setdefault(state.kind, {}).setdefault((state.free, state.rest), []), name)
+
+    def take_out(self, name: str, state: NodeState) -> None:
+        """Take a node out that was added with this state."""
+        by_state = self._buckets[state.kind]
+        names = by_state[state.free, state.rest]
+        del names[bisect_left(names, name)]
+        if not names:
+            del by_state[state.free, state.rest]
+            if not by_state:
+                del self._buckets[state.kind]
+
+
+class CliqueIndex:
+    """The nodes of each fabric clique, in buckets. Part of its owner.
+
+    Nodes without a clique are in none: each is a domain of its own.
+    """
+
+    def __init__(self) -> None:
+        self._of_node: dict[str, tuple[str, NodeState]] = {}
+        self._cliques: dict[str, NodeBuckets] = {}
+        self._of_kind: Counter[NodeKind] = Counter()
+
+    def put(self, node: str, clique: str | None, state: NodeState | str | None) -> None:
+        """Take in the clique of a node, None: none; and its state or why it has none, None: it is gone. Cost: a search
+        among the nodes of the clique in this state."""
+        before = self._of_node.pop(node, None)
+        if before is not None:
+            self._take_out(node, *before)
+        if clique is not None and isinstance(state, NodeState):
+            self._of_node[node] = clique, state
+            self._of_kind[state.kind] += 1
+            self._cliques.setdefault(clique, NodeBuckets()).add(node, state)
+
+    def clique(self, node: str) -> str | None:
+        """Return the clique of a node that offers devices, None where it has none."""
+        found = self._of_node.get(node)
+        return None if found is None else found[0]
+
+    def cliques(self) -> Iterator[tuple[str, Buckets]]:
+        """Yield each clique with the buckets of its nodes. Do not change them."""
+        for clique, buckets in self._cliques.items():
+            yield clique, buckets.by_kind
+
+    def buckets(self, clique: str) -> Buckets:
+        """Return the buckets of a clique. Do not change them."""
+        return self._cliques[clique].by_kind
+
+    def count_of(self, kind: NodeKind) -> int:
+        """Return how many nodes of a kind are in a clique."""
+        return self._of_kind[kind]
+
+    def _take_out(self, node: str, clique: str, state: NodeState) -> None:
+        self._of_kind[state.kind] -= 1
+        if not self._of_kind[state.kind]:
+            del self._of_kind[state.kind]
+        buckets = self._cliques[clique]
+        buckets.take_out(node, state)
+        if not buckets.by_kind:
+            del self._cliques[clique]
