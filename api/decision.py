@@ -45,6 +45,8 @@ _WORDS: Final = {
     "nic_levels": "levels to NICs",
     "pair_sum_gb_s": "sum of pairs",
     "free_gpus": "free GPUs",
+    "sibling_pods": "pods of its family in reach of NVLinks",
+    "room_pods": "room in reach of NVLinks for more pods of its family",
 }
 """What parts are called where their name does not say it."""
 

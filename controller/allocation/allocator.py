@@ -32,9 +32,12 @@ from dracaena.controller.allocation.result import (
     planned_allocation,
 )
 from dracaena.controller.allocation.score.box import Box
-from dracaena.controller.allocation.score.choices import Choice, Engine
+from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
+from dracaena.controller.allocation.score.order import follows_siblings
+from dracaena.controller.allocation.state.families import Kin
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk.answers import Answers
+from dracaena.controller.allocation.walk.family import FamilyPreference
 from dracaena.controller.allocation.walk.node_rules import (
     MAX_JUDGEMENTS,
     Evaluators,
@@ -195,10 +198,12 @@ class Allocator:
             return Settled() if _is_somewhere(inventory, demand) else NoFit()
         refused: Refused | None = None
         is_round_over = False
+        kin = None if self._evaluators.first_fit else inventory.families.of(pod)
         gpus = 0
         for number, rules in enumerate(self._each_rules(inventory, demand)):
             gpus = gpus or rules.facts.question.count
-            walk = Walk(inventory, demand, rules, self.effort, asked(number))
+            family = None if kin is None else self._family_preference(inventory, kin, rules)
+            walk = Walk(inventory, demand, rules, self.effort, asked(number), family)
             best = walk.best()
             is_round_over = is_round_over or walk.is_round_over
             if best is not None:
@@ -294,6 +299,14 @@ class Allocator:
         if isinstance(demand, Refused) or not demand.claims:
             return None
         return demand.filter, tuple(self._each_rules(inventory, demand))
+
+    def _family_preference(self, inventory: Inventory, kin: Kin, rules: NodeRules) -> FamilyPreference | None:
+        """Return what a pod of a family prefers; None where no GPUs are chosen by their links, or nobody shall."""
+        question = rules.facts.question
+        if not question.count or not follows_siblings(question.policies):
+            return None
+        order = self.engine.order([Demand(*told) for told in zip(question.counts, question.policies, strict=True)])
+        return FamilyPreference(inventory, kin, rules.answers, question.count, order)
 
     def _each_rules(self, inventory: Inventory, demand: PodDemand) -> Iterator[NodeRules]:
         """Yield the rules for each choice of alternatives, the most preferred first."""

@@ -109,6 +109,7 @@ class Simulation:
 
     def _place(self, pod: Pod, node: str) -> None:
         self.inventory.resources.place_pod(pod_name(pod), node, readable_resources(pod))
+        self.inventory.families.place(pod, node)
         self.inventory.placed.place(pod_name(pod), pod.metadata.namespace, node, pod_facts(pod))
 
     def _of_nobody(self, claim: ResourceClaim) -> Iterator[Outcome]:

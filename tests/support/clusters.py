@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dracaena.api.device_id import DeviceId
@@ -90,6 +90,20 @@ def random_cluster(rng: random.Random, most_nodes: int = 12) -> RandomCluster:
     return cluster
 
 
+def put_into_cliques(rng: random.Random, cluster: RandomCluster) -> None:
+    """Let some nodes be in fabric cliques, most of them with all their GPUs."""
+    for name in sorted(cluster.slices):
+        clique = rng.choice([None, "c.1", "c.2", "c.3"])
+        gpus = cluster.machines[name].gpus
+        torn = len(gpus) // 2 if rng.random() < 0.1 else len(gpus)
+        made = replace(
+            cluster.machines[name],
+            gpus=tuple(replace(gpu, fabric_clique=clique if place < torn else None) for place, gpu in enumerate(gpus)),
+        )
+        cluster.machines[name] = made
+        cluster.slices[name] = random_slice(rng, name, made)
+
+
 def random_policy(rng: random.Random) -> dict[str, Any]:
     """A TopologyPolicy with any of its fields."""
     fields: dict[str, Any] = {
@@ -99,6 +113,7 @@ def random_policy(rng: random.Random) -> dict[str, Any]:
         "nodeStrategy": rng.choice(["Pack", "Spread"]),
         "numaAlignment": rng.choice(["Preferred", "Required", "Ignored"]),
         "nicAlignment": rng.choice(["Preferred", "Ignored"]),
+        "siblings": rng.choice(["Preferred", "Ignored"]),
         "linkBandwidth": {"PIX": 30, "NVLink": rng.choice([10, 40])},
     }
     said = {name: value for name, value in fields.items() if rng.random() < 0.25}

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from dracaena.api.config.v1alpha1 import decode_config, merged
-from dracaena.api.objects import Node, Pod, ResourceClaim
+from dracaena.api.config.v1alpha1 import NodeStrategy, Objective, Siblings, TopologyPolicy, decode_config, merged
+from dracaena.api.objects import Node, Pod, ResourceClaim, Toleration
 from dracaena.controller.allocation.legal.read.claims import Claim, read_claim
 from dracaena.controller.allocation.nodes.matching import first_untolerated
 from dracaena.controller.allocation.nodes.node_filter import PINNED_ELSEWHERE
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
+from dracaena.controller.allocation.score.order import Score
 from dracaena.controller.allocation.state.inventory import make_inventory
 from dracaena.controller.allocation.state.pool import NodePool, held_devices
 from support.allocation import DRIVER
 from support.clusters import RandomCluster
 from support.node_fit import node_selector_matches, unfit_reason
+
+Asked = tuple[int, TopologyPolicy, Sequence[Toleration]]
+"""GPUs, policy and tolerations of a request."""
 
 
 class SlowVersion:
@@ -57,23 +62,9 @@ class SlowVersion:
         """The best choice of a node that has GPUs to give, or what they lack."""
         pool = self.pool(item)
         assert pool is not None
-        requests = []
-        for asked in claims:
-            if asked.status.allocation is not None:
-                continue
-            spec = read_claim(asked)
-            assert isinstance(spec, Claim)
-            policy = merged([], [decode_config(entry.parameters) for entry in spec.configs])  # type: ignore[misc]
-            exact = [entry.alternatives[0] for entry in spec.requests]
-            requests += [(entry.count, policy, entry.tolerations) for entry in exact]
-        taints = dict(pool.kind.foreign_taints)
-        usable = [
-            {o for o in range(len(pool.devices)) if first_untolerated(taints.get(o, ()), tolerations) is None}
-            for _, _, tolerations in requests
-        ]
+        requests = self.requests(claims)
+        usable = self.usable(pool, requests)
         present = set().union(*usable)
-        taken = self.cluster.taken[pool.node]
-        free = [o for o in range(len(pool.devices)) if pool.offered >> o & 1 and o not in taken and o in present]
         beside = {
             pool.devices.index(device.device)
             for asked in claims
@@ -84,8 +75,86 @@ class SlowVersion:
             Demand(count, policy, None if mine == present else sum(1 << o for o in mine))
             for (count, policy, _), mine in zip(requests, usable, strict=True)
         )
+        free = self.free(item, claims)
         found = self.engine.best_two(pool.box, sum(1 << o for o in free), demands, sum(1 << o for o in beside))
         if found.best is None:
             assert found.shortfall
             return found.shortfall
         return found.best
+
+    def free(self, item: Node, claims: Sequence[ResourceClaim]) -> list[int]:
+        """The free GPUs of a node that count for these claims."""
+        pool = self.pool(item)
+        if pool is None:
+            return []
+        present = set().union(*self.usable(pool, self.requests(claims)))
+        taken = self.cluster.taken[pool.node]
+        return [o for o in range(len(pool.devices)) if pool.offered >> o & 1 and o not in taken and o in present]
+
+    @staticmethod
+    def requests(claims: Sequence[ResourceClaim]) -> list[Asked]:
+        """What the claims that wait ask for."""
+        requests: list[Asked] = []
+        for asked in claims:
+            if asked.status.allocation is not None:
+                continue
+            spec = read_claim(asked)
+            assert isinstance(spec, Claim)
+            policy = merged([], [decode_config(entry.parameters) for entry in spec.configs])  # type: ignore[misc]
+            exact = [entry.alternatives[0] for entry in spec.requests]
+            requests += [(entry.count, policy, entry.tolerations) for entry in exact]
+        return requests
+
+    @staticmethod
+    def usable(pool: NodePool, requests: Sequence[Asked]) -> list[set[int]]:
+        """The GPUs of a node that each request may use, free or not."""
+        taints = dict(pool.kind.foreign_taints)
+        return [
+            {o for o in range(len(pool.devices)) if first_untolerated(taints.get(o, ()), tolerations) is None}
+            for _, _, tolerations in requests
+        ]
+
+
+@dataclass(frozen=True)
+class SlowFamily:
+    """Where the other pods of a family are, and what that means for each node, in plain steps."""
+
+    version: SlowVersion
+    siblings: Mapping[str, int]
+    """By node."""
+    size: int | None
+
+    def key(self, name: str, claims: Sequence[ResourceClaim], score: Score) -> tuple[int, ...]:
+        """What sorts nodes, best first: the rank of their devices with the family's wish in its place."""
+        rank, names = list(score.node_rank()), score.order.node_names
+        policies = [policy for _, policy, _ in self.version.requests(claims)]
+        if next((policy.siblings for policy in policies if policy.siblings), None) is Siblings.IGNORED:
+            return tuple(rank)
+        is_spread = score.order.node_strategy is NodeStrategy.SPREAD
+        last = "bandwidth_percent_of_ideal"
+        if score.order.objective is not Objective.PACK and (is_spread or score.order.prices is None):
+            last = "free_gpus" if is_spread else "ring_gb_s"
+        place = names.index(last) + 1
+        return (*rank[:place], *self.wish(name, claims), *rank[place:])
+
+    def wish(self, name: str, claims: Sequence[ResourceClaim]) -> tuple[int, ...]:
+        """Most siblings in the domain first; then the tightest with room for all that are left; then the roomiest."""
+        count = sum(count for count, _, _ in self.version.requests(claims))
+        there, room = 0, 0
+        for item in self.version.cluster.nodes:
+            if self.domain(item.metadata.name) == self.domain(name) and self.version.outside(item) is None:
+                there += self.siblings.get(item.metadata.name, 0)
+                room += len(self.version.free(item, claims)) // count
+        if self.size is not None and room >= max(1, self.size - sum(self.siblings.values())):
+            return -there, 0, room
+        return -there, 1, -room
+
+    def domain(self, name: str) -> tuple[str, str]:
+        """The fabric clique of a node, or the node."""
+        cliques = {gpu.fabric_clique for gpu in self.version.cluster.machines[name].gpus} if self.has(name) else {None}
+        clique = cliques.pop() if len(cliques) == 1 else None
+        return ("node", name) if clique is None else ("clique", clique)
+
+    def has(self, name: str) -> bool:
+        """Whether the node has GPUs at all."""
+        return name in self.version.cluster.slices

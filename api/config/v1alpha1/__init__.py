@@ -16,6 +16,7 @@ from dracaena.api.config.v1alpha1.types import (
     NumaAlignment,
     Objective,
     Requirement,
+    Siblings,
     TopologyPolicy,
 )
 
@@ -31,6 +32,7 @@ __all__ = [
     "NumaAlignment",
     "Objective",
     "Requirement",
+    "Siblings",
     "TopologyPolicy",
     "UnreadableTextError",
     "decode_config",

@@ -25,6 +25,7 @@ from dracaena.api.config.v1alpha1.types import (
     NumaAlignment,
     Objective,
     Requirement,
+    Siblings,
     TopologyPolicy,
 )
 from dracaena.api.json_text import deeper_than
@@ -103,6 +104,7 @@ def _topology_policy(parameters: Mapping[str, Any]) -> TopologyPolicy:
         node_strategy=_choice(NodeStrategy, parameters.get("nodeStrategy")),
         numa_alignment=_choice(NumaAlignment, parameters.get("numaAlignment")),
         nic_alignment=_choice(NicAlignment, parameters.get("nicAlignment")),
+        siblings=_choice(Siblings, parameters.get("siblings")),
         link_bandwidth=LinkBandwidth(
             **{name.lower(): _number(f"$.linkBandwidth.{name}", value) for name, value in figures.items()}
         ),

@@ -84,6 +84,16 @@ class NicAlignment(Enum):
     NODE = "NODE"
 
 
+class Siblings(Enum):
+    """Whether a pod is drawn to the other pods of its family: of its Job, for example."""
+
+    PREFERRED = "Preferred"
+    """GPUs that NVLinks join to those of its siblings are better, after what the pod gains by itself and what others
+    lose. What holds when no policy says anything."""
+    IGNORED = "Ignored"
+    """Siblings do not count."""
+
+
 @dataclass(frozen=True, slots=True)
 class LinkBandwidth:
     """What links are worth on the nodes of a class, in GB/s one way, where the built-in figures do not fit.
@@ -119,6 +129,7 @@ class TopologyPolicy:
     node_strategy: NodeStrategy | None = None
     numa_alignment: NumaAlignment | None = None
     nic_alignment: NicAlignment | None = None
+    siblings: Siblings | None = None
     link_bandwidth: LinkBandwidth = NO_LINK_BANDWIDTH
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from operator import itemgetter
 from typing import Final
 
-from dracaena.api.config.v1alpha1 import NicAlignment, NodeStrategy, NumaAlignment, Objective, TopologyPolicy
+from dracaena.api.config.v1alpha1 import NicAlignment, NodeStrategy, NumaAlignment, Objective, Siblings, TopologyPolicy
 
 GROUP_SIZES: Final = (8, 4, 2)
 """Sizes of the groups whose loss is damage, in the order in which they count: most jobs ask for a power of two, and a
@@ -54,6 +55,38 @@ class Prices:
         return zip(reversed(GROUP_SIZES), reversed(self.usual_gb_s), strict=True)
 
 
+ROOM_PODS: Final = 1 << 32
+"""More than any domain has room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What the family of a pod finds in the NVLink domain of a node (docs/design/0023-siblings.md)."""
+
+    sibling_pods: int = 0
+    """Other pods of the family that are there. More are better."""
+    room_pods: int = 0
+    """Pods like this one that the domain has free GPUs for."""
+    left_pods: int | None = None
+    """Pods of the family that are to be placed, this one among them; None: nobody says."""
+
+    @property
+    def is_roomy(self) -> bool:
+        """Whether all that are to be placed are known to have room."""
+        return self.left_pods is not None and self.room_pods >= self.left_pods
+
+    def rank(self) -> tuple[int, int]:
+        """Return a key that sorts domains best first: most siblings; then the tightest of those with room for all that
+        are left; then the roomiest. One value for each of FAMILY_PARTS."""
+        return -self.sibling_pods, self.room_pods - ROOM_PODS if self.is_roomy else -self.room_pods
+
+
+NO_OUTLOOK: Final = Outlook()
+
+FAMILY_PARTS: Final = ("sibling_pods", "room_pods")
+"""What an Outlook adds to a score."""
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """In which order the parts of a score count, and which of them do."""
@@ -64,6 +97,9 @@ class Order:
     nic_counts: bool = True
     prices: Prices | None = None
     """None: nodes compare as sets of one node do, at last by their free GPUs."""
+    has_family: bool = False
+    """Whether FAMILY_PARTS count: after what the pod gains by itself, less what others lose by whole GPUs. What a
+    policy says about nodes comes first."""
     node_names: tuple[str, ...] = field(init=False, repr=False, compare=False)
     """Of the parts that compare nodes, in the order in which they count. Nodes that are equal in all go by name."""
     set_names: tuple[str, ...] = field(init=False, repr=False, compare=False)
@@ -88,13 +124,14 @@ class Order:
     def _node_names(self) -> tuple[str, ...]:
         """Return what compares nodes before the parts of their sets do, which under Pack they do not: pods that go to
         the first of many nodes empty the last ones."""
+        family = FAMILY_PARTS if self.has_family else ()
         if self.objective is Objective.PACK:
-            return ("free_gpus", "net_gain_gpus", "bandwidth_percent_of_ideal")
+            return ("free_gpus", "net_gain_gpus", "bandwidth_percent_of_ideal", *family)
         if self.node_strategy is NodeStrategy.SPREAD:
-            return ("bandwidth_gb_s", "ring_gb_s", "free_gpus")
+            return ("bandwidth_gb_s", "ring_gb_s", "free_gpus", *family)
         if self.prices is None:
-            return ()
-        return ("net_gain_gpus", "bandwidth_percent_of_ideal", "free_gpus", "loss_milligpus")
+            return ("bandwidth_gb_s", "ring_gb_s", *family) if family else ()
+        return ("net_gain_gpus", "bandwidth_percent_of_ideal", *family, "free_gpus", "loss_milligpus")
 
     def _set_names(self) -> tuple[str, ...]:
         damage = (*(f"damage_{size}_gb_s" for size in GROUP_SIZES), "damage_ring_gb_s")
@@ -110,6 +147,7 @@ PARTS: Final = (
     "bandwidth_percent_of_ideal",
     "free_gpus",
     "loss_milligpus",
+    *FAMILY_PARTS,
     "bandwidth_gb_s",
     "ring_gb_s",
     *(f"damage_{size}_gb_s" for size in GROUP_SIZES),
@@ -128,6 +166,17 @@ _NODE_PARTS: Final = 4
 """The first of them, that say what a set means for a node."""
 
 DEFAULT_ORDER: Final = Order()
+
+
+@lru_cache(64)
+def with_family(order: Order) -> Order:
+    """Return the order for a pod of a family."""
+    return replace(order, has_family=True)
+
+
+def follows_siblings(policies: Iterable[TopologyPolicy]) -> bool:
+    """Return whether siblings count for a pod: as the first of its requests' policies says that says something."""
+    return next((policy.siblings for policy in policies if policy.siblings), None) is not Siblings.IGNORED
 
 
 def order_of(policies: Iterable[TopologyPolicy], prices: Prices | None = None) -> Order:
@@ -189,6 +238,8 @@ class Score:
     free_gpus: int
     """Free GPUs of the node before the set is taken. Fewer are better (nodeStrategy Spread: more)."""
     order: Order = DEFAULT_ORDER
+    outlook: Outlook = NO_OUTLOOK
+    """Of the node's domain, for a pod of a family."""
 
     @property
     def net_gain_gpus(self) -> int:
@@ -243,6 +294,8 @@ class Score:
             _share(self.bandwidth_gb_s, self.ideal_gb_s, 100),
             self.free_gpus,
             self.loss_milligpus,
+            self.outlook.sibling_pods,
+            self.outlook.room_pods,
             self.bandwidth_gb_s,
             self.ring_gb_s,
             *self.damage_gb_s,
@@ -276,6 +329,7 @@ def _values(score: Score) -> tuple[int, ...]:
         -_share(score.bandwidth_gb_s, score.ideal_gb_s, SHARE_PARTS),
         -score.free_gpus if is_spread else score.free_gpus,
         score.loss_milligpus,
+        *score.outlook.rank(),
         -score.bandwidth_gb_s,
         -score.ring_gb_s,
         *score.damage_gb_s,
@@ -302,6 +356,20 @@ def one_number(rank: Iterable[int]) -> int:
         assert abs(part) < _HALF, "a part of a rank is below 2^47"
         number = (number << _PART_BITS) + part + _HALF
     return number
+
+
+def bits_behind_family(order: Order) -> int:
+    """Return how many bits of one_number() of a node's rank come after FAMILY_PARTS, under with_family(order)."""
+    names = with_family(order).node_names
+    return _PART_BITS * (len(names) - 1 - names.index(FAMILY_PARTS[-1]))
+
+
+def widened(number: int, bits_behind: int, outlook: int) -> int:
+    """Return what one_number() gives for a node's rank under with_family(order): `number` is what it gives under
+    `order`, `outlook` that of Outlook.rank(). Cost: a step, where ranking the score takes twenty."""
+    before = number >> bits_behind
+    behind = number & (1 << bits_behind) - 1
+    return (before << _PART_BITS * len(FAMILY_PARTS) | outlook) << bits_behind | behind
 
 
 def first_difference(one: int, other: int) -> int | None:

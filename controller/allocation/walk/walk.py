@@ -17,10 +17,12 @@ from dracaena.api.decision import part_in_words
 from dracaena.controller.allocation.effort import Effort, OverdueError, Work
 from dracaena.controller.allocation.nodes.matching import Names
 from dracaena.controller.allocation.score.order import Score
-from dracaena.controller.allocation.state.inventory import Buckets, Inventory
+from dracaena.controller.allocation.state.families import Buckets
+from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import NodeKind, NodeState
 from dracaena.controller.allocation.walk.answers import LATER_BY_NAME, Census, NodeAnswer
-from dracaena.controller.allocation.walk.node_rules import FIRST, Judgement, NodeChoice, NodeRules
+from dracaena.controller.allocation.walk.family import FamilyPreference
+from dracaena.controller.allocation.walk.node_rules import FIRST, UNSCORED, Judgement, NodeChoice, NodeRules
 from dracaena.controller.allocation.walk.pod_demand import PodDemand
 
 NOT_SELECTED: Final = "left out by the pod's selectors, affinity or volumes"
@@ -76,11 +78,13 @@ class Walk:
         rules: NodeRules,
         effort: Effort,
         asked: set[str] | None = None,
+        family: FamilyPreference | None = None,
     ) -> None:
-        """`asked` are the nodes that earlier tries asked in vain before they were overdue; they come last, and those
-        that are asked in vain now are added.
+        """`family`: what a pod of a family prefers; None: nothing. `asked` are the nodes that earlier tries asked in
+        vain before they were overdue; they come last, and those that are asked in vain now are added.
         """
         self._inventory, self._demand, self._rules, self._effort = inventory, demand, rules, effort
+        self._family = family
         self._asked = set() if asked is None else asked
         self._narrowed = demand.filter.narrowed(inventory.nodes)
         """The nodes that the pod's node selectors leave; None: all."""
@@ -112,14 +116,15 @@ class Walk:
         node. The rules are asked once for each state, or for each visited node where nodes in one state may differ.
         """
         buckets = self._buckets()
+        parts = [buckets] if self._family is None else list(self._family.cut(buckets))
         if not self._rules.is_exact:
-            return self._best_by_rules(buckets)
-        self._begin(self._exact_groups(buckets))
+            return self._best_by_rules(parts)
+        self._begin(self._exact_groups(parts))
         found = self._next(None)
         if found is not None or self._nobody_has_room():
             return found
-        mixed = {kind: by_state for kind, by_state in buckets.items() if kind.is_mixed}
-        if not mixed and not any(state.kind.is_mixed for _, state, _ in self._beside()):
+        mixed = [{kind: by_state for kind, by_state in part.items() if kind.is_mixed} for part in parts]
+        if not any(mixed) and not any(state.kind.is_mixed for _, state, _ in self._beside()):
             return None
         self._without = [entry for entry in self._without if not entry[0].is_mixed]
         self._refused += [(name, NO_ROOM) for _, _, _, names, _ in self._short for name in names]
@@ -154,7 +159,7 @@ class Walk:
             _, _, place, names, gives = group
             count = self._count(names, place) if is_narrowed else len(names) - place
             if isinstance(gives, NodeAnswer):
-                answers.append((gives, count))
+                answers.append((gives if self._family is None else replace(gives, rank=group[0]), count))
             else:
                 reasons[self._word(winner, group)] += count
         outside = dict(self._inventory.outside)
@@ -174,11 +179,11 @@ class Walk:
             ]
         heapq.heapify(self._heap)
 
-    def _best_by_rules(self, buckets: Buckets) -> NodeChoice | None:
+    def _best_by_rules(self, parts: Iterable[Buckets]) -> NodeChoice | None:
         self._by_rules = True
         # To ask the rules costs so much more than to name the nodes with room that it is done first.
         self._with_room = self._demand.filter.with_room()
-        groups = self._groups(buckets)
+        groups = self._groups(parts)
         if self._asked:
             groups = self._asked_last(groups)
             if groups and all(group[0] >= LATER for group in groups):
@@ -226,10 +231,10 @@ class Walk:
             self._push(rank, names, place + 1, gives)
             pool = self._inventory.pool(name)
             assert pool is not None
-            return NodeChoice(pool, gives.best, gives.second)
+            return self._with_outlook(NodeChoice(pool, gives.best, gives.second))
         if isinstance(gives, NodeState):
             known = self._rules.judgement(name, gives)
-            if known is not None and (known.refusal is not None or known.rank > rank):
+            if known is not None and (known.refusal is not None or self._rank_of(known.rank, name) > rank):
                 self._put_back(group, known, place)
                 return None
         found = self._rules.ask(name)
@@ -241,7 +246,8 @@ class Walk:
                 place += 1
             self._put_back(group, known, place)
             return None
-        own = self._rules.rank(found.best)
+        own = self._rank_of(self._rules.rank(found.best), name)
+        found = self._with_outlook(found)
         if own <= rank:
             self._put_back(group, None, place + 1)
             return found
@@ -257,9 +263,21 @@ class Walk:
             return
         assert isinstance(gives, NodeState)
         if known.refusal is None:
-            self._push(known.rank, names, place, _Judged(gives, known))
+            self._push(self._rank_of(known.rank, names[0]), names, place, _Judged(gives, known))
         else:
             self._without.append((gives.kind, self._rules.refusal(known), names[place:]))
+
+    def _rank_of(self, rank: int, name: str) -> int:
+        """Return the rank or the bound of a node among all, of what its devices have by themselves."""
+        return rank if self._family is None or not 0 <= rank < UNSCORED else self._family.rank(rank, name)
+
+    def _with_outlook(self, found: NodeChoice) -> NodeChoice:
+        """Return what a node gives, scored with what the pod's family finds there."""
+        family, name = self._family, found.pool.node
+        if family is None:
+            return found
+        best, second = (None if one is None else family.choice(one, name) for one in (found.best, found.second))
+        return replace(found, best=best, second=second)
 
     def _push(self, rank: int, names: Sequence[str], place: int, gives: _Gives) -> None:
         """Put the nodes from a place on among the groups that are still to be visited."""
@@ -330,7 +348,7 @@ class Walk:
             if isinstance(state, NodeState) and (self._narrowed is None or name in self._narrowed):
                 yield name, state, held
 
-    def _exact_groups(self, buckets: Buckets) -> list[_Group]:
+    def _exact_groups(self, parts: Iterable[Buckets]) -> list[_Group]:
         """Return the groups of nodes whose answers are all there is to know."""
         groups: list[_Group] = []
         without = self._without
@@ -340,7 +358,7 @@ class Walk:
                 without.append((state.kind, answer.reason, (name,)))
             else:
                 groups.append((answer.rank, name, 0, (name,), answer))
-        for kind, by_state in buckets.items():
+        for kind, by_state in (entry for part in parts for entry in part.items()):
             self._effort.charge(len(by_state), Work.SETS)
             answers = self._rules.answers.of_kind(kind)
             known = answers.known
@@ -350,16 +368,19 @@ class Walk:
                     without.append((kind, answer.reason, names))
                 else:
                     groups.append((answer.rank, names[0], 0, names, answer))
+        if self._family is not None:
+            rank_of = self._family.rank
+            return [(rank_of(rank, name), name, place, names, gives) for rank, name, place, names, gives in groups]
         return groups
 
-    def _groups(self, buckets: Buckets) -> list[_Group]:
+    def _groups(self, parts: Iterable[Buckets]) -> list[_Group]:
         """Return the groups of nodes about which the rules have to be asked."""
         groups: list[_Group] = []
         is_second_part = self._rules.is_exact
         for name, state, held in self._beside():
             if not is_second_part or state.kind.is_mixed:
                 self._add(groups, self._rules.bound(state.kind, state.free, held), state, (name,))
-        for kind, by_state in buckets.items():
+        for kind, by_state in (entry for part in parts for entry in part.items()):
             self._effort.charge(len(by_state), Work.SETS)
             bounds: dict[int, int | str] = {}
             for (free, _), names in self._meant(by_state):
@@ -381,6 +402,7 @@ class Walk:
         if isinstance(bound, str):
             self._without.append((state.kind, bound, names))
             return
+        bound = self._rank_of(bound, names[0])
         names = self._roomy(bound, names, state)
         # Nodes without a bound are visited in any case, so what is known of them is taken into account at once.
         known = self._rules.judgement(names[0], state) if bound == FIRST and names else None
@@ -393,7 +415,7 @@ class Walk:
                 if unfit is None and known.refusal is not None:
                     self._without.append((state.kind, self._rules.refusal(known), names[place:] if place else names))
                 elif unfit is None:
-                    groups.append((known.rank, name, place, names, _Judged(state, known)))
+                    groups.append((self._rank_of(known.rank, name), name, place, names, _Judged(state, known)))
                 if unfit is None:
                     return
                 self._refused.append((name, unfit))
@@ -428,6 +450,8 @@ class Walk:
         rank, name, _, _, gives = group
         if isinstance(gives, (_Judged, NodeChoice)):
             best, other = _score_of(winner), _score_of(gives)
+            if other is not None and self._family is not None:
+                other = self._family.score(other, name)
             part = None if best is None or other is None else best.first_difference(other)
             return LATER_BY_NAME if part is None else f"worse in {part_in_words(part)}"
         if rank >= LATER:

@@ -17,6 +17,7 @@ from dracaena.api.config.v1alpha1 import (
     NumaAlignment,
     Objective,
     Requirement,
+    Siblings,
     TopologyPolicy,
     decode_config,
     merged,
@@ -40,6 +41,7 @@ def test_every_field_is_read() -> None:
         nodeStrategy="Spread",
         numaAlignment="Required",
         nicAlignment="PHB",
+        siblings="Ignored",
         linkBandwidth={"NVLink": 14.0625, "SYS": 4, "PIX": 0},
     )
     assert decode_config(document) == TopologyPolicy(
@@ -49,6 +51,7 @@ def test_every_field_is_read() -> None:
         node_strategy=NodeStrategy.SPREAD,
         numa_alignment=NumaAlignment.REQUIRED,
         nic_alignment=NicAlignment.PHB,
+        siblings=Siblings.IGNORED,
         link_bandwidth=LinkBandwidth(nvlink=14.0625, sys=4.0, pix=0.0),
     )
 
@@ -60,6 +63,7 @@ def test_every_field_is_read() -> None:
         ("nodeStrategy", NodeStrategy),
         ("numaAlignment", NumaAlignment),
         ("nicAlignment", NicAlignment),
+        ("siblings", Siblings),
     ],
 )
 def test_the_schema_and_the_types_have_the_same_choices(field: str, choices: Any) -> None:

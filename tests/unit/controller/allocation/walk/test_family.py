@@ -1,0 +1,163 @@
+"""Where pods of a family go, against a slow, obvious version that asks every node; and by example."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from dracaena.api.decision import describe
+from dracaena.api.objects import Pod
+from dracaena.controller.allocation.allocator import Allocator
+from dracaena.controller.allocation.result import Allocation, commit, decision_of
+from dracaena.controller.allocation.score.choices import Engine
+from dracaena.controller.allocation.state.families import GROUP_LABEL, GROUP_SIZE_ANNOTATION, JOB_LABEL
+from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
+from support.allocation import DRIVER, claim, node, own_config, pod, pool_slice, request
+from support.clusters import BRIDGED, CLASSES, SWITCHED, put_into_cliques, random_claims, random_cluster, random_pod
+from support.inventories import filled
+from support.slow_nodes import SlowFamily, SlowVersion
+
+SHARES = (None, (0, 0, 0), (16, 16, 16), (0, 60, 4))
+
+
+def of_family(base: Pod, name: str, size: int | None = None) -> Pod:
+    """The pod as one of a family called f; with a size it is a group of a LeaderWorkerSet."""
+    labels = {JOB_LABEL: "f"} if size is None else {GROUP_LABEL: "f"}
+    annotations = {} if size is None else {GROUP_SIZE_ANNOTATION: str(size)}
+    meta = msgspec.structs.replace(base.metadata, name=name, uid=name, labels=labels, annotations=annotations)
+    return msgspec.structs.replace(base, metadata=meta)
+
+
+@pytest.mark.parametrize("others", [(), ("other.example.com",)])
+@pytest.mark.parametrize("shares", SHARES)
+@pytest.mark.parametrize("first_seed", range(0, 120, 40))
+def test_the_answer_is_that_of_asking_every_node(
+    first_seed: int, shares: tuple[int, int, int] | None, others: tuple[str, ...]
+) -> None:
+    """With other drivers allowed all nodes are asked by the rules, where scores are bounds."""
+    allocator = Allocator()
+    for seed in range(first_seed, first_seed + 40):
+        rng = random.Random(seed)
+        cluster = random_cluster(rng)
+        put_into_cliques(rng, cluster)
+        inventory = Inventory(DRIVER, others)
+        filled(inventory, nodes=cluster.nodes, slices=cluster.slices.values(), classes=CLASSES)
+        inventory.hold("others", cluster.held)
+        inventory.check()
+        if shares is not None:
+            allocator.reprice(inventory, shares)
+        slow = SlowVersion(cluster, Engine(allocator.engine.prices))
+        for _ in range(3):
+            size = rng.choice([None, None, 1, 3, 6])
+            siblings: dict[str, int] = {}
+            for number in range(rng.choice([0, 1, 3]) if cluster.nodes else 0):
+                name = rng.choice(cluster.nodes).metadata.name
+                siblings[name] = siblings.get(name, 0) + 1
+                inventory.families.place(of_family(pod("s", "c"), f"s{number}", size), name)
+            asking, claims = of_family(random_pod(rng), "p", size), random_claims(rng, cluster)
+            family = SlowFamily(slow, siblings, size)
+            found = slow.by_node(asking, claims)
+            keys = {
+                name: family.key(name, claims, one.score) for name, one in found.items() if not isinstance(one, str)
+            }
+            order = sorted(keys, key=lambda name: (keys[name], name))
+            decision = allocator.allocate(inventory, asking, claims)
+            assert isinstance(decision, Allocation) == bool(order)
+            if isinstance(decision, Allocation):
+                best = found[order[0]]
+                assert not isinstance(best, str)
+                assert (decision.node, decision.choice.mask) == (order[0], best.mask)
+                second = decision.runner_up
+                if second is not None and second.pool.node != decision.node:
+                    assert second.pool.node == order[1]
+                counts = decision.census.reasons(decision.choice)
+                assert sum(count for _, count in counts) == len(cluster.nodes) - 1
+            for number in range(3):
+                inventory.families.place(of_family(pod("s", "c"), f"s{number}", size), None)
+
+
+def racks(*sizes: int) -> Inventory:
+    """Cliques a, b, … of so many nodes of 8 GPUs each."""
+    inventory = make_inventory(DRIVER, nodes=(), slices=(), classes=CLASSES)
+    for rack, size in zip("abcdef", sizes, strict=False):
+        gpus = tuple(replace(gpu, fabric_clique=f"c.{rack}") for gpu in SWITCHED.gpus)
+        for number in range(size):
+            name = f"{rack}{number}"
+            inventory.set_node(node(name))
+            inventory.change_slice(None, pool_slice(name, replace(SWITCHED, gpus=gpus)))
+    return inventory
+
+
+def place(inventory: Inventory, name: str, *, size: int | None = None, count: int = 8, ignored: bool = False) -> str:
+    """Decide for the next pod of the family, and let it have what it gets."""
+    policy = {"apiVersion": "gpu.dracaena.dev/v1alpha1", "kind": "TopologyPolicy", "siblings": "Ignored"}
+    asked = claim(name, request(count=count), configs=[own_config(policy)] if ignored else [])
+    asking = of_family(pod(name, name), name, size)
+    decision = Allocator().allocate(inventory, asking, [asked])
+    assert isinstance(decision, Allocation)
+    commit(inventory, decision)
+    inventory.families.place(asking, decision.node)
+    return decision.node
+
+
+def test_the_first_goes_where_most_have_room_and_the_others_follow() -> None:
+    inventory = racks(1, 2, 3, 2)
+    assert [place(inventory, f"p{number}") for number in range(4)] == ["c0", "c1", "c2", "b0"]
+
+
+def test_a_family_of_known_size_goes_where_it_fits_tightly() -> None:
+    inventory = racks(1, 3, 2, 4)
+    assert [place(inventory, f"p{number}", size=2) for number in range(2)] == ["c0", "c1"]
+
+
+def test_a_family_too_large_for_any_domain_begins_in_the_roomiest() -> None:
+    inventory = racks(1, 3, 2)
+    assert place(inventory, "p", size=4) == "b0"
+
+
+def test_nodes_without_a_clique_are_domains_of_their_own() -> None:
+    nodes = [node(f"n{number}") for number in range(3)]
+    slices = [pool_slice(item.metadata.name, SWITCHED) for item in nodes]
+    inventory = make_inventory(DRIVER, nodes=nodes, slices=slices, classes=CLASSES)
+    inventory.families.place(of_family(pod("s", "c"), "s"), "n1")
+    assert place(inventory, "p", count=2) == "n1"
+
+
+def test_a_policy_turns_it_off() -> None:
+    inventory = racks(1, 2, 3)
+    assert [place(inventory, f"p{number}", ignored=True) for number in range(3)] == ["a0", "b0", "b1"]
+
+
+def test_a_pod_without_a_family_goes_where_it_went_before() -> None:
+    inventory = racks(1, 2, 3)
+    inventory.families.place(of_family(pod("s", "c"), "s"), "b1")
+    decision = Allocator().allocate(inventory, pod("p", "c"), [claim("c", request(count=8))])
+    assert isinstance(decision, Allocation)
+    assert decision.node == "a0"
+    assert "sibling_pods" not in dict(decision.choice.score.parts())
+
+
+def test_the_bandwidth_of_the_pods_own_set_comes_first() -> None:
+    inventory = make_inventory(
+        DRIVER,
+        nodes=[node("bridged"), node("switched")],
+        slices=[pool_slice("bridged", BRIDGED), pool_slice("switched", SWITCHED)],
+        classes=CLASSES,
+    )
+    inventory.families.place(of_family(pod("s", "c"), "s"), "bridged")
+    assert place(inventory, "p", count=4) == "switched"
+
+
+def test_it_is_said_in_words() -> None:
+    inventory = racks(2, 3)
+    place(inventory, "p0")
+    asked = claim("p1", request(count=8))
+    decision = Allocator().allocate(inventory, of_family(pod("p1", "p1"), "p1"), [asked])
+    assert isinstance(decision, Allocation)
+    (entry,) = decision.claims
+    assert describe(decision_of(decision, entry)).startswith("8 of the GPUs of b1")
+    assert "worse in" not in describe(decision_of(decision, entry)).split("other nodes")[0]
+    assert "2 worse in pods of its family in reach of NVLinks" in describe(decision_of(decision, entry))
