@@ -1,4 +1,5 @@
-"""Section: where the pods of one job should go (docs/design/0023-siblings.md). It compares rules; none is built yet.
+"""Section: where the pods of one job go (docs/design/0023-siblings.md): rules compared by themselves, and what the real
+allocator does (siblings_allocated).
 
 Families of pods come to racks whose nodes share one NVLink fabric (a clique), and to nodes with NVSwitches. A family
 had room when, as it came, some domain (a clique, or a node with NVSwitches) could take all of its pods at once.
@@ -14,9 +15,10 @@ from functools import cache
 from heapq import heappop, heappush
 from typing import Final
 
-from bench import ours
+from bench import ours, siblings_allocated
 from bench.machines import BenchMachine, recorded
 from bench.report import Progress, Section, Table
+from bench.siblings_work import MEAN_DURATION_S, PODS, Racks
 from bench.worth import GpuSet
 
 RACK_NODES: Final = 18
@@ -26,8 +28,6 @@ SWITCHED_NODES: Final = 24
 FAMILIES: Final = 600
 LOADS: Final = (0.7, 0.85)
 SEEDS: Final = range(3)
-PODS: Final = range(2, 9)
-MEAN_DURATION_S: Final = 900
 
 NONE: Final = "no preference"
 FOLLOW: Final = "follows"
@@ -46,22 +46,6 @@ class FamilyJob:
     """Of each pod."""
     duration_s: float
     """From when the last pod has its GPUs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Racks:
-    """Nodes of one kind, cut into domains of equal size inside which GPUs of different pods talk over NVLink."""
-
-    name: str
-    machine: BenchMachine
-    nodes: int
-    nodes_of_a_domain: int
-    sizes: tuple[int, ...]
-    """GPUs of a pod."""
-
-    @property
-    def domains(self) -> int:
-        return self.nodes // self.nodes_of_a_domain
 
 
 @dataclass(slots=True)
@@ -301,16 +285,17 @@ def rows(progress: Progress) -> Section:
                         f"{shares.wait_s / shares.families / 60:.1f}",
                     )
                 )
+    header = ("cluster", "load", "rule", "had room", "together %", "of all %", "wait min")
+    allocated, floors = siblings_allocated.measured(clusters(), progress)
     return Section(
-        title="Siblings: jobs of 2 to 8 pods of 4 and 8 GPUs, rules compared, none of which is built yet",
-        tables=(
-            Table(
-                "By load", ("cluster", "load", "rule", "had room", "together %", "of all %", "wait min"), tuple(lines)
-            ),
-        ),
+        title="Siblings: jobs of 2 to 8 pods of 4 and 8 GPUs",
+        tables=(Table("Rules by themselves", header, tuple(lines)), allocated),
+        floors=floors,
         notes=(
-            f"{FAMILIES} families with each of {len(SEEDS)} seeds for each load.",
-            "The pods of a family come at one moment and are placed one by one, as they fit.",
-            "The preference stands after the bandwidth of a pod's own set and before damage.",
+            f"Rules: {FAMILIES} families with each of {len(SEEDS)} seeds for each load.",
+            "Their pods come at one moment and are placed one by one, as they fit.",
+            "Rules: the preference stands after the bandwidth of a pod's own set and before damage.",
+            f"Allocator: {siblings_allocated.FAMILIES} families, {len(siblings_allocated.SEEDS)} seeds, for each load.",
+            "Half of all GPU time is asked for by pods that come alone, and come between.",
         ),
     )

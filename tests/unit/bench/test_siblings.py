@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from bench import siblings
+from bench import siblings, siblings_allocated
 from bench.machines import recorded
-from bench.siblings import AHEAD, FOLLOW, NONE, ROOMIEST, RULES, FamilyJob, Outlook, Racks, created_left, look_ahead
+from bench.siblings import AHEAD, FOLLOW, NONE, ROOMIEST, RULES, FamilyJob, Outlook, created_left, look_ahead
+from bench.siblings_work import Racks
 
 TRAYS = Racks("2 racks of 4 gb200-tray", recorded("gb200-tray"), nodes=8, nodes_of_a_domain=4, sizes=(4,))
 
@@ -42,17 +43,19 @@ def test_a_domain_with_siblings_comes_first_then_the_tightest_with_room_then_the
     assert sorted(outlooks, key=look_ahead) == [outlooks[2], outlooks[4], outlooks[1], outlooks[0], outlooks[3]]
 
 
-def test_the_section_shows_each_rule_at_each_load_and_claims_nothing_for_what_is_built(
+def test_the_section_shows_each_rule_at_each_load_and_has_floors_for_what_is_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(siblings, "clusters", lambda: (TRAYS,))
     monkeypatch.setattr(siblings, "FAMILIES", 60)
+    monkeypatch.setattr(siblings_allocated, "FAMILIES", 10)
     told: list[str] = []
     section = siblings.rows(told.append)
-    (table,) = section.tables
+    table, allocated = section.tables
     together = {(load, rule): float(share) for _, load, rule, _, share, _, _ in table.rows}
     assert len(together) == len(siblings.LOADS) * len(RULES)
     for load in map(str, siblings.LOADS):
         assert together[load, AHEAD] == together[load, ROOMIEST] == 100 > together[load, NONE]
-    assert (section.rows, section.floors) == ((), ())
-    assert len(told) == len(siblings.LOADS)
+    assert [row[2] for row in allocated.rows] == [*siblings_allocated.RULES] * len(siblings_allocated.LOADS)
+    assert len(section.floors) == 6 * len(siblings_allocated.LOADS)
+    assert len(told) == len(siblings.LOADS) + len(siblings_allocated.LOADS)

@@ -15,6 +15,7 @@ from dracaena.controller.allocation.result import Allocation, commit, decision_o
 from dracaena.controller.allocation.score.choices import Engine
 from dracaena.controller.allocation.state.families import GROUP_LABEL, GROUP_SIZE_ANNOTATION, JOB_LABEL
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
+from dracaena.controller.allocation.walk.node_rules import NodeRules
 from support.allocation import DRIVER, claim, node, own_config, pod, pool_slice, request
 from support.clusters import BRIDGED, CLASSES, SWITCHED, put_into_cliques, random_claims, random_cluster, random_pod
 from support.inventories import filled
@@ -79,9 +80,9 @@ def test_the_answer_is_that_of_asking_every_node(
                 inventory.families.place(of_family(pod("s", "c"), f"s{number}", size), None)
 
 
-def racks(*sizes: int) -> Inventory:
+def racks(*sizes: int, others: tuple[str, ...] = ()) -> Inventory:
     """Cliques a, b, … of so many nodes of 8 GPUs each."""
-    inventory = make_inventory(DRIVER, nodes=(), slices=(), classes=CLASSES)
+    inventory = filled(Inventory(DRIVER, others), nodes=(), slices=(), classes=CLASSES)
     for rack, size in zip("abcdef", sizes, strict=False):
         gpus = tuple(replace(gpu, fabric_clique=f"c.{rack}") for gpu in SWITCHED.gpus)
         for number in range(size):
@@ -161,3 +162,18 @@ def test_it_is_said_in_words() -> None:
     assert describe(decision_of(decision, entry)).startswith("8 of the GPUs of b1")
     assert "worse in" not in describe(decision_of(decision, entry)).split("other nodes")[0]
     assert "2 worse in pods of its family in reach of NVLinks" in describe(decision_of(decision, entry))
+
+
+def test_the_rules_are_asked_about_no_node_that_cannot_be_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    ask = NodeRules.ask
+
+    def noted(self: NodeRules, name: str) -> object:
+        asked.append(name)
+        return ask(self, name)
+
+    monkeypatch.setattr(NodeRules, "ask", noted)
+    inventory = racks(1, 2, 3, others=("other.example.com",))
+    inventory.families.place(of_family(pod("s", "c"), "s"), "b1")
+    assert place(inventory, "p", count=2) == "b0"
+    assert asked == ["b0", "b1"]  # the winner and the runner-up
