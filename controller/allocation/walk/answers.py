@@ -346,8 +346,8 @@ class Census:
     """Reason → nodes that offer devices of ours."""
     outside: Mapping[str, int] = field(default_factory=dict)
     """Reason → nodes that offer none."""
-    behind: tuple[tuple[NodeAnswer, int], ...] = ()
-    """What nodes that come after the winner have to give → how many give that."""
+    behind: tuple[tuple[int, int], ...] = ()
+    """Rank of nodes that come after the winner, as one number → how many have it."""
 
     def reasons(self, winner: Choice) -> tuple[tuple[str, int], ...]:
         """Return why the nodes other than the winner's were not taken, in words that follow a count; the most first."""
@@ -355,8 +355,8 @@ class Census:
         counts.update(self.outside)
         rank, names = one_number(winner.score.node_rank()), winner.score.order.node_names[::-1]
         worse: Counter[int | None] = Counter()
-        for answer, count in self.behind:
-            worse[first_difference(rank, answer.rank)] += count
+        for other, count in self.behind:
+            worse[first_difference(rank, other)] += count
         for place, count in worse.items():
             counts[LATER_BY_NAME if place is None else f"worse in {part_in_words(names[place])}"] += count
         return tuple(sorted((+counts).items(), key=lambda reason: (-reason[1], reason[0])))

@@ -36,6 +36,7 @@ class FamilyPreference:
     def __init__(self, inventory: Inventory, kin: Kin, answers: QuestionAnswers, gpus: int, order: Order) -> None:
         """`gpus`: of the pod, at least 1. `order`: of the scores that are compared, without a family."""
         self._inventory, self._answers, self._gpus = inventory, answers, gpus
+        self._cliques = inventory.cliques
         self._left = kin.left
         self._order = with_family(order)
         self._bits_behind = bits_behind_family(order)
@@ -57,7 +58,9 @@ class FamilyPreference:
 
     def rank(self, rank: int, node: str) -> int:
         """Return the rank of a node among all, of the rank that its devices have by themselves."""
-        return widened(rank, self._bits_behind, self._outlook(node)[1])
+        clique = self._cliques.clique(node)
+        found = None if clique is None else self._of_clique.get(clique)
+        return widened(rank, self._bits_behind, (found or self._outlook(node))[1])
 
     def score(self, score: Score, node: str) -> Score:
         """Return a score with what the family finds there."""

@@ -153,19 +153,19 @@ class Walk:
             reasons[NO_ROOM] += len(names) - len(later)
             if later:
                 behind.append((rank, later[0], 0, later, gives))
-        answers: list[tuple[NodeAnswer, int]] = []
+        ranks: list[tuple[int, int]] = []
         is_narrowed = self._narrowed is not None
         for group in behind:
             _, _, place, names, gives = group
             count = self._count(names, place) if is_narrowed else len(names) - place
             if isinstance(gives, NodeAnswer):
-                answers.append((gives if self._family is None else replace(gives, rank=group[0]), count))
+                ranks.append((group[0], count))
             else:
                 reasons[self._word(winner, group)] += count
         outside = dict(self._inventory.outside)
-        counted = reasons.total() + sum(outside.values()) + sum(count for _, count in answers)
+        counted = reasons.total() + sum(outside.values()) + sum(count for _, count in ranks)
         reasons[NOT_SELECTED] += len(self._inventory.nodes) - 1 - counted
-        return Census(dict(+reasons), outside, tuple(answers))
+        return Census(dict(+reasons), outside, tuple(ranks))
 
     # The walk
 
