@@ -138,13 +138,16 @@ class SlowFamily:
         return (*rank[:place], *self.wish(name, claims), *rank[place:])
 
     def wish(self, name: str, claims: Sequence[ResourceClaim]) -> tuple[int, ...]:
-        """Most siblings in the domain first; then the tightest with room for all that are left; then the roomiest."""
+        """Most siblings in the domain first; then the tightest with room for all that are left; then the roomiest.
+        Where nobody says how many there are, room in cliques alone counts."""
         count = sum(count for count, _, _ in self.version.requests(claims))
         there, room = 0, 0
         for item in self.version.cluster.nodes:
             if self.domain(item.metadata.name) == self.domain(name) and self.version.outside(item) is None:
                 there += self.siblings.get(item.metadata.name, 0)
                 room += len(self.version.free(item, claims)) // count
+        if self.size is None and self.domain(name)[0] == "node":
+            room = 0
         if self.size is not None and room >= max(1, self.size - sum(self.siblings.values())):
             return -there, 0, room
         return -there, 1, -room

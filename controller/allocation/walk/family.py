@@ -86,7 +86,9 @@ class FamilyPreference:
         clique = self._inventory.cliques.clique(node)
         if clique is None:
             state = self._inventory.state(node)
-            room = self._room(state.kind, state.free) if isinstance(state, NodeState) else 0
+            # A pod of a family of unknown size may well be the only one: no reason to begin in an emptier node.
+            is_told = self._left is not None
+            room = self._room(state.kind, state.free) if is_told and isinstance(state, NodeState) else 0
             return self._as_ranked(self._on_node.get(node, 0), room)
         found = self._of_clique.get(clique)
         if found is None:

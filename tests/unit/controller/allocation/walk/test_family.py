@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from dracaena.api.decision import describe
+from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import Pod
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation, commit, decision_of
@@ -125,6 +126,24 @@ def test_nodes_without_a_clique_are_domains_of_their_own() -> None:
     inventory = make_inventory(DRIVER, nodes=nodes, slices=slices, classes=CLASSES)
     inventory.families.place(of_family(pod("s", "c"), "s"), "n1")
     assert place(inventory, "p", count=2) == "n1"
+
+
+@pytest.mark.parametrize(("size", "node_name"), [(None, "fuller"), (3, "emptier"), (1, "fuller")])
+def test_room_on_a_node_counts_only_where_the_size_of_the_family_is_known(size: int | None, node_name: str) -> None:
+    """A lone pod of a Job finishes the node that is in use."""
+    nodes = [node(name) for name in ("emptier", "fuller")]
+    slices = [pool_slice(item.metadata.name, SWITCHED) for item in nodes]
+    inventory = make_inventory(DRIVER, nodes=nodes, slices=slices, classes=CLASSES)
+    for name, count in (("emptier", 5), ("fuller", 7)):
+        pool = inventory.pool(name)
+        assert pool is not None
+        inventory.hold(name, frozenset(DeviceId(DRIVER, name, device or "") for device in pool.devices[:count]))
+    allocator = Allocator()
+    allocator.reprice(inventory, (0, 0, 0))
+    asking = of_family(pod("p", "p"), "p", size)
+    decision = allocator.allocate(inventory, asking, [claim("p", request(count=1))])
+    assert isinstance(decision, Allocation)
+    assert decision.node == node_name
 
 
 def test_a_policy_turns_it_off() -> None:
