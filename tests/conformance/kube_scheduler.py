@@ -8,9 +8,11 @@ differs from kube-scheduler on purpose.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from fractions import Fraction
 from itertools import repeat
 from typing import Any
 
@@ -153,11 +155,31 @@ class _Search:
             return False
         if self.problem.unselected_by(alternative, place) is not None:
             return False
+        self._refuse_beyond_int64(alternative, place)
         rule = self.tentative.place(alternative, place)
         if rule is DeviceRule.CONSTRAINT and alternative.everything is not None:
             device = self.problem.candidates[place].id
             raise _error(self.problem, alternative, f"asks for all devices, but a constraint forbids {device}")
         return rule is None
+
+    def _refuse_beyond_int64(self, alternative: Alternative, place: int) -> None:
+        """Raise where int64 does not hold a request rounded to a step: 1.37 gives the pod up, 1.36 calculates on."""
+        if not self.problem.features.consumable_capacity:
+            return
+        for capacity in self.problem.candidates[place].reachable.device.capacities:
+            wanted = (alternative.request.capacity or {}).get(capacity.name)
+            policy = capacity.policy
+            if wanted is None or policy is None or policy.minimum is None or not (policy.step and policy.step.nano):
+                continue
+            per_unit = 10**9
+            bounds = [bound for bound in (policy.minimum, policy.maximum, policy.step) if bound is not None]
+            if self.problem.features.fractional_capacity_range and not any(bound.nano % 10**6 for bound in bounds):
+                per_unit = 10**6
+            rounded = policy.minimum.nano
+            if wanted.nano > rounded:
+                rounded += math.ceil(Fraction(wanted.nano - rounded, policy.step.nano)) * policy.step.nano
+            if max(rounded, wanted.nano) > (2**63 - 1) * per_unit:
+                raise _error(self.problem, alternative, f"int64 does not hold {wanted} of capacity {capacity.name}")
 
 
 def _with_repeated_configs(claim: ClaimPlan, allocation: AllocationResult) -> AllocationResult:

@@ -37,6 +37,7 @@ GATES: Final = {
     "DRADeviceBindingConditions": "binding_conditions",
     "DRAConsumableCapacity": "consumable_capacity",
     "DRAListTypeAttributes": "list_attributes",
+    "DRAFractionalCapacityRange": "fractional_capacity_range",
 }
 """Which field of Features a gate switches."""
 

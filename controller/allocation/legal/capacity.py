@@ -1,35 +1,46 @@
 """Consumable capacity: how much of each capacity of a device a request takes.
 
-Source: KEP-5075 and resource.k8s.io/v1, CapacityRequestPolicy.
+Source: KEP-5075, resource.k8s.io/v1 (CapacityRequestPolicy), and consumable_capacity.go of
+k8s.io/dynamic-resource-allocation 0.37 for the units in which the steps of a range are counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from dracaena.api.quantity import NANO, Quantity
 from dracaena.controller.allocation.legal.read.slices import Capacity, PublishedDevice, RequestPolicy
 
+_MILLI: Final = NANO // 1000
+_INT64_MAX: Final = 2**63 - 1
 
-def amounts(device: PublishedDevice, wanted: Mapping[str, Quantity] | None) -> Mapping[str, Quantity] | None:
+
+def amounts(
+    device: PublishedDevice, wanted: Mapping[str, Quantity] | None, *, fractional: bool = True
+) -> Mapping[str, Quantity] | None:
     """Return what a request takes of every capacity of the device, by name; None when it cannot be served.
 
-    It cannot when it wants a capacity that the device does not have, or when a policy refuses the amount. Whether the
-    amounts are still there is another question. Capacities that are not wanted are taken by their default, or whole.
+    It cannot when it wants a capacity that the device does not have, when a policy refuses the amount, or when int64
+    does not hold an amount that has to be rounded to a step. Whether the amounts are still there is another question.
+    Capacities that are not wanted are taken by their default, or whole.
+
+    `fractional`: whether the steps of a range are counted in thousandths where all of the range are whole thousandths
+    (DRAFractionalCapacityRange). Otherwise they are counted in ones, and fractions are rounded up first.
     """
     wanted = wanted or {}
     if not wanted.keys() <= {capacity.name for capacity in device.capacities}:
         return None
     taken = {}
     for capacity in device.capacities:
-        amount = _amount(capacity, wanted.get(capacity.name))
-        if amount is None or not _is_valid(amount, capacity.policy):
+        amount = _amount(capacity, wanted.get(capacity.name), fractional=fractional)
+        if amount is None or not _is_valid(amount, capacity.policy, fractional=fractional):
             return None
         taken[capacity.name] = amount
     return taken
 
 
-def _amount(capacity: Capacity, wanted: Quantity | None) -> Quantity | None:
+def _amount(capacity: Capacity, wanted: Quantity | None, *, fractional: bool) -> Quantity | None:
     """Return the amount after rounding, None when the policy cannot be applied."""
     policy = capacity.policy
     if wanted is None:
@@ -37,38 +48,61 @@ def _amount(capacity: Capacity, wanted: Quantity | None) -> Quantity | None:
     if policy is None:
         return wanted
     if policy.ranged:
-        return _rounded_into_range(wanted, policy)
+        return _rounded_into_range(wanted, policy, fractional=fractional)
     # Where none is large enough, the amount stays as it is, and is refused as not valid.
     return next((value for value in policy.valid_values if value >= wanted), wanted)
 
 
-def _rounded_into_range(wanted: Quantity, policy: RequestPolicy) -> Quantity | None:
+def _rounded_into_range(wanted: Quantity, policy: RequestPolicy, *, fractional: bool) -> Quantity | None:
     if policy.minimum is None:
         return wanted if policy.step is None else None
     if wanted < policy.minimum:
         return policy.minimum
     if policy.step is None:
         return wanted
-    # Kubernetes 1.36 counts steps in whole ones: fractions are rounded up first.
-    step, start = policy.step.whole(), policy.minimum.whole()
-    if step <= 0:
+    unit = _unit_nano(policy, fractional=fractional)
+    asked, start, step = (_in_units(quantity, unit) for quantity in (wanted, policy.minimum, policy.step))
+    if asked is None or start is None or not step:
         return None
-    steps = -(-(wanted.whole() - start) // step)
-    return Quantity((start + steps * step) * NANO, "binary")
+    steps = -(-(asked - start) // step)
+    # Where int64 does not hold what comes out, the amount is refused as not valid.
+    return Quantity((start + steps * step) * unit, policy.step.notation if fractional else "binary")
 
 
-def _is_valid(amount: Quantity, policy: RequestPolicy | None) -> bool:
+def _unit_nano(policy: RequestPolicy, *, fractional: bool) -> int:
+    """Return what the steps of the range are counted in: thousandths if all of the range are such, else ones."""
+    bounds = [bound for bound in (policy.minimum, policy.maximum, policy.step) if bound is not None]
+    return _MILLI if fractional and all(_in_units(bound, _MILLI) is not None for bound in bounds) else NANO
+
+
+def _in_units(quantity: Quantity, unit_nano: int) -> int | None:
+    """Return the amount in ones (fractions rounded up) or in thousandths (exact); None where int64 has no such number.
+
+    So does Kubernetes: an amount finer than a thousandth cannot be compared with a range that is counted in them.
+    """
+    if unit_nano == _MILLI and quantity.nano % _MILLI:
+        return None
+    number = quantity.whole() if unit_nano == NANO else quantity.nano // _MILLI
+    return number if number <= _INT64_MAX else None
+
+
+def _is_valid(amount: Quantity, policy: RequestPolicy | None, *, fractional: bool) -> bool:
     if policy is None or amount == policy.default:
         return True
     if policy.ranged:
-        return _is_in_range(amount, policy)
+        return _is_in_range(amount, policy, fractional=fractional)
     return not policy.valid_values or amount in policy.valid_values
 
 
-def _is_in_range(amount: Quantity, policy: RequestPolicy) -> bool:
+def _is_in_range(amount: Quantity, policy: RequestPolicy, *, fractional: bool) -> bool:
     if policy.maximum is not None and amount > policy.maximum:
         return False
     if policy.step is None:
         return True
-    step = policy.step.whole()
-    return policy.minimum is not None and step > 0 and (amount.whole() - policy.minimum.whole()) % step == 0
+    if policy.minimum is None:
+        return False
+    unit = _unit_nano(policy, fractional=fractional)
+    taken, start, step = (_in_units(quantity, unit) for quantity in (amount, policy.minimum, policy.step))
+    if taken is None or start is None or not step:
+        return False
+    return (taken - start) % step == 0

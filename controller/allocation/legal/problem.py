@@ -140,7 +140,11 @@ class Problem:
     def amounts(self, alternative: Alternative, place: int) -> Mapping[str, Quantity] | None:
         """Return what the request takes of the device's capacities; None when no amount would do."""
         if place not in alternative.taken:
-            alternative.taken[place] = amounts(self.candidates[place].reachable.device, alternative.request.capacity)
+            alternative.taken[place] = amounts(
+                self.candidates[place].reachable.device,
+                alternative.request.capacity,
+                fractional=self.features.fractional_capacity_range,
+            )
         return alternative.taken[place]
 
     def capacity_is_left(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The default is Kubernetes 1.36 with its own defaults.
+    """The default is Kubernetes 1.36 with its own defaults, but for ranges of capacity.
 
     A field behind a gate that is off is dropped by the API server, so the switches matter only for objects that were
     written while the gate was on.
@@ -21,6 +21,8 @@ class Features:
     """Needs DRAResourceClaimDeviceStatus too."""
     consumable_capacity: bool = True
     list_attributes: bool = False
+    fractional_capacity_range: bool = True
+    """Of Kubernetes 1.37. On also before that: what a driver means by a step of 100m does not depend on the server."""
 
     @property
     def distinct_attribute(self) -> bool:

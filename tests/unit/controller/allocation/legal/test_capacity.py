@@ -46,6 +46,7 @@ def share(name: str, device_name: str = "gpu", **amounts: int) -> Holding:
 
 
 RANGE = {"min": "2", "max": "8", "step": "2"}
+TENTHS = {"min": "200m", "max": "1", "step": "100m"}
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,22 @@ RANGE = {"min": "2", "max": "8", "step": "2"}
         (policy("10", default="3", validRange={"min": "2", "max": "5"}), "5001m", None),
         # 1Gi in steps of 512Mi, written with a binary suffix.
         (policy("8Gi", default="1Gi", validRange={"min": "1Gi", "step": "512Mi"}), "1100Mi", "1536Mi"),
+        # Steps of fractions are counted in thousandths.
+        (policy("1", default="200m", validRange=TENTHS), "200m", "200m"),
+        (policy("1", default="200m", validRange=TENTHS), "250m", "300m"),
+        (policy("1", default="200m", validRange=TENTHS), "901m", "1"),
+        (policy("1", default="200m", validRange=TENTHS), "1001m", None),
+        # An amount that is finer than a thousandth cannot be counted in them.
+        (policy("1", default="200m", validRange=TENTHS), "250500u", None),
+        # A range that is finer than that is counted in ones.
+        (policy("4", default="1", validRange={"min": "500u", "step": "500u"}), "1500m", "2"),
+        # So is one whose thousandths int64 does not hold, up to the largest int64.
+        (policy("20E", default="0", validRange={"min": "0", "step": "10P"}), "15P", "20P"),
+        (policy("20E", default="0", validRange={"min": "0", "step": "10P"}), "9221P", None),
+        # What is beyond int64 cannot be rounded, and does not fit; without a step nothing is rounded.
+        (policy("20E", default="1", validRange={"min": "1", "step": "2"}), "9223372036854775806", None),
+        (policy("20E", default="1", validRange={"min": "1", "step": "2"}), "9223372036854775808", None),
+        (policy("20E", default="1", validRange={"min": "1"}), "9223372036854775808", "9223372036854775808"),
         (policy("10", default="2", validValues=["1", "2", "4"]), "3", "4"),
         (policy("10", default="2", validValues=["1", "2", "4"]), "500m", "1"),
         (policy("10", default="2", validValues=["1", "2", "4"]), "5", None),
@@ -82,6 +99,12 @@ def test_a_request_takes_what_its_policy_makes_of_it(capacity: Any, wanted: str 
     wish = wanting(memory=wanted) if wanted is not None else exactly()
     found = taken(world(shared("gpu", memory=capacity)), wish)
     assert found == ([] if expected is None else [{"memory": expected}])
+
+
+def test_without_the_feature_steps_are_counted_in_ones() -> None:
+    gpu = shared("gpu", memory=policy("1", default="200m", validRange=TENTHS))
+    asked = world(gpu, features=Features(fractional_capacity_range=False))
+    assert taken(asked, wanting(memory="200m")) == [{"memory": "1"}]
 
 
 def test_every_capacity_is_taken_also_those_that_were_not_asked_for() -> None:
