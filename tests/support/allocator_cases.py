@@ -98,7 +98,7 @@ def problem_of(
     claims = claims_of(case)
     if isinstance(claims, Unsupported):
         return NeedsPerson(Mistake.UNSUPPORTED, "claim", str(claims))
-    slices = [msgspec.convert(entry, objects.ResourceSlice) for entry in case.get("slices") or ()]
+    slices = [_slice(entry) for entry in case.get("slices") or ()]
     read = [read_slice(with_taint_rules(entry, taint_rules)) for entry in slices]
     return posed(cluster_of(case, selectors, **beside), read, msgspec.convert(case["node"], objects.Node), claims)
 
@@ -109,6 +109,15 @@ def posed(
     """Pose a question about the pools that these slices make for a node."""
     pools = gather_pools(SliceIndex(slices), node, cluster.features)
     return pools if isinstance(pools, NeedsPerson) else pose(cluster, node.metadata.name, claims, pools)
+
+
+def _slice(document: Document) -> objects.ResourceSlice:
+    """Read a slice as the product does, fields of a newer Kubernetes included."""
+    try:
+        return msgspec.convert(document, objects.ResourceSlice)
+    except msgspec.ValidationError:
+        spec = objects.known_fields(msgspec.json.encode(document["spec"]))
+        return msgspec.convert({**document, "spec": spec}, objects.ResourceSlice)
 
 
 def _device_id(entry: Document) -> DeviceId:

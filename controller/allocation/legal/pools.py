@@ -16,6 +16,7 @@ from dracaena.controller.allocation.legal.read.slices import (
     PublishedDevice,
     ReachableDevice,
     Slice,
+    unknown_fields,
 )
 from dracaena.controller.allocation.nodes.matching import read_node_selector
 
@@ -165,6 +166,10 @@ def _pool(
         if len(whole) != count:
             problem = f"{len(whole)} slices of generation {generation} are there, expected {count}"
             return Pool(pool_id, PoolState.INCOMPLETE, problem)
+    newer = next((device for one in whole for device in one.devices if device.shares_by_unknown_rules), None)
+    if newer is not None:
+        problem = f"device {newer.id.device}: {unknown_fields(newer.unknown, 'the pool')}"
+        return Pool(pool_id, PoolState.INCOMPLETE, problem)
     here = sorted(relevant, key=lambda one: one.name)
     names = {one.name for one in here}
     others = [one for one in whole if one.name not in names]

@@ -80,6 +80,15 @@ class PublishedDevice:
     unknown: str = ""
     """Fields that this version does not know: it is never given out, but what it consumes counts."""
 
+    @property
+    def shares_by_unknown_rules(self) -> bool:
+        """Whether an unknown field says how it consumes counters: then no device that shares them is understood.
+
+        Such is compatibilityGroups of Kubernetes 1.37, whose scheduler leaves out the whole pool with the gate
+        DRADeviceCompatibilityGroups off (compatibility_groups.go of k8s.io/dynamic-resource-allocation 0.37).
+        """
+        return "consumesCounters" in self.unknown
+
 
 @dataclass(frozen=True, slots=True)
 class Slice:
@@ -112,7 +121,7 @@ class PoolState(Enum):
 
     USABLE = "usable"
     INCOMPLETE = "incomplete"
-    """Not all slices of the generation are there: the driver is publishing."""
+    """Not all slices of the generation are there (the driver is publishing), or not all that can be understood."""
     INVALID = "invalid"
     """The slices contradict each other or themselves: the driver's author must act."""
 

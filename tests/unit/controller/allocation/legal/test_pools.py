@@ -221,6 +221,30 @@ def test_a_device_for_another_node_that_counts_wrongly_spoils_the_pool_here_too(
     assert World(slices).devices(claim(exactly())) == []
 
 
+@pytest.mark.parametrize("elsewhere", [{}, {"nodeName": "node-2"}])
+def test_a_pool_whose_counters_are_shared_by_a_rule_that_is_not_known_gives_nothing(elsewhere: Document) -> None:
+    grouped = [{**entry, "compatibilityGroups": ["mig"]} for entry in consumes("a", c="1")]
+    slices = [
+        published("slice-1", device("plain", consumes_counters=consumes("a", c="1")), count=3),
+        published("slice-2", device("grouped", consumes_counters=grouped), count=3, **elsewhere),
+        published("slice-3", counters={"a": {"c": "4"}}, count=3),
+    ]
+    other = published("slice-4", device("other"), pool="pool-2")
+    assert World([*slices, other]).devices(claim(exactly())) == ["req-0: other"]
+    outcome = World(slices).ask(claim(exactly()))
+    assert isinstance(outcome, DoesNotFit)
+    problem = (
+        "device grouped: consumesCounters[0].compatibilityGroups: not known to this version: the pool is left alone"
+    )
+    assert [(pool.state, pool.problem) for pool in outcome.pools] == [(PoolState.INCOMPLETE, problem)]
+
+
+def test_an_unknown_field_that_is_not_about_counters_leaves_the_rest_of_the_pool_usable() -> None:
+    slices = [published("slice-1", device("newer", newField=1), device("plain"))]
+    assert World(slices).devices(claim(exactly())) == ["req-0: plain"]
+    assert World(slices).devices(claim(exactly(count=2))) == []
+
+
 def test_without_partitions_slices_with_counters_are_not_looked_at() -> None:
     world = World(
         [published("slice-1", device("gpu"), count=2), published("slice-2", counters={"a": {"c": "1"}}, count=2)],
