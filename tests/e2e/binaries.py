@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.processes import end_group, end_with_parent
+from e2e.processes import end_group, end_with_parent, uninterrupted
 
 SOURCES = Path(__file__).parent / "programs"
 """One Go module a folder; its go.mod and go.sum say what is built, to the last hash."""
@@ -154,26 +154,35 @@ def _go_build(step: Build, output: Path) -> None:
     flags = " ".join(
         ["-s", "-w", *(f"-X {variable.format(version=version, minor=minor)}" for variable in step.version_variables)]
     )
-    go = subprocess.Popen(
-        [*_GO_BUILD, "-ldflags", flags, "-o", f"{output}/", *step.packages],
-        cwd=SOURCES / step.folder,
-        env={**os.environ, **_GO_ENVIRONMENT},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        preexec_fn=end_with_parent,  # noqa: PLW1509 - this process has one thread
-    )
+    go: subprocess.Popen[str] | None = None
     try:
+        with uninterrupted() as let_interrupts_come:
+
+            def begin() -> None:
+                end_with_parent()
+                let_interrupts_come()
+
+            go = subprocess.Popen(
+                [*_GO_BUILD, "-ldflags", flags, "-o", f"{output}/", *step.packages],
+                cwd=SOURCES / step.folder,
+                env={**os.environ, **_GO_ENVIRONMENT},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+                preexec_fn=begin,  # noqa: PLW1509 - this process has one thread
+            )
         said, _ = go.communicate()
     except BaseException:
-        go.send_signal(signal.SIGINT)  # it removes its working folder, gigabytes in /tmp
-        with suppress(subprocess.TimeoutExpired):
-            go.wait(GO_STOP_S)
+        if go is not None:
+            go.send_signal(signal.SIGINT)  # it removes its working folder, gigabytes in /tmp
+            with suppress(subprocess.TimeoutExpired):
+                go.wait(GO_STOP_S)
         raise
     finally:
-        end_group(go)  # its compilers too
+        if go is not None:
+            end_group(go)  # its compilers too
     if go.returncode != 0:
         raise BuildError(f"go build of {', '.join(step.names)} failed:\n{said.strip()}")
 

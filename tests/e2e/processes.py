@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -22,6 +22,21 @@ _PR_SET_PDEATHSIG = 1
 def end_with_parent() -> None:
     """In a new process: ask the kernel to end it when its parent is gone, even by SIGKILL (prctl(2))."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[Callable[[], None]]:
+    """Let SIGINT and SIGTERM come only when it is left: one that comes while a process is started would raise before
+    there is anything to end. Yield what a new process has to call, because it inherits that. Main thread only."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+
+    def let_them_come() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    try:
+        yield let_them_come
+    finally:
+        let_them_come()
 
 
 def end_group(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:

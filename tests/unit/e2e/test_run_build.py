@@ -22,6 +22,22 @@ sys.argv = ["make e2e", "--build-only"]
 sys.exit(run.main())
 """
 
+INTERRUPTED_AT_ONCE = """
+import os, signal, subprocess, time
+from pathlib import Path
+from e2e import binaries
+
+class Popen(subprocess.Popen):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        while not Path(os.environ["PIDS"]).exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+binaries.subprocess = type("subprocess", (), {**vars(subprocess), "Popen": Popen})
+"""
+"""The interrupt comes while the process is started: go runs, and whoever started it does not know it yet."""
+
 GO = """#!/bin/sh
 sleep 600 &
 echo $! $$ > "$PIDS.new"
@@ -39,24 +55,21 @@ def runs(pid: int) -> bool:
     return state != "Z"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
-def test_a_build_that_is_interrupted_ends_go_and_is_not_taken_for_whole(
-    tmp_path: Path, number: signal.Signals, code: int
-) -> None:
+def start(script: str, tmp_path: Path) -> subprocess.Popen[str]:
+    """Start a build with a go that runs until it is ended, and notes its pids."""
     go = tmp_path / "bin" / "go"
     go.parent.mkdir()
     go.write_text(GO, encoding="ascii")
     go.chmod(0o755)
-    pids, cache = tmp_path / "pids", tmp_path / "cache"
     environment = {
         **os.environ,
         "PATH": f"{go.parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(TESTS),
-        "PIDS": str(pids),
-        "DRACAENA_E2E_CACHE": str(cache),
+        "PIDS": str(tmp_path / "pids"),
+        "DRACAENA_E2E_CACHE": str(tmp_path / "cache"),
     }
-    runner = subprocess.Popen(
-        [sys.executable, "-P", "-c", RUN],
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", script],
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -64,21 +77,51 @@ def test_a_build_that_is_interrupted_ends_go_and_is_not_taken_for_whole(
         # A shell may have it ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509 - one thread here
     )
-    compiler, started = (int(pid) for pid in wait_for(lambda: pids.exists() and pids.read_text().split(), "go runs"))
+
+
+def noted_pids(tmp_path: Path) -> tuple[int, int]:
+    """Return the pids of the compiler and of go, once they run."""
+    pids = tmp_path / "pids"
+    compiler, go = (int(pid) for pid in wait_for(lambda: pids.exists() and pids.read_text().split(), "go runs"))
+    return compiler, go
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
+def test_a_build_that_is_interrupted_ends_go_and_is_not_taken_for_whole(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    runner = start(RUN, tmp_path)
+    compiler, go = noted_pids(tmp_path)
     try:
         runner.send_signal(number)
         _, said = runner.communicate(timeout=60)
         assert runner.returncode == code
         assert "Traceback" not in said
-        wait_for(lambda: not runs(started), "go ends")
+        wait_for(lambda: not runs(go), "go ends")
         if number != signal.SIGKILL:  # the kernel ends go alone; a compiler ends with its file
             wait_for(lambda: not runs(compiler), "the compiler ends")
             assert said == "e2e: interrupted while building; the next run goes on from what Go has cached\n"
-        assert [path.suffix for path in cache.iterdir() if path.is_dir()] == [".unfinished"]
+        assert [path.suffix for path in (tmp_path / "cache").iterdir() if path.is_dir()] == [".unfinished"]
     finally:
-        for pid in (compiler, started):
-            if runs(pid):
-                os.kill(pid, signal.SIGKILL)
+        end(compiler, go)
+
+
+def test_an_interrupt_while_go_is_started_leaves_nothing_behind(tmp_path: Path) -> None:
+    runner = start(INTERRUPTED_AT_ONCE + RUN, tmp_path)
+    compiler, go = noted_pids(tmp_path)
+    try:
+        _, said = runner.communicate(timeout=60)
+        assert (runner.returncode, "Traceback" in said) == (130, False)
+        wait_for(lambda: not runs(go), "go ends")
+        wait_for(lambda: not runs(compiler), "the compiler ends")
+    finally:
+        end(compiler, go)
+
+
+def end(*pids: int) -> None:
+    for pid in pids:
+        if runs(pid):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_a_cache_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
