@@ -22,7 +22,7 @@ KINDS: Final = ("hgx-h100", "dgx-1v", "h100-pcie-bridged-numa-3-5", "a5000-pix-p
 SIZES: Final = tuple(size for size, _ in SIZE_SHARES)
 LINKED: Final = tuple(size for size in SIZES if size > 1)
 
-OURS, PACK, FULLEST, FIRST = "ours", "ours, objective Pack", "go, fullest node", "first fit"
+OURS, PACK, FULLEST = "ours", "ours, objective Pack", "go, fullest node"
 MIXED: Final = f"{NODES} nodes of {len(KINDS)} kinds"
 
 WAITED_SLACK_POINTS: Final = 5.0
@@ -37,7 +37,7 @@ def systems() -> dict[str, Place]:
         OURS: our_system(),
         PACK: our_system(TopologyPolicy(objective=Objective.PACK)),
         FULLEST: baseline_system(BASELINES["go best-effort"], fullest_likes),
-        FIRST: baseline_system(BASELINES["first fit"]),
+        "first fit": baseline_system(BASELINES["first fit"]),
         "gpu-manager": baseline_system(BASELINES["gpu-manager"], fullest_likes),
         "HAMi": baseline_system(BASELINES["HAMi"], fullest_likes),
         "koordinator": baseline_system(BASELINES["koordinator"], fullest_likes),
@@ -65,8 +65,7 @@ def rows(progress: Progress) -> Section:
     for name, machines in clusters().items():
         for load in LOADS:
             progress(f"mixed: {name}, load {load}")
-            asked = systems() if name == MIXED else {one: systems()[one] for one in (OURS, PACK, FULLEST, FIRST)}
-            found[name, load] = {system: outcome_of(machines, load, place) for system, place in asked.items()}
+            found[name, load] = {system: outcome_of(machines, load, place) for system, place in systems().items()}
     names = dict.fromkeys(name for name, _ in found)
     return Section(
         title=f"Mixed clusters and clusters of one kind: {len(SEEDS)} x {JOBS:,} pods a load",

@@ -22,7 +22,7 @@ from dracaena.api.objects import Pod
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation, commit
 from dracaena.controller.allocation.score.order import GROUP_SIZES, PRICE_UNITS
-from dracaena.controller.allocation.state.families import GROUP_LABEL, GROUP_SIZE_ANNOTATION, JOB_LABEL
+from dracaena.controller.allocation.state.families import GROUP_LABEL, GROUP_SIZE_ANNOTATION, JOB_INDEX_LABEL, JOB_LABEL
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
 from dracaena.controller.allocation.walk.family import FamilyPreference
 from support.allocation import DRIVER, claim, device_class, give_back, node, pod, pool_slice, request
@@ -38,7 +38,7 @@ NONE: Final = "no preference"
 FOLLOW: Final = "follows, looks nowhere ahead"
 JOB: Final = "built, size unknown"
 GROUP: Final = "built, size known"
-LONE_JOBS: Final = "built, and pods alone are Jobs too"
+LONE_JOBS: Final = "built, pods alone are Indexed Jobs too"
 TOGETHER: Final = 70.0
 """Percent: measured were 78 to 89, and a few families of 250 are chance."""
 BESIDE_FOLLOWING: Final = 2.0
@@ -182,7 +182,8 @@ class _Day:
         bare = pod(name, name)
         if self._rule == NONE or (work.pods == 1 and self._rule != LONE_JOBS):
             return bare
-        labels = {GROUP_LABEL if self._rule == GROUP else JOB_LABEL: str(work.number)}
+        number = str(work.number)
+        labels = {GROUP_LABEL: number} if self._rule == GROUP else {JOB_LABEL: number, JOB_INDEX_LABEL: "0"}
         sizes = {GROUP_SIZE_ANNOTATION: str(work.pods)} if self._rule == GROUP else {}
         replace_ = msgspec.structs.replace
         return replace_(bare, metadata=replace_(bare.metadata, labels=labels, annotations=sizes))

@@ -15,6 +15,8 @@ from dracaena.controller.allocation.state.pool import NodeKind, NodeState
 
 JOB_LABEL: Final = "batch.kubernetes.io/controller-uid"
 """batch/v1/types.go, ControllerUidLabel."""
+JOB_INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
+"""batch/v1/types.go, JobCompletionIndexAnnotation: on the pods of a Job with completionMode Indexed."""
 JOB_SET_LABEL: Final = "jobset.sigs.k8s.io/jobset-uid"
 """jobset_types.go of kubernetes-sigs/jobset, JobSetUIDKey."""
 GROUP_LABEL: Final = "leaderworkerset.sigs.k8s.io/group-key"
@@ -43,7 +45,11 @@ class Family(NamedTuple):
 
 def family_of(pod: Pod) -> Family | None:
     """Return the family of a pod, the first of these: its PodGroup, the group of its LeaderWorkerSet, its JobSet, its
-    Job, its StatefulSet. None: it has none. Pods of a ReplicaSet have none: they seldom talk to each other."""
+    Job, its StatefulSet. None: it has none.
+
+    Pods of a ReplicaSet have none: they seldom talk to each other. Nor do pods of a Job without indexes, which cannot
+    tell who is who; and most Jobs of one pod are such.
+    """
     labels = pod.metadata.labels
     group = pod.spec.scheduling_group
     owner = stateful_set_of(pod)
@@ -51,7 +57,7 @@ def family_of(pod: Pod) -> Family | None:
         ("PodGroup", "" if group is None else group.pod_group_name),
         ("LeaderWorkerSet", labels.get(GROUP_LABEL)),
         ("JobSet", labels.get(JOB_SET_LABEL)),
-        ("Job", labels.get(JOB_LABEL)),
+        ("Job", labels.get(JOB_LABEL) if JOB_INDEX_LABEL in labels else None),
         ("StatefulSet", None if owner is None else owner.uid),
     )
     return next((Family(pod.metadata.namespace, kind, name) for kind, name in names if name), None)

@@ -85,7 +85,7 @@ def test_mixed_runs_every_system_on_every_cluster_and_its_floors_can_break(
     monkeypatch.setattr(mixed, "NODES", 8)
     section = mixed.rows(told.append)
     assert len(section.tables) == len(told) == 5
-    assert [len(table.rows) for table in section.tables] == [len(mixed.systems()), 4, 4, 4, 4] == [8, 4, 4, 4, 4]
+    assert {len(table.rows) for table in section.tables} == {len(mixed.systems())} == {8}
     assert float(cell(section, mixed.MIXED, "0.9|ours", "GB/s")) > 1.15 * float(
         cell(section, mixed.MIXED, f"0.9|{mixed.FULLEST}", "GB/s")
     )

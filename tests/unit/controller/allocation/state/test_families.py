@@ -10,7 +10,8 @@ from dracaena.api.objects import Pod
 from dracaena.controller.allocation.state.families import Families, Family, Kin, family_of, family_size
 from dracaena.controller.cache.pods import kept_pod
 
-JOB = {"batch.kubernetes.io/controller-uid": "j"}
+INDEX = {"batch.kubernetes.io/job-completion-index": "0"}
+JOB = {"batch.kubernetes.io/controller-uid": "j", **INDEX}
 JOB_SET = {"jobset.sigs.k8s.io/jobset-uid": "s"}
 GROUP = {"leaderworkerset.sigs.k8s.io/group-key": "g"}
 SIZE = "leaderworkerset.sigs.k8s.io/size"
@@ -60,7 +61,9 @@ def test_a_pod_names_its_family_whole_and_as_it_is_kept(pod: Pod, kind: str, nam
     "pod",
     [
         told(),
-        told({"batch.kubernetes.io/controller-uid": ""}),
+        told({"batch.kubernetes.io/controller-uid": "", **INDEX}),
+        told({"batch.kubernetes.io/controller-uid": "j"}),
+        told(INDEX),
         told(None, owner("ReplicaSet")),
         told(None, owner("StatefulSet", "example.com/v1")),
         told(None, owner("StatefulSet", controller=False)),

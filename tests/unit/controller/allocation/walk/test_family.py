@@ -14,7 +14,7 @@ from dracaena.api.objects import Pod
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation, commit, decision_of
 from dracaena.controller.allocation.score.choices import Engine
-from dracaena.controller.allocation.state.families import GROUP_LABEL, GROUP_SIZE_ANNOTATION, JOB_LABEL
+from dracaena.controller.allocation.state.families import GROUP_LABEL, GROUP_SIZE_ANNOTATION, JOB_INDEX_LABEL, JOB_LABEL
 from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
 from dracaena.controller.allocation.walk.node_rules import NodeRules
 from support.allocation import DRIVER, claim, node, own_config, pod, pool_slice, request
@@ -27,7 +27,7 @@ SHARES = (None, (0, 0, 0), (16, 16, 16), (0, 60, 4))
 
 def of_family(base: Pod, name: str, size: int | None = None) -> Pod:
     """The pod as one of a family called f; with a size it is a group of a LeaderWorkerSet."""
-    labels = {JOB_LABEL: "f"} if size is None else {GROUP_LABEL: "f"}
+    labels = {JOB_LABEL: "f", JOB_INDEX_LABEL: "0"} if size is None else {GROUP_LABEL: "f"}
     annotations = {} if size is None else {GROUP_SIZE_ANNOTATION: str(size)}
     meta = msgspec.structs.replace(base.metadata, name=name, uid=name, labels=labels, annotations=annotations)
     return msgspec.structs.replace(base, metadata=meta)
