@@ -301,9 +301,12 @@ class Allocator:
         return demand.filter, tuple(self._each_rules(inventory, demand))
 
     def _family_preference(self, inventory: Inventory, kin: Kin, rules: NodeRules) -> FamilyPreference | None:
-        """Return what a pod of a family prefers; None where no GPUs are chosen by their links, or nobody shall."""
+        """Return what a pod of a family prefers; None where no GPUs are chosen by their links, nobody shall, or it is
+        the first one and all domains are alike to it."""
         question = rules.facts.question
         if not question.count or not follows_siblings(question.policies):
+            return None
+        if not kin.siblings and kin.left is None and inventory.cliques.is_empty:
             return None
         order = self.engine.order([Demand(*told) for told in zip(question.counts, question.policies, strict=True)])
         return FamilyPreference(inventory, kin, rules.answers, question.count, order)

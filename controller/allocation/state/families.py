@@ -196,6 +196,11 @@ class CliqueIndex:
         found = self._of_node.get(node)
         return None if found is None else found[0]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no node is in a clique."""
+        return not self._cliques
+
     def cliques(self) -> Iterator[tuple[str, Buckets]]:
         """Yield each clique with the buckets of its nodes. Do not change them."""
         for clique, buckets in self._cliques.items():
