@@ -180,9 +180,9 @@ class Demo:
         key = decision_annotation(DEFAULT_DRIVER_NAME)
         view.note(f"From the annotation {key} of each claim:")
         view.decisions([(pod.name, decision) for pod in full.pods if (decision := _decision(pod)) is not None])
-        view.note("Compared in this order: bandwidth of the set, damage to what stays free, worst level, NUMA nodes;")
+        view.note("Nodes: what the pod gains there against what others would lose, share of the ideal, the fuller one.")
+        view.note("Sets of one node: bandwidth, slowest hop of the ring, damage to what stays free, worst pair, …;")
         view.note("ordinals: equal in all of these, the fixed order decides.")
-        view.note("1 or 2 GPUs count by their share of what such a machine can give: fast machines stay whole.")
         shown = full.pod(SHOWN_POD)
         for claim in shown.claims if shown else ():
             view.document(f"All of it for pod {SHOWN_POD}:", claim.metadata.annotations[key])

@@ -20,8 +20,12 @@ SHARE_PARTS: Final = 1_000
 PRICE_UNITS: Final = 64
 """All GPUs that pods ask for, as a share in Prices."""
 
-NEAR_UNITS: Final = 4
-"""A sixteenth: prices that differ by less are about the same."""
+NEAR_SHARE_UNITS: Final = 1
+"""Shares that differ by no more are about the same. A few percent of the GPUs that pods of 8 ask for decide whether
+pods of 4 leave NVSwitches to them."""
+
+NEAR_USUAL_UNITS: Final = 4
+"""The same for the usual bandwidth, in 1 / PRICE_UNITS of it: a sixteenth."""
 
 _PART_BITS: Final = 48
 """Bits of a part of a rank: even kB/s would fit."""
@@ -47,8 +51,8 @@ class Prices:
             return False
         shares = zip(self.shares, other.shares, strict=True)
         usual = zip(self.usual_gb_s, other.usual_gb_s, strict=True)
-        return all(abs(mine - theirs) <= NEAR_UNITS for mine, theirs in shares) and all(
-            abs(mine - theirs) * PRICE_UNITS <= mine * NEAR_UNITS for mine, theirs in usual
+        return all(abs(mine - theirs) <= NEAR_SHARE_UNITS for mine, theirs in shares) and all(
+            abs(mine - theirs) * PRICE_UNITS <= mine * NEAR_USUAL_UNITS for mine, theirs in usual
         )
 
     def _ascending(self) -> Iterable[tuple[int, int]]:

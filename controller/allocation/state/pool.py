@@ -423,8 +423,9 @@ def claim_holder(claim: ResourceClaim) -> str:
 HALF_LIFE_S: Final = 3_600.0
 """After this time what pods asked for counts half. Jobs take hours; what a cluster is used for changes in days."""
 
-PRIOR_GPUS: Final = 8
-"""Added for pods of each size, a whole node: who comes first to an empty cluster does not say who comes next."""
+NOBODYS_GPUS: Final = 2
+"""Added to what is asked for, as if pods of no size asked for them: in an empty cluster nobody loses anything, and who
+comes first does not say who comes next. Few, so that a cluster that fills up knows in minutes."""
 
 
 class AskedSizes:
@@ -456,6 +457,6 @@ class AskedSizes:
         kept = 0.0 if self._seen_s is None else 0.5 ** ((now_s - self._seen_s) / HALF_LIFE_S)
         self._seen_s = now_s
         self._asked = {size: kept * asked + (1 - kept) * now[size] for size, asked in self._asked.items()}
-        total = sum(self._asked.values()) + PRIOR_GPUS * len(self._asked)
-        eights, fours, pairs = (int(PRICE_UNITS * (self._asked[size] + PRIOR_GPUS) / total) for size in GROUP_SIZES)
+        total = sum(self._asked.values()) + NOBODYS_GPUS
+        eights, fours, pairs = (int(PRICE_UNITS * self._asked[size] / total) for size in GROUP_SIZES)
         return eights, fours, pairs

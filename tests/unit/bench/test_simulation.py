@@ -14,6 +14,7 @@ from bench.worth import GpuSet
 from dracaena.controller.allocation.state.pool import AskedSizes
 
 DGX_1V, PCIE, HOPPER = recorded("dgx-1v"), recorded("a5000-pix-pxb"), recorded("hgx-h100")
+BRIDGED = recorded("h100-pcie-bridged-numa-3-5")
 
 
 def test_a_trace_is_the_same_for_the_same_seed_and_offers_its_load() -> None:
@@ -117,11 +118,14 @@ def test_the_topology_tree_likes_near_pairs() -> None:
     assert likes(PIX_PAIRS, (0, 1)) == 5 > likes(PIX_PAIRS, (0, 1, 4)) > likes(PIX_PAIRS, (0, 4)) == 1
 
 
-def test_s_the_slower_class_when_it_serves_as_well_and_the_fuller_node_of_equals() -> None:
-    nodes = Cluster([Node(HOPPER, tuple(range(8))), Node(PCIE, tuple(range(8)))])
-    placement = our_system()(nodes, 2, Counter())
-    assert placement is not None
-    assert placement.node == 1
+def test_ours_leaves_the_faster_class_to_those_who_ask_for_it_and_takes_the_fuller_node_of_equals() -> None:
+    for asked, node in (({}, 0), ({8: 800}, 1)):
+        nodes = Cluster([Node(HOPPER, tuple(range(8))), Node(BRIDGED, tuple(range(8)))])
+        nodes.gpus_asked.update(asked)
+        nodes.now_s = 3_600.0
+        placement = our_system()(nodes, 2, Counter())
+        assert placement is not None
+        assert placement.node == node
     halves = Cluster([Node(HOPPER, tuple(range(8))), Node(HOPPER, (0, 1, 2, 3))])
     placement = our_system()(halves, 4, Counter())
     assert placement is not None

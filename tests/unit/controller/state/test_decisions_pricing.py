@@ -30,11 +30,14 @@ def node_of(bench: Bench, key: str) -> str:
     return allocation.devices.results[0].pool
 
 
-@pytest.mark.parametrize(("is_priced", "node"), [(True, "bridged"), (False, "switched")])
-def test_a_pod_of_two_leaves_the_switches_to_those_who_need_them(is_priced: bool, node: str) -> None:
-    bench = Bench(bridged=BRIDGED, switched=SWITCHED)
-    if is_priced:
-        bench.cluster.reprice(0.0)
+@pytest.mark.parametrize(("others", "node"), [(0, "switched"), (15, "bridged")])
+def test_a_pod_of_two_leaves_the_switches_to_those_who_use_them(others: int, node: str) -> None:
+    machines = {f"other{number:02}": SWITCHED for number in range(others)}
+    bench = Bench(bridged=BRIDGED, switched=SWITCHED, **machines)
+    for name in machines:
+        bench.add(asks(name, 8), pod(name, name, nodeSelector={"kubernetes.io/hostname": name}))
+    bench.run()
+    bench.cluster.reprice(0.0)
     bench.add(asks("c", 2), pod("p", "c"))
     bench.run()
     assert node_of(bench, "default/c") == node
@@ -43,19 +46,19 @@ def test_a_pod_of_two_leaves_the_switches_to_those_who_need_them(is_priced: bool
 def test_prices_follow_the_pods_that_hold_gpus_and_that_wait_for_some() -> None:
     bench = Bench(bridged=BRIDGED)
     bench.cluster.reprice(0.0)
-    assert prices(bench) == Prices((16, 16, 16), (9, 11, 300))
+    assert prices(bench) == Prices((0, 0, 0), (9, 11, 300))
     bench.add(asks("c", 4), pod("p", "c"))
     bench.run()
     bench.cluster.reprice(1e6)
-    assert prices(bench).shares == (14, 21, 14)
+    assert prices(bench).shares == (0, 42, 0)
     bench.add(asks("d", 8), pod("waits", "d"))
     bench.run()
     bench.cluster.reprice(2e6)
-    assert prices(bench).shares == (23, 17, 11)
+    assert prices(bench).shares == (36, 18, 0)
     bench.remove_pod("default/waits")
     bench.run()
     bench.cluster.reprice(3e6)
-    assert prices(bench).shares == (14, 21, 14)
+    assert prices(bench).shares == (0, 42, 0)
 
 
 def test_prices_that_are_about_right_stay() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.api.device_id import DeviceId
-from dracaena.controller.allocation.state.pool import HALF_LIFE_S, PRIOR_GPUS, AskedSizes, Holdings
+from dracaena.controller.allocation.state.pool import HALF_LIFE_S, NOBODYS_GPUS, AskedSizes, Holdings
 
 OURS = "gpu.dracaena.dev"
 
@@ -22,35 +22,36 @@ LOOKS = st.lists(
 """Seconds since the look before, GPUs held by the size of their holder, GPUs that each pod waits for."""
 
 
-def test_where_nobody_asks_for_anything_all_sizes_ask_alike() -> None:
-    assert AskedSizes().shares({}, 0.0) == (16, 16, 16)
+def test_nobody_asks_for_anything_in_an_empty_cluster() -> None:
+    assert AskedSizes().shares({}, 0.0) == (0, 0, 0)
 
 
-def test_the_first_pod_of_an_empty_cluster_changes_little() -> None:
+def test_the_first_pod_of_an_empty_cluster_changes_nothing() -> None:
     sizes = AskedSizes()
     sizes.shares({}, 0.0)
-    assert sizes.shares({4: 4}, 1.0) == (15, 16, 15)
+    assert sizes.shares({4: 4}, 1.0) == (0, 0, 0)
 
 
 def test_the_first_look_finds_what_there_is_as_after_a_restart() -> None:
     sizes = AskedSizes()
     sizes.wait("ns/waits", 8)
-    assert sizes.shares({8: 2_400, 4: 1_608, 1: 1_608}, 1_000.0) == (27, 18, 0)
+    assert sizes.shares({8: 24, 4: 16, 1: 16}, 1_000.0) == (31, 15, 0)
+    assert sizes.shares({8: 24, 4: 16, 1: 16}, 1_001.0) == (31, 15, 0)
 
 
 @pytest.mark.parametrize(
-    ("gpus", "shares"), [(1, (12, 12, 12)), (2, (12, 12, 25)), (3, (12, 25, 12)), (6, (25, 12, 12)), (16, (25, 12, 12))]
+    ("gpus", "shares"), [(1, (0, 0, 0)), (2, (0, 0, 32)), (3, (0, 32, 0)), (6, (32, 0, 0)), (16, (32, 0, 0))]
 )
 def test_a_size_between_counts_as_the_next_greater_one(gpus: int, shares: tuple[int, int, int]) -> None:
-    assert AskedSizes().shares({gpus: 8}, 0.0) == shares
+    assert AskedSizes().shares({gpus: NOBODYS_GPUS}, 0.0) == shares
 
 
 def test_what_was_asked_for_fades_by_half_in_an_hour() -> None:
     sizes = AskedSizes()
     assert sizes.shares({8: 80_000}, 0.0) == (63, 0, 0)
     assert sizes.shares({2: 80_000}, HALF_LIFE_S) == (31, 0, 31)
-    assert sizes.shares({2: 80_000}, 2 * HALF_LIFE_S) == (16, 0, 47)
-    assert sizes.shares({}, 3 * HALF_LIFE_S) == (16, 0, 47), "who asks for nothing changes nothing"
+    assert sizes.shares({2: 80_000}, 2 * HALF_LIFE_S) == (15, 0, 47)
+    assert sizes.shares({}, 40 * HALF_LIFE_S) == (0, 0, 0)
 
 
 def test_a_pod_that_waits_no_more_is_not_counted() -> None:
@@ -60,7 +61,7 @@ def test_a_pod_that_waits_no_more_is_not_counted() -> None:
     sizes.wait("ns/b", 2)
     sizes.leave("ns/b")
     sizes.leave("ns/never")
-    assert sizes.shares({}, 0.0) == AskedSizes().shares({4: 4}, 0.0)
+    assert sizes.shares({}, 0.0) == (0, 42, 0)
 
 
 @given(LOOKS)
@@ -86,8 +87,8 @@ def test_the_record_is_the_weighed_sum_of_all_looks(looks: list[tuple[float, dic
             )
             for size in weighed:
                 weighed[size] += weight * counts[size]
-        total = sum(weighed.values()) + 4 * PRIOR_GPUS
-        expected = [64 * (weighed[size] + PRIOR_GPUS) / total for size in (8, 4, 2)]
+        total = sum(weighed.values()) + NOBODYS_GPUS
+        expected = [64 * weighed[size] / total for size in (8, 4, 2)]
         assert sum(shares) <= 64
         assert all(abs(share - exact) <= 1 for share, exact in zip(shares, expected, strict=True))
 
