@@ -66,7 +66,7 @@ bench-cluster: $(VENV)/dev.stamp ## pods bound per second with our controller an
 bench-node: $(VENV)/dev.stamp ## prepare and unprepare, start, leaks, the plugin at rest (15 minutes; BENCH="--rest-s 60 --calls 100 -o json")
 	@PYTHONPATH=tests $(RUN) -m bench.node.run $(BENCH)
 
-conformance: $(VENV)/dev.stamp ## the cases of the folder named by DRACAENA_CONFORMANCE_DIR
+conformance: $(VENV)/dev.stamp ## the cases of the folder named by DRACAENA_CONFORMANCE_DIR, recorded with DRACAENA_CONFORMANCE_KUBERNETES (1.36)
 	@PYTHONPATH=tests $(RUN) -m conformance.run
 
 peer-cases: $(VENV)/dev.stamp ## the baselines of the bench on the originals' own cases, in the folder named by DRACAENA_PEER_CASES

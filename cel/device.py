@@ -18,6 +18,12 @@ class LanguageFeatures:
 
     consumable_capacity: bool = True  # DRAConsumableCapacity: device.allowMultipleAllocations
     list_type_attributes: bool = False  # DRAListTypeAttributes: attributes that are lists, and includes()
+    stored_lists: bool = False  # Kubernetes 1.37: lists that are stored are values with that gate off too
+
+    @property
+    def has_lists(self) -> bool:
+        """Whether a list is a value."""
+        return self.list_type_attributes or self.stored_lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +66,13 @@ class DeviceView:
 
     def values(self, features: LanguageFeatures) -> DeviceValues:
         """What CEL sees, made once and kept. DeviceDataError names the attribute or capacity that has no value."""
-        found = self._values.get(features.list_type_attributes)
+        found = self._values.get(features.has_lists)
         if found is None:
             try:
                 found = _values_of(self, features)
             except DeviceDataError as error:
                 found = error
-            self._values[features.list_type_attributes] = found
+            self._values[features.has_lists] = found
         if isinstance(found, DeviceDataError):
             raise DeviceDataError(str(found))
         return found
@@ -133,7 +139,7 @@ def _shown(device: DeviceView, domain: str, name: str) -> str:
 
 
 def _attribute(name: str, value: AttributeValue | None, features: LanguageFeatures) -> Any:
-    if isinstance(value, tuple) and features.list_type_attributes:
+    if isinstance(value, tuple) and features.has_lists:
         return tuple(_scalar(name, element) for element in value)
     return _scalar(name, value)
 

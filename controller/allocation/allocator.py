@@ -112,15 +112,27 @@ class Allocator:
         """
         self.effort = Effort()
         self.engine = Engine(effort=self.effort)
-        self.selectors = CelSelectors(Features(), self.effort)
+        self._max_steps, self._first_fit = max_steps, first_fit
+        self._share_ids = share_ids or numbered_share_ids()
+        self.serve(Features())
+
+    def serve(self, features: Features) -> None:
+        """Decide from now on by what a cluster has (Features.of). All that was remembered but links is forgotten."""
+        self.features = features
+        self._rounds = Rounds()
+        self.selectors = CelSelectors(features, self.effort)
         self._answers = Answers(self.engine, self.selectors)
-        identities = IdentityMasks(self.selectors)
         self._evaluators = Evaluators(
-            self.engine, self.selectors, identities, max_steps, first_fit, self.effort, Judgements(MAX_JUDGEMENTS)
+            self.engine,
+            self.selectors,
+            features,
+            IdentityMasks(self.selectors),
+            self._max_steps,
+            self._first_fit,
+            self.effort,
+            Judgements(MAX_JUDGEMENTS),
         )
         self._facts: Memo[Hashable, CombinationFacts] = Memo(MAX_FACTS)
-        self._rounds = Rounds()
-        self._share_ids = share_ids or numbered_share_ids()
 
     def reprice(self, inventory: Inventory, shares: tuple[int, int, int]) -> bool:
         """Let decisions weigh what a pod gains on a node against what others lose there, who ask for these shares of
@@ -342,7 +354,7 @@ class Allocator:
         self, inventory: Inventory, demand: PodDemand, combination: Combination, found: NodeChoice
     ) -> Allocation | NeedsPerson:
         if found.legal is None:
-            return make_allocation(inventory.driver, found, combination)
+            return make_allocation(inventory.driver, found, combination, self.features)
         allocations = allocation_results(*found.legal, self._share_ids)
         if isinstance(allocations, NeedsPerson):
             return allocations

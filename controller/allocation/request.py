@@ -36,6 +36,7 @@ from dracaena.controller.allocation.legal.read.claims import (
     read_claim,
     read_class,
 )
+from dracaena.controller.allocation.legal.read.features import Features
 
 
 class RefusalKind(Enum):
@@ -119,10 +120,11 @@ class ClaimDemand:
         """Of each request its alternatives in order of preference; an exact request has one."""
         return self.read.alternatives
 
-    def configs(self, chosen: Iterable[RequestDemand]) -> tuple[Mapping[str, Any], ...]:
+    def configs(self, chosen: Iterable[RequestDemand], features: Features) -> tuple[Mapping[str, Any], ...]:
         """Return status.allocation.devices.config when these alternatives are taken: classes' entries, then its own."""
         taken = tuple(chosen)
-        return (*_class_configs(taken), *_claim_configs(self.spec, taken))
+        configs = (*_class_configs(taken), *_claim_configs(self.spec, taken))
+        return tuple(_unnamed(config, taken) for config in configs) if features.unnamed_means_all else configs
 
 
 def tolerates_anything(claim: ResourceClaim) -> bool:
@@ -182,6 +184,13 @@ def _claim_configs(spec: Claim, chosen: Iterable[RequestDemand]) -> Iterator[Map
             yield {"source": "FromClaim", "opaque": _opaque(config)}
         elif names & set(config.requests):
             yield {"source": "FromClaim", "requests": list(config.requests), "opaque": _opaque(config)}
+
+
+def _unnamed(config: Mapping[str, Any], chosen: Iterable[RequestDemand]) -> Mapping[str, Any]:
+    """Return a config that covers each request without their names (Features.unnamed_means_all)."""
+    named = set(config.get("requests", ()))
+    covers_all = all({demand.request.main, demand.name} & named for demand in chosen)
+    return {key: value for key, value in config.items() if key != "requests" or not covers_all}
 
 
 def _opaque(config: Config) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from dracaena.api.go_json import as_go_writes
 from dracaena.api.objects import AllocationConfig, AllocationResult, DeviceResult, ResourceClaim
 from dracaena.api.opaque import index_left_out
 from dracaena.controller.allocation.legal.books import Holding
+from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.nodes.matching import this_node
 from dracaena.controller.allocation.request import ClaimDemand
 from dracaena.controller.allocation.score.box import links_in_words, ordinals_of, worst_link
@@ -99,7 +100,7 @@ class Allocation:
         return holdings_beside(claim.claim.metadata.uid, claim.results, self.driver)
 
 
-def make_allocation(driver: str, winner: NodeChoice, combination: Combination) -> Allocation:
+def make_allocation(driver: str, winner: NodeChoice, combination: Combination, features: Features) -> Allocation:
     """Give each request the devices of its part."""
     assert winner.best is not None
     parts = dict(zip(combination.requests, winner.best.parts, strict=True))
@@ -118,7 +119,7 @@ def make_allocation(driver: str, winner: NodeChoice, combination: Combination) -
                 for chosen in combination.of_claim(index)
                 for name in _names(winner.pool, parts[chosen])
             ),
-            configs=demand.configs(chosen.demand for chosen in combination.of_claim(index)),
+            configs=demand.configs((chosen.demand for chosen in combination.of_claim(index)), features),
             node_selector=this_node(winner.pool.node),
         )
         for index, demand in enumerate(combination.claims)

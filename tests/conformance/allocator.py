@@ -17,8 +17,9 @@ from conformance.case import Case, UnreadableCasesError
 from conformance.kube_scheduler import answer_of, written
 from dracaena.controller.allocation.legal.books import holdings_of
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
-from dracaena.controller.allocation.legal.outcome import NeedsPerson, Outcome, Plan
+from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson, Outcome, Plan
 from dracaena.controller.allocation.legal.problem import Problem
+from dracaena.controller.allocation.legal.read.features import Features, KubernetesVersion
 from dracaena.controller.allocation.legal.results import allocation_results
 from dracaena.controller.allocation.legal.search import RequestKey, Restriction, solve
 from dracaena.controller.allocation.score.choices import Engine
@@ -38,22 +39,22 @@ STEPS: Final = 5_000_000
 """The cases are about the answer, not about how long it takes."""
 
 
-def cases(folder: Path) -> list[Case]:
-    """The cases of the folder's folder `allocator`, by name; none if it has none."""
-    return [_read(path) for path in sorted((folder / FOLDER).glob("*.json"))]
+def cases(folder: Path, version: KubernetesVersion) -> list[Case]:
+    """The cases of the folder's folder `allocator`, by name; none if it has none. `version`: of their answers."""
+    return [_read(path, version) for path in sorted((folder / FOLDER).glob("*.json"))]
 
 
-def _read(path: Path) -> Case:
+def _read(path: Path, version: KubernetesVersion) -> Case:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8")) | {"version": version}
         return Case(f"{FOLDER}/{document['name']}", partial(_differences, document))
     except (ValueError, TypeError, KeyError) as error:
         raise UnreadableCasesError(f"{path}: wanted a JSON object with a name: {error}") from error
 
 
 def _differences(document: dict[str, Any]) -> list[str]:
-    selectors = CelSelectors(features_of(document["features"]))
-    found = _difference(document, answer_of(problem_of(document, selectors)))
+    selectors = CelSelectors(_features(document))
+    found = _difference(document, answer_of(_posed(document, selectors)))
     lines = [f"reference mode: {found}"] if found else []
     if document.get("results"):
         # Where Kubernetes has no answer, or an error, ours may have one: scoring mode looks at that.
@@ -62,9 +63,17 @@ def _differences(document: dict[str, Any]) -> list[str]:
     return [*lines, *_scored_differences(document, selectors)]
 
 
+def _features(document: Document) -> Features:
+    return features_of(document["features"] or (), document["version"])
+
+
+def _posed(document: Document, selectors: CelSelectors) -> Problem | DoesNotFit | NeedsPerson:
+    return problem_of(document, selectors, features=_features(document))
+
+
 def _first_legal(document: Document, selectors: CelSelectors) -> Document:
     """Return the answer of the product's own search."""
-    problem = problem_of(document, selectors)
+    problem = _posed(document, selectors)
     outcome = solve(problem, max_steps=STEPS) if isinstance(problem, Problem) else problem
     if not isinstance(outcome, Plan):
         return {"error": str(outcome)}
@@ -77,7 +86,7 @@ def _scored_differences(document: dict[str, Any], selectors: CelSelectors) -> It
 
     Where Kubernetes has none, ours may have one (docs/design/0007-allocator.md), which must be legal too.
     """
-    problem = problem_of(document, selectors)
+    problem = _posed(document, selectors)
     answered = best_of(problem, drawn_gpus(problem, SEED), Engine()) if isinstance(problem, Problem) else problem
     if not isinstance(answered, tuple):
         if document.get("results"):
@@ -103,7 +112,7 @@ def _confirmed(
     document: dict[str, Any], selectors: CelSelectors, chosen: dict[RequestKey, int], answer: Chosen
 ) -> Outcome:
     """Ask the rules, on books that know nothing of the answer, about just its devices, request by request."""
-    problem = problem_of(document, selectors)
+    problem = _posed(document, selectors)
     assert isinstance(problem, Problem)
     pools = frozenset(pool.id for pool in problem.pools)
     restrictions = [

@@ -23,26 +23,28 @@ from dracaena.cel import (
     Version,
     compile_selector,
 )
+from dracaena.controller.allocation.legal.read.features import Features, KubernetesVersion
 
 FILE = "cel.json"
 
 
-def cases(folder: Path) -> list[Case]:
-    """The cases of the folder's `cel.json`, none if it has no such file."""
+def cases(folder: Path, version: KubernetesVersion) -> list[Case]:
+    """The cases of the folder's `cel.json`, none if it has no such file. `version`: of their answers."""
     path = folder / FILE
     if not path.is_file():
         return []
     try:
         documents = json.loads(path.read_text(encoding="utf-8"))
-        return [Case(f"cel/{document['name']}", partial(_differences, document)) for document in documents]
+        return [Case(f"cel/{document['name']}", partial(_differences, document, version)) for document in documents]
     except (ValueError, TypeError, KeyError) as error:
         raise UnreadableCasesError(f"{path}: wanted a JSON list of objects with a name each: {error}") from error
 
 
-def _differences(case: dict[str, Any]) -> list[str]:
+def _differences(case: dict[str, Any], version: KubernetesVersion) -> list[str]:
     features = LanguageFeatures(
         consumable_capacity=bool(case["enableConsumableCapacity"]),
         list_type_attributes=bool(case["enableListTypeAttributes"]),
+        stored_lists=Features.of(version).stored_lists,
     )
     try:
         selector = compile_selector(case["expression"], features, new=case["envType"] == "NewExpressions")

@@ -52,8 +52,9 @@ def written(problem: Problem, plan: Plan) -> dict[str, Any]:
     allocations = allocation_results(problem, plan, repeat(SHARE_ID))
     if isinstance(allocations, NeedsPerson):
         return {"error": str(allocations)}
-    repeated = map(_with_repeated_configs, plan.claims, allocations)
-    return {"results": [msgspec.json.decode(msgspec.json.encode(allocation)) for allocation in repeated]}
+    if not problem.features.unnamed_means_all:  # 1.37 has each config once
+        allocations = tuple(map(_with_repeated_configs, plan.claims, allocations))
+    return {"results": [msgspec.json.decode(msgspec.json.encode(allocation)) for allocation in allocations]}
 
 
 def plan_of(posed: Problem | DoesNotFit | NeedsPerson) -> Plan | None:
@@ -183,7 +184,7 @@ class _Search:
 
 
 def _with_repeated_configs(claim: ClaimPlan, allocation: AllocationResult) -> AllocationResult:
-    """Repeat each config of the claim for each request that it names and that was taken, as Kubernetes does."""
+    """Repeat each config of the claim for each request that it names and that was taken, as Kubernetes 1.36 does."""
     configs: list[AllocationConfig] = []
     for config in allocation.devices.config:
         named = [request for request in claim.chosen if {request.main, request.name} & set(config.requests)]

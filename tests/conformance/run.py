@@ -1,23 +1,27 @@
 """Run the cases of a folder: `make conformance`.
 
-The folder is named by DRACAENA_CONFORMANCE_DIR. Each difference is printed; the last line counts. Exit code 0 when all
+The folder is named by DRACAENA_CONFORMANCE_DIR, the version whose answers it holds by DRACAENA_CONFORMANCE_KUBERNETES
+(1.36 where it is not set). Each difference is printed; the last line counts. Exit code 0 when all
 cases passed, 1 when one failed, 2 when there is nothing to run.
 
-Another kind of case is a module with a function `cases(folder)` like `conformance.cel`, and a line in KINDS.
+Another kind of case is a module with a function `cases(folder, version)` like `conformance.cel`, and a line in KINDS.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from conformance import allocator, cel
 from conformance.case import Case, UnreadableCasesError
+from dracaena.controller.allocation.legal.read.features import KubernetesVersion
 
 VARIABLE = "DRACAENA_CONFORMANCE_DIR"
-KINDS: tuple[Callable[[Path], list[Case]], ...] = (cel.cases, allocator.cases)
+VERSION_VARIABLE = "DRACAENA_CONFORMANCE_KUBERNETES"
+KINDS: tuple[Callable[[Path, KubernetesVersion], list[Case]], ...] = (cel.cases, allocator.cases)
 
 
 def main() -> int:
@@ -28,8 +32,13 @@ def main() -> int:
     folder = Path(named)
     if not folder.is_dir():
         return _refuse(f"{VARIABLE} names {named}, which is no folder")
+    said = os.environ.get(VERSION_VARIABLE) or "1.36"
+    found = re.fullmatch(r"(1)\.([0-9]{1,3})", said)
+    if found is None:
+        return _refuse(f"{VERSION_VARIABLE} is {said!r}, expected a version of Kubernetes as 1.37")
+    version = int(found[1]), int(found[2])
     try:
-        cases = [case for kind in KINDS for case in kind(folder)]
+        cases = [case for kind in KINDS for case in kind(folder, version)]
     except (UnreadableCasesError, OSError) as error:
         return _refuse(str(error))
     if not cases:

@@ -22,7 +22,7 @@ from dracaena.controller.allocation.legal.outcome import DoesNotFit, Mistake, Ne
 from dracaena.controller.allocation.legal.pools import SliceIndex, gather_pools
 from dracaena.controller.allocation.legal.problem import Problem, Snapshot, pose
 from dracaena.controller.allocation.legal.read.claims import Claim, Unsupported, read_claim, read_class
-from dracaena.controller.allocation.legal.read.features import Features
+from dracaena.controller.allocation.legal.read.features import RULES_OF_1_37, V1_37, Features, KubernetesVersion
 from dracaena.controller.allocation.legal.read.slices import Slice, read_slice
 from dracaena.controller.allocation.legal.read.taints import with_taint_rules
 from dracaena.controller.allocation.legal.selectors import Selectors
@@ -40,6 +40,9 @@ GATES: Final = {
     "DRAFractionalCapacityRange": "fractional_capacity_range",
 }
 """Which field of Features a gate switches."""
+
+UNGATED: Final = frozenset(RULES_OF_1_37) - frozenset(GATES.values())
+"""Fields that no gate switches, but the version."""
 
 
 def cluster_of(
@@ -59,13 +62,14 @@ def cluster_of(
     )
 
 
-def features_of(gates: Iterable[str]) -> Features:
-    """Return the features of exactly these gates; `A+B` stands for A. Raises ValueError for an unknown one."""
+def features_of(gates: Iterable[str], version: KubernetesVersion = (1, 36)) -> Features:
+    """Return the features of exactly these gates in a version; `A+B` stands for A. Raises ValueError for an unknown
+    gate."""
     names = {gate.partition("+")[0] for gate in gates}
     unknown = sorted(names - GATES.keys())
     if unknown:
         raise ValueError(f"feature gate {unknown[0]!r} is not known; known are {', '.join(sorted(GATES))}")
-    switched_on = {GATES[name] for name in names}
+    switched_on = {GATES[name] for name in names} | (UNGATED if version >= V1_37 else frozenset())
     return Features(**{field.name: field.name in switched_on for field in fields(Features)})
 
 

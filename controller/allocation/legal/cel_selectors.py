@@ -26,7 +26,9 @@ class CelSelectors:
         self._effort = effort or Effort()
         self._memo = cel.SelectorMemo(
             cel.LanguageFeatures(
-                consumable_capacity=features.consumable_capacity, list_type_attributes=features.list_attributes
+                consumable_capacity=features.consumable_capacity,
+                list_type_attributes=features.list_attributes,
+                stored_lists=features.stored_lists,
             ),
             compiled=self._compiled,
         )

@@ -159,6 +159,11 @@ class Problem:
                 return False
         return True
 
+    def capacity_is_there(self, place: int, wanted: Mapping[str, Quantity]) -> bool:
+        """Return whether the device has as much when nobody takes any of it."""
+        device = self.candidates[place].reachable.device
+        return all(wanted[capacity.name].nano <= capacity.value.nano for capacity in device.capacities)
+
     def unselected_by(self, alternative: Alternative, place: int) -> DeviceRule | None:
         """Return the rule by which the device is not what the request means; None when it is. Raises MistakeError."""
         if place not in alternative.verdicts:
@@ -398,7 +403,11 @@ def _is_meant(problem: Problem, alternative: Alternative, place: int) -> bool:
     if not problem.features.consumable_capacity:
         return True
     wanted = problem.amounts(alternative, place)
-    return wanted is not None and problem.capacity_is_left(place, wanted)
+    if wanted is None:
+        return False
+    if problem.features.all_means_used_up:
+        return problem.capacity_is_there(place, wanted)
+    return problem.capacity_is_left(place, wanted)
 
 
 def _off(problem: Problem, claim: int, what: str, gate: str) -> MistakeError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from dracaena.api.objects import AllocatedDevices, AllocationConfig, AllocationResult, DeviceResult, OpaqueConfig
 from dracaena.controller.allocation.legal.outcome import ClaimPlan, NeedsPerson, Pick, Plan, bad_slice
 from dracaena.controller.allocation.legal.problem import Problem
@@ -28,7 +30,10 @@ def allocation_results(
             return node_selector
         devices = AllocatedDevices(
             results=[_result(pick, share_ids, conditions=problem.features.binding_conditions) for pick in claim.picks],
-            config=[*_class_configs(problem, claim), *_claim_configs(claim)],
+            config=[
+                _unnamed(config, claim) if problem.features.unnamed_means_all else config
+                for config in (*_class_configs(problem, claim), *_claim_configs(claim))
+            ],
         )
         allocations.append(AllocationResult(devices=devices, node_selector=node_selector))
     return tuple(allocations)
@@ -99,6 +104,13 @@ def _claim_configs(claim: ClaimPlan) -> Iterator[AllocationConfig]:
         named = set(config.requests)
         if not named or any({request.main, request.name} & named for request in claim.chosen):
             yield _config("FromClaim", config, list(config.requests))
+
+
+def _unnamed(config: AllocationConfig, claim: ClaimPlan) -> AllocationConfig:
+    """Return a config that covers each request without their names."""
+    named = set(config.requests)
+    covers_all = all({request.main, request.name} & named for request in claim.chosen)
+    return replace(config, requests=[]) if covers_all else config
 
 
 def _config(source: str, config: Config, requests: list[str]) -> AllocationConfig:

@@ -216,6 +216,7 @@ class Evaluators:
 
     engine: Engine
     selectors: CelSelectors
+    features: Features
     identities: IdentityMasks
     max_steps: int
     """Of the search, for a pod and node."""
@@ -421,7 +422,7 @@ def _pose(
     classes: dict[str, legal.ClassRequirements | Unsupported] = {
         one.device_class.name: one.device_class for claim in claims for entry in claim.requests for one in entry
     }
-    cluster = Snapshot(classes, books, evaluators.selectors, Features())
+    cluster = Snapshot(classes, books, evaluators.selectors, evaluators.features)
     pools = gather_pools(slices, inventory.nodes.get(node).node, cluster.features)
     return pools if isinstance(pools, NeedsPerson) else pose(cluster, node, [claim.spec for claim in claims], pools)
 

@@ -156,3 +156,16 @@ def test_an_unprefixed_name_belongs_to_the_drivers_domain() -> None:
     device = DeviceView.of_names("d.example.com", {"a": 1, "d.example.com/b": 2, "e.example.com/a": 3}, {"c": "1"})
     assert device.attributes == {"d.example.com": {"a": 1, "b": 2}, "e.example.com": {"a": 3}}
     assert device.capacity == {"d.example.com": {"c": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("features", "wanted"),
+    [
+        (LanguageFeatures(), False),
+        (LanguageFeatures(list_type_attributes=True), True),
+        (LanguageFeatures(stored_lists=True), True),
+    ],
+)
+def test_a_stored_list_is_a_value_with_the_gate_on_or_from_1_37_on(features: LanguageFeatures, wanted: bool) -> None:
+    selector = compile_selector("1 in device.attributes['other.example.com'].ids", features)
+    assert (selector.evaluate(DEVICE) == MATCH) is wanted

@@ -1,13 +1,17 @@
-"""Which of the features behind gates a cluster has."""
+"""Which of the features behind gates a cluster has, and by which version's rules it allocates."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
+
+KubernetesVersion = tuple[int, int]
+"""Of Kubernetes, as the API server answers: (1, 36)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The default is Kubernetes 1.36 with its own defaults, but for ranges of capacity.
+    """The default is Kubernetes 1.36 with its own defaults; of() knows those of other versions.
 
     A field behind a gate that is off is dropped by the API server, so the switches matter only for objects that were
     written while the gate was on.
@@ -21,10 +25,29 @@ class Features:
     """Needs DRAResourceClaimDeviceStatus too."""
     consumable_capacity: bool = True
     list_attributes: bool = False
-    fractional_capacity_range: bool = True
-    """Of Kubernetes 1.37. On also before that: what a driver means by a step of 100m does not depend on the server."""
+
+    # Of Kubernetes 1.37, k8s.io/dynamic-resource-allocation 0.37: not behind gates but the first one.
+    fractional_capacity_range: bool = False
+    """Steps of a range of capacity are counted in thousandths (DRAFractionalCapacityRange, on by default)."""
+    stored_lists: bool = False
+    """List attributes that are stored are read with DRAListTypeAttributes off."""
+    all_means_used_up: bool = False
+    """Mode All means shared devices whose capacity is used up too, and so cannot be served until they have some."""
+    unnamed_means_all: bool = False
+    """A config that covers each request of a claim names none of them in the allocation."""
 
     @property
     def distinct_attribute(self) -> bool:
         """Whether distinctAttribute is honoured: Kubernetes does with any feature that its oldest allocator lacks."""
         return self.consumable_capacity or self.binding_conditions or self.list_attributes
+
+    @classmethod
+    def of(cls, version: KubernetesVersion) -> Features:
+        """Return what a version has with its own defaults; of those that we do not know yet, what the last one has."""
+        return cls() if version < V1_37 else replace(cls(), **dict.fromkeys(RULES_OF_1_37, True))
+
+
+V1_37: Final = (1, 37)
+
+RULES_OF_1_37: Final = ("fractional_capacity_range", "stored_lists", "all_means_used_up", "unnamed_means_all")
+"""Fields of Features."""

@@ -8,6 +8,7 @@ import pytest
 
 from dracaena.api.config.v1alpha1 import Requirement
 from dracaena.api.objects import DeviceClass, ResourceClaim
+from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.request import ClaimDemand, RefusalKind, Refused
 from support.allocation import DRIVER, claim, device_class, own_config, policy, request, requests_of
 
@@ -23,7 +24,7 @@ def requirements(
 
 
 def configs_of(demand: ClaimDemand) -> tuple[Mapping[str, Any], ...]:
-    return demand.configs(preferred for preferred, *_ in demand.requests)
+    return demand.configs((preferred for preferred, *_ in demand.requests), Features())
 
 
 def refusal(*claims: ResourceClaim, classes: dict[str, DeviceClass] = CLASSES) -> Refused:

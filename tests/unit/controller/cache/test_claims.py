@@ -11,6 +11,7 @@ from dracaena.api.names import DELETE_PROTECTION_FINALIZER, EXTENDED_RESOURCE_AN
 from dracaena.api.objects import ObjectMeta, ResourceClaim
 from dracaena.controller.adapters.kube import KubeClaimWrites
 from dracaena.controller.allocation.legal.read.claims import Claim, read_claim
+from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.request import ClaimDemand, Refused, class_names, names_selector
 from dracaena.controller.allocation.result import allocation_document
 from dracaena.controller.allocation.state.pool import held_devices
@@ -81,7 +82,7 @@ def test_an_allocation_has_the_parameters_of_others_as_the_server_answered(
 ) -> None:
     whole = ResourceClaim.from_json(text(OTHERS, {**OTHERS, "requests": ["a"]}, own_config(policy("PIX"))))
     demand = demand_of(kept_claim(DRIVER)(whole))
-    configs = demand.configs(one for alternatives in demand.requests for one in alternatives)
+    configs = demand.configs((one for alternatives in demand.requests for one in alternatives), Features())
     entry = type("Entry", (), {"results": (), "configs": configs, "node_selector": None})
     document = allocation_document(entry, "2026-01-01T00:00:00Z", whole)  # type: ignore[arg-type]
     found = [bytes(config["opaque"]["parameters"]) for config in document["devices"]["config"]]

@@ -97,14 +97,24 @@ TENTHS = {"min": "200m", "max": "1", "step": "100m"}
 )
 def test_a_request_takes_what_its_policy_makes_of_it(capacity: Any, wanted: str | None, expected: str | None) -> None:
     wish = wanting(memory=wanted) if wanted is not None else exactly()
-    found = taken(world(shared("gpu", memory=capacity)), wish)
+    found = taken(world(shared("gpu", memory=capacity), features=Features.of((1, 37))), wish)
     assert found == ([] if expected is None else [{"memory": expected}])
 
 
 def test_without_the_feature_steps_are_counted_in_ones() -> None:
     gpu = shared("gpu", memory=policy("1", default="200m", validRange=TENTHS))
-    asked = world(gpu, features=Features(fractional_capacity_range=False))
+    asked = world(gpu, features=Features.of((1, 36)))
     assert taken(asked, wanting(memory="200m")) == [{"memory": "1"}]
+
+
+@pytest.mark.parametrize(("version", "expected"), [((1, 36), ["req-0: free"]), ((1, 37), [])])
+def test_all_means_shared_devices_that_are_used_up_from_1_37_on(version: tuple[int, int], expected: list[str]) -> None:
+    used_up, free, small = shared("used-up", memory="8"), shared("free", memory="8"), shared("small", memory="2")
+    asked = world(
+        used_up, free, small, holdings=[share("x", device_name="used-up", memory=7)], features=Features.of(version)
+    )
+    assert asked.devices(claim(everything(capacity={"requests": {"memory": "4"}}))) == expected
+    assert asked.devices(claim(wanting(memory="4"))) == ["req-0: free"]
 
 
 def test_every_capacity_is_taken_also_those_that_were_not_asked_for() -> None:

@@ -114,6 +114,26 @@ def test_configs_of_the_claim_follow_in_order_where_they_concern_what_was_chosen
     ]
 
 
+def test_a_config_that_covers_each_request_names_none_from_1_37_on() -> None:
+    world = World(
+        [published("slice-1", device("gpu-0"), device("gpu-1"))],
+        classes=[device_class("class-a", config=[config(1)]), device_class("class-b")],
+        features=Features.of((1, 37)),
+    )
+    wish = claim(
+        first_available("a", subrequest("one", device_class="class-a")),
+        exactly("b", device_class="class-b"),
+        config=[config(2, "b"), config(3, "a/one", "b"), config(4, "b", "a"), config(5)],
+    )
+    assert configs(world, wish) == [
+        ("FromClass", 1, ["a/one"]),
+        ("FromClaim", 2, ["b"]),
+        ("FromClaim", 3, []),
+        ("FromClaim", 4, []),
+        ("FromClaim", 5, []),
+    ]
+
+
 def node_selector(*slices: Document, count: int, labels: dict[str, str] | None = None) -> Any:
     world = World(slices, labels=labels or {})
     return world.documents(claim(exactly(count=count, device_class="any")))[0].get("nodeSelector")
