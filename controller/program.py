@@ -13,13 +13,14 @@ import structlog
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from dracaena.controller import wiring
+from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.garbage import freeze_what_stays
 from dracaena.controller.leader.election import LEASE_TIMEOUT_S
 from dracaena.controller.leader.takeover import begin, wait_to_lead
 from dracaena.controller.queue.time_budgets import DECISION_S, Deadline
 from dracaena.controller.settings import ControllerSettings
 from dracaena.kube.client import KubeClient
-from dracaena.kube.server_version import too_old
+from dracaena.kube.server_version import ServerVersion, server_version, too_old
 from dracaena.kube.transport import Transport
 from dracaena.process.clock import Clock, SystemClock, rfc3339
 from dracaena.process.ending import end_this_process, hold_end_signals, wait_for_end_signal
@@ -28,6 +29,10 @@ from dracaena.process.logs import configure_logs
 
 TICK_S: Final = 1.0
 """How often held-back Events and starving pods are looked at: fine enough for waits of 10 s and more."""
+
+SERVER_VERSION_S: Final = 60.0
+"""How often the server is asked for its version. A control plane is updated in minutes and the rules of two versions
+differ little, so a minute late is early enough."""
 
 EXIT_LEADERSHIP_LOST: Final = 1
 """kubelet starts a container again that ends with this; the new process knows nothing and stands by."""
@@ -138,8 +143,22 @@ class Controller:
     def _everything_was_seen(self) -> None:
         freeze_what_stays()
         log.info("everything seen once", state=str(self.parts.leadership))
-        if trouble := too_old(self.parts.client):
+        server = self._serve_as_the_server()
+        if trouble := too_old(server):
             log.error("API server too old", reason=trouble)
+        self._spawn("server-version", self._follow_the_server)
+
+    def _follow_the_server(self) -> None:
+        """Decide by the rules of the new version after the control plane was updated."""
+        while not self._clock.sleep_until_set(self._stopping, SERVER_VERSION_S):
+            self._serve_as_the_server()
+
+    def _serve_as_the_server(self) -> ServerVersion | None:
+        """Decide by the rules of the version that the server answers as; as before where it does not say."""
+        server = server_version(self.parts.client)
+        if server is not None:
+            self.parts.cluster.serve(Features.of(server.version))
+        return server
 
     def _look_at_what_waits(self) -> None:
         self.parts.cluster.reprice(self._clock.monotonic())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -25,19 +26,29 @@ class _Version(msgspec.Struct, rename="camel"):
 msgspec.json.Decoder(_Version)  # by the thread that imports: see kube.client
 
 
-def too_old(client: KubeClient) -> str:
-    """Say that the server is older than OLDEST, and what to do about it; nothing when it is not, or does not say.
+@dataclass(frozen=True, slots=True)
+class ServerVersion:
+    """What a server answers as. One that emulates a version lacks what that version lacks."""
 
-    One read, which every user may do. A server that emulates a version lacks what that version lacks.
-    """
+    version: tuple[int, int]
+    is_emulated: bool = False
+
+
+def server_version(client: KubeClient) -> ServerVersion | None:
+    """Return what the server answers as; None when it does not say. One read, which every user may do."""
     try:
         said = msgspec.json.decode(client.get_raw("/version"), type=_Version)
         seen = _number(said.emulation_major or said.major), _number(said.emulation_minor or said.minor)
     except (KubeError, msgspec.MsgspecError, ValueError):
+        return None
+    return ServerVersion(seen, said.emulation_minor not in ("", said.minor))
+
+
+def too_old(server: ServerVersion | None) -> str:
+    """Say that the server is older than OLDEST, and what to do about it; nothing when it is not, or does not say."""
+    if server is None or server.version >= OLDEST:
         return ""
-    if seen >= OLDEST:
-        return ""
-    emulated = " (by --emulated-version)" if said.emulation_minor not in ("", said.minor) else ""
+    seen, emulated = server.version, " (by --emulated-version)" if server.is_emulated else ""
     return (
         f"the API server answers as Kubernetes {_text(seen)}{emulated}, and {_text(OLDEST)} or newer is needed: an "
         "admin has to update the control plane"

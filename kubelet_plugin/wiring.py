@@ -22,7 +22,7 @@ from dracaena.api.objects import Node, Pod, ResourceSlice
 from dracaena.kube.client import KubeClient
 from dracaena.kube.events import EventRecorder
 from dracaena.kube.reflector import Reflector
-from dracaena.kube.server_version import too_old
+from dracaena.kube.server_version import server_version, too_old
 from dracaena.kube.transport import Transport
 from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
 from dracaena.kubelet_plugin.adapters.gpu_driver_use import GpuDriverUse
@@ -286,7 +286,7 @@ def _publishing(node: NodeParts) -> tuple[Reflector[ResourceSlice], Publisher]:
     node.metrics.node.watch_troubles(slices.resource, slices.troubles)
 
     def devices_refused(subject: Node, reason: str) -> None:
-        trouble = too_old(node.client)
+        trouble = too_old(server_version(node.client))
         node.events.devices_not_published(subject, f"{trouble}; {reason}" if trouble else reason)
 
     publisher = Publisher(

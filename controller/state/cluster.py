@@ -9,6 +9,7 @@ from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.api.podclaims import PodClaim
 from dracaena.controller.allocation.earmarks import Earmark
 from dracaena.controller.allocation.explanation import Pace
+from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt
 from dracaena.controller.lifecycle.phases import Phase, RecordEvent
 from dracaena.controller.lifecycle.pod_record import Wait
@@ -106,6 +107,13 @@ class Cluster:
                     text: str | None = end.value
                     return text
             pace.rest()
+
+    def serve(self, features: Features) -> None:
+        """Decide by what the cluster has (Allocator.serve), also for who waits already."""
+        with self._lock:
+            if features != self._state.allocator.features:
+                self._state.allocator.serve(features)
+                self._state.decisions.may_help(None)
 
     def reprice(self, now_s: float) -> None:
         """Take the prices that suit what pods ask for now (Decisions.reprice)."""

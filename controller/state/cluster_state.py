@@ -157,8 +157,8 @@ class ClusterState:
         self.upkeep = Upkeep(driver, self.records, self.progress, rules, self._rivals_of)
         self.accounting = PodAccounting(self.inventory.resources, self.inventory.placed, self.inventory.families)
         share_ids = (str(uuid4()) for _ in repeat(None))
-        allocator = Allocator(first_fit=first_fit, max_steps=max_steps, share_ids=share_ids)
-        self.decisions = Decisions(allocator, self.inventory, self.records, self.wake_all, self._ask_all_again)
+        self.allocator = Allocator(first_fit=first_fit, max_steps=max_steps, share_ids=share_ids)
+        self.decisions = Decisions(self.allocator, self.inventory, self.records, self.wake_all, self._ask_all_again)
 
     def show(self, claim: ResourceClaim, now_s: float, now: datetime, *, watched: bool = True) -> Sequence[Collision]:
         """Take in a state of a claim; return its collisions if it is the first to show the allocation."""

@@ -311,7 +311,7 @@ _PATCHES: Final[Sequence[tuple[ModuleType, str, object]]] = (
     (wiring, "WaitingPods", _Quiet),
     (wiring, "build_leadership", lambda settings, given, **_: given.client.process),
     (program, "freeze_what_stays", lambda: None),
-    (program, "too_old", lambda client: None),
+    (program, "server_version", lambda client: None),
 )
 
 _LOGS: Final = (

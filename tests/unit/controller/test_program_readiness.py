@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
+from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.program import Controller
 from dracaena.controller.settings import ControllerSettings
-from dracaena.demo.apiserver import ApiServer, InjectedFault
+from dracaena.controller.state.cluster import Cluster
+from dracaena.demo.apiserver import ApiServer, InjectedFault, discovery
 from dracaena.process.http import HttpEndpoint
 from support.clock import FakeClock
 from support.kube import client_from, wait_for
@@ -45,6 +47,28 @@ def served(server: ApiServer, folder: Path, clock: FakeClock) -> Iterator[int]:
 
         wait_for(stopped, "the end")
         endpoint.stop()
+
+
+def test_the_rules_of_a_version_hold_a_minute_after_the_control_plane_was_updated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, seen = FakeClock(), list[Features]()
+    monkeypatch.setattr(Cluster, "serve", lambda _, features: seen.append(features))
+    monkeypatch.setattr(discovery, "VERSION", {"major": "1", "minor": "36"})
+    with ApiServer(clock=clock.now) as server, served(server, tmp_path, clock) as port:
+        wait_for(lambda: readiness(port)[0] == 200 and seen, "the first lists")
+        monkeypatch.setattr(discovery, "VERSION", {"major": "1", "minor": "37"})
+
+        def is_followed() -> bool:
+            clock.advance(60)
+            return seen[-1] == Features.of((1, 37))
+
+        assert seen[0] == Features.of((1, 36))
+        wait_for(is_followed, "the new version")
+        monkeypatch.setattr(discovery, "VERSION", {"no": "version"})
+        count = len(seen)
+        clock.advance(60)
+        assert set(seen[count:]) <= {Features.of((1, 37))}
 
 
 @pytest.mark.parametrize("kind", ["pods", "nodes", "resourceclaims", "resourceslices", "deviceclasses"])

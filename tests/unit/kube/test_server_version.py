@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dracaena.kube.server_version import too_old
+from dracaena.kube.server_version import server_version, too_old
 from support.kube import client_for
 from support.scripted_server import Request, ScriptedServer
 
@@ -16,7 +16,7 @@ def said(tmp_path: Path, code: int, document: Any) -> str:
         request.answer(code, document)
 
     with ScriptedServer(answer) as server:
-        return too_old(client_for(server.url, tmp_path))
+        return too_old(server_version(client_for(server.url, tmp_path)))
 
 
 @pytest.mark.parametrize(("major", "minor"), [("1", "36"), ("1", "37"), ("1", "36+"), ("2", "0")])

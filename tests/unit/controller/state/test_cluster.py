@@ -11,8 +11,9 @@ import structlog
 from dracaena.api.objects import DeviceAttribute, Pod, ResourceSlice
 from dracaena.controller.allocation.allocator import NoFit
 from dracaena.controller.allocation.effort import never
+from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.request import Refused
-from dracaena.controller.allocation.result import Allocation
+from dracaena.controller.allocation.result import Allocation, allocated_claim
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.lifecycle.proof import BEHIND_S
 from dracaena.controller.state.decisions import Behind, InProgress
@@ -26,7 +27,9 @@ from support.allocation import (
     holding,
     machine,
     node,
+    own_config,
     pod,
+    policy,
     pool_slice,
     request,
 )
@@ -331,6 +334,21 @@ def test_a_second_pool_of_a_node_is_logged() -> None:
         bench.cluster.intake.slice_changed(None, second)
     assert [line["pool"] for line in logs] == ["second"]
     assert bench.inventory.pool("node-a") is None
+
+
+def test_it_is_decided_by_the_rules_of_the_version_that_serves_and_for_who_waits_too() -> None:
+    bench = ready()
+    bench.let_wait("waits", count=5)
+    for version, named, woken in (((1, 36), ["gpus"], False), ((1, 37), [], True), ((1, 38), [], False)):
+        bench.cluster.serve(Features.of(version))
+        assert bench.take_woken() == (["default/waits"] if woken else [])
+        name = f"of-{version}"
+        asked = show(bench.cluster, claim(name, request("gpus", count=1), configs=[own_config(policy("PIX"), "gpus")]))
+        decision = decide(bench.cluster, pod(f"p-{version}", name), asked)
+        assert isinstance(decision, Allocation), decision
+        allocation = allocated_claim(decision, decision.claims[0], "2026-01-01T00:00:00Z").status.allocation
+        assert allocation is not None
+        assert [entry.requests for entry in allocation.devices.config] == [named]
 
 
 def test_slices_of_other_drivers_do_not_matter() -> None:
