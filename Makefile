@@ -12,7 +12,7 @@ JOBS ?= 2
 INTEGRATION_JOBS ?= $(if $(DRACAENA_TEST_API),0,4)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long unit unit-image-python image-python integration e2e e2e-soak e2e-soak-planted device-test bench bench-go bench-node bench-cluster conformance peer-cases check format lint types imports proto lock wheels image chart clean
+.PHONY: help demo test test-long unit unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test bench bench-go bench-node bench-cluster conformance peer-cases check format lint types imports proto lock wheels image chart clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,8 +42,12 @@ test-long: $(VENV)/dev.stamp ## what `make test` only samples: exhaustive, half 
 integration: $(VENV)/dev.stamp ## whole programs over real sockets on the embedded cluster
 	@$(RUN) -m pytest -q -n $(INTEGRATION_JOBS) tests/integration
 
-e2e: $(VENV)/dev.stamp ## real Kubernetes, kubelet and containerd on this machine (root; docs/dev/e2e.md)
+e2e: $(VENV)/dev.stamp ## real Kubernetes, kubelet and containerd on this machine (root; KUBERNETES=1.37|1.36; docs/dev/e2e.md)
 	@PYTHONPATH=tests $(RUN) -m e2e.run $(E2E)
+
+e2e-all: $(VENV)/dev.stamp ## the same on each version of Kubernetes, one after the other
+	@for version in 1.37 1.36; do \
+		echo "== Kubernetes $$version"; PYTHONPATH=tests KUBERNETES=$$version $(RUN) -m e2e.run $(E2E) || exit $$?; done
 
 e2e-soak: $(VENV)/dev.stamp ## faults for SOAK_S seconds (600) on a real control plane, and a checker beside them (root; docs/dev/e2e.md)
 	@PYTHONPATH=tests $(RUN) -m e2e.soak.run $(SOAK)

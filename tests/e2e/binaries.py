@@ -1,4 +1,4 @@
-"""The programs that are built from source with Go, once for each set of versions, into a cache outside the checkout."""
+"""The programs that are built from source with Go, each once for a version, into a cache outside the checkout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +53,7 @@ _CONTAINERD = "github.com/containerd/containerd/v2"
 
 _HELM = "helm.sh/helm/v4"
 
-BUILDS = (
+_FOR_ALL = (
     Build("probe", (".",), "seconds"),
     Build("helm", (f"{_HELM}/cmd/helm",), "3 minutes", (f"{_HELM}/internal/version.version={{version}}",), _HELM),
     Build(
@@ -63,24 +63,13 @@ BUILDS = (
         (f"{_CONTAINERD}/version.Version={{version}}",),
         _CONTAINERD,
     ),
-    Build(
-        "kubernetes",
-        tuple(
-            f"{_KUBERNETES}/cmd/{name}"
-            for name in (
-                "kube-apiserver",
-                "kube-controller-manager",
-                "kube-proxy",
-                "kube-scheduler",
-                "kubectl",
-                "kubelet",
-            )
-        ),
-        "5 minutes",
-        _KUBERNETES_VERSION,
-        _KUBERNETES,
-    ),
 )
+
+VERSIONS = ("1.37", "1.36")
+"""Of Kubernetes, those that the tests run on; the first where nothing else is said."""
+
+VARIABLE = "KUBERNETES"
+"""Environment variable that names one of them."""
 
 
 # Read-only: what is built is what go.sum says. No paths and no git state get into the programs. Without inlining the
@@ -108,48 +97,94 @@ def cache_root(environment: Mapping[str, str]) -> Path:
     return (Path(caches) if caches else Path.home() / ".cache") / "dracaena-e2e"
 
 
-def version_key() -> str:
-    """Return the name of this set of programs: readable versions, and a hash of all that decides the outcome."""
-    digest = hashlib.sha256(repr((BUILDS, _GO_BUILD, _GO_ENVIRONMENT, platform.machine())).encode())
-    for path in sorted(SOURCES.rglob("*")):
-        if path.is_file():
-            digest.update(str(path.relative_to(SOURCES)).encode() + path.read_bytes())
-    kubernetes, containerd = _version("kubernetes", _KUBERNETES), _version("containerd", _CONTAINERD)
-    return f"kubernetes-{kubernetes}-containerd-{containerd}-{digest.hexdigest()[:12]}"
+def kubernetes_version(environment: Mapping[str, str]) -> str:
+    """Return which of VERSIONS is asked for. Raises BuildError for any other."""
+    asked = environment.get(VARIABLE) or VERSIONS[0]
+    if asked not in VERSIONS:
+        raise BuildError(f"{VARIABLE} is {asked!r}, expected {' or '.join(VERSIONS)}")
+    return asked
 
 
-def is_built(root: Path) -> bool:
-    """Tell whether the programs of this version are in the cache: they come there all at once."""
-    return (root / version_key() / "bin").is_dir()
+def release_of(version: str) -> str:
+    """Return the release that is built of a version, as the programs tell it: `v1.36.3`."""
+    return _version(_kubernetes(version))
 
 
-def build(root: Path) -> Path:
-    """Return the folder that holds all programs, after building what is not there. Safe to call from two runs at once.
+def builds(version: str) -> tuple[Build, ...]:
+    """Return all that is built for tests on a version of Kubernetes."""
+    return (*_FOR_ALL, _kubernetes(version))
 
-    Raises BuildError. A build that was cut off leaves nothing that a later one would take for whole.
+
+def helm(root: Path) -> Path:
+    """Return where helm is when it is built."""
+    return root / _key(next(step for step in _FOR_ALL if step.folder == "helm")) / "helm"
+
+
+def is_built(root: Path, version: str) -> bool:
+    """Tell whether all programs for tests on a version of Kubernetes are in the cache."""
+    return (root / _set_key(version)).is_dir()
+
+
+def build(root: Path, version: str) -> Path:
+    """Return the folder that holds all programs for tests on a version of Kubernetes, after building what is not there.
+    Safe to call from two runs at once.
+
+    Raises BuildError. What was cut off leaves nothing that a later run would take for whole.
     """
-    target = root / version_key()
+    programs = root / _set_key(version)
     with _lock(root):
-        if not target.is_dir():
-            _build_into(target)
-    return target / "bin"
+        if not programs.is_dir():
+            for left_over in root.glob("*.unfinished"):  # nobody else builds: the lock is ours
+                shutil.rmtree(left_over)
+            _put_together(programs, [_built(root, step) for step in builds(version)])
+    return programs
 
 
-def _build_into(target: Path) -> None:
-    for left_over in target.parent.glob("*.unfinished"):  # nobody else builds: the lock is ours
-        shutil.rmtree(left_over)
-    unfinished = target.with_name(f"{target.name}.unfinished")
-    (unfinished / "bin").mkdir(parents=True)
-    for at, step in enumerate(BUILDS, start=1):
-        _say(f"building {', '.join(step.names)} ({at} of {len(BUILDS)}; {step.takes} when nothing is cached)")
+def _kubernetes(version: str) -> Build:
+    names = ("kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet")
+    packages = tuple(f"{_KUBERNETES}/cmd/{name}" for name in names)
+    return Build(f"kubernetes-{version}", packages, "5 minutes", _KUBERNETES_VERSION, _KUBERNETES)
+
+
+def _key(step: Build) -> str:
+    """Return the name of what a build makes: its version, and a hash of all that decides the outcome."""
+    digest = hashlib.sha256(repr((step, _GO_BUILD, _GO_ENVIRONMENT, platform.machine())).encode())
+    for path in sorted((SOURCES / step.folder).iterdir()):
+        digest.update(path.name.encode() + path.read_bytes())
+    return "-".join(filter(None, (step.folder, _version(step), digest.hexdigest()[:12])))
+
+
+def _set_key(version: str) -> str:
+    digest = hashlib.sha256("".join(map(_key, builds(version))).encode())
+    return f"programs-kubernetes-{release_of(version)}-{digest.hexdigest()[:12]}"
+
+
+def _built(root: Path, step: Build) -> Path:
+    """Return the folder of what a build makes, after making it if it is not there."""
+    target = root / _key(step)
+    if not target.is_dir():
+        _say(f"building {', '.join(step.names)} ({step.takes} when nothing is cached)")
         started = time.monotonic()
-        _go_build(step, unfinished / "bin")
+        unfinished = target.with_name(f"{target.name}.unfinished")
+        unfinished.mkdir()
+        _go_build(step, unfinished)
+        unfinished.rename(target)
         _say(f"  took {time.monotonic() - started:.0f} s")
+    return target
+
+
+def _put_together(target: Path, folders: Iterable[Path]) -> None:
+    """Make one folder of several, for PATH. Hard links take no room and do not dangle."""
+    unfinished = target.with_name(f"{target.name}.unfinished")
+    unfinished.mkdir()
+    for folder in folders:
+        for program in folder.iterdir():
+            os.link(program, unfinished / program.name)
     unfinished.rename(target)
 
 
 def _go_build(step: Build, output: Path) -> None:
-    version = _version(step.folder, step.module) if step.module else ""
+    version = _version(step)
     minor = version.split(".")[1] if version else ""
     flags = " ".join(
         ["-s", "-w", *(f"-X {variable.format(version=version, minor=minor)}" for variable in step.version_variables)]
@@ -187,12 +222,14 @@ def _go_build(step: Build, output: Path) -> None:
         raise BuildError(f"go build of {', '.join(step.names)} failed:\n{said.strip()}")
 
 
-def _version(folder: str, module: str) -> str:
-    """Return the version that go.mod requires."""
-    text = (SOURCES / folder / "go.mod").read_text(encoding="utf-8")
-    found = re.search(rf"^(?:require\s|\t){re.escape(module)} (v\S+)", text, re.MULTILINE)
+def _version(step: Build) -> str:
+    """Return the version that go.mod requires; empty for a program of our own."""
+    if not step.module:
+        return ""
+    text = (SOURCES / step.folder / "go.mod").read_text(encoding="utf-8")
+    found = re.search(rf"^(?:require\s|\t){re.escape(step.module)} (v\S+)", text, re.MULTILINE)
     if found is None:
-        raise BuildError(f"{SOURCES / folder / 'go.mod'} requires no version of {module}")
+        raise BuildError(f"{SOURCES / step.folder / 'go.mod'} requires no version of {step.module}")
     return found.group(1)
 
 

@@ -1,9 +1,10 @@
 """`make e2e`: check the machine, build what is not in the cache, run the tests in worlds of their own.
 
 There are two, one after the other: a cluster on which our programs run as processes, and one on which the chart is
-installed. Each is left out when no test in it is asked for.
+installed. Each is left out when no test in it is asked for. KUBERNETES names the version (binaries.VERSIONS).
 
-Exit code: 0 all passed, 1 a test failed, 77 a test was skipped, for example all of them for want of a prerequisite.
+Exit code: 0 all passed, 1 a test failed, 2 another version was asked for than there are, 77 a test was skipped, for
+example all of them for want of a prerequisite.
 """
 
 from __future__ import annotations
@@ -49,9 +50,17 @@ def main() -> int:
         "--check", action="store_true", help="say what is missing and stop; exit code 77 if anything is"
     )
     parser.add_argument("--build-only", action="store_true", help="build the programs and stop")
+    parser.add_argument(
+        "--core", action="store_true", help="only what meets the API server, kube-scheduler and kubelet head on"
+    )
     options, pytest_options = parser.parse_known_args()
     cache = binaries.cache_root(os.environ)
-    missing = prerequisites.missing(built=binaries.is_built(cache))
+    try:
+        version = binaries.kubernetes_version(os.environ)
+    except binaries.BuildError as error:
+        sys.stderr.write(f"e2e: {error}\n")
+        return 2
+    missing = prerequisites.missing(built=binaries.is_built(cache, version))
     missing_for_image = (*prerequisites.missing_for_chart(), *image.missing(cache))
     for line in (*missing, *missing_for_image):
         sys.stdout.write(f"e2e: missing: {line}\n")
@@ -60,12 +69,12 @@ def main() -> int:
         return SKIPPED if missing or missing_for_image else 0
     if missing:
         return _run(_PYTEST, [str(TESTS), *pytest_options], {MISSING: "; ".join(missing)})
-    wants_cluster, wants_chart = (
-        options.build_only or _selects(arguments, pytest_options) for arguments in (_CLUSTER_WORLD, _CHART_WORLD)
-    )
+    cluster_tests = _CORE if options.core else _CLUSTER_WORLD
+    wants_cluster = options.build_only or _selects(cluster_tests, pytest_options)
+    wants_chart = not options.core and (options.build_only or _selects(_CHART_WORLD, pytest_options))
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        folder = binaries.build(cache)
+        folder = binaries.build(cache, version)
         archive = image.build(cache) if wants_chart and not missing_for_image else None
         logs = cache / "logs"
         if not options.build_only:
@@ -79,11 +88,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # from here on the kernel ends all that we start
     if options.build_only:
         return 0
-    environment = {BINARIES: str(folder), LOGS: str(logs)}
+    environment = {BINARIES: str(folder), LOGS: str(logs), binaries.VARIABLE: version}
     codes: list[int] = []
     reports = (logs / "cluster.xml", logs / "chart.xml")
     if wants_cluster or not wants_chart:  # with nothing asked for, pytest says so
-        arguments = [*_CLUSTER_WORLD, f"--junitxml={reports[0]}", *pytest_options]
+        arguments = [*cluster_tests, f"--junitxml={reports[0]}", *pytest_options]
         codes.append(_run(isolation.command(()), arguments, environment))
     if wants_chart:
         arguments = [*_CHART_WORLD, f"--junitxml={reports[1]}", *pytest_options]
@@ -99,6 +108,11 @@ def main() -> int:
 _PYTEST = (sys.executable, "-P", "-m", "pytest")
 _CLUSTER_WORLD = (str(TESTS), f"--ignore={INSTALL_TESTS}")
 _CHART_WORLD = (str(INSTALL_TESTS),)
+_CORE = tuple(
+    str(TESTS / f"test_{name}.py")
+    for name in ("kubernetes", "claims", "scheduling", "taint", "writes", "take_back", "transcripts")
+)
+"""On a second version: its rules of claims, binds and writes, and a pod at its kubelet."""
 
 
 def _selects(arguments: Sequence[str], options: Sequence[str]) -> bool:

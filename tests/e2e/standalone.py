@@ -22,13 +22,18 @@ def run_alone(module: str, arguments: Sequence[str], *, name: str) -> int:
     where things are.
     """
     cache = binaries.cache_root(os.environ)
-    missing = prerequisites.missing(built=binaries.is_built(cache))
+    try:
+        version = binaries.kubernetes_version(os.environ)
+    except binaries.BuildError as error:
+        sys.stderr.write(f"{name}: {error}\n")
+        return 2
+    missing = prerequisites.missing(built=binaries.is_built(cache, version))
     for line in missing:
         sys.stdout.write(f"{name}: missing: {line}\n")
     if missing:
         return SKIPPED
     try:
-        programs = binaries.build(cache)
+        programs = binaries.build(cache, version)
         logs = cache / f"logs-{name}"
         shutil.rmtree(logs, ignore_errors=True)
         logs.mkdir(parents=True)
@@ -38,7 +43,7 @@ def run_alone(module: str, arguments: Sequence[str], *, name: str) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     process = subprocess.Popen(
         [*isolation.command(arguments, module=module)],
-        env={**os.environ, BINARIES: str(programs), LOGS: str(logs)},
+        env={**os.environ, BINARIES: str(programs), LOGS: str(logs), binaries.VARIABLE: version},
         preexec_fn=end_with_parent,  # noqa: PLW1509 - this process has one thread
     )
     while True:

@@ -12,6 +12,7 @@ from e2e.cluster import NODE_NAME, Cluster
 from e2e.gpu_pods import claimed, delete_gpu_pod, gpu_numbers, seen_inside, wait_free
 from e2e.gpus import GPU_COUNT
 from e2e.installation import DRIVER
+from e2e.kubernetes import SET_ONCE
 from e2e.pods import (
     CLAIMS,
     TEMPLATES,
@@ -93,7 +94,7 @@ def test_allocation_without_timestamp_cannot_be_reserved_by_the_scheduler(instal
     with without_controller(installed):
         allocate_by_hand(installed, "untimed", timestamp=None)
         create_pod(installed.api, pod)
-        eventually(lambda: "field is immutable" in why(installed.api, pod), "the refusal", within_s=REFUSAL_S)
+        eventually(lambda: SET_ONCE in why(installed.api, pod), "the refusal", within_s=REFUSAL_S)
         never(lambda: installed.api.get(pod.path)["spec"].get("nodeName"), "the pod was bound", for_s=QUIET_S)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from e2e.cluster import NODE_NAME, Cluster
 from e2e.gpus import DRIVER_VERSION
+from e2e.kubernetes import IS_1_36
 from e2e.waiting import eventually
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
@@ -23,7 +24,7 @@ EXPECTED_GATES = {
     "DRAResourceClaimGranularStatusAuthorization": True,
     "DRAExtendedResource": True,
     "ResourceHealthStatus": True,
-    "DRADeviceTaintRules": False,
+    "DRADeviceTaintRules": not IS_1_36,
     "DRAListTypeAttributes": False,
     "DRAWorkloadResourceClaims": False,
 }

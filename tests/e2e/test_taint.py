@@ -10,6 +10,7 @@ from e2e.cluster import NODE_NAME, Cluster
 from e2e.gpu_pods import claimed, delete_gpu_pod, seen_inside
 from e2e.gpus import GPU_COUNT
 from e2e.installation import DRIVER
+from e2e.kubernetes import WITHOUT_TAINTS
 from e2e.pods import Pod, claim_spec, create_pod, create_template, pod_claims
 from e2e.waiting import eventually
 
@@ -54,7 +55,7 @@ def test_node_that_opts_out_is_left_to_the_scheduler(installed: Cluster) -> None
 def test_server_that_drops_the_taint_gets_no_device(installed: Cluster) -> None:
     """The gate is off: the server drops the field without a word, and kube-scheduler would take the devices."""
     server = installed.control_plane.apiserver
-    with server.restarted_with("--feature-gates=DRADeviceTaints=false"):
+    with server.restarted_with(WITHOUT_TAINTS):
         installed.control_plane.wait_ready()
         for one in installed.installation.slices():
             installed.api.delete(f"/apis/resource.k8s.io/v1/resourceslices/{one['metadata']['name']}")

@@ -9,6 +9,7 @@ import pytest
 from e2e.install.chart_cluster import NAMESPACE, NODE_NAME, RELEASE, ChartCluster, merged
 from e2e.install.helm import CHART
 from e2e.installation import DRIVER
+from e2e.kubernetes import WITHOUT_TAINTS
 from e2e.waiting import eventually
 
 SECOND = "second"
@@ -74,7 +75,7 @@ def test_node_without_a_driver_waits_and_says_why(chart: ChartCluster) -> None:
 
 def test_server_without_device_taints_is_told_of(chart: ChartCluster) -> None:
     server = chart.control_plane.apiserver
-    with server.restarted_with("--feature-gates=DRADeviceTaints=false"):
+    with server.restarted_with(WITHOUT_TAINTS):
         chart.control_plane.wait_ready()
         chart.kubectl("delete", "resourceslices", "--all")
 

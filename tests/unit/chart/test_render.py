@@ -29,7 +29,7 @@ E2E_RIGHTS = ROOT / "tests" / "e2e" / "manifests" / "rbac.yaml"
 
 
 def helm_program() -> str | None:
-    built = binaries.cache_root(os.environ) / binaries.version_key() / "bin" / "helm"
+    built = binaries.helm(binaries.cache_root(os.environ))
     return os.environ.get("DRACAENA_HELM") or shutil.which("helm") or (str(built) if built.exists() else None)
 
 

@@ -132,3 +132,49 @@ def test_a_cache_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> Non
         [sys.executable, "-P", "-c", RUN], env=environment, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (1, f"e2e: [Errno 20] Not a directory: '{file / 'cache'}'\n")
+
+
+BUILDING_GO = """#!/bin/sh
+pwd >> "$PIDS"
+while [ "$1" != -o ]; do shift; done
+folder=$2; shift 2
+for package in "$@"; do
+    name=$(basename "$package"); [ "$name" = . ] && name=probe
+    echo "$PWD" > "$folder/$name"
+done
+"""
+"""Writes for each program where it was built, and notes each call."""
+
+
+def built(version: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    go = tmp_path / "bin" / "go"
+    go.parent.mkdir(exist_ok=True)
+    go.write_text(BUILDING_GO, encoding="ascii")
+    go.chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{go.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(TESTS),
+        "PIDS": str(tmp_path / "calls"),
+        "DRACAENA_E2E_CACHE": str(tmp_path / "cache"),
+        "KUBERNETES": version,
+    }
+    without_image = "from e2e.install import image; image.missing = lambda _: ('an image',)\n" + RUN
+    command = [sys.executable, "-P", "-c", without_image]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_second_version_of_kubernetes_is_built_beside_the_first_and_nothing_else_again(tmp_path: Path) -> None:
+    for version in ("1.37", "1.36", "1.37"):
+        assert built(version, tmp_path).returncode == 0
+    calls = [Path(line).name for line in (tmp_path / "calls").read_text().splitlines()]
+    assert calls == ["probe", "helm", "containerd", "kubernetes-1.37", "kubernetes-1.36"]
+    for version in ("1.37", "1.36"):
+        (programs,) = (tmp_path / "cache").glob(f"programs-kubernetes-v{version}.*")
+        assert (programs / "kubelet").read_text().strip().endswith(f"/kubernetes-{version}")
+        assert (programs / "helm").exists()
+
+
+def test_a_version_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
+    done = built("1.30", tmp_path)
+    assert (done.returncode, done.stderr) == (2, "e2e: KUBERNETES is '1.30', expected 1.37 or 1.36\n")
