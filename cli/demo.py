@@ -17,6 +17,12 @@ def register(commands: Commands) -> None:
         "machines, create pods and show what each got, where, by which links and why.",
     )
     parser.add_argument("--keep", action="store_true", help="keep it running and say how to reach it with kubectl")
+    parser.add_argument(
+        "--kubernetes",
+        choices=("1.37", "1.36"),
+        default="1.37",
+        help="the version that the API server answers as (%(default)s)",
+    )
     parser.add_argument("--plain", action="store_true", help="plain lines even on a terminal")
     parser.set_defaults(run=_run)
 
@@ -26,4 +32,4 @@ def _run(arguments: argparse.Namespace) -> int:
         from dracaena.demo.program import run
     except ModuleNotFoundError as error:
         raise BadInputError(f"{error.name} is not installed: pip install 'dracaena[demo]' brings it") from error
-    return run(keep=arguments.keep, plain=arguments.plain)
+    return run(keep=arguments.keep, plain=arguments.plain, kubernetes=arguments.kubernetes)

@@ -21,6 +21,7 @@ from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.names import DEFAULT_DRIVER_NAME
 from dracaena.api.objects import ResourceSlice
 from dracaena.demo.apiserver import ApiServer
+from dracaena.demo.apiserver.version import NEWEST
 from dracaena.demo.kube_controller_manager import KubeControllerManager
 from dracaena.demo.kube_scheduler import KubeScheduler
 from dracaena.demo.kubelet import WIPE_AFTER_S, Kubelet
@@ -123,12 +124,14 @@ class DemoCluster:
         clock: Clock | None = None,
         wipe_after_s: float = WIPE_AFTER_S,
         dra_versions: Sequence[str] = ("v1.DRAPlugin", "v1beta1.DRAPlugin"),
+        kubernetes: str = NEWEST,
     ) -> None:
         self.nodes = tuple(nodes)
         self._clock = clock or SystemClock()
         self._root = root
         self._wipe_after_s = wipe_after_s
         self._dra_versions = tuple(dra_versions)
+        self._kubernetes = kubernetes
         self._cleanup = ExitStack()
         self._never = threading.Event()
         self.plugins: dict[str, ProgramProcess] = {}
@@ -153,7 +156,7 @@ class DemoCluster:
     def _start(self) -> None:
         self.root = self._root or self._cleanup.enter_context(short_folder())
         (self.root / "logs").mkdir(exist_ok=True)
-        server = self._cleanup.enter_context(ApiServer(port=0))
+        server = self._cleanup.enter_context(ApiServer(version=self._kubernetes))
         self.url = server.url
         self.kubeconfig = self.root / "kubeconfig"
         self.kubeconfig.write_text(yaml.safe_dump(server.kubeconfig()), encoding="utf-8")

@@ -42,10 +42,11 @@ LOGS = "logs"
 """Folder of the logs, in the cluster's folder."""
 
 
-def run(keep: bool, plain: bool) -> int:  # noqa: FBT001 - the command's two flags
+def run(*, keep: bool, plain: bool, kubernetes: str) -> int:
     """Show the demo; return 0 when all that it says holds, 1 when something does not.
 
     `keep` leaves pods and cluster running until Ctrl-C. `plain` prints lines only, whatever standard output is.
+    `kubernetes`: the version that the API server answers as.
     """
     clock = SystemClock()
     began_s = clock.monotonic()
@@ -60,7 +61,7 @@ def run(keep: bool, plain: bool) -> int:  # noqa: FBT001 - the command's two fla
     try:
         with short_folder(kept_after_error=LOGS) as root, _logs_in(root):
             logs = root / LOGS
-            with DemoCluster(NODES, root=root) as cluster:
+            with DemoCluster(NODES, root=root, kubernetes=kubernetes) as cluster:
                 try:
                     holds = Demo(cluster, view).show(keep=keep)
                 except ClusterError:

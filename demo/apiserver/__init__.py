@@ -1,7 +1,7 @@
 """The embedded API server: what the demo, the integration tests and the benches use for a cluster.
 
-It speaks the Kubernetes API over HTTP on 127.0.0.1, holds everything in memory, and behaves as kube-apiserver 1.36 with
-default feature gates does, for the kinds in ``resources.py``. Three rules keep it honest:
+It speaks the Kubernetes API over HTTP on 127.0.0.1, holds everything in memory, and behaves as kube-apiserver 1.37 or
+1.36 with default feature gates does, for the kinds in ``resources.py``. Three rules keep it honest:
 
 * it refuses what it does not implement (501, or 415 for media types), naming it, and never does a thing by halves;
 * where it answers, it answers as the real server: status codes, ``Status`` objects, field paths, events, versions;

@@ -153,9 +153,11 @@ class DecodedBody:
     warnings: tuple[str, ...] = ()
 
 
-def _canonical(kind: Kind, raw: Any, now: datetime, opaque: str, when: str) -> tuple[Document, list[str], list[str]]:
+def _canonical(
+    kind: Kind, raw: Any, now: datetime, opaque: str, when: str, version: str
+) -> tuple[Document, list[str], list[str]]:
     """The document, what strict validation finds in it, and what a client is warned of in any case."""
-    read = decode(kind.struct, raw, api_version=kind.api_version, kind=kind.kind, opaque=opaque)
+    read = decode(kind.struct, raw, api_version=kind.api_version, kind=kind.kind, opaque=opaque, version=version)
     defaults.fill(kind.kind, read.document, now)
     return read.document, read.strict_errors, _drop_repeated_owners(read.document["metadata"], when)
 
@@ -169,12 +171,15 @@ def _drop_repeated_owners(metadata: Document, when: str) -> list[str]:
     return [f"{_REPEATED_OWNERS}{when}; {_FIX_OWNERS}: {', '.join(repeated)}"]
 
 
-def read_object(kind: Kind, raw: Any, validation: str, now: datetime) -> DecodedBody:
-    """The object of a create or update: canonical, defaulted, unknown fields dealt with as `validation` asks."""
+def read_object(kind: Kind, raw: Any, validation: str, now: datetime, version: str) -> DecodedBody:
+    """The object of a create or update: canonical, defaulted, unknown fields dealt with as `validation` asks.
+
+    `version`: of Kubernetes; it decides which fields are known.
+    """
     label = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}'
     _check_type(kind, raw)
     try:
-        document, strict_errors, warnings = _canonical(kind, raw, now, AS_SENT, "")
+        document, strict_errors, warnings = _canonical(kind, raw, now, AS_SENT, "", version)
     except UnreadableError as error:
         raise bad_request(f"{label}: {error}") from None
     if strict_errors and validation == STRICT:
@@ -201,10 +206,10 @@ def _check_type(kind: Kind, raw: Any) -> None:
     raise bad_request(f'no kind "{named or ""}" is registered for version "{version or ""}"')
 
 
-def read_patched(kind: Kind, patched: Any, validation: str, now: datetime, opaque: str) -> DecodedBody:
+def read_patched(kind: Kind, patched: Any, validation: str, now: datetime, opaque: str, version: str) -> DecodedBody:
     """The object that a patch made. What is wrong with it is reported against the patch, as 422."""
     try:
-        document, strict_errors, warnings = _canonical(kind, patched, now, opaque, _MADE_SO)
+        document, strict_errors, warnings = _canonical(kind, patched, now, opaque, _MADE_SO, version)
     except UnreadableError as error:
         raise _patch_refused(patched, str(error)) from None
     if strict_errors and validation == STRICT:

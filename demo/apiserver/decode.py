@@ -17,6 +17,7 @@ from dracaena.demo.apiserver.deep import held_text
 from dracaena.demo.apiserver.errors import not_implemented
 from dracaena.demo.apiserver.schema import ListOf, MapOf, Scalar, SchemaField, Struct, Type
 from dracaena.demo.apiserver.times import canonical_time
+from dracaena.demo.apiserver.version import NEWEST
 
 _GO_NAMES: Final = {"int32": "int32", "int64": "int64", "string": "string", "bool": "bool"}
 _RANGES: Final = {"int32": 2**31, "int64": 2**63}
@@ -81,18 +82,28 @@ class _Place:
     json_path: str = ""
     strict: list[str] = field(default_factory=list)
     opaque: str = AS_SENT
+    version: str = NEWEST
 
     def child(self, owner: str, name: str) -> _Place:
         path = f"{self.path}.{name}" if self.path else name
         json_path = f"{self.json_path}.{name}" if self.json_path else name
-        return _Place(self.kind, path, owner, json_path, self.strict, self.opaque)
+        return _Place(self.kind, path, owner, json_path, self.strict, self.opaque, self.version)
 
     def item(self, mark: str) -> _Place:
-        return _Place(self.kind, self.path + mark, self.owner, self.json_path, self.strict, self.opaque)
+        return _Place(self.kind, self.path + mark, self.owner, self.json_path, self.strict, self.opaque, self.version)
 
 
-def decode(struct: Struct, raw: Any, *, api_version: str = "", kind: str = "", opaque: str = AS_SENT) -> Decoded:
-    """Read `raw` as `struct`. ``apiVersion`` and ``kind`` lead the document when given, whatever `raw` says.
+def decode(
+    struct: Struct,
+    raw: Any,
+    *,
+    api_version: str = "",
+    kind: str = "",
+    opaque: str = AS_SENT,
+    version: str = NEWEST,
+) -> Decoded:
+    """Read `raw` as the `struct` of a version of Kubernetes. ``apiVersion`` and ``kind`` lead the document when given,
+    whatever `raw` says.
 
     `opaque` says which text opaque values get: `AS_SENT` (what `raw` remembers, see `bodies`; YAML is
     `SORTED`), `COMPACT`, `MERGED` or `SORTED`.
@@ -100,7 +111,7 @@ def decode(struct: Struct, raw: Any, *, api_version: str = "", kind: str = "", o
     Raises UnreadableError for a value of the wrong type, `ApiError` 501 for a field that this server has no behaviour
     for.
     """
-    place = _Place(kind or struct.name, opaque=opaque)
+    place = _Place(kind or struct.name, opaque=opaque, version=version)
     head = {"kind": kind, "apiVersion": api_version} if kind else {}
     if not isinstance(raw, dict):
         raise UnreadableError(f"json: cannot unmarshal {_json_kind(raw)} into Go value of type v1.{struct.name}")
@@ -123,7 +134,7 @@ def _struct(struct: Struct, raw: Any, place: _Place, passed: tuple[str, ...] = (
     for name, value in raw.items():
         known = struct.fields.get(name)
         where = place.child(struct.name, name)
-        if known:
+        if known and known.is_in(place.version):
             read[name] = _field(known, value, where)
         elif name in passed:
             continue

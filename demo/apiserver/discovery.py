@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from dracaena.demo.apiserver.resources import GROUP_VERSIONS, KINDS, Kind
+from dracaena.demo.apiserver.version import RELEASES
 
 Document = dict[str, Any]
 
-# The Kubernetes release whose behaviour this server has.
-VERSION: Final[Document] = {
-    "major": "1",
-    "minor": "36",
-    "gitVersion": "v1.36.3+dracaena-embedded",
-    "gitCommit": "",
-    "gitTreeState": "",
-    "buildDate": "1970-01-01T00:00:00Z",
-    "goVersion": "none",
-    "compiler": "none",
-    "platform": "python",
-}
+
+def version(served: str) -> Document:
+    """``/version``: the Kubernetes release whose behaviour this server has."""
+    major, _, minor = served.partition(".")
+    return {
+        "major": major,
+        "minor": minor,
+        "gitVersion": f"{RELEASES[served]}+dracaena-embedded",
+        "gitCommit": "",
+        "gitTreeState": "",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "none",
+        "compiler": "none",
+        "platform": "python",
+    }
 
 
 def core_versions(address: str) -> Document:

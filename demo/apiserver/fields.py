@@ -1,10 +1,15 @@
-"""Field errors: what is wrong with which field of an object, worded and typed as in Kubernetes' ``details.causes``."""
+"""Field errors: what is wrong with which field of an object, worded and typed as in Kubernetes' ``details.causes``.
+
+Kubernetes 1.37 took many rules out of Go code and into declarations beside the types. Such causes come last, in the
+order of the types' fields, and some have other words. The checks give the causes of 1.36 in its order and note on each
+what 1.37 makes of it; ``declared`` brings them into its form.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 IMMUTABLE: Final = "field is immutable"
@@ -31,6 +36,10 @@ class FieldError:
     field: str
     value: Any = None
     detail: str = ""
+    is_declared: bool = False
+    """In 1.37 the rule is declared."""
+    newer: FieldError | None = None
+    """The cause as 1.37 says it, where that differs."""
 
     def body(self) -> str:
         """The message without the field's path."""
@@ -89,7 +98,17 @@ def too_long(path: str, limit_bytes: int) -> FieldError:
     return FieldError("FieldValueTooLong", path, "", f"may not be more than {limit_bytes} {unit}")
 
 
+def too_long_in_characters(path: str, limit: int) -> FieldError:
+    """The text is over its limit, as rules of 1.37 say it that count characters."""
+    return FieldError("FieldValueTooLong", path, "", f"may not be more than {limit} characters")
+
+
 def too_many(path: str, count: int, limit: int) -> FieldError:
     """The list or map is over its limit."""
     unit = "item" if limit == 1 else "items"
     return FieldError("FieldValueTooMany", path, count, f"must have at most {limit} {unit}")
+
+
+def declared(errors: Iterable[FieldError], newer: FieldError | None = None) -> list[FieldError]:
+    """Mark causes whose rule is declared in 1.37; `newer` is what 1.37 says in place of each of them."""
+    return [replace(error, is_declared=True, newer=newer or error.newer) for error in errors]

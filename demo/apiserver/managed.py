@@ -30,7 +30,7 @@ from dracaena.demo.apiserver.fieldsets import (
     is_scalar,
     to_wire,
 )
-from dracaena.demo.apiserver.schema import ListOf, Struct
+from dracaena.demo.apiserver.schema import ListOf, Struct, Type
 
 # Fields that no manager owns, whoever writes them.
 _OWNERLESS: Final[FieldSet] = frozenset(
@@ -324,30 +324,37 @@ def _apply_conflict(conflicts: dict[Manager, FieldSet]) -> ApiError:
     return ApiError(409, "Conflict", message, {"causes": causes})
 
 
-def undeclared(struct: Struct, config: dict[str, Any]) -> str:
-    """The first field of an apply configuration that `struct` does not have (``.spec.x``), or "".
+def undeclared(struct: Struct, config: dict[str, Any], version: str) -> str:
+    """The first field of an apply configuration that `struct` does not have in a version of Kubernetes (``.spec.x``),
+    or "".
 
     Raises 501 for a field that Kubernetes has and this server does not serve.
     """
     return _undeclared(
-        Shape(struct), {k: v for k, v in config.items() if k not in ("kind", "apiVersion")}, "", struct.name
+        Shape(struct), {k: v for k, v in config.items() if k not in ("kind", "apiVersion")}, "", struct.name, version
     )
 
 
-def _undeclared(shape: Shape, value: Any, at: str, kind: str) -> str:
+def _undeclared(shape: Shape, value: Any, at: str, kind: str, version: str) -> str:
     if isinstance(value, list) and isinstance(shape.type, ListOf):
         parts = ((f"{at}[{i}]", shape.item(), one) for i, one in enumerate(value))
-        return next((found for path, inner, one in parts if (found := _undeclared(inner, one, path, kind))), "")
+        return next(
+            (found for path, inner, one in parts if (found := _undeclared(inner, one, path, kind, version))), ""
+        )
     if not isinstance(value, dict) or is_scalar(shape):
         return ""
     for name, part in value.items():
         inner = shape.child(name)
         path = f"{at}.{name}"
-        if inner is None:
+        if inner is None or not _is_in(version, shape.type, name):
             if isinstance(shape.type, Struct) and name in shape.type.unserved:
                 raise not_implemented(f'the field "{path.removeprefix(".")}" of {kind}')
             return path
-        found = _undeclared(inner, part, path, kind)
+        found = _undeclared(inner, part, path, kind, version)
         if found:
             return found
     return ""
+
+
+def _is_in(version: str, of: Type, name: str) -> bool:
+    return not isinstance(of, Struct) or of.fields[name].is_in(version)

@@ -12,6 +12,7 @@ from typing import Any, Final
 from dracaena.demo.apiserver.patches import MEDIA_TYPES
 from dracaena.demo.apiserver.resources import GROUP_VERSIONS, KINDS, Kind
 from dracaena.demo.apiserver.schema import ListOf, MapOf, Scalar, SchemaField, Struct, Type
+from dracaena.demo.apiserver.version import RELEASES
 
 Document = dict[str, Any]
 
@@ -40,24 +41,27 @@ def index() -> Document:
     return {"paths": {path: {"serverRelativeURL": f"{_ROOT}/{path}"} for path in paths}}
 
 
-def document(path: str) -> Document | None:
-    """The document at `path` (``/openapi/v3/apis/GROUP/VERSION``), or None when there is no such."""
+def document(path: str, served: str) -> Document | None:
+    """The document at `path` (``/openapi/v3/apis/GROUP/VERSION``), or None when there is no such.
+
+    `served`: the version of Kubernetes.
+    """
     for group, version in GROUP_VERSIONS:
         if path.rstrip("/") == f"{_ROOT}/{_path_of(group, version)}":
-            return _document(group, version)
+            return _document(group, version, served)
     return None
 
 
 @cache
-def _document(group: str, version: str) -> Document:
+def _document(group: str, version: str, served: str) -> Document:
     kinds = [kind for kind in KINDS if (kind.group, kind.version) == (group, version)]
     schemas: dict[str, Document] = {}
     for kind in kinds:
-        _add_schema(kind.struct, schemas)
-        schemas[kind.kind] = _kind_schema(kind)
+        _add_schema(kind.struct, schemas, served)
+        schemas[kind.kind] = _kind_schema(kind, served)
     return {
         "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": "v1.36.3"},
+        "info": {"title": "Kubernetes", "version": RELEASES[served]},
         "paths": {path: operations for kind in kinds for path, operations in _paths(kind)},
         "components": {"schemas": schemas},
     }
@@ -90,31 +94,35 @@ def _paths(kind: Kind) -> list[tuple[str, Document]]:
     return [(root, many), (f"{root}/{{name}}", one)]
 
 
-def _kind_schema(kind: Kind) -> Document:
+def _kind_schema(kind: Kind, served: str) -> Document:
     head = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
-    schema = _struct_schema(kind.struct)
+    schema = _struct_schema(kind.struct, served)
     return schema | {
         "properties": head | schema["properties"],
         "x-kubernetes-group-version-kind": [_gvk(kind)],
     }
 
 
-def _add_schema(struct: Struct, schemas: dict[str, Document]) -> None:
+def _add_schema(struct: Struct, schemas: dict[str, Document], served: str) -> None:
     if struct.name in schemas:
         return
-    schemas[struct.name] = _struct_schema(struct)
-    for known in struct.fields.values():
+    schemas[struct.name] = _struct_schema(struct, served)
+    for known in _fields(struct, served):
         inner = known.type
         while isinstance(inner, ListOf | MapOf):
             inner = inner.item
         if isinstance(inner, Struct):
-            _add_schema(inner, schemas)
+            _add_schema(inner, schemas, served)
 
 
-def _struct_schema(struct: Struct) -> Document:
+def _fields(struct: Struct, served: str) -> list[SchemaField]:
+    return [known for known in struct.fields.values() if known.is_in(served)]
+
+
+def _struct_schema(struct: Struct, served: str) -> Document:
     schema: Document = {
         "type": "object",
-        "properties": {name: _field_schema(known) for name, known in struct.fields.items()},
+        "properties": {known.name: _field_schema(known) for known in _fields(struct, served)},
     }
     return schema | ({"x-kubernetes-map-type": "atomic"} if struct.atomic else {})
 

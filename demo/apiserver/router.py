@@ -70,13 +70,19 @@ class Router:
     """Answers requests. Raises `ApiError` for refusals, UnknownPathError for paths that are no API."""
 
     def __init__(
-        self, storage: ObjectStorage, clock: Callable[[], datetime], names: meta.NameSource, address: str
+        self,
+        storage: ObjectStorage,
+        clock: Callable[[], datetime],
+        names: meta.NameSource,
+        address: str,
+        version: str,
     ) -> None:
         self._storage = storage
         self._clock = clock
-        self._writes = Writes(storage, clock, names)
+        self._writes = Writes(storage, clock, names, version)
         self._deletes = Deletes(storage, clock)
         self._address = address
+        self._version = version  # of Kubernetes
 
     def answer(self, request: ApiRequest) -> ApiAnswer | AnswerStream:
         """Answer one request."""
@@ -97,7 +103,7 @@ class Router:
         if request.path in _HEALTH or any(request.path.startswith(f"{path}/") for path in _HEALTH):
             return ApiAnswer(200, b"ok", _TEXT)
         if request.path.rstrip("/") == "/version":
-            return _document(200, discovery.VERSION)
+            return _document(200, discovery.version(self._version))
         if request.path == "/":
             return _document(200, discovery.paths())
         raise UnknownPathError(request.path)
@@ -105,7 +111,7 @@ class Router:
     def _schema(self, path: str) -> ApiAnswer:
         if path.rstrip("/") == "/openapi/v3":
             return _document(200, openapi.index())
-        found = openapi.document(path)
+        found = openapi.document(path, self._version)
         if found is None:
             raise not_implemented(f"the schema document {path}")
         return _document(200, found)

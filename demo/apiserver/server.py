@@ -18,6 +18,7 @@ from dracaena.demo.apiserver.resources import NAMESPACE
 from dracaena.demo.apiserver.router import Router
 from dracaena.demo.apiserver.storage import ObjectStorage
 from dracaena.demo.apiserver.times import utc_now
+from dracaena.demo.apiserver.version import NEWEST, RELEASES
 from dracaena.demo.apiserver.writes import Options, Target, Writes
 
 _HOST: Final = "127.0.0.1"
@@ -79,7 +80,8 @@ class ApiServer:
     """An embedded Kubernetes API server on 127.0.0.1. See the package docstring for what it is and what it is not.
 
     `port` 0 takes a free port. `clock` gives all times that the server writes and by which it sends bookmarks and ends
-    watches. `event_window` is the number of past events kept: older versions are answered as expired (410).
+    watches. `event_window` is the number of past events kept: older versions are answered as expired (410). `version`
+    is that of Kubernetes: one of RELEASES.
     """
 
     def __init__(
@@ -89,15 +91,19 @@ class ApiServer:
         clock: Callable[[], datetime] = utc_now,
         event_window: int = 10_000,
         faults: Faults | None = None,
+        version: str = NEWEST,
     ) -> None:
+        if version not in RELEASES:
+            raise ValueError(f"Kubernetes {version!r} is not known; known are {', '.join(RELEASES)}")
         self.faults = faults if faults is not None else Faults()
         self._port = port
         self._clock = clock
+        self._version = version
         self._storage = ObjectStorage(window=event_window)
         self._names = NameSource()
         self._listener: Listener | None = None
         self._thread: threading.Thread | None = None
-        writes = Writes(self._storage, clock, self._names)
+        writes = Writes(self._storage, clock, self._names, version)
         for name in _FIRST_NAMESPACES:
             body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
             writes.create(Target(NAMESPACE, ""), body, Options("kube-apiserver"))
@@ -106,7 +112,7 @@ class ApiServer:
         """Listen and serve; returns when connections are accepted. OSError when the port is taken."""
         listener = Listener(self._port, self.faults)
         address = f"{_HOST}:{listener.server_address[1]}"
-        listener.router = Router(self._storage, self._clock, self._names, address)
+        listener.router = Router(self._storage, self._clock, self._names, address, self._version)
         self._listener = listener
         self._thread = threading.Thread(target=listener.serve, name="apiserver", daemon=True)
         self._thread.start()

@@ -317,28 +317,6 @@ DEVICE_CLASS: Final = Strategy(
     main=Door(prepare=_bump_on_spec, check=claims.check_class_update),
 )
 
-# Fields of a device whose feature gates are off by default in 1.36: the server drops them without a word.
-_GATED_ATTRIBUTE_FORMS: Final = frozenset({"ints", "bools", "strings", "versions"})
-_GATED_DEVICE_FIELDS: Final = frozenset({"nodeAllocatableResourceMappings"})
-
-
-def _without_gated(resource_slice: Document) -> Document:
-    devices = resource_slice["spec"].get("devices")
-    if not devices:
-        return resource_slice
-    spec = resource_slice["spec"] | {"devices": [_without_gated_fields(device) for device in devices]}
-    return resource_slice | {"spec": spec}
-
-
-def _without_gated_fields(device: Document) -> Document:
-    kept = {name: value for name, value in device.items() if name not in _GATED_DEVICE_FIELDS}
-    if "attributes" in kept:
-        kept["attributes"] = {
-            name: {form: part for form, part in value.items() if form not in _GATED_ATTRIBUTE_FORMS}
-            for name, value in kept["attributes"].items()
-        }
-    return kept
-
 
 def _slice_warnings(resource_slice: Document) -> list[str]:
     driver = resource_slice["spec"]["driver"]
@@ -348,13 +326,10 @@ def _slice_warnings(resource_slice: Document) -> list[str]:
 
 
 RESOURCE_SLICE: Final = Strategy(
-    prepare_create=lambda new, now: _without_gated(_first_generation(new, now)),
+    prepare_create=_first_generation,
     check_create=slices.check_slice,
     warn=_slice_warnings,
-    main=Door(
-        prepare=lambda new, old: _without_gated(_bump_on_spec(new, old)),
-        check=slices.check_slice_update,
-    ),
+    main=Door(prepare=_bump_on_spec, check=slices.check_slice_update),
 )
 
 BY_KIND: Final[dict[str, Strategy]] = {

@@ -6,13 +6,14 @@ storage lock, so that what was checked is what is replaced.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from dracaena.demo.apiserver import admission, managed, meta, patches, strategic
 from dracaena.demo.apiserver.bodies import IGNORE, WARN, DecodedBody, parse_json, parse_yaml, read_object, read_patched
+from dracaena.demo.apiserver.declared import newer
 from dracaena.demo.apiserver.decode import COMPACT, MERGED, SORTED, UnreadableError, decode, zero
 from dracaena.demo.apiserver.errors import (
     MODIFIED,
@@ -24,10 +25,11 @@ from dracaena.demo.apiserver.errors import (
     invalid,
     not_found,
 )
-from dracaena.demo.apiserver.fields import forbidden, required
+from dracaena.demo.apiserver.fields import FieldError, forbidden, required
 from dracaena.demo.apiserver.fields import invalid as invalid_field
 from dracaena.demo.apiserver.managed import Manager, Ownership
 from dracaena.demo.apiserver.resources import NAMESPACE, NODE, Kind
+from dracaena.demo.apiserver.schema import without_gated
 from dracaena.demo.apiserver.storage import ObjectStorage, Stored, key_of, stored_as
 from dracaena.demo.apiserver.strategies import BY_KIND, Door, Strategy
 from dracaena.demo.apiserver.times import write_time
@@ -80,17 +82,20 @@ Transform = Callable[[Document, Ownership], tuple[DecodedBody, Ownership]]
 class Writes:
     """Creates, updates and patches."""
 
-    def __init__(self, storage: ObjectStorage, clock: Callable[[], datetime], names: meta.NameSource) -> None:
+    def __init__(
+        self, storage: ObjectStorage, clock: Callable[[], datetime], names: meta.NameSource, version: str
+    ) -> None:
         self._storage = storage
         self._clock = clock
         self._names = names
+        self._version = version  # of Kubernetes
 
     # ---- create
 
     def create(self, target: Target, raw: Any, options: Options) -> WriteOutcome:
         """POST. 409 when the name is taken, 404 when the namespace is missing."""
         with self._storage.lock:
-            read = read_object(target.kind, raw, options.validation, self._clock())
+            read = read_object(target.kind, raw, options.validation, self._clock(), self._version)
             return self._create(target, read, None, options)
 
     def _create(self, target: Target, read: DecodedBody, owners: Ownership | None, options: Options) -> WriteOutcome:
@@ -102,7 +107,7 @@ class Writes:
         if owners is None:
             owners = self._owned_by_update(kind, strategy.main, zero(kind.struct), document, options, "", {})
         document = self._admit_creation(target, document)
-        document = strategy.prepare_create(document, now)
+        document = without_gated(kind.struct, strategy.prepare_create(document, now))
         self._check_creation(strategy, kind, document)
         name = document["metadata"]["name"]
         key = key_of(target.namespace, name)
@@ -138,8 +143,13 @@ class Writes:
         errors = errors + strategy.check_create(document)
         if not errors:
             errors = check_metadata(document, namespaced=kind.namespaced, name_rule=path_segment, common=True)
+        self._refuse(kind, document, errors)
+
+    def _refuse(self, kind: Kind, document: Document, errors: Sequence[FieldError]) -> None:
+        """Raise what a check has found, as this version says it."""
         if errors:
-            raise invalid(kind.qualified_kind, document["metadata"].get("name", ""), errors)
+            said = errors if self._version == "1.36" else newer(errors, kind.struct)
+            raise invalid(kind.qualified_kind, document["metadata"].get("name", ""), said)
 
     def _namespace_labels(self, document: Document) -> dict[str, str]:
         stored = self._storage.get(NAMESPACE, document["metadata"].get("namespace", ""))
@@ -156,7 +166,7 @@ class Writes:
         """PUT. Creates where the kind allows that."""
         with self._storage.lock:
             kind, now = target.kind, self._clock()
-            read = read_object(kind, raw, options.validation, now)
+            read = read_object(kind, raw, options.validation, now, self._version)
             meta.require_name_match(read.document, target.name)
             meta.require_namespace(read.document, kind, target.namespace)
             old = self._storage.get(kind, target.key)
@@ -190,7 +200,7 @@ class Writes:
             def transform(live: Document, owners: Ownership) -> tuple[DecodedBody, Ownership]:
                 patched = _patched(target.kind, media_type, live, patch)
                 opaque = _OPAQUE_TEXT[media_type]
-                read = read_patched(target.kind, patched, options.validation, self._clock(), opaque)
+                read = read_patched(target.kind, patched, options.validation, self._clock(), opaque, self._version)
                 meta.require_namespace(read.document, target.kind, target.namespace)
                 meta.require_name_match(read.document, target.name)
                 door = BY_KIND[target.kind.kind].door(target.subresource)
@@ -226,7 +236,7 @@ class Writes:
         if not target.subresource:
             document = admission.admit_update(kind, document, live, self._node_of(document))
         document = _with_version(document, target, live, unconditional=door.unconditional)
-        document = door.prepare(meta.carry_over(document, live), live)
+        document = without_gated(kind.struct, door.prepare(meta.carry_over(document, live), live))
         document = managed.with_ownership(document, owners)
         self._check_update(kind, door, document, live)
         warnings = read.warnings if target.subresource else (*read.warnings, *_update_warnings(kind, document))
@@ -243,14 +253,13 @@ class Writes:
         errors += check_metadata_update(new, old)
         errors += door.check_namespace(new, old, self._namespace_labels(new))
         errors += door.check(new, old)
-        if errors:
-            raise invalid(kind.qualified_kind, new["metadata"].get("name", ""), errors)
+        self._refuse(kind, new, errors)
 
     # ---- server-side apply
 
     def _apply(self, target: Target, old: Stored | None, body: bytes, options: Options) -> WriteOutcome:
         kind = target.kind
-        config = _read_config(target, body)
+        config = _read_config(target, body, self._version)
         if old is None and target.subresource:
             raise not_found(kind.qualified_resource, target.name)
         strategy = BY_KIND[kind.kind]
@@ -281,7 +290,7 @@ class Writes:
 
     def _read_applied(self, target: Target, merged: Document) -> DecodedBody:
         try:
-            read = read_patched(target.kind, merged, IGNORE, self._clock(), SORTED)
+            read = read_patched(target.kind, merged, IGNORE, self._clock(), SORTED, self._version)
         except UnreadableError as error:
             raise bad_request(str(error)) from None
         meta.require_namespace(read.document, target.kind, target.namespace)
@@ -373,7 +382,7 @@ def _patched(kind: Kind, media_type: str, live: Document, patch: Any) -> Any:
     return strategic.merge(kind.struct, body, change)
 
 
-def _read_config(target: Target, body: bytes) -> Document:
+def _read_config(target: Target, body: bytes, version: str) -> Document:
     kind = target.kind
     try:
         config = parse_yaml(body)
@@ -384,7 +393,7 @@ def _read_config(target: Target, body: bytes) -> Document:
     if config.get("kind") != kind.kind or config.get("apiVersion") != kind.api_version:
         group, _, version = str(config.get("apiVersion", "")).rpartition("/")
         raise bad_request(f"invalid object type: {group}/{version}, Kind={config.get('kind', '')}")
-    why = _untyped(kind, config)
+    why = _untyped(kind, config, version)
     metadata = config.get("metadata")
     given = metadata if isinstance(metadata, dict) else {}
     if why:
@@ -395,11 +404,11 @@ def _read_config(target: Target, body: bytes) -> Document:
     return {name: value for name, value in config.items() if name not in ("kind", "apiVersion")}
 
 
-def _untyped(kind: Kind, config: Document) -> str:
+def _untyped(kind: Kind, config: Document, version: str) -> str:
     """Why an apply configuration is no object of its kind; "" when it is."""
     try:
-        decode(kind.struct, config, api_version=kind.api_version, kind=kind.kind)
+        decode(kind.struct, config, api_version=kind.api_version, kind=kind.kind, version=version)
     except UnreadableError as error:
         return str(error)
-    unknown = managed.undeclared(kind.struct, config)
+    unknown = managed.undeclared(kind.struct, config, version)
     return f"{unknown}: field not declared in schema" if unknown else ""

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from e2e.api_server import BareApiServer
+from e2e.kubernetes import VERSION
 from e2e.run import BINARIES, LOGS
 from transcripts.connection import Ground
-from transcripts.recording import difference, golden_path, record
+from transcripts.recording import difference, keep, record
 from transcripts.scenarios import SCENARIOS, Scenario
 
 RECORD = "DRACAENA_E2E_RECORD"
@@ -35,8 +36,8 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
 
 def test_transcript_is_what_the_server_answers_and_answers_again(ground: Ground, scenario: Scenario) -> None:
     first = record(scenario, ground)
-    found = difference(scenario, first)
+    found = difference(scenario, VERSION, first)
     if RECORD in os.environ:
-        golden_path(scenario).write_text(first, encoding="utf-8")
+        keep(scenario, VERSION, first)
     assert not found, f"\n{found}"
     assert record(scenario, ground) == first

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import yaml
 
 from dracaena.demo.apiserver import ApiServer
+from dracaena.demo.apiserver.version import NEWEST
 from dracaena.kube.client import MERGE_PATCH
 from dracaena.kube.transport import Transport
 
@@ -83,7 +84,7 @@ def api_ground() -> Iterator[ApiGround]:
     """Give an empty server for one test."""
     path = os.environ.get(REAL_SERVER)
     if not path:
-        with ApiServer() as embedded:
+        with ApiServer(version=os.environ.get("KUBERNETES") or NEWEST) as embedded:
             yield embedded
         return
     real = RealServer(Path(path))

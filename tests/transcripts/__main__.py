@@ -6,9 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
+from dracaena.demo.apiserver.version import NEWEST, RELEASES
 from transcripts.connection import Ground
 from transcripts.etcd import compact
-from transcripts.recording import difference, golden_path, record
+from transcripts.recording import difference, keep, record
 from transcripts.scenarios import SCENARIOS
 
 
@@ -21,6 +22,7 @@ def main() -> int:
         "--authority", type=Path, required=True, help="certificate that the server's is checked against"
     )
     parser.add_argument("--etcd", required=True, metavar="URL", help="its etcd, which is compacted")
+    parser.add_argument("--kubernetes", choices=RELEASES, default=NEWEST, help="version of the server (%(default)s)")
     parser.add_argument("--write", action="store_true", help="write the transcripts instead of comparing")
     parser.add_argument("scenario", nargs="*", help="names of scenarios; all without one")
     options = parser.parse_args()
@@ -31,10 +33,10 @@ def main() -> int:
         if options.scenario and scenario.name not in options.scenario:
             continue
         text = record(scenario, ground)
-        found = difference(scenario, text)
+        found = difference(scenario, options.kubernetes, text)
         differing += bool(found)
         if options.write:
-            golden_path(scenario).write_text(text, encoding="utf-8")
+            keep(scenario, options.kubernetes, text)
         sys.stdout.write(found)
     sys.stdout.write(f"{differing} of {len(SCENARIOS)} scenarios differ\n")
     return int(bool(differing) and not options.write)

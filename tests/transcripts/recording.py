@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from dracaena.demo.apiserver.version import NEWEST
 from transcripts.abridging import abridged
 from transcripts.connection import Connection, Ground
 from transcripts.masks import masked
@@ -51,14 +52,26 @@ def record(scenario: Scenario, ground: Ground) -> str:
     return transcript(scenario.title, abridged(masked(session)))
 
 
-def golden_path(scenario: Scenario) -> Path:
-    """Where the committed transcript is."""
-    return GOLDEN / f"{scenario.name}.yaml"
+def golden_path(scenario: Scenario, version: str) -> Path:
+    """Where the committed transcript of a version of Kubernetes is: one for all versions that do not differ."""
+    of_version = GOLDEN / version / f"{scenario.name}.yaml"
+    return of_version if of_version.exists() else GOLDEN / f"{scenario.name}.yaml"
 
 
-def difference(scenario: Scenario, text: str) -> str:
+def keep(scenario: Scenario, version: str, text: str) -> None:
+    """Write a transcript anew. Only where an older version answers otherwise than the newest it has its own."""
+    ours, newest = GOLDEN / version / f"{scenario.name}.yaml", GOLDEN / f"{scenario.name}.yaml"
+    if version != NEWEST and newest.exists():
+        if text == newest.read_text(encoding="utf-8"):
+            ours.unlink(missing_ok=True)
+            return
+        ours.parent.mkdir(exist_ok=True)
+    (newest if version == NEWEST else ours).write_text(text, encoding="utf-8")
+
+
+def difference(scenario: Scenario, version: str, text: str) -> str:
     """What `text` has otherwise than the committed transcript; "" when nothing."""
-    path = golden_path(scenario)
+    path = golden_path(scenario, version)
     golden = path.read_text(encoding="utf-8") if path.exists() else ""
     lines = difflib.unified_diff(
         golden.splitlines(keepends=True), text.splitlines(keepends=True), f"golden/{path.name}", "this run", n=6

@@ -1,4 +1,4 @@
-"""Shapes of resource.k8s.io/v1 as Kubernetes 1.36 knows them, whole (format: see the package docstring)."""
+"""Shapes of resource.k8s.io/v1 as Kubernetes 1.36 and 1.37 know them, whole (format: see the package docstring)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ Device
     bindingConditions []string
     bindingFailureConditions []string
     allowMultipleAllocations *bool
-    nodeAllocatableResourceMappings {}NodeAllocatableResourceMapping
+    nodeAllocatableResourceMappings {}NodeAllocatableResourceMapping gated only=1.36
+    nodeAllocatableResources {}NodeAllocatableResource gated only=1.37
 DeviceAllocationConfiguration
     source string !
     requests []string
@@ -58,10 +59,10 @@ DeviceAttribute
     bool *bool
     string *string
     version *string
-    ints []int64
-    bools []bool
-    strings []string
-    versions []string
+    ints []int64 gated
+    bools []bool gated
+    strings []string gated
+    versions []string gated
 DeviceCapacity
     value quantity !
     requestPolicy *CapacityRequestPolicy
@@ -88,6 +89,10 @@ DeviceConstraint
 DeviceCounterConsumption
     counterSet string !
     counters {}Counter
+    compatibilityGroups []string gated only=1.37
+DeviceDerivedAttribute
+    name string !
+    expression string !
 DeviceRequest
     name string !
     exactly *ExactDeviceRequest
@@ -103,6 +108,7 @@ DeviceRequestAllocationResult
     bindingFailureConditions []string
     shareID *string
     consumedCapacity {}quantity
+    skipNodeOperations []string gated only=1.37
 DeviceSelector
     cel *CELDeviceSelector
 DeviceSubRequest
@@ -113,6 +119,7 @@ DeviceSubRequest
     count int64
     tolerations []DeviceToleration
     capacity *CapacityRequirements
+    derivedAttributes []DeviceDerivedAttribute gated only=1.37
 DeviceTaint
     key string !
     value string
@@ -132,10 +139,21 @@ ExactDeviceRequest
     adminAccess *bool
     tolerations []DeviceToleration
     capacity *CapacityRequirements
+    derivedAttributes []DeviceDerivedAttribute gated only=1.37
 NetworkDeviceData
     interfaceName string
     ips []string
     hardwareAddress string
+NodeAllocatableMapping
+    capacityKey *string
+    capacityMultiplier *quantity
+    deviceMultiplier *quantity
+NodeAllocatableOverhead
+    perPod *quantity
+    perContainer *quantity
+NodeAllocatableResource
+    mapping *NodeAllocatableMapping
+    overhead *NodeAllocatableOverhead
 NodeAllocatableResourceMapping
     capacityKey *string
     allocationMultiplier *quantity
@@ -179,4 +197,6 @@ ResourceSliceSpec
     devices []Device
     perDeviceNodeSelection *bool
     sharedCounters []CounterSet
+    partitionTypeAttribute *string gated only=1.37
+    skipNodeOperations []string gated only=1.37
 """

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ipaddress
 import re
 import uuid
+from dataclasses import replace
 from typing import Any, Final
 
 from dracaena.api import limits
 from dracaena.demo.apiserver.fields import (
     IMMUTABLE,
+    declared,
     duplicate,
     forbidden,
     invalid,
@@ -30,7 +32,14 @@ from dracaena.demo.apiserver.validation.claims import (
 )
 from dracaena.demo.apiserver.validation.metadata import check_metadata_update
 from dracaena.demo.apiserver.validation.selectors import check_node_selector
-from dracaena.demo.apiserver.validation.text import Errors, check, check_driver_name, check_label_key, dns_label
+from dracaena.demo.apiserver.validation.text import (
+    Errors,
+    check,
+    check_declared_driver_name,
+    check_driver_name,
+    check_label_key,
+    dns_label,
+)
 
 Document = dict[str, Any]
 
@@ -58,7 +67,8 @@ def check_claim_status(new: Document, old: Document) -> Errors:
     errors += _check_reservation(new, old)
     if allocation is not None and before.get("allocation") is not None:
         if allocation != before["allocation"]:
-            errors.append(invalid("status.allocation", internal("AllocationResult", allocation), IMMUTABLE))
+            error = invalid("status.allocation", internal("AllocationResult", allocation), IMMUTABLE)
+            errors += declared([error], invalid("status.allocation", None, "field cannot be modified once set"))
     elif allocation is not None:
         errors += _check_allocation(allocation, request_names(new["spec"]))
     return errors
@@ -68,9 +78,11 @@ def _check_device_statuses(devices: list[Document], allocated: set[str]) -> Erro
     path = "status.devices"
     errors = check_items(devices, -1, lambda device, here: _check_device_status(device, here, allocated), path)
     known = [device_identity(device) for device in devices]
-    return errors + [
-        duplicate(f"{path}[{i}]", _shown_identity(device)) for i, device in enumerate(devices) if known[i] in known[:i]
-    ]
+    for i, device in enumerate(devices):
+        if known[i] in known[:i]:
+            error = duplicate(f"{path}[{i}]", _shown_identity(device))
+            errors += declared([error], replace(error, value=device))
+    return errors
 
 
 def _shown_identity(device: Document) -> Document:
@@ -127,8 +139,8 @@ def _check_allocation(allocation: Document, names: dict[str, set[str]]) -> Error
 
 def _check_result(result: Document, path: str, names: dict[str, set[str]]) -> Errors:
     errors = check_reference(result["request"], f"{path}.request", names)
-    errors += check_driver_name(f"{path}.driver", result["driver"])
-    errors += check_pool_name(result["pool"], f"{path}.pool")
+    errors += check_declared_driver_name(f"{path}.driver", result["driver"])
+    errors += declared(check_pool_name(result["pool"], f"{path}.pool"))
     errors += check(f"{path}.device", result["device"], dns_label)
     errors += check_binding_conditions(result, path)
     return errors + (_check_share_id(result["shareID"], f"{path}.shareID") if "shareID" in result else [])
@@ -165,12 +177,13 @@ def check_binding_conditions(holder: Document, path: str) -> Errors:
 
 
 def _check_share_id(text: str, path: str) -> Errors:
+    newer = invalid(path, text, "must be a lowercase UUID in 8-4-4-4-12 format")
     try:
         uuid.UUID(text)
     except ValueError:
-        return [invalid(path, text, f"error validating uid: invalid UUID length: {len(text)}")]
+        return declared([invalid(path, text, f"error validating uid: invalid UUID length: {len(text)}")], newer)
     if not re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", text):
-        return [invalid(path, text, _UUID_FORM)]
+        return declared([invalid(path, text, _UUID_FORM)], newer)
     return []
 
 
@@ -178,9 +191,9 @@ def _check_allocated_config(config: Document, path: str, names: dict[str, set[st
     source = config["source"]
     errors: Errors = []
     if not source:
-        errors.append(required(f"{path}.source"))
+        errors += declared([required(f"{path}.source")])
     elif source not in ("FromClaim", "FromClass"):
-        errors.append(not_supported(f"{path}.source", source, ("FromClaim", "FromClass")))
+        errors += declared([not_supported(f"{path}.source", source, ("FromClaim", "FromClass"))])
     return errors + check_named_configuration(config, path, names)
 
 
@@ -208,9 +221,10 @@ def check_conditions(conditions: list[Document], path: str) -> Errors:
     for i, condition in enumerate(conditions):
         here, name = f"{path}[{i}]", condition["type"]
         if name in seen:
-            errors.append(duplicate(f"{here}.type", name))
+            errors.append(replace(duplicate(f"{here}.type", name), newer=duplicate(here, name)))
         seen[name] = i
-        errors += check_label_key(f"{here}.type", name)
+        missing = None if name else required(f"{here}.type", "is required")
+        errors += [replace(error, newer=missing) for error in check_label_key(f"{here}.type", name)]
         status = condition["status"]
         if status not in ("False", "True", "Unknown"):
             errors.append(not_supported(f"{here}.status", status, ("False", "True", "Unknown")))
@@ -259,7 +273,7 @@ def _check_network(data: Document, path: str) -> Errors:
     lengths = (("interfaceName", limits.INTERFACE_NAME_BYTES), ("hardwareAddress", limits.HARDWARE_ADDRESS_BYTES))
     for name, limit in lengths:
         if len(data.get(name, "").encode()) > limit:
-            errors.append(too_long(f"{path}.{name}", limit))
+            errors += declared([too_long(f"{path}.{name}", limit)])
     return errors + check_unique(data.get("ips") or (), limits.NETWORK_IPS, _check_interface, str, f"{path}.ips")
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 from dracaena.api import limits
 from dracaena.demo.apiserver.decode import OpaqueJson
 from dracaena.demo.apiserver.fields import (
     IMMUTABLE,
+    declared,
     duplicate,
     forbidden,
     invalid,
@@ -27,6 +29,7 @@ from dracaena.demo.apiserver.validation.text import (
     Errors,
     c_identifier,
     check,
+    check_declared_driver_name,
     check_driver_name,
     check_label_key,
     dns_label,
@@ -46,25 +49,35 @@ _NAME_OF_REQUEST: Final = (
 )
 
 
-def check_items(items: Iterable[Any], limit: int, one: ItemCheck, path: str) -> Errors:
-    """A list with a limit. A list over its limit is not looked into."""
+def check_items(items: Iterable[Any], limit: int, one: ItemCheck, path: str, *, is_declared: bool = True) -> Errors:
+    """A list with a limit, which is mostly declared in 1.37. A list over its limit is not looked into."""
     present = list(items)
     if 0 <= limit < len(present):
-        return [too_many(path, len(present), limit)]
+        over = [too_many(path, len(present), limit)]
+        return declared(over) if is_declared else over
     return [error for i, item in enumerate(present) for error in one(item, f"{path}[{i}]")]
 
 
-def check_unique(items: Iterable[Any], limit: int, one: ItemCheck, key: Callable[[Any], Any], path: str) -> Errors:
-    """A list with a limit whose items differ by `key`."""
+def check_unique(
+    items: Iterable[Any],
+    limit: int,
+    one: ItemCheck,
+    key: Callable[[Any], Any],
+    path: str,
+    *,
+    is_declared: bool = True,
+) -> Errors:
+    """A list with a limit whose items differ by `key`. Where that is declared, 1.37 shows the whole item."""
     present = list(items)
-    errors = check_items(present, limit, one, path)
+    errors = check_items(present, limit, one, path, is_declared=is_declared)
     if 0 <= limit < len(present):
         return errors
     seen = set()
     for i, item in enumerate(present):
         identity = key(item)
         if identity in seen:
-            errors.append(duplicate(f"{path}[{i}]", identity))
+            error = duplicate(f"{path}[{i}]", identity)
+            errors += declared([error], newer=replace(error, value=item)) if is_declared else [error]
         seen.add(identity)
     return errors
 
@@ -120,7 +133,7 @@ def check_claim(claim: Document) -> Errors:
 def check_claim_update(new: Document, old: Document) -> Errors:
     """An update of a claim through the main door."""
     errors = check_metadata(new, namespaced=True, name_rule=dns_subdomain) + check_metadata_update(new, old)
-    return errors + _check_same_spec(new, old, "ResourceClaimSpec")
+    return errors + declared(_check_same_spec(new, old, "ResourceClaimSpec"), invalid("spec", None, IMMUTABLE))
 
 
 def check_template(template: Document) -> Errors:
@@ -139,7 +152,8 @@ def check_template(template: Document) -> Errors:
 def check_template_update(new: Document, old: Document) -> Errors:
     """An update of a claim template."""
     errors = check_template(new) + check_metadata_update(new, old)
-    return errors + _check_same_spec(new, old, "ResourceClaimTemplateSpec")
+    newer = invalid("spec", internal("ResourceClaimTemplateSpec", new["spec"], "1.37"), IMMUTABLE)
+    return errors + [replace(one, newer=newer) for one in _check_same_spec(new, old, "ResourceClaimTemplateSpec")]
 
 
 def _check_same_spec(new: Document, old: Document, type_name: str) -> Errors:
@@ -153,15 +167,24 @@ def check_class(device_class: Document) -> Errors:
     errors += check_items(spec.get("selectors") or (), limits.SELECTORS, _check_selector, "spec.selectors")
     errors += check_items(spec.get("config") or (), limits.CONFIGS, _check_configuration, "spec.config")
     if "extendedResourceName" in spec and not _is_extended_resource(spec["extendedResourceName"]):
-        errors.append(
-            invalid("spec.extendedResourceName", spec["extendedResourceName"], "must be a valid extended resource name")
-        )
+        errors += _not_extended("spec.extendedResourceName", spec["extendedResourceName"])
     return errors
 
 
 def check_class_update(new: Document, old: Document) -> Errors:
     """An update of a device class."""
     return check_metadata_update(new, old) + check_class(new)
+
+
+def _not_extended(path: str, name: str) -> Errors:
+    error = invalid(path, name, "must be a valid extended resource name")
+    reasons = [] if "/" in name else ["a name must be a domain-prefixed path, such as 'example.com/my-prop'"]
+    if "/" in name and "kubernetes.io/" in name:
+        reasons.append('must not have "kubernetes.io/" domain')
+    if name.startswith("requests."):
+        reasons.append('must not have "requests." prefix')
+    reasons += qualified_name(f"requests.{name}")
+    return [one for reason in reasons for one in declared([error], invalid(path, name, reason))] or [error]
 
 
 def _is_extended_resource(name: str) -> bool:
@@ -222,13 +245,21 @@ def _check_request(request: Document, path: str) -> Errors:
 
 
 def _check_subrequest(request: Document, path: str) -> Errors:
-    return check(f"{path}.name", request["name"], dns_label) + _check_exact(request, path)
+    errors = check(f"{path}.name", request["name"], dns_label)
+    return errors + declared(_check_class_name(request, path)) + _check_devices_of(request, path)
 
 
 def _check_exact(request: Document, path: str) -> Errors:
-    name = request["deviceClassName"]
-    errors = check(f"{path}.deviceClassName", name, dns_subdomain) if name else [required(f"{path}.deviceClassName")]
-    errors += check_items(request.get("selectors") or (), limits.SELECTORS, _check_selector, f"{path}.selectors")
+    return _check_class_name(request, path) + _check_devices_of(request, path)
+
+
+def _check_class_name(request: Document, path: str) -> Errors:
+    name, here = request["deviceClassName"], f"{path}.deviceClassName"
+    return check(here, name, dns_subdomain) if name else [required(here)]
+
+
+def _check_devices_of(request: Document, path: str) -> Errors:
+    errors = check_items(request.get("selectors") or (), limits.SELECTORS, _check_selector, f"{path}.selectors")
     mode, count = request.get("allocationMode", ""), request.get("count", 0)
     if mode == "All":
         if count:
@@ -237,7 +268,7 @@ def _check_exact(request: Document, path: str) -> Errors:
         if count <= 0:
             errors.append(invalid(f"{path}.count", count, "must be greater than zero"))
     else:
-        errors.append(not_supported(f"{path}.allocationMode", mode, ("All", "ExactCount")))
+        errors += declared([not_supported(f"{path}.allocationMode", mode, ("All", "ExactCount"))])
     # The API reference says at most 16; kube-apiserver 1.36 takes more.
     for i, toleration in enumerate(request.get("tolerations") or ()):
         errors += _check_toleration(toleration, f"{path}.tolerations[{i}]")
@@ -254,7 +285,7 @@ def _check_selector(selector: Document, path: str) -> Errors:
 
 
 def _check_toleration(toleration: Document, path: str) -> Errors:
-    errors = check_label_key(f"{path}.key", toleration["key"]) if toleration.get("key") else []
+    errors = declared(check_label_key(f"{path}.key", toleration["key"])) if toleration.get("key") else []
     operator, value = toleration.get("operator", ""), toleration.get("value", "")
     if operator == "Exists":
         if value:
@@ -262,10 +293,10 @@ def _check_toleration(toleration: Document, path: str) -> Errors:
     elif operator == "Equal":
         errors += check(f"{path}.value", value, label_value)
     else:
-        errors.append(not_supported(f"{path}.operator", operator, ("Equal", "Exists")))
+        errors += declared([not_supported(f"{path}.operator", operator, ("Equal", "Exists"))])
     effect = toleration.get("effect", "")
     if effect and effect not in TAINT_EFFECTS:
-        errors.append(not_supported(f"{path}.effect", effect, TAINT_EFFECTS))
+        errors += declared([not_supported(f"{path}.effect", effect, TAINT_EFFECTS)])
     return errors
 
 
@@ -273,9 +304,9 @@ def _check_constraint(constraint: Document, path: str, names: dict[str, set[str]
     errors = _check_references(constraint.get("requests") or [], path, names)
     match, distinct = constraint.get("matchAttribute"), constraint.get("distinctAttribute")
     if match is not None:
-        errors += check_full_name(match, f"{path}.matchAttribute")
+        errors += declared(check_full_name(match, f"{path}.matchAttribute"))
     elif distinct is not None:
-        errors += check_full_name(distinct, f"{path}.distinctAttribute")
+        errors += declared(check_full_name(distinct, f"{path}.distinctAttribute"))
     else:
         errors.append(
             required(
@@ -311,5 +342,5 @@ def _check_configuration(config: Document, path: str) -> Errors:
     if opaque is None:
         return [required(f"{path}.opaque")]
     here = f"{path}.opaque"
-    errors = check_driver_name(f"{here}.driver", opaque["driver"])
+    errors = check_declared_driver_name(f"{here}.driver", opaque["driver"])
     return errors + check_json_object(opaque["parameters"], f"{here}.parameters", limits.PARAMETERS_BYTES)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, Final
 
 from dracaena.api import limits
-from dracaena.demo.apiserver.fields import IMMUTABLE, forbidden, invalid, required, too_long
+from dracaena.demo.apiserver.fields import IMMUTABLE, FieldError, forbidden, invalid, required, too_long
 from dracaena.demo.apiserver.validation.text import (
     Errors,
     NameRule,
@@ -65,11 +66,14 @@ def _check_owners(metadata: dict[str, Any], path: str) -> Errors:
     errors: Errors = []
     controller = ""
     owners = metadata.get("ownerReferences") or []
-    for owner in owners:
+    for i, owner in enumerate(owners):
         if not owner["apiVersion"].rpartition("/")[2]:
-            errors.append(invalid(f"{here}.apiVersion", owner["apiVersion"], "version must not be empty"))
+            error = invalid(f"{here}.apiVersion", owner["apiVersion"], "version must not be empty")
+            errors.append(replace(error, newer=_not_empty(f"{here}[{i}].apiVersion")))
         errors += [
-            invalid(f"{here}.{name}", "", "must not be empty") for name in ("kind", "name", "uid") if not owner[name]
+            replace(invalid(f"{here}.{name}", "", "must not be empty"), newer=_not_empty(f"{here}[{i}].{name}"))
+            for name in ("kind", "name", "uid")
+            if not owner[name]
         ]
         if owner["apiVersion"] == "v1" and owner["kind"] == "Event":
             errors.append(invalid(here, owner, "/v1, Kind=Event is disallowed from being an owner"))
@@ -88,6 +92,10 @@ def _check_owners(metadata: dict[str, Any], path: str) -> Errors:
                 )
             controller = controller or this
     return errors
+
+
+def _not_empty(path: str) -> FieldError:
+    return required(path, "must not be empty")
 
 
 def _check_finalizers(metadata: dict[str, Any], path: str) -> Errors:

@@ -9,6 +9,7 @@ from dracaena.api import limits
 from dracaena.api.quantity import Quantity, read_quantity
 from dracaena.demo.apiserver.fields import (
     IMMUTABLE,
+    declared,
     forbidden,
     invalid,
     not_supported,
@@ -40,6 +41,7 @@ from dracaena.demo.apiserver.validation.text import (
 Document = dict[str, Any]
 
 
+_ATTRIBUTE_FORMS: Final = ("int", "bool", "string", "version", "ints", "bools", "strings", "versions")
 _NUMBER: Final = r"(0|[1-9]\d*)"
 _PRE_RELEASE: Final = r"(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)"
 _BUILD: Final = r"[0-9a-zA-Z-]+"
@@ -142,7 +144,7 @@ def _check_devices(spec: Document, old: Document | None) -> Errors:
         return _check_device(device, before.get(device["name"]), path, per_device=per_device)
 
     limit = limits.SLICE_ADVANCED_DEVICES if advanced else limits.SLICE_DEVICES
-    return check_unique(devices, limit, one, lambda device: device["name"], "spec.devices")
+    return check_unique(devices, limit, one, lambda device: device["name"], "spec.devices", is_declared=False)
 
 
 def _check_device(device: Document, old: Document | None, path: str, *, per_device: bool) -> Errors:
@@ -177,7 +179,7 @@ def _check_device(device: Document, old: Document | None, path: str, *, per_devi
         errors += _check_capacity(value, f"{path}.capacity[{name}]", shared=shared)
     taints = device.get("taints") or []
     if old is None or taints != (old.get("taints") or []):
-        errors += check_items(taints, limits.DEVICE_TAINTS, _check_taint, f"{path}.taints")
+        errors += check_items(taints, limits.DEVICE_TAINTS, _check_taint, f"{path}.taints", is_declared=False)
     errors += check_unique(
         device.get("consumesCounters") or (),
         limits.DEVICE_CONSUMPTIONS,
@@ -201,16 +203,23 @@ def _check_attribute(value: Document, path: str) -> Errors:
             errors.append(too_long(f"{path}.version", limits.ATTRIBUTE_VALUE_BYTES))
     if len(value) != 1:
         shown = internal("DeviceAttribute", value) if value else ""
-        errors.append(invalid(path, shown, "exactly one value must be specified"))
+        error = invalid(path, shown, "exactly one value must be specified")
+        forms = ", ".join(f"`{form}`" for form in _ATTRIBUTE_FORMS)
+        newer = (
+            invalid(path, f"{{{', '.join(value)}}}", f"must specify exactly one of: {forms}")
+            if value
+            else invalid(path, "", f"must specify one of: {forms}")
+        )
+        errors += declared([error], newer)
     return errors
 
 
 def _check_taint(taint: Document, path: str) -> Errors:
     errors = check_label_key(f"{path}.key", taint["key"]) + check(f"{path}.value", taint.get("value", ""), label_value)
     if not taint["effect"]:
-        return [*errors, required(f"{path}.effect")]
+        return [*errors, *declared([required(f"{path}.effect")])]
     if taint["effect"] not in TAINT_EFFECTS:
-        errors.append(not_supported(f"{path}.effect", taint["effect"], TAINT_EFFECTS))
+        errors += declared([not_supported(f"{path}.effect", taint["effect"], TAINT_EFFECTS)])
     return errors
 
 
@@ -239,22 +248,22 @@ def _check_device_nodes(device: Document, path: str, *, per_device: bool) -> Err
 
 def _check_counter_set(counter_set: Document, path: str) -> Errors:
     name = counter_set["name"]
-    errors = check(f"{path}.name", name, dns_label) if name else [required(f"{path}.name")]
+    errors = declared(check(f"{path}.name", name, dns_label) if name else [required(f"{path}.name")])
     return errors + _check_counters(counter_set.get("counters") or {}, f"{path}.counters", limits.COUNTER_SET_COUNTERS)
 
 
 def _check_consumption(consumption: Document, path: str) -> Errors:
     name = consumption["counterSet"]
-    errors = check(f"{path}.counterSet", name, dns_label) if name else [required(f"{path}.counterSet")]
+    errors = declared(check(f"{path}.counterSet", name, dns_label) if name else [required(f"{path}.counterSet")])
     return errors + _check_counters(consumption.get("counters") or {}, f"{path}.counters", limits.CONSUMPTION_COUNTERS)
 
 
 def _check_counters(counters: Document, path: str, limit: int) -> Errors:
     if not counters:
-        return [required(path)]
+        return declared([required(path)])
     if len(counters) > limit:
         return [too_many(path, len(counters), limit)]
-    return [error for name in counters for error in check(path, name, dns_label)]
+    return declared(error for name in counters for error in check(path, name, dns_label))
 
 
 # ---- consumable capacity
@@ -296,7 +305,9 @@ def _check_values(texts: Any, default: Quantity, whole: Quantity, path: str) -> 
     def one(value: Quantity, here: str) -> Errors:
         return [invalid(here, str(value), f"option is larger than capacity value: {whole}")] if value > whole else []
 
-    errors += check_unique(values, limits.CAPACITY_VALID_VALUES, one, lambda value: str(value.whole()), path)
+    errors += check_unique(
+        values, limits.CAPACITY_VALID_VALUES, one, lambda value: str(value.whole()), path, is_declared=False
+    )
     if default not in values or len(values) > limits.CAPACITY_VALID_VALUES:
         errors.append(invalid(path, str(default), "default value is not valid according to the requestPolicy"))
     return errors

@@ -7,7 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from dracaena.api import limits
-from dracaena.demo.apiserver.fields import FieldError, invalid, required, too_long
+from dracaena.demo.apiserver.fields import (
+    FieldError,
+    declared,
+    invalid,
+    required,
+    too_long,
+    too_long_in_characters,
+)
 
 Errors = list[FieldError]
 
@@ -24,6 +31,10 @@ _LABEL_MESSAGE: Final = (
 _SUBDOMAIN_MESSAGE: Final = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
     f"end with an alphanumeric character (e.g. 'example.com', regex used for validation is '{_SUBDOMAIN}')"
+)
+_CASELESS_MESSAGE: Final = (
+    "an RFC 1123 subdomain must consist of alphanumeric characters, '-' or '.', and must start and end with an "
+    f"alphanumeric character (e.g. 'Example.com', regex used for validation is '{_SUBDOMAIN}')"
 )
 _NAME_PART_MESSAGE: Final = (
     "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
@@ -115,6 +126,15 @@ def check_driver_name(path: str, text: str) -> Errors:
         return [required(path)]
     errors = [too_long(path, limits.DRIVER_NAME_BYTES)] if len(text) > limits.DRIVER_NAME_BYTES else []
     return errors + [invalid(path, text, message) for message in dns_subdomain(text.lower())]
+
+
+def check_declared_driver_name(path: str, text: str) -> Errors:
+    """A driver name where 1.37 declares the rule, and words it otherwise."""
+    newer = {
+        "FieldValueTooLong": too_long_in_characters(path, limits.DRIVER_NAME_BYTES),
+        "FieldValueInvalid": invalid(path, text, _CASELESS_MESSAGE),
+    }
+    return [one for error in check_driver_name(path, text) for one in declared([error], newer.get(error.type))]
 
 
 def nested(document: dict[str, Any], *names: str) -> Any:

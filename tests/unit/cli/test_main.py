@@ -14,6 +14,7 @@ import yaml
 
 from dracaena import __version__
 from dracaena.cli.main import build_parser, main
+from dracaena.demo.apiserver.version import RELEASES
 from support.kube import kubeconfig_document
 from support.scripted_server import ScriptedServer
 
@@ -48,6 +49,12 @@ def test_the_help_of_a_command_has_examples_that_parse(command: str, capsys: pyt
     assert len(examples) >= 2
     for example in examples:
         assert build_parser().parse_args(shlex.split(example)).run
+
+
+def test_the_demo_can_answer_as_each_version_that_the_embedded_server_knows(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["demo", "--kubernetes", "1.30"])
+    assert f"choose from {', '.join(map(repr, RELEASES))}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["topology", "controller", "kubelet-plugin", "demo", "version"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import urllib.request
 from contextlib import closing
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 
 from dracaena.demo.apiserver import ApiServer
 from dracaena.demo.apiserver.resources import KINDS
+from dracaena.demo.apiserver.version import RELEASES
 
 PODS = "/api/v1/namespaces/default/pods"
 RESOURCE = "/apis/resource.k8s.io/v1"
@@ -154,8 +156,29 @@ def test_the_schema_documents_hold_every_kind_and_its_merge_rules(api):
 def test_health_and_version_answer(api):
     for path in ("/healthz", "/livez", "/readyz", "/readyz/ping"):
         assert (api.get(path).code, api.get(path).body) == (200, "ok")
-    assert api.get("/version").body["minor"] == "36"
+    assert api.get("/version").body["gitVersion"].startswith("v1.37.")
     assert "/apis/resource.k8s.io/v1" in api.get("/").body["paths"]
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_a_server_answers_as_the_version_that_it_is_given(version: str) -> None:
+    with ApiServer(version=version) as server:
+        said, schema = (
+            json.loads(urllib.request.urlopen(f"{server.url}{path}", timeout=20).read())
+            for path in ("/version", "/openapi/v3/apis/resource.k8s.io/v1")
+        )
+    assert (f"{said['major']}.{said['minor']}", said["gitVersion"]) == (
+        version,
+        f"{RELEASES[version]}+dracaena-embedded",
+    )
+    device = schema["components"]["schemas"]["Device"]["properties"]
+    assert ("nodeAllocatableResources" in device) is (version == "1.37")
+    assert ("nodeAllocatableResourceMappings" in device) is (version == "1.36")
+
+
+def test_a_version_that_is_not_known_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Kubernetes '1\.30' is not known; known are 1\.37, 1\.36"):
+        ApiServer(version="1.30")
 
 
 def test_a_connection_serves_many_requests_also_refused_ones(api, pod):

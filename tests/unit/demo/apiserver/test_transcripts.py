@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dracaena.demo.apiserver import ApiServer
+from dracaena.demo.apiserver.version import NEWEST, RELEASES
 from transcripts.connection import Ground
-from transcripts.recording import GOLDEN, NotAloneError, difference, golden_path, record
+from transcripts.recording import GOLDEN, NotAloneError, difference, record
 from transcripts.scenarios import SCENARIOS, Scenario
 from transcripts.scenarios.documents import NODES, node
 from transcripts.session import Session
@@ -22,11 +23,12 @@ def clock_at_a_full_second() -> Callable[[], datetime]:
     return lambda: datetime.now(UTC) - late
 
 
+@pytest.mark.parametrize("version", RELEASES)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_embedded_server_answers_as_the_real_one(scenario: Scenario) -> None:
-    with ApiServer(clock=clock_at_a_full_second()) as server:
+def test_embedded_server_answers_as_the_real_one(scenario: Scenario, version: str) -> None:
+    with ApiServer(clock=clock_at_a_full_second(), version=version) as server:
         ground = Ground(server.url, token="", authority=None, forget_history=server.forget_history)
-        found = difference(scenario, record(scenario, ground))
+        found = difference(scenario, version, record(scenario, ground))
     assert not found, f"\n{found}"
 
 
@@ -40,5 +42,10 @@ def test_server_that_somebody_uses_is_left_alone() -> None:
             assert session.get("it is still there", f"{NODES}/node-a")["metadata"]["name"] == "node-a"
 
 
-def test_every_transcript_has_its_scenario() -> None:
-    assert sorted(GOLDEN.iterdir()) == sorted(golden_path(scenario) for scenario in SCENARIOS)
+def test_every_transcript_has_its_scenario_and_an_older_version_only_those_that_differ() -> None:
+    names = {f"{scenario.name}.yaml" for scenario in SCENARIOS}
+    assert {path.name for path in GOLDEN.iterdir() if path.is_file()} == names
+    assert {path.name for path in GOLDEN.iterdir() if path.is_dir()} == RELEASES.keys() - {NEWEST}
+    for path in GOLDEN.glob("*/*.yaml"):
+        assert path.name in names
+        assert path.read_text(encoding="utf-8") != (GOLDEN / path.name).read_text(encoding="utf-8")

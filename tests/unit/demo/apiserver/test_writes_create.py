@@ -166,10 +166,10 @@ def test_labels_annotations_finalizers_and_owners_are_checked(api, pod):
         "metadata.labels",
         "metadata.labels",
         "metadata.annotations",
-        "metadata.ownerReferences.apiVersion",
-        "metadata.ownerReferences.kind",
-        "metadata.ownerReferences.name",
-        "metadata.ownerReferences.uid",
+        "metadata.ownerReferences[0].apiVersion",
+        "metadata.ownerReferences[0].kind",
+        "metadata.ownerReferences[0].name",
+        "metadata.ownerReferences[0].uid",
         "metadata.finalizers[0]",
     ]
 

@@ -92,7 +92,7 @@ def test_a_patch_that_states_the_present_version_is_taken(api, stored):
 
 def test_a_patch_cannot_change_identity(api, stored):
     uid = api.patch(f"{CLAIMS}/c", {"metadata": {"uid": "zz"}})
-    assert uid.causes == [("metadata.uid", 'Invalid value: "zz": field is immutable')] * 2
+    assert uid.causes == [("metadata.uid", 'Invalid value: "zz": field is immutable')]
     assert api.patch(f"{CLAIMS}/c", {"metadata": {"name": "zz"}}).code == 400
 
 
