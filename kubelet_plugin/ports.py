@@ -107,6 +107,33 @@ class SliceAccess(Protocol):
         ...
 
 
+class WriteTurn(Protocol):
+    """The right to write this node's slices, until the end of a block."""
+
+    @property
+    def may_land(self) -> int | None:
+        """The highest generation of what another instance, or an earlier look, sent and that may still land, 0 where
+        that is not known; None where nothing may."""
+        ...
+
+    def sends(self, generation: int) -> None:
+        """Say that a slice of this generation is about to be sent, or one deleted. Raises TemporaryError where a newer
+        instance has begun to write: then it must not be."""
+        ...
+
+    def is_settled(self) -> None:
+        """Say that all was answered, and that whatever may still land is outdated by its generation."""
+        ...
+
+
+class Writers(Protocol):
+    """The instances of this plugin that write this node's slices."""
+
+    def hold(self) -> AbstractContextManager[WriteTurn | None]:
+        """Hold the right to write for a block; None when a newer instance has it. Waits for an older one."""
+        ...
+
+
 class DocumentStore(Protocol):
     """Files of one folder, replaced as a whole. Methods raise DracaenaError naming the path."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
+from typing import Final
 
 import structlog
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -30,6 +32,10 @@ from dracaena.process.settings import Layers
 SWITCH_S = 0.0005
 """Longest that a thread in Python code keeps the others waiting, in place of 5 ms: a prepare stops at some twenty file
 operations, and behind each it may have to wait that long for a thread that follows pods or writes annotations."""
+
+LOCK_TRIES: Final = 3
+LOCK_PAUSE_S: Final = 0.02
+"""Who looks whether a lock is held has it for some microseconds."""
 
 log = structlog.get_logger()
 
@@ -59,7 +65,9 @@ class Program:
         """
         self._settings = settings
         self._registry = registry
-        self._parts = build_parts(settings, clock or SystemClock(), registry, source, section, sys_root)
+        self._clock = clock or SystemClock()
+        self._never = threading.Event()
+        self._parts = build_parts(settings, self._clock, registry, source, section, sys_root)
         self._node, self._gpus, self._claims = self._parts.node, self._parts.gpus, self._parts.claims
         self._instance_lock = FileLock(self._node.paths.instance_lock)
         self._written = self._claims.folders.written(settings.driver_name)
@@ -78,7 +86,7 @@ class Program:
     def _take_place(self) -> None:
         """Take the instance lock and remove what dead instances left; under the call lock, so that no two do it."""
         with self._node.call_lock.hold():
-            if not self._instance_lock.try_acquire():
+            if not self._acquire_instance_lock():
                 raise PermanentError(
                     "this instance of the plugin runs already: another process holds "
                     f"{self._node.paths.instance_lock}. Stop it first, or give this one its own --pod-uid"
@@ -90,6 +98,14 @@ class Program:
             except DracaenaError:
                 self._instance_lock.release()
                 raise
+
+    def _acquire_instance_lock(self) -> bool:
+        """Take it, also where another instance is just looking whether somebody holds it (adapters.writer_lock)."""
+        for _ in range(LOCK_TRIES):
+            if self._instance_lock.try_acquire():
+                return True
+            self._clock.sleep_until_set(self._never, LOCK_PAUSE_S)
+        return False
 
     def _start_parts(self) -> None:
         node, gpus, claims = self._node, self._gpus, self._claims

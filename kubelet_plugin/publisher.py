@@ -3,6 +3,9 @@
 Kubelet deletes all slices of its node when it starts, and those of a driver that was away for 30 s (kubelet, DRA
 plugin manager). So the publisher follows its slices by watch and writes again what is missing. The watch only tells
 that something may differ: before each write a fresh list decides, so that a late watch never doubles a slice.
+
+During an update two instances run side by side, maybe with other settings. The newest that has something to publish
+writes, and the others only when it is gone (ports.Writers).
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from dracaena.kubelet_plugin.discovery.pool import (
     untainted,
 )
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.ports import SliceAccess, SliceCache
+from dracaena.kubelet_plugin.ports import SliceAccess, SliceCache, Writers, WriteTurn
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
@@ -65,6 +68,7 @@ class Publisher:
         pool: PoolIdentity,
         cache: SliceCache,
         access: SliceAccess,
+        writers: Writers,
         clock: Clock,
         metrics: PluginMetrics,
         on_refused: Callable[[Node, str], None] | None = None,
@@ -74,6 +78,7 @@ class Publisher:
         self._pages: list[Page] | None = None
         self._cache = cache
         self._access = access
+        self._writers = writers
         self._clock = clock
         self._metrics = metrics
         self._on_refused = on_refused
@@ -123,12 +128,23 @@ class Publisher:
             return False
         if self._published and self._cache.synced and not plan_pool(self._pool, pages, self._cache.values()):
             return False
+        with self._writers.hold() as turn:
+            if turn is None:
+                if not self._published:
+                    log.info("a newer instance of this plugin publishes", pool=self._pool.name)
+                self._published = True
+                return False
+            wrote = self._publish_or_refuse(pages, turn)
+            turn.is_settled()
+        return wrote
+
+    def _publish_or_refuse(self, pages: list[Page], turn: WriteTurn) -> bool:
         try:
-            wrote = self._publish(pages)
+            wrote = self._publish(pages, turn)
         except TaintRefusedError as error:
             self._refuse(str(error))
             pages = _without_tainted(pages)
-            wrote = self._write(plan_pool(self._pool, pages, self._access.list_slices()), pages)
+            wrote = self._write(plan_pool(self._pool, pages, self._access.list_slices()), pages, turn)
         count = sum(map(len, pages))
         if not self._published:
             log.info("published", pool=self._pool.name, devices=count)
@@ -146,27 +162,29 @@ class Publisher:
             self._refused_until_s = None
         return self._pages
 
-    def _publish(self, pages: list[Page]) -> bool:
+    def _publish(self, pages: list[Page], turn: WriteTurn) -> bool:
         published = self._access.list_slices()
-        wrote = False
+        wrote, may_land = False, turn.may_land
         if any(device.taints for page in pages for device in page) and not self._taint_is_kept(published):
             # Nobody may allocate from a pool that is incomplete: so the devices go out as such until the answers
             # show that the server keeps their taint.
-            wrote = self._write(plan_pool(self._pool, pages, published, missing=1), pages)
-            self._taint_kept = True
+            wrote = self._write(plan_pool(self._pool, pages, published, missing=1, may_land=may_land), pages, turn)
+            self._taint_kept, may_land = True, None
             published = self._access.list_slices()
-        return self._write(plan_pool(self._pool, pages, published), pages) or wrote
+        return self._write(plan_pool(self._pool, pages, published, may_land=may_land), pages, turn) or wrote
 
     def _taint_is_kept(self, published: Sequence[ResourceSlice]) -> bool:
         """Whether this server is known to keep taints: it did so in this process, or it still shows some of ours."""
         self._taint_kept = self._taint_kept or any(d.taints for s in published for d in s.spec.devices)
         return self._taint_kept
 
-    def _write(self, writes: PoolWrites, pages: list[Page]) -> bool:
+    def _write(self, writes: PoolWrites, pages: list[Page], turn: WriteTurn) -> bool:
         for published in writes.delete:
+            turn.sends(writes.generation)
             self._access.delete_slice(published)
             self._metrics.publishing.slice_writes.labels("delete").inc()
         for update in writes.update:
+            turn.sends(writes.generation)
             stored = self._access.update_slice(update.published, update.spec)
             self._metrics.publishing.slice_writes.labels("update").inc()
             self._judge(update.index, pages, stored)
@@ -174,6 +192,7 @@ class Publisher:
             owner = _owner(self._access.read_node())
             for creation in writes.create:
                 metadata = {"generateName": creation.generate_name, "ownerReferences": [owner]}
+                turn.sends(writes.generation)
                 stored = self._access.create_slice({"metadata": metadata, "spec": creation.spec})
                 self._metrics.publishing.slice_writes.labels("create").inc()
                 self._judge(creation.index, pages, stored)

@@ -35,6 +35,7 @@ from dracaena.kubelet_plugin.adapters.pod_resources import SOCKET, PodResourcesW
 from dracaena.kubelet_plugin.adapters.recorded_faults import RecordedFaults
 from dracaena.kubelet_plugin.adapters.recorded_machine import RecordedMachine
 from dracaena.kubelet_plugin.adapters.registration import registration_server
+from dracaena.kubelet_plugin.adapters.writer_lock import WriterLock
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_calls import ClaimCalls
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
@@ -293,6 +294,7 @@ def _publishing(node: NodeParts) -> tuple[Reflector[ResourceSlice], Publisher]:
         pool=PoolIdentity(settings.driver_name, PoolName(settings.node_name), NodeName(settings.node_name)),
         cache=slices,
         access=access,
+        writers=WriterLock(node.paths.writer_lock, node.paths.instance_lock, read_boot_id(), node.clock),
         clock=node.clock,
         metrics=node.metrics,
         on_refused=devices_refused,

@@ -67,12 +67,19 @@ class PoolWrites:
 
 
 def plan_pool(
-    pool: PoolIdentity, pages: Sequence[Page], published: Sequence[ResourceSlice], *, missing: int = 0
+    pool: PoolIdentity,
+    pages: Sequence[Page],
+    published: Sequence[ResourceSlice],
+    *,
+    missing: int = 0,
+    may_land: int | None = None,
 ) -> PoolWrites:
     """Compare and return the writes; nothing to write when both say the same.
 
     Without a page one empty slice is published: the pool is there and has nothing. With `missing` the slices count
     that many more than there are: the pool is incomplete for every reader, so that nothing of it is allocated yet.
+    `may_land` is the highest generation of what somebody has sent and that may still land, 0 where that is not known,
+    None where nothing may: else all is written anew, beyond it, because readers pass over older generations.
     Slices of another pool of this driver and node, of an older generation or with a foreign name are deleted.
     """
     pages = pages or ((),)
@@ -87,8 +94,11 @@ def plan_pool(
     keep = {s.metadata.name for s in kept.values()}
     created = [index for index in range(len(pages)) if index not in kept]
     changed = [index for index in sorted(kept) if not _same(kept[index], pages[index], count)]
-    one_state = created or len(changed) > 1
+    one_state = may_land is not None or bool(created) or len(changed) > 1
     generation = newest + 1 if one_state else newest
+    if may_land is not None:
+        # Where it is not known, it was planned from these slices.
+        generation = max(generation, may_land) + 1
     return PoolWrites(
         generation=generation,
         delete=tuple(s for s in sorted(published, key=lambda s: s.metadata.name) if s.metadata.name not in keep),

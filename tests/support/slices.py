@@ -2,13 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
 from dracaena.api.objects import Node, ObjectMeta, ResourceSlice, ResourceSliceSpec
 from dracaena.kube.errors import ApiUnavailableError, ConflictError
+
+
+class FakeTurn:
+    """Implements WriteTurn."""
+
+    def __init__(self, may_land: int | None) -> None:
+        self.may_land = may_land
+        self.sent: list[int] = []
+        self.settled = False
+
+    def sends(self, generation: int) -> None:
+        self.sent.append(generation)
+
+    def is_settled(self) -> None:
+        self.settled = True
+
+
+class FakeWriters:
+    """Implements Writers. Another instance that is newer publishes, or nobody else does."""
+
+    def __init__(self) -> None:
+        self.may_land: int | None = None
+        self.newer_publishes = False
+        self.turns: list[FakeTurn] = []
+
+    @contextmanager
+    def hold(self) -> Iterator[FakeTurn | None]:
+        if self.newer_publishes:
+            yield None
+            return
+        self.turns.append(FakeTurn(self.may_land))
+        yield self.turns[-1]
+        self.may_land = None if self.turns[-1].settled else max(self.turns[-1].sent, default=self.may_land)
 
 
 class FakeSlices:

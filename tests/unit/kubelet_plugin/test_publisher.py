@@ -16,7 +16,7 @@ from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.publisher import TAINT_RETRY_S, Publisher
 from support.clock import FakeClock
 from support.kube import wait_for
-from support.slices import FakeSlices
+from support.slices import FakeSlices, FakeWriters
 
 POOL = PoolIdentity("gpu.dracaena.dev", PoolName("node-1"), NodeName("node-1"))
 TAINT = Taint("gpu.dracaena.dev/controller-allocated", "true", "NoSchedule")
@@ -34,10 +34,12 @@ class Case:
         self.clock = FakeClock()
         self.metrics = PluginMetrics(CollectorRegistry())
         self.told: list[str] = []
+        self.writers = FakeWriters()
         self.publisher = Publisher(
             pool=POOL,
             cache=self.slices,
             access=self.slices,
+            writers=self.writers,
             clock=self.clock,
             metrics=self.metrics,
             on_refused=self._tell,
@@ -96,6 +98,47 @@ def test_a_restart_over_an_equal_pool_writes_nothing() -> None:
     assert not second.publisher.sync()
     assert second.slices.writes == []
     assert second.publisher.ready() is None
+
+
+def test_while_a_newer_instance_publishes_nothing_is_touched_and_afterwards_all_is_put_right() -> None:
+    case = Case()
+    case.publisher.sync()
+    case.slices.writes.clear()
+    case.writers.newer_publishes = True
+    case.publisher.set_pages(TAINT_FREE)
+    assert not case.publisher.sync()
+    assert case.slices.writes == []
+    case.writers.newer_publishes = False
+    assert case.publisher.sync()
+    assert not any(device.taints for one in case.slices.list_slices() for device in one.spec.devices)
+
+
+def test_an_instance_whose_devices_a_newer_one_publishes_is_ready() -> None:
+    case = Case()
+    case.writers.newer_publishes = True
+    assert not case.publisher.sync()
+    assert case.publisher.ready() is None
+    assert case.slices.writes == []
+
+
+def test_what_may_still_land_is_outdated_also_by_an_equal_pool() -> None:
+    first = Case()
+    first.publisher.sync()
+    second = Case(slices=first.slices)
+    second.writers.may_land = 7
+    assert second.publisher.sync()
+    (stored,) = first.slices.list_slices()
+    assert stored.spec.pool.generation == 8
+    assert (second.writers.turns[-1].sent, second.writers.turns[-1].settled) == ([8], True)
+    assert not second.publisher.sync()
+
+
+def test_a_write_that_fails_leaves_the_turn_unsettled() -> None:
+    case = Case()
+    case.slices.failures = 1
+    with pytest.raises(ApiUnavailableError):
+        case.publisher.sync()
+    assert (case.writers.turns[-1].sent, case.writers.turns[-1].settled) == ([1], False)
 
 
 def test_before_the_devices_are_known_nothing_is_touched() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -164,6 +165,15 @@ def test_an_incomplete_pool_counts_more_slices_than_there_are() -> None:
     assert stored[0].spec.pool.resource_slice_count == 2
     writes = plan_pool(POOL, [page("a")], stored)
     assert (writes.generation, len(writes.update)) == (1, 1)
+
+
+@pytest.mark.parametrize(("may_land", "beyond"), [(0, 2), (1, 2), (2, 2), (3, 3), (9, 9)])
+def test_to_outdate_what_may_still_land_all_is_written_beyond_its_generation(may_land: int, beyond: int) -> None:
+    stored = published(page("a"), page("b"))
+    assert {one.spec.pool.generation for one in stored} == {1}
+    writes = plan_pool(POOL, [page("a"), page("b")], stored, may_land=may_land)
+    assert [update.spec["pool"]["generation"] for update in writes.update] == [beyond + 1] * 2
+    assert not plan_pool(POOL, [page("a"), page("b")], apply(stored, writes))
 
 
 def test_missing_taints_are_seen() -> None:
