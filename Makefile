@@ -37,7 +37,7 @@ IMAGE_PYTHON_PROGRAM = python=; for each in python$(IMAGE_PYTHON) "$${PYENV_ROOT
 	"$$each" -c 'import ensurepip, venv' 2>/dev/null && python=$$(command -v "$$each"); done
 
 test-long: $(VENV)/dev.stamp ## what `make test` only samples: exhaustive, half an hour (SCHEDULES=n interleavings, 100000)
-	@$(RUN) -m pytest -q -n $(JOBS) -m long tests/unit
+	@$(RUN) -m pytest -q -n $(JOBS) -m long tests/unit tests/integration
 
 integration: $(VENV)/dev.stamp ## whole programs over real sockets on the embedded cluster
 	@$(RUN) -m pytest -q -n $(INTEGRATION_JOBS) tests/integration
