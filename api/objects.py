@@ -460,6 +460,7 @@ class CounterConsumption(Wire, frozen=True, forbid_unknown_fields=True):
 
     counter_set: str
     counters: dict[str, Counter] = {}
+    compatibility_groups: list[str] = []
 
 
 class Device(Wire, frozen=True, forbid_unknown_fields=True):

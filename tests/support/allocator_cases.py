@@ -38,6 +38,7 @@ GATES: Final = {
     "DRAConsumableCapacity": "consumable_capacity",
     "DRAListTypeAttributes": "list_attributes",
     "DRAFractionalCapacityRange": "fractional_capacity_range",
+    "DRADeviceCompatibilityGroups": "compatibility_groups",
 }
 """Which field of Features a gate switches."""
 

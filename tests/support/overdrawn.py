@@ -14,7 +14,7 @@ def overdrawn(holdings: Iterable[Holding], pools: Iterable[Pool] = ()) -> tuple[
 
     Always: no device has two holders or is held whole beside shares, no share id occurs twice on a device. Of each
     usable pool given: shares take no more than there is of a capacity, and held devices no more than there is of a
-    counter.
+    counter; those of one counter set that name compatibility groups have one in common.
     """
     every = tuple(holdings)
     books = Books(every)
@@ -40,10 +40,13 @@ def _excesses(books: Books, pool: Pool) -> Iterator[str]:
     if pool.state is not PoolState.USABLE:
         return
     used: dict[CounterId, int] = {}
+    groups: dict[str, list[frozenset[str]]] = {}
     for device in (*(reachable.device for reachable in pool.devices), *pool.elsewhere):
         if books.is_held(device.id) or books.is_shared(device.id):
             for counter, amount in device.consumes:
                 used[counter] = used.get(counter, 0) + amount
+            for name in device.counter_sets:
+                groups.setdefault(name, []).append(device.compatibility_groups.get(name, frozenset()))
         consumed = books.consumed(device.id)
         for capacity in device.capacities:
             if consumed.get(capacity.name, 0) > capacity.value.nano:
@@ -51,3 +54,6 @@ def _excesses(books: Books, pool: Pool) -> Iterator[str]:
     for counter, available in pool.counters:
         if used.get(counter, 0) > available:
             yield f"pool {pool.id}: held devices take more than there is of counter {counter}"
+    for name, every in groups.items():
+        if any(every) and not frozenset.intersection(*every):
+            yield f"pool {pool.id}: held devices of counter set {name} have no compatibility group in common"

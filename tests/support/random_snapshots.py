@@ -46,6 +46,7 @@ class Snapshots:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
+        self.group_random = Random(f"compatibility groups {seed}")
         self.theme = self.random.choice(THEMES)
         self.gates = [gate for gate in GATES if self.random.random() < 0.95]
         self.devices: list[tuple[str, str, Document]] = []
@@ -54,8 +55,9 @@ class Snapshots:
     def make(self) -> Document:
         slices = [one for index in range(self.random.choice((1, 1, 2))) for one in self._pool(index)]
         self.random.shuffle(slices)
+        grouped = any("compatibilityGroups" in one for *_, device in self.devices for one in _consumptions(device))
         return {
-            "features": self.gates,
+            "features": [*self.gates, "DRADeviceCompatibilityGroups"] if grouped else self.gates,
             "node": {"metadata": {"name": "node-1", "labels": LABELS}},
             "classes": [
                 self._class("class-a", 'device.driver == "driver-a"'),
@@ -118,6 +120,12 @@ class Snapshots:
             devices[-1]["name"] = "dev-0-0"
         return self._named({**spec, "devices": devices})
 
+    def _group(self, consumptions: list[Document]) -> None:
+        for one in consumptions:
+            groups = self.group_random.choice(((), (), ("a",), ("a", "b"), ("b", "c"), ("c",)))
+            if groups and self.theme in ("counters", "mixed"):
+                one["compatibilityGroups"] = list(groups)
+
     def _named(self, spec: Document) -> Document:
         return {"metadata": {"name": f"slice-{self.names.pop():02d}"}, "spec": spec}
 
@@ -158,6 +166,7 @@ class Snapshots:
                 {"counterSet": name, "counters": {counter: {"value": self._pick("1", "1", "2")} for counter in values}}
                 for name, values in sets.items()
             ]
+            self._group(device["consumesCounters"])
         if self._likely("taints"):
             device["taints"] = [self._taint() for _ in range(self._pick(1, 2))]
         if self._likely("binding", 0.04):
@@ -285,6 +294,10 @@ class Snapshots:
             elif self.random.random() < 0.08:
                 held.append(entry)
         return {"allocatedDevices": held, "allocatedShared": [], "aggregatedCapacity": shares}
+
+
+def _consumptions(device: Document) -> list[Document]:
+    return device.get("consumesCounters") or []
 
 
 def random_snapshot(seed: int) -> Document:

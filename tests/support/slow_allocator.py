@@ -57,6 +57,7 @@ class SlowAllocator:
         self.unfinished = False
         self.devices: list[Document] = []
         self.pools: dict[tuple[str, str], dict[tuple[str, str], Fraction]] = {}
+        self.drawing: dict[tuple[str, str], list[Document]] = {}
         self._gather()
 
     def allocate(self) -> list[list[tuple[str, tuple[str, str, str]]]] | None:
@@ -164,6 +165,8 @@ class SlowAllocator:
                         return False
                     if self._is_allocated((*pool, device["name"])):
                         declared[counter] -= amount
+                if self._is_allocated((*pool, device["name"])):
+                    self.drawing.setdefault(pool, []).append(device)
         self.pools[pool] = declared
         return True
 
@@ -281,6 +284,7 @@ class SlowAllocator:
             and self._nobody_is_disturbed(assignment)
             and self._capacities_suffice(assignment)
             and self._counters_suffice(assignment)
+            and self._groups_are_compatible(assignment)
             and self._taints_are_tolerated(assignment)
             and self._constraints_hold(assignment)
         )
@@ -338,6 +342,26 @@ class SlowAllocator:
         return all(
             amount <= self.pools[pool][counter] for pool, taken in used.items() for counter, amount in taken.items()
         )
+
+    def _groups_are_compatible(self, assignment: list[list[Choice]]) -> bool:
+        """Whether in each counter set that a new device draws on, all devices have a group in common, or all none."""
+        new: dict[tuple[str, str], list[Document]] = {}
+        for _, _, place in self._uses(assignment):
+            device = self.devices[place]
+            if not (device["shared"] and device["id"] in self.shares):
+                new.setdefault(device["pool"], []).append(device["device"])
+        for pool, devices in new.items():
+            every = [*self.drawing.get(pool, []), *devices]
+            for name in {entry["counterSet"] for device in devices for entry in device.get("consumesCounters", [])}:
+                groups = [
+                    set(entry.get("compatibilityGroups", []))
+                    for device in every
+                    for entry in device.get("consumesCounters", [])
+                    if entry["counterSet"] == name
+                ]
+                if any(groups) and not set.intersection(*groups):
+                    return False
+        return True
 
     def _taints_are_tolerated(self, assignment: list[list[Choice]]) -> bool:
         if "DRADeviceTaints" not in self.on:

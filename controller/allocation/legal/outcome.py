@@ -26,6 +26,7 @@ class DeviceRule(Enum):
     CAPACITY = "with too little left of the capacity that is asked for"
     COUNTERS_OFF = "that consume counters, which the cluster has switched off"
     COUNTERS = "for which the pool's counters do not suffice"
+    COMPATIBILITY = "that share no compatibility group with what is in use of their counter sets"
     TAINT = "with a taint that is not tolerated"
     CONSTRAINT = "against a constraint of the claim"
 

@@ -170,6 +170,11 @@ def _pool(
     if newer is not None:
         problem = f"device {newer.id.device}: {unknown_fields(newer.unknown, 'the pool')}"
         return Pool(pool_id, PoolState.INCOMPLETE, problem)
+    if not features.compatibility_groups:
+        grouped = next((device for one in whole for device in one.devices if device.compatibility_groups), None)
+        if grouped is not None:
+            problem = f"device {grouped.id.device} has compatibilityGroups, which the cluster has switched off"
+            return Pool(pool_id, PoolState.INCOMPLETE, problem)
     here = sorted(relevant, key=lambda one: one.name)
     names = {one.name for one in here}
     others = [one for one in whole if one.name not in names]

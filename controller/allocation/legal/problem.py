@@ -13,6 +13,7 @@ from dracaena.api.device_id import DeviceId
 from dracaena.api.quantity import Quantity
 from dracaena.controller.allocation.legal.books import Books
 from dracaena.controller.allocation.legal.capacity import amounts
+from dracaena.controller.allocation.legal.compatibility import CommonGroups, groups_in_use
 from dracaena.controller.allocation.legal.outcome import (
     DeviceRule,
     DoesNotFit,
@@ -31,7 +32,13 @@ from dracaena.controller.allocation.legal.read.claims import (
     Unsupported,
 )
 from dracaena.controller.allocation.legal.read.features import Features
-from dracaena.controller.allocation.legal.read.slices import CounterId, Pool, PoolState, ReachableDevice
+from dracaena.controller.allocation.legal.read.slices import (
+    CounterId,
+    Pool,
+    PoolState,
+    PublishedDevice,
+    ReachableDevice,
+)
 from dracaena.controller.allocation.legal.selectors import SelectorFailure, Selectors
 from dracaena.controller.allocation.nodes.matching import first_untolerated
 
@@ -104,6 +111,7 @@ class Problem:
 
     __slots__ = (
         "_available",
+        "_groups",
         "_held",
         "candidates",
         "claims",
@@ -121,6 +129,7 @@ class Problem:
         self.requests: tuple[tuple[tuple[Alternative, ...], ...], ...] = ()
         self._held = tuple(self._holding(candidate) for candidate in self.candidates)
         self._available: dict[int, Mapping[CounterId, int]] = {}
+        self._groups: dict[int, CommonGroups | None] = {}
 
     def held(self, place: int) -> bool:
         """Return whether somebody holds the device so that nobody else can have it or a share of it."""
@@ -136,6 +145,12 @@ class Problem:
         if found is None:
             found = self._available[pool] = _left_of_counters(self.pools[pool], self.cluster.books)
         return found
+
+    def common_groups(self, pool: int) -> CommonGroups | None:
+        """Return what the holders' devices leave of compatibility groups; None where no device of the pool has any."""
+        if pool not in self._groups:
+            self._groups[pool] = groups_in_use(self.pools[pool], self.cluster.books)
+        return self._groups[pool]
 
     def amounts(self, alternative: Alternative, place: int) -> Mapping[str, Quantity] | None:
         """Return what the request takes of the device's capacities; None when no amount would do."""
@@ -222,8 +237,11 @@ class Problem:
         is_there = all(wanted[capacity.name].nano <= capacity.value.nano for capacity in device.capacities)
         return DeviceRule.CAPACITY if is_there else DeviceRule.NO_CAPACITY
 
-    def refused_by_counters(self, place: int, used: Mapping[CounterId, int]) -> DeviceRule | None:
-        """Return the rule by which the pool's counters do not suffice beside what is `used` of them already."""
+    def refused_by_counters(
+        self, place: int, used: Mapping[CounterId, int], beside: Sequence[PublishedDevice] = ()
+    ) -> DeviceRule | None:
+        """Return the rule by which the device cannot draw on the pool's counters beside what is `used` of them already
+        by the devices `beside`."""
         candidate = self.candidates[place]
         device = candidate.reachable.device
         if not device.counter_sets:
@@ -232,6 +250,9 @@ class Problem:
             return DeviceRule.COUNTERS_OFF
         if self.is_shareable(place) and self.cluster.books.is_shared(candidate.id):
             return None
+        groups = self.common_groups(candidate.pool)
+        if groups is not None and not groups.admit(device, beside):
+            return DeviceRule.COMPATIBILITY
         left = self.left_of_counters(candidate.pool)
         # A pool that is overdrawn anywhere gives nothing that counts, as in Kubernetes.
         if any(amount < 0 for amount in left.values()):

@@ -18,7 +18,7 @@ from dracaena.controller.allocation.legal.constraints import (
 from dracaena.controller.allocation.legal.outcome import DeviceRule, Pick
 from dracaena.controller.allocation.legal.problem import Alternative, Candidate, MistakeError, Problem
 from dracaena.controller.allocation.legal.read.claims import Constraint, Request
-from dracaena.controller.allocation.legal.read.slices import CounterId
+from dracaena.controller.allocation.legal.read.slices import CounterId, PublishedDevice
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,17 @@ class _Placed:
 class Tentative:
     """Devices chosen for the requests of one problem. The last one chosen is the first to be taken back."""
 
-    __slots__ = ("_constraints", "_consumed", "_placed", "_problem", "_shares", "_taken", "_used", "taken_places")
+    __slots__ = (
+        "_charged",
+        "_constraints",
+        "_consumed",
+        "_placed",
+        "_problem",
+        "_shares",
+        "_taken",
+        "_used",
+        "taken_places",
+    )
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -46,6 +56,7 @@ class Tentative:
         self._shares: dict[int, int] = {}
         self._consumed: dict[int, dict[str, int]] = {}
         self._used: dict[int, dict[CounterId, int]] = {}
+        self._charged: dict[int, list[PublishedDevice]] = {}
         lists = problem.features.list_attributes
         self._constraints = [
             [ConstraintState(constraint, lists=lists) for constraint in claim.constraints] for claim in problem.claims
@@ -98,7 +109,8 @@ class Tentative:
         device = candidate.reachable.device
         charged = bool(device.counter_sets) and not (shared and self._shares.get(place))
         if charged:
-            rule = problem.refused_by_counters(place, self._used.get(candidate.pool, {}))
+            used = self._used.get(candidate.pool, {})
+            rule = problem.refused_by_counters(place, used, self._charged.get(candidate.pool, ()))
             if rule is not None:
                 return rule
             charged = not (shared and problem.cluster.books.is_shared(candidate.id))
@@ -118,6 +130,7 @@ class Tentative:
             state.remove(placed.alternative.request)
         if placed.charged:
             self._charge(placed, -1)
+            self._charged[self._problem.candidates[place].pool].remove(placed.pick.device)
         if not placed.pick.shared:
             self._taken[place].discard(claim)
             if not self._taken[place]:
@@ -141,6 +154,7 @@ class Tentative:
         self._placed[placed.alternative.claim].append(placed)
         if placed.charged:
             self._charge(placed, 1)
+            self._charged.setdefault(self._problem.candidates[placed.place].pool, []).append(placed.pick.device)
         if not placed.pick.shared:
             self._taken.setdefault(placed.place, set()).add(placed.alternative.claim)
             self.taken_places |= 1 << placed.place

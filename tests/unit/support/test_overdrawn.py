@@ -52,3 +52,21 @@ def test_more_than_there_is_of_capacities_and_counters_is_named() -> None:
         "device driver-a/pool-1/gpu: shares take more than there is of capacity memory",
         "pool driver-a/pool-1: held devices take more than there is of counter set/slots",
     )
+
+
+def test_held_devices_of_one_counter_set_without_a_common_group_are_named() -> None:
+    def grouped(name: str, *groups: str) -> dict[str, object]:
+        return device(
+            name, consumes_counters=[one | {"compatibilityGroups": [*groups]} for one in consumes("set", s="1")]
+        )
+
+    slices = [
+        published("slice-1", grouped("a", "x"), grouped("b", "x", "y"), grouped("c", "y"), count=2),
+        published("slice-2", counters={"set": {"s": "4"}}, count=2),
+    ]
+    problem = World(slices).problem()
+    assert isinstance(problem, Problem)
+    held = [Holding(name, DeviceId("driver-a", "pool-1", name)) for name in "abc"]
+    assert overdrawn(held[:2], problem.pools) == ()
+    line = "pool driver-a/pool-1: held devices of counter set set have no compatibility group in common"
+    assert overdrawn(held, problem.pools) == (line,)

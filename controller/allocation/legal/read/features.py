@@ -25,6 +25,9 @@ class Features:
     """Needs DRAResourceClaimDeviceStatus too."""
     consumable_capacity: bool = True
     list_attributes: bool = False
+    compatibility_groups: bool = True
+    """Of 1.37, where DRADeviceCompatibilityGroups is off by default; a field that was stored is honoured all the same.
+    Off: pools with such devices are left alone, as kube-scheduler does."""
 
     # Of Kubernetes 1.37, k8s.io/dynamic-resource-allocation 0.37: not behind gates but the first one.
     fractional_capacity_range: bool = False

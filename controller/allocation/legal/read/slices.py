@@ -5,7 +5,7 @@ told apart.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -70,6 +70,8 @@ class PublishedDevice:
     """What it takes from the counters of its pool, in billionths, as listed."""
     counter_sets: tuple[str, ...] = ()
     """The counter sets that it names, also where it takes nothing from them."""
+    compatibility_groups: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By counter set, of those that it names groups for."""
     taints: tuple[Taint, ...] = ()
     allow_multiple_allocations: bool = False
     nodes: NodeSelection = NodeSelection()
@@ -82,11 +84,7 @@ class PublishedDevice:
 
     @property
     def shares_by_unknown_rules(self) -> bool:
-        """Whether an unknown field says how it consumes counters: then no device that shares them is understood.
-
-        Such is compatibilityGroups of Kubernetes 1.37, whose scheduler leaves out the whole pool with the gate
-        DRADeviceCompatibilityGroups off (compatibility_groups.go of k8s.io/dynamic-resource-allocation 0.37).
-        """
+        """Whether an unknown field says how it consumes counters: then no device that shares them is understood."""
         return "consumesCounters" in self.unknown
 
 
@@ -212,6 +210,11 @@ def _device(pool: PoolId, device: objects.Device) -> PublishedDevice:
             capacities=tuple(_capacity(name, capacity) for name, capacity in sorted(device.capacity.items())),
             consumes=tuple(_consumed(device)),
             counter_sets=tuple(consumption.counter_set for consumption in device.consumes_counters),
+            compatibility_groups={
+                one.counter_set: frozenset(one.compatibility_groups)
+                for one in device.consumes_counters
+                if one.compatibility_groups
+            },
             taints=tuple(device.taints),
             allow_multiple_allocations=device.allow_multiple_allocations,
             nodes=NodeSelection(device.node_name, device.node_selector, device.all_nodes),

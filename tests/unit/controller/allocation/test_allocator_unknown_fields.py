@@ -43,7 +43,7 @@ DEVICE_PLACES = [
     (["capacity", "x"], "capacity[x].later"),
     (["capacity", "x", "requestPolicy"], "capacity[x].requestPolicy.later"),
     (["capacity", "x", "requestPolicy", "validRange"], "capacity[x].requestPolicy.validRange.later"),
-    (["consumesCounters", 0], "consumesCounters[0].compatibilityGroups"),
+    (["consumesCounters", 0], "consumesCounters[0].later"),
     (["consumesCounters", 0, "counters", "c"], "consumesCounters[0].counters[c].later"),
 ]
 

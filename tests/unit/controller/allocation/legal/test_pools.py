@@ -223,7 +223,7 @@ def test_a_device_for_another_node_that_counts_wrongly_spoils_the_pool_here_too(
 
 @pytest.mark.parametrize("elsewhere", [{}, {"nodeName": "node-2"}])
 def test_a_pool_whose_counters_are_shared_by_a_rule_that_is_not_known_gives_nothing(elsewhere: Document) -> None:
-    grouped = [{**entry, "compatibilityGroups": ["mig"]} for entry in consumes("a", c="1")]
+    grouped = [{**entry, "laterGroups": ["mig"]} for entry in consumes("a", c="1")]
     slices = [
         published("slice-1", device("plain", consumes_counters=consumes("a", c="1")), count=3),
         published("slice-2", device("grouped", consumes_counters=grouped), count=3, **elsewhere),
@@ -233,9 +233,22 @@ def test_a_pool_whose_counters_are_shared_by_a_rule_that_is_not_known_gives_noth
     assert World([*slices, other]).devices(claim(exactly())) == ["req-0: other"]
     outcome = World(slices).ask(claim(exactly()))
     assert isinstance(outcome, DoesNotFit)
-    problem = (
-        "device grouped: consumesCounters[0].compatibilityGroups: not known to this version: the pool is left alone"
-    )
+    problem = "device grouped: consumesCounters[0].laterGroups: not known to this version: the pool is left alone"
+    assert [(pool.state, pool.problem) for pool in outcome.pools] == [(PoolState.INCOMPLETE, problem)]
+
+
+@pytest.mark.parametrize("elsewhere", [{}, {"nodeName": "node-2"}])
+def test_a_pool_with_compatibility_groups_gives_nothing_where_they_are_switched_off(elsewhere: Document) -> None:
+    grouped = [{**entry, "compatibilityGroups": ["mig"]} for entry in consumes("a", c="1")]
+    slices = [
+        published("slice-1", device("plain", consumes_counters=consumes("b", c="1")), count=3),
+        published("slice-2", device("grouped", consumes_counters=grouped), count=3, **elsewhere),
+        published("slice-3", counters={"a": {"c": "4"}, "b": {"c": "4"}}, count=3),
+    ]
+    assert World(slices).devices(claim(exactly())) == ["req-0: plain"]
+    outcome = World(slices, features=Features(compatibility_groups=False)).ask(claim(exactly()))
+    assert isinstance(outcome, DoesNotFit)
+    problem = "device grouped has compatibilityGroups, which the cluster has switched off"
     assert [(pool.state, pool.problem) for pool in outcome.pools] == [(PoolState.INCOMPLETE, problem)]
 
 
