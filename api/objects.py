@@ -312,6 +312,8 @@ class NodeStatus(Wire, frozen=True):
     """node.status."""
 
     allocatable: Quantities = {}
+    declared_features: list[str] = []
+    """Gates of its kubelet that the scheduler must know of."""
 
 
 class Node(KubeObject, frozen=True):
@@ -324,6 +326,11 @@ class Node(KubeObject, frozen=True):
 
     spec: NodeSpec = NodeSpec()
     status: NodeStatus | None = None
+
+    @property
+    def declared_features(self) -> list[str]:
+        """Gates that the node's kubelet declares; none without a status."""
+        return [] if self.status is None else self.status.declared_features
 
 
 class VolumeClaimSpec(Wire, frozen=True):
@@ -504,6 +511,9 @@ class ResourceSliceSpec(Wire, frozen=True, forbid_unknown_fields=True):
     per_device_node_selection: bool = False
     devices: list[Device] = []
     shared_counters: list[CounterSet] = []
+    skip_node_operations: list[str] = []
+    partition_type_attribute: str = ""
+    """For counts in a ResourcePoolStatusRequest; it has no part in what may be allocated."""
     unknown: str = msgspec.field(default="", name=_NO_FIELD + "spec")
     """A field beside the devices that this version does not know, as in Device: then it is about the whole pool."""
 
@@ -571,6 +581,7 @@ class DeviceResult(Wire, frozen=True):
     consumed_capacity: dict[str, str] = {}
     binding_conditions: list[str] = []
     binding_failure_conditions: list[str] = []
+    skip_node_operations: list[str] = []
 
 
 class OpaqueConfig(Wire, frozen=True):

@@ -111,11 +111,13 @@ class Intake:
         self._problems_changed(lasting, passing)
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
-        """Take in a change of a node. Kubelets write its status all the time; only what is allocatable counts."""
+        """Take in a change of a node. Kubelets write its status all the time; of it only what is allocatable and the
+        features that its kubelet declares count.
+        """
         subject = new or old
         if subject is None:
             return
-        is_heartbeat = old is not None and new is not None and _without_status(old) == _without_status(new)
+        is_heartbeat = old is not None and new is not None and _without_heartbeat(old) == _without_heartbeat(new)
         if is_heartbeat and old is not None and new is not None and old.status == new.status:
             return
         with self._lock:
@@ -197,5 +199,5 @@ def _changes_with(volume: PersistentVolume) -> Iterator[Change]:
         yield Change(ClaimUse(claim.namespace, claim.name), is_more=False)
 
 
-def _without_status(node: Node) -> tuple[object, ...]:
-    return node.spec, node.metadata.labels
+def _without_heartbeat(node: Node) -> tuple[object, ...]:
+    return node.spec, node.metadata.labels, node.declared_features

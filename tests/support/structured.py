@@ -130,6 +130,7 @@ class World:
     holdings: Sequence[Holding] = ()
     features: Features = field(default_factory=Features)
     labels: Mapping[str, str] = field(default_factory=dict)
+    declared_features: Sequence[str] = ()
     taint_rules: Sequence[DeviceTaintRule] = ()
 
     def problem(self, *claims: Document) -> Problem | DoesNotFit | NeedsPerson:
@@ -138,7 +139,10 @@ class World:
             "slices": self.slices,
             "classes": self.classes,
             "claims": claims,
-            "node": {"metadata": {"name": "node-1", "labels": self.labels}},
+            "node": {
+                "metadata": {"name": "node-1", "labels": self.labels},
+                "status": {"declaredFeatures": list(self.declared_features)},
+            },
         }
         selectors = CelSelectors(self.features)
         return problem_of(

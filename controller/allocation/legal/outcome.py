@@ -22,6 +22,7 @@ class DeviceRule(Enum):
     CLASS_SELECTOR = "not matching the device class"
     REQUEST_SELECTOR = "not matching the request's selectors"
     NODE = "not for this node"
+    NODE_OPERATIONS = "of a driver whose calls are to be skipped, which the node's kubelet cannot"
     NO_CAPACITY = "that have no such capacity, or never as much as is asked for"
     CAPACITY = "with too little left of the capacity that is asked for"
     COUNTERS_OFF = "that consume counters, which the cluster has switched off"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from dracaena.api.device_id import PoolId
 from dracaena.api.objects import Node
@@ -19,6 +19,9 @@ from dracaena.controller.allocation.legal.read.slices import (
     unknown_fields,
 )
 from dracaena.controller.allocation.nodes.matching import read_node_selector
+
+OPTIONAL_NODE_OPERATIONS: Final = "DRAOptionalNodeOperations"
+"""In the declaredFeatures of a node whose kubelet knows skipNodeOperations: another one would wait for the driver."""
 
 
 class SliceSource(Protocol):
@@ -195,12 +198,13 @@ def _pool(
 
 
 def _reachable(device: PublishedDevice, one: Slice, node: Node) -> ReachableDevice:
+    is_operable = not one.skip_node_operations or OPTIONAL_NODE_OPERATIONS in node.declared_features
     if not one.per_device:
-        return ReachableDevice(device, one)
+        return ReachableDevice(device, one, is_operable=is_operable)
     try:
-        return ReachableDevice(device, one, is_for_node=_selects(device.nodes, one, node))
+        return ReachableDevice(device, one, _selects(device.nodes, one, node), is_operable)
     except _BadNodeSelectorError as error:
-        return ReachableDevice(device, one, is_for_node=False, problem=error.problem)
+        return ReachableDevice(device, one, is_for_node=False, is_operable=is_operable, problem=error.problem)
 
 
 def _device_slices(slices: Iterable[Slice], features: Features) -> list[Slice]:

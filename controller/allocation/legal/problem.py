@@ -216,6 +216,8 @@ class Problem:
         rule = self.unselected_by(alternative, place)
         if rule is not None:
             return rule
+        if not self.candidates[place].reachable.is_operable:
+            return DeviceRule.NODE_OPERATIONS
         if self.features.consumable_capacity:
             short = self.refused_by_capacity(place, self.amounts(alternative, place))
             if short is not None:

@@ -53,6 +53,8 @@ def _result(pick: Pick, share_ids: Iterator[str], *, conditions: bool) -> Device
         consumed_capacity={name: str(amount) for name, amount in (pick.consumed or {}).items()},
         binding_conditions=list(device.binding_conditions) if conditions else [],
         binding_failure_conditions=list(device.binding_failure_conditions) if conditions else [],
+        # Kubelet reads them there: without, it would wait for a plugin of a driver that has none.
+        skip_node_operations=list(pick.slice.skip_node_operations),
     )
 
 

@@ -98,6 +98,8 @@ class Tentative:
         rule = self.refused_at_once(alternative, place)
         if rule is not None:
             return rule
+        if not problem.candidates[place].reachable.is_operable:
+            return DeviceRule.NODE_OPERATIONS
         shared = problem.is_shareable(place)
         wanted = None
         if problem.features.consumable_capacity:

@@ -149,6 +149,9 @@ def read_pool(driver: str, slices: Iterable[ResourceSlice]) -> PoolContents:
     return _decode(driver, pool.name, pages)
 
 
+_SKIPS: Final = "skipNodeOperations: GPUs are of no use unless the plugin prepares them: the pool is left alone"
+
+
 def _unusable(pages: list[ResourceSlice]) -> str | None:
     nodes = sorted({page.spec.node_name for page in pages})
     if len(nodes) > 1 or not nodes[0]:
@@ -156,6 +159,8 @@ def _unusable(pages: list[ResourceSlice]) -> str | None:
     for page in pages:
         if page.spec.unknown:
             return f"slice {page.metadata.name}: {legal.unknown_fields(page.spec.unknown, 'the pool')}"
+        if page.spec.skip_node_operations:
+            return f"slice {page.metadata.name}: {_SKIPS}"
     names = [device.name for page in pages for device in page.spec.devices]
     twice = sorted({name for name in names if names.count(name) > 1})
     return f"device {twice[0]} is published twice" if twice else None

@@ -105,6 +105,8 @@ class Slice:
     """Declared counters in billionths, as listed."""
     counter_sets: tuple[str, ...] = ()
     """Names of the declared sets, as listed."""
+    skip_node_operations: tuple[str, ...] = ()
+    """Calls of the driver that kubelet leaves out for its devices."""
     problem: str = ""
     """What cannot be read in it; nothing is allocated from the pool of such a slice."""
 
@@ -132,6 +134,8 @@ class ReachableDevice:
     slice: Slice
     is_for_node: bool = True
     """False where the slice leaves that to its devices, and this one is for other nodes."""
+    is_operable: bool = True
+    """False where kubelet is to leave out calls of the driver and the one of this node cannot."""
     problem: str = ""
     """What is wrong with its own node selector, so that nobody can tell; empty when nothing is."""
 
@@ -181,6 +185,7 @@ def read_slice(published: objects.ResourceSlice) -> Slice:
         devices=devices,
         counters=counters,
         counter_sets=tuple(counter_set.name for counter_set in spec.shared_counters),
+        skip_node_operations=tuple(spec.skip_node_operations),
         problem=problem,
     )
 

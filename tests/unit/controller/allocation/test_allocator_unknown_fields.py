@@ -32,12 +32,15 @@ def read(item: dict[str, Any]) -> ResourceSlice:
 
 def test_what_is_known_is_read_as_before() -> None:
     plain = pool_slice("n", THREE)
+    typed = msgspec.json.decode(msgspec.json.encode(plain))
+    typed["spec"]["partitionTypeAttribute"] = "gpu.example.com/profile"
+    assert read(typed).spec.unknown == ""
+    assert isinstance(decide(world(typed), 3), Allocation)
     assert read(msgspec.json.decode(msgspec.json.encode(plain))) == plain
     assert not any(device.unknown for device in read(document()).spec.devices)
 
 
 DEVICE_PLACES = [
-    ([], "skipNodeOperations"),
     ([], "nodeAllocatableResourceMappings"),
     (["attributes", "ordinal"], "attributes[ordinal].later"),
     (["capacity", "x"], "capacity[x].later"),
@@ -64,7 +67,7 @@ def test_an_unknown_field_in_a_device_is_noted(path: list[Any], name: str) -> No
 
 @pytest.mark.parametrize(
     ("path", "name"),
-    [([], "partitionTypeAttribute"), (["pool"], "pool.later"), (["sharedCounters", 0], "sharedCounters[0].later")],
+    [([], "later"), (["pool"], "pool.later"), (["sharedCounters", 0], "sharedCounters[0].later")],
 )
 def test_an_unknown_field_beside_the_devices_is_about_the_pool(path: list[Any], name: str) -> None:
     item = document()
@@ -92,12 +95,12 @@ def decide(inventory: Inventory, count: int) -> object:
 
 def test_such_a_device_is_given_to_nobody_and_the_others_are() -> None:
     item = msgspec.json.decode(msgspec.json.encode(pool_slice("n", THREE)))
-    item["spec"]["devices"][0]["skipNodeOperations"] = ["*"]
+    item["spec"]["devices"][0]["newField"] = ["*"]
     inventory = world(item)
     (problem,) = inventory.problems()
     assert (problem.device, problem.text) == (
         device_name(THREE, 0),
-        "skipNodeOperations: not known to this version: the device is left alone",
+        "newField: not known to this version: the device is left alone",
     )
     assert inventory.problem_counts() == (1, 0)
     allocation = decide(inventory, 2)
@@ -116,9 +119,18 @@ def test_nothing_is_given_of_a_pool_with_a_slice_that_is_not_understood() -> Non
     assert isinstance(decide(inventory, 1), NoFit)
 
 
+def test_gpus_that_the_plugin_would_not_be_asked_to_prepare_are_given_to_nobody() -> None:
+    item = msgspec.json.decode(msgspec.json.encode(pool_slice("n", THREE)))
+    item["spec"]["skipNodeOperations"] = ["NodePrepareResources", "NodeUnprepareResources"]
+    inventory = world(item)
+    (problem,) = inventory.problems()
+    assert problem.text.startswith("slice n-1: skipNodeOperations: GPUs are of no use unless the plugin prepares them")
+    assert isinstance(decide(inventory, 1), NoFit)
+
+
 def test_the_rules_of_other_drivers_and_of_shares_leave_it_alone_too() -> None:
     item = msgspec.json.decode(msgspec.json.encode(pool_slice("n", THREE)))
-    item["spec"]["devices"][0]["skipNodeOperations"] = ["*"]
+    item["spec"]["devices"][0]["newField"] = ["*"]
     pools = gather_pools(SliceIndex([read_slice(read(item))]), node("n"), Features())
     assert isinstance(pools, tuple)
     (pool,) = pools

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import structlog
 
-from dracaena.api.objects import DeviceAttribute, Pod, ResourceSlice
+from dracaena.api.objects import DeviceAttribute, NodeStatus, Pod, ResourceSlice
 from dracaena.controller.allocation.allocator import NoFit
 from dracaena.controller.allocation.effort import never
 from dracaena.controller.allocation.legal.read.features import Features
@@ -165,6 +165,13 @@ def test_nodes_classes_and_pools_that_may_help_wake_who_waits_and_heartbeats_do_
     assert bench.take_woken() == ["default/w"]
     bench.cluster.intake.node_changed(plain, msgspec.structs.replace(plain))
     assert bench.take_woken() == []
+    roomy = NodeStatus(allocatable={"cpu": "8", "memory": "8Gi", "pods": "100"})
+    beating = msgspec.structs.replace(plain, status=roomy)
+    bench.cluster.intake.node_changed(plain, beating)
+    bench.take_woken()
+    roomy = msgspec.structs.replace(roomy, declared_features=["DRAOptionalNodeOperations"])
+    bench.cluster.intake.node_changed(beating, msgspec.structs.replace(plain, status=roomy))
+    assert bench.take_woken() == ["default/w"], "its kubelet can do more"
     bench.cluster.intake.node_changed(plain, closed)
     assert bench.take_woken() == [], "that helps nobody"
     bench.cluster.intake.class_changed(None, device_class())

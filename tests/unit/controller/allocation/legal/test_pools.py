@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dracaena.controller.allocation.legal.outcome import DoesNotFit, Mistake, NeedsPerson
+from dracaena.controller.allocation.legal.outcome import DeviceRule, DoesNotFit, Mistake, NeedsPerson
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.read.slices import PoolState
 from support.structured import Document, World, claim, consumes, device, everything, exactly, published
@@ -250,6 +250,19 @@ def test_a_pool_with_compatibility_groups_gives_nothing_where_they_are_switched_
     assert isinstance(outcome, DoesNotFit)
     problem = "device grouped has compatibilityGroups, which the cluster has switched off"
     assert [(pool.state, pool.problem) for pool in outcome.pools] == [(PoolState.INCOMPLETE, problem)]
+
+
+@pytest.mark.parametrize("chooses", [{}, {"perDeviceNodeSelection": True}])
+def test_a_device_whose_calls_are_skipped_needs_a_kubelet_that_skips_them(chooses: Document) -> None:
+    one = device("fabric", node_name="node-1") if chooses else device("fabric")
+    slices = [published("slice-1", one, skipNodeOperations=["NodePrepareResources"], **chooses)]
+    assert World(slices, declared_features=["DRAOptionalNodeOperations"]).devices(claim(exactly()))
+    for wish in (exactly(), everything()):
+        outcome = World(slices, declared_features=["Other"]).ask(claim(wish))
+        assert isinstance(outcome, DoesNotFit)
+        assert [reason.rule for reason in outcome.reasons] == [DeviceRule.NODE_OPERATIONS]
+    beside = [*slices, published("slice-2", device("gpu"), pool="pool-2")]
+    assert World(beside).devices(claim(exactly())) == ["req-0: gpu"]
 
 
 def test_an_unknown_field_that_is_not_about_counters_leaves_the_rest_of_the_pool_usable() -> None:

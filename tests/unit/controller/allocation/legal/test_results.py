@@ -70,6 +70,16 @@ def test_binding_conditions_are_copied_from_the_device() -> None:
     assert (result["bindingConditions"], result["bindingFailureConditions"]) == (["ready", "linked"], ["broken"])
 
 
+def test_calls_that_kubelet_is_to_skip_are_copied_from_the_slice() -> None:
+    slices = [
+        published("slice-1", device("fabric"), skipNodeOperations=["*"]),
+        published("slice-2", device("gpu"), pool="pool-2"),
+    ]
+    world = World(slices, declared_features=["DRAOptionalNodeOperations"])
+    results = world.documents(claim(exactly(count=2)))[0]["devices"]["results"]
+    assert [result.get("skipNodeOperations") for result in results] == [["*"], None]
+
+
 def test_class_configs_come_first_once_for_each_class_with_the_requests_that_use_it() -> None:
     classes = [
         device_class("class-a", config=[config(1), config(2)]),
