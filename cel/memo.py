@@ -8,7 +8,7 @@ from typing import Final
 from dracaena.cel.device import DeviceView, LanguageFeatures
 from dracaena.cel.errors import CompileError, DeviceDataError
 from dracaena.cel.outcome import Failed, Outcome
-from dracaena.cel.selector import Selector, compile_selector
+from dracaena.cel.selector import Selector, compile_derived_attribute, compile_selector
 
 # A cluster has some hundred different selectors in its classes and claims.
 MOST_SELECTORS: Final = 1_000
@@ -43,19 +43,21 @@ class SelectorMemo:
         self._most_answers = most_answers
         self._most_characters = most_characters
         self._characters = 0
-        self._selectors: dict[str, Selector | CompileError] = {}
+        self._selectors: dict[tuple[str, bool], Selector | CompileError] = {}
         self._answers: dict[tuple[Selector, Hashable], Outcome] = {}
 
-    def compile(self, expression: str) -> Selector:
-        """The compiled selector. An expression that does not compile is a CompileError, each time."""
-        known = self._selectors.get(expression)
+    def compile(self, expression: str, *, derived: bool = False) -> Selector:
+        """The compiled selector, or derived attribute. An expression that does not compile is a CompileError, each
+        time."""
+        known = self._selectors.get((expression, derived))
         if known is None:
+            compiler = compile_derived_attribute if derived else compile_selector
             try:
-                known = compile_selector(expression, self._features)
+                known = compiler(expression, self._features)
             except CompileError as error:
                 known = _short(error)
             self._make_room(len(expression))
-            self._selectors[expression] = known
+            self._selectors[expression, derived] = known
             self._compiled(expression)
         if isinstance(known, CompileError):
             raise known.with_traceback(None) from None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from dracaena.api.limits import EXPRESSION_COST
 from dracaena.cel import types
 from dracaena.cel.ast import SyntaxNode
 from dracaena.cel.checker import check
-from dracaena.cel.device import DeviceView, LanguageFeatures
+from dracaena.cel.device import AttributeValue, DeviceView, LanguageFeatures, Version
 from dracaena.cel.environment import environment_of
 from dracaena.cel.errors import CompileError, CostLimitError, DeviceDataError, EvaluationError
 from dracaena.cel.footprint import Footprint, footprint_of
@@ -20,6 +20,9 @@ from dracaena.cel.planner import SelectorProgram, plan
 from dracaena.cel.source import Diagnostic, compile_error
 from dracaena.cel.state import EvaluationState
 from dracaena.cel.value import OptionalValue, type_name
+from dracaena.cel.values.semver import Semver
+
+_Told = TypeVar("_Told")
 
 TOO_DEEP = "expression nests too deeply for the calling program's stack"
 
@@ -42,7 +45,7 @@ class Selector:
 
     def evaluate_with_cost(self, device: DeviceView, cost_limit: int = EXPRESSION_COST) -> tuple[Outcome, int]:
         """The answer, and what it cost in the units of Kubernetes' model."""
-        outcome, state = self._evaluate(device, cost_limit, None)
+        outcome, state = self._run(device, cost_limit, None, _outcome)
         return outcome, 0 if state is None else state.cost
 
     def evaluate_charged(self, device: DeviceView, charge: Callable[[int], None]) -> tuple[Outcome, int]:
@@ -50,12 +53,21 @@ class Selector:
 
         `charge` is told what the evaluation takes while it runs (state.State); what it raises is raised here.
         """
-        outcome, state = self._evaluate(device, EXPRESSION_COST, charge)
+        outcome, state = self._run(device, EXPRESSION_COST, charge, _outcome)
         return outcome, 0 if state is None else state.untold
 
-    def _evaluate(
-        self, device: DeviceView, cost_limit: int, charge: Callable[[int], None] | None
-    ) -> tuple[Outcome, EvaluationState | None]:
+    def value_charged(self, device: DeviceView, charge: Callable[[int], None]) -> tuple[AttributeValue | Failed, int]:
+        """The value of a derived attribute; `charge` as in evaluate_charged()."""
+        value, state = self._run(device, EXPRESSION_COST, charge, _attribute_value)
+        return value, 0 if state is None else state.untold
+
+    def _run(
+        self,
+        device: DeviceView,
+        cost_limit: int,
+        charge: Callable[[int], None] | None,
+        told: Callable[[Any], _Told],
+    ) -> tuple[_Told | Failed, EvaluationState | None]:
         try:
             values = device.values(self.features)
         except DeviceDataError as error:
@@ -66,7 +78,7 @@ class Selector:
             result = program.run(state)
             if state.cost > cost_limit:
                 raise CostLimitError
-            return _outcome(result), state
+            return told(result), state
         except EvaluationError as error:
             reason = CostLimitError().message if state.cost > cost_limit else error.message
             return Failed(reason), state
@@ -83,12 +95,20 @@ def compile_selector(expression: str, features: LanguageFeatures | None = None, 
     switched off breaks no object. `new` is for what is being written now: gates count then. CompileError tells every
     problem with its place.
     """
-    features = features or LanguageFeatures()
+    return _compile(expression, features or LanguageFeatures(), _check_result, new=new)
+
+
+def compile_derived_attribute(expression: str, features: LanguageFeatures | None = None) -> Selector:
+    """Check a stored expression of a claim's derivedAttributes, and make it ready for value_charged()."""
+    return _compile(expression, features or LanguageFeatures(), _check_attribute, new=False)
+
+
+def _compile(expression: str, features: LanguageFeatures, check_result: _ResultCheck, *, new: bool) -> Selector:
     try:
         tree = parse(expression)
         environment = environment_of(features, new=new)
         checked = check(tree, environment, expression)
-        _check_result(checked.type_of(tree), tree, features, expression)
+        check_result(checked.type_of(tree), tree, features, expression)
         return Selector(expression, features, footprint_of(tree), plan(tree, checked, expression))
     except RecursionError:
         raise CompileError(TOO_DEEP) from None
@@ -101,6 +121,38 @@ def _check_result(result: types.Type, tree: SyntaxNode, features: LanguageFeatur
     if result not in allowed:
         message = f"must evaluate to bool or the unknown type, not {result}"
         raise compile_error(expression, [Diagnostic(tree.position, message)])
+
+
+_ResultCheck = Callable[[types.Type, SyntaxNode, LanguageFeatures, str], None]
+
+_SCALARS: Final = (types.BOOL, types.INT, types.STRING, types.ANY, types.DYN, types.SEMVER)
+_VALUES: Final = (*_SCALARS, *map(types.list_of, _SCALARS))
+"""Types that a derived attribute may have."""
+
+
+def _check_attribute(result: types.Type, tree: SyntaxNode, features: LanguageFeatures, expression: str) -> None:
+    if result not in _VALUES:
+        scalars = "a primitive scalar (string, integer, boolean, semver)"
+        message = f"must evaluate to {scalars} or a list of these scalars, not {result}"
+        raise compile_error(expression, [Diagnostic(tree.position, message)])
+
+
+def _attribute_value(result: Any) -> AttributeValue:
+    if not isinstance(result, tuple):
+        return _scalar_value(result)
+    values = tuple(map(_scalar_value, result))
+    if len(set(map(type, values))) > 1:
+        raise EvaluationError("the elements of a list must be of one type")
+    return values
+
+
+def _scalar_value(result: Any) -> str | int | bool | Version:
+    if type(result) in (bool, int, str):
+        scalar: str | int | bool = result
+        return scalar
+    if isinstance(result, Semver):
+        return Version(str(result))
+    raise EvaluationError(f"CEL result of type {type_name(result)} is no value of an attribute")
 
 
 def _outcome(result: Any) -> Outcome:

@@ -39,6 +39,7 @@ GATES: Final = {
     "DRAListTypeAttributes": "list_attributes",
     "DRAFractionalCapacityRange": "fractional_capacity_range",
     "DRADeviceCompatibilityGroups": "compatibility_groups",
+    "DRADerivedAttributes": "derived_attributes",
 }
 """Which field of Features a gate switches."""
 

@@ -56,11 +56,22 @@ class CelSelectors:
         self._charge(untold, expression)
         return SelectorFailure(outcome.reason) if isinstance(outcome, cel.Failed) else outcome is cel.MATCH
 
-    def footprint(self, expression: str) -> cel.Footprint | SelectorFailure:
-        """Return what the expression can read of a device, or why it is no expression."""
+    def derive(self, expression: str, device: PublishedDevice) -> DeviceAttribute | SelectorFailure:
+        """Return the value of a derived attribute for the device, or why there is none. Remembers no values."""
+        try:
+            selector = self._memo.compile(expression, derived=True)
+        except cel.CompileError as error:
+            return _no_selector(error)
+        self._effort.charge(1, Work.SELECTOR, expression)
+        value, untold = selector.value_charged(self._device(device), lambda units: self._charge(units, expression))
+        self._charge(untold, expression)
+        return SelectorFailure(value.reason) if isinstance(value, cel.Failed) else _attribute(value)
+
+    def footprint(self, expression: str, *, derived: bool = False) -> cel.Footprint | SelectorFailure:
+        """Return what the expression can read of a device, or why it is no selector, or no derived attribute."""
         self._effort.charge(1, Work.SELECTOR, expression)
         try:
-            return self._memo.compile(expression).footprint
+            return self._memo.compile(expression, derived=derived).footprint
         except cel.CompileError as error:
             return _no_selector(error)
 
@@ -106,3 +117,19 @@ def _value(attribute: DeviceAttribute) -> cel.AttributeValue | None:
         if values:
             return tuple(values)
     return tuple(map(cel.Version, attribute.versions)) if attribute.versions else None
+
+
+def _attribute(value: cel.AttributeValue) -> DeviceAttribute:
+    """Return a value of CEL as an attribute; one of an empty list has no value at all."""
+    if isinstance(value, tuple):
+        return DeviceAttribute(
+            bools=[one for one in value if isinstance(one, bool)] or None,
+            ints=[one for one in value if isinstance(one, int) and not isinstance(one, bool)] or None,
+            strings=[one for one in value if isinstance(one, str)] or None,
+            versions=[one.text for one in value if isinstance(one, cel.Version)] or None,
+        )
+    if isinstance(value, bool):
+        return DeviceAttribute(bool_value=value)
+    if isinstance(value, int):
+        return DeviceAttribute(int_value=value)
+    return DeviceAttribute(version=value.text) if isinstance(value, cel.Version) else DeviceAttribute(string=value)

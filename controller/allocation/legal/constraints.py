@@ -82,11 +82,11 @@ class ConstraintState:
         """What all devices that are in have in common, when the constraint is fixed; None: nothing can match it."""
         return self._chosen[-1]
 
-    def add(self, request: Request, device: PublishedDevice) -> bool:
-        """Take the device in, and return True, when the constraint allows it beside those that are in."""
+    def add(self, request: Request, attribute: DeviceAttribute | None) -> bool:
+        """Take a device with this attribute in, and return True, when the constraint allows it beside those that are
+        in."""
         if not self.constraint.applies_to(request):
             return True
-        attribute = find_attribute(device, self.constraint.attribute)
         if attribute is None:
             return False
         values = as_set(attribute) if self._lists else scalar(attribute)

@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dracaena.api.device_id import DeviceId
+from dracaena.api.objects import DeviceAttribute
 from dracaena.api.quantity import Quantity
 from dracaena.controller.allocation.legal.books import Books
 from dracaena.controller.allocation.legal.capacity import amounts
 from dracaena.controller.allocation.legal.compatibility import CommonGroups, groups_in_use
+from dracaena.controller.allocation.legal.constraints import find_attribute
 from dracaena.controller.allocation.legal.outcome import (
     DeviceRule,
     DoesNotFit,
@@ -111,6 +113,7 @@ class Problem:
 
     __slots__ = (
         "_available",
+        "_derived",
         "_groups",
         "_held",
         "candidates",
@@ -130,6 +133,7 @@ class Problem:
         self._held = tuple(self._holding(candidate) for candidate in self.candidates)
         self._available: dict[int, Mapping[CounterId, int]] = {}
         self._groups: dict[int, CommonGroups | None] = {}
+        self._derived: dict[tuple[str, int], DeviceAttribute] = {}
 
     def held(self, place: int) -> bool:
         """Return whether somebody holds the device so that nobody else can have it or a share of it."""
@@ -184,6 +188,23 @@ class Problem:
         if place not in alternative.verdicts:
             alternative.verdicts[place] = self._unselected_by(alternative, place)
         return alternative.verdicts[place]
+
+    def attribute(self, alternative: Alternative, place: int, name: str) -> DeviceAttribute | None:
+        """Return what constraints compare under a fully qualified name: the attribute that the request derives, else
+        the published one. Raises MistakeError."""
+        device = self.candidates[place].reachable.device
+        expression = alternative.request.derives(name)
+        if expression is None:
+            return find_attribute(device, name)
+        known = self._derived.get((expression, place))
+        if known is None:
+            answer = self.cluster.selectors.derive(expression, device)
+            if isinstance(answer, SelectorFailure):
+                subject = f"claim {self.claims[alternative.claim].key}, request {alternative.request.name}"
+                problem = f"derived attribute {name} has no value for device {device.id}: {answer.reason}"
+                raise MistakeError(NeedsPerson(Mistake.SELECTOR, subject, problem))
+            known = self._derived[expression, place] = answer
+        return known
 
     def blocking_taint(self, alternative: Alternative, place: int) -> bool:
         """Return whether a taint keeps the device from the request."""
@@ -395,6 +416,8 @@ def _alternatives(problem: Problem, claim: int, index: int, request: ClaimReques
 def _alternative(problem: Problem, claim: int, index: int, nth: int, request: Request) -> Alternative:
     if request.admin_access is not None and not problem.features.admin_access:
         raise _off(problem, claim, f"request {request.name} sets adminAccess", "DRAAdminAccess")
+    if request.derived and not problem.features.derived_attributes:
+        raise _off(problem, claim, f"request {request.name} derives attributes", "DRADerivedAttributes")
     known = problem.cluster.classes.get(request.class_name)
     subject = f"claim {problem.claims[claim].key}"
     if known is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from dracaena.api.objects import DeviceAttribute
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 
 
@@ -20,3 +21,6 @@ class Selectors(Protocol):
 
     def evaluate(self, expression: str, device: PublishedDevice) -> bool | SelectorFailure:
         """Return whether the device matches, or why that cannot be told. Never raises."""
+
+    def derive(self, expression: str, device: PublishedDevice) -> DeviceAttribute | SelectorFailure:
+        """Return the value of a derived attribute for the device, or why there is none. Never raises."""

@@ -143,10 +143,11 @@ class Tentative:
             self._consumed[place][name] -= amount.nano
 
     def _constrain(self, alternative: Alternative, place: int) -> bool:
-        device = self._problem.candidates[place].reachable.device
         states = self._constraints[alternative.claim]
         for index, state in enumerate(states):
-            if not state.add(alternative.request, device):
+            applies = state.constraint.applies_to(alternative.request)
+            found = self._problem.attribute(alternative, place, state.constraint.attribute) if applies else None
+            if not state.add(alternative.request, found):
                 for earlier in states[:index]:
                     earlier.remove(alternative.request)
                 return False
@@ -230,10 +231,12 @@ class Lookahead:
         return ""
 
     def _wanted_by(self, claim: int, constraint: Constraint) -> tuple[int, int]:
-        """Return the fewest devices that a constraint can be about, and all that it could be about."""
+        """Return the fewest devices that a constraint can be about, and all that it could be about. A request that
+        derives the attribute is passed over: its values are not asked for devices that the search never meets."""
         wanted = could = 0
         for alternatives in self._requests:
-            if alternatives[0].claim == claim:
+            derived = any(one.request.derives(constraint.attribute) is not None for one in alternatives)
+            if alternatives[0].claim == claim and not derived:
                 wanted += min(
                     alternative.wanted if constraint.applies_to(alternative.request) else 0
                     for alternative in alternatives
@@ -292,7 +295,9 @@ class Lookahead:
     def _open_for(self, tentative: Tentative, alternative: Alternative) -> int:
         found = self._could[id(alternative)] & self._free_for(tentative, alternative)
         for state in tentative.constraints(alternative.claim):
-            if state.is_fixed and state.constraint.applies_to(alternative.request):
+            constraint = state.constraint
+            derived = alternative.request.derives(constraint.attribute) is not None
+            if state.is_fixed and constraint.applies_to(alternative.request) and not derived:
                 found &= self._matches(state)
         return found
 

@@ -213,7 +213,8 @@ class _Attempt:
                     for place, (alternative, _) in enumerate(scored)
                     if alternative.claim == claim and constraint.applies_to(alternative.request)
                 ]
-                if constraint.distinct or not places:
+                derived = any(scored[place][0].request.derives(constraint.attribute) is not None for place in places)
+                if constraint.distinct or derived or not places:
                     continue
                 cut = [
                     masks

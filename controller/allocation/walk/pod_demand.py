@@ -172,7 +172,7 @@ def _broken_selectors(demands: Sequence[ClaimDemand], selectors: CelSelectors) -
         for demand in demands
         for entry in demand.requests
         for one in entry
-        for selector in one.request.selectors
+        for selector in (*one.request.selectors, *(expression for _, expression in one.request.derived))
     }
     characters = sum(map(len, own))
     if characters > MOST_SELECTOR_CHARACTERS:
@@ -193,6 +193,10 @@ def _broken_selectors(demands: Sequence[ClaimDemand], selectors: CelSelectors) -
                     found = selectors.footprint(expression)
                     if isinstance(found, SelectorFailure):
                         yield f"{subject}: selector {expression!r}: {found.reason}"
+            for name, expression in request.request.derived:
+                found = selectors.footprint(expression, derived=True)
+                if isinstance(found, SelectorFailure):
+                    yield f"{where}: derived attribute {name}: {found.reason}"
 
 
 def _held_by_node(inventory: Inventory, claims: Sequence[ResourceClaim]) -> Mapping[str, int]:
@@ -332,6 +336,9 @@ def facts_of(
             ]
             if not concerned:
                 continue
+            if any(chosen.demand.request.derives(constraint.attribute) is not None for chosen in concerned):
+                exact = False
+                continue
             if is_identity(driver, constraint.attribute):
                 identity = True
             elif all(chosen.is_scored for chosen in concerned) and (
@@ -350,6 +357,11 @@ def facts_of(
         # The amounts that are wanted are rules about one device, which the general path asks.
         exact = exact and chosen.demand.request.capacity is None
         kept.append(tuple(e for e in expressions if e not in unreadable))
+    identity = identity or any(
+        reads_identity(driver, _footprint(selectors, expression, derived=True))
+        for chosen in combination.requests
+        for _, expression in chosen.demand.request.derived
+    )
     exact = exact and not identity and len(matches) <= MAX_MATCHES
     question = Question(
         counts=tuple(chosen.demand.count for chosen in scored),
@@ -373,15 +385,23 @@ def reads_identities(driver: str, claims: Sequence[ClaimDemand], selectors: CelS
         for demand in entry
         for expression in (*demand.device_class.selectors, *demand.request.selectors)
     }
+    derived = {
+        expression
+        for claim in claims
+        for entry in claim.requests
+        for demand in entry
+        for _, expression in demand.request.derived
+    }
     constrained = (constraint.attribute for claim in claims for constraint in claim.spec.constraints)
     return any(is_identity(driver, attribute) for attribute in constrained) or any(
-        reads_identity(driver, _footprint(selectors, expression)) for expression in expressions
+        reads_identity(driver, _footprint(selectors, expression, derived=is_derived))
+        for expression, is_derived in (*((one, False) for one in expressions), *((one, True) for one in derived))
     )
 
 
-def _footprint(selectors: CelSelectors, expression: str) -> cel.Footprint:
+def _footprint(selectors: CelSelectors, expression: str, *, derived: bool = False) -> cel.Footprint:
     """Return what an expression that compiles can read."""
-    found = selectors.footprint(expression)
+    found = selectors.footprint(expression, derived=derived)
     assert isinstance(found, cel.Footprint), "expressions were compiled when the claims were read"
     return found
 

@@ -16,6 +16,9 @@ from dracaena.api.quantity import Quantity, parse_quantity
 
 MAX_DEVICES: Final = limits.CLAIM_DEVICES
 
+MAX_DERIVED: Final = 32
+"""Derived attributes of one request (DeviceDerivedAttributesMaxSize of k8s.io/api 0.37)."""
+
 UNKNOWN: Final = "not known to this version: the claim is left alone"
 
 
@@ -58,6 +61,12 @@ class Request:
     tolerations: tuple[Toleration, ...] = ()
     capacity: Mapping[str, Quantity] | None = None
     """Amount wanted of each capacity by name; None: no capacity requests at all."""
+    derived: tuple[tuple[str, str], ...] = ()
+    """Attributes that the claim derives of each device for its constraints: fully qualified name, CEL expression."""
+
+    def derives(self, attribute: str) -> str | None:
+        """Return the expression that stands for an attribute of a device; None: what is published."""
+        return next((expression for name, expression in self.derived if name == attribute), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +210,15 @@ def _claim_request(entry: Any, path: str) -> ClaimRequest:
     return ClaimRequest(name, choices, prioritized=True)
 
 
-_SHARED_FIELDS: Final = ("deviceClassName", "selectors", "allocationMode", "count", "tolerations", "capacity")
+_SHARED_FIELDS: Final = (
+    "deviceClassName",
+    "selectors",
+    "allocationMode",
+    "count",
+    "tolerations",
+    "capacity",
+    "derivedAttributes",
+)
 _EXACTLY_FIELDS: Final = (*_SHARED_FIELDS, "adminAccess")
 _SUBREQUEST_FIELDS: Final = (*_SHARED_FIELDS, "name")
 
@@ -227,7 +244,21 @@ def _request(document: Mapping[str, Any], path: str, name: str, main: str, known
         admin_access=_a_truth(document.get("adminAccess"), f"{path}.adminAccess"),
         tolerations=_tolerations(document.get("tolerations"), f"{path}.tolerations"),
         capacity=_capacity(document.get("capacity"), f"{path}.capacity"),
+        derived=_derived(document.get("derivedAttributes"), f"{path}.derivedAttributes"),
     )
+
+
+def _derived(value: Any, path: str) -> tuple[tuple[str, str], ...]:
+    found: dict[str, str] = {}
+    for index, entry in enumerate(_a_list(value, path, MAX_DERIVED)):
+        where = f"{path}[{index}]"
+        document = _an_object(entry, where)
+        _only(document, ("name", "expression"), where)
+        # The last one of a name counts, as in Kubernetes.
+        found[_a_text(document.get("name"), f"{where}.name")] = _a_text(
+            document.get("expression"), f"{where}.expression"
+        )
+    return tuple(found.items())
 
 
 def _count(value: Any, path: str) -> int:

@@ -29,6 +29,9 @@ class Features:
     """Of 1.37, where DRADeviceCompatibilityGroups is off by default; a field that was stored is honoured all the same.
     Off: pools with such devices are left alone, as kube-scheduler does."""
 
+    derived_attributes: bool = True
+    """Of 1.37, where DRADerivedAttributes is off by default; claims that were stored are served all the same."""
+
     # Of Kubernetes 1.37, k8s.io/dynamic-resource-allocation 0.37: not behind gates but the first one.
     fractional_capacity_range: bool = False
     """Steps of a range of capacity are counted in thousandths (DRAFractionalCapacityRange, on by default)."""

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from dracaena.controller.allocation.allocator import Allocator
+from dracaena.api.objects import ResourceClaim
+from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.legal.read.features import Features
+from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation, allocated_claim
 from dracaena.controller.allocation.state.inventory import Inventory
-from support.allocation import DRIVER, blocks, claim, device_class, machine, node, own_config, pod, pool_slice, request
+from support.allocation import (
+    DRIVER,
+    blocks,
+    claim,
+    device_class,
+    device_name,
+    machine,
+    node,
+    own_config,
+    pod,
+    pool_slice,
+    request,
+)
 from support.inventories import filled
 
 FOUR = machine("four", blocks(4, inside="PIX", outside="PIX"))
@@ -30,3 +44,52 @@ def test_a_config_that_covers_each_request_names_none_from_1_37_on(
     stored = allocated_claim(decision, decision.claims[0], "2026-01-01T00:00:00Z")
     assert stored.status.allocation is not None
     assert [entry.requests for entry in stored.status.allocation.devices.config] == named
+
+
+PAIRS = machine("pairs", blocks(2, 2, inside="NV4", outside="PIX"))
+
+
+def derived(expression: str, count: int) -> ResourceClaim:
+    attributes = [{"name": "derived/key", "expression": expression}]
+    asked = claim("c", request("gpus", count=count, derivedAttributes=attributes))
+    asked.spec["devices"]["constraints"] = [{"matchAttribute": "derived/key"}]
+    return asked
+
+
+def given(nodes: list[str], asked: ResourceClaim) -> object:
+    inventory = Inventory(DRIVER)
+    slices = [pool_slice(name, PAIRS) for name in nodes]
+    filled(inventory, nodes=[node(name) for name in nodes], slices=slices, classes=[device_class()])
+    decision = Allocator().allocate(inventory, pod("p", "c"), [asked])
+    if not isinstance(decision, Allocation):
+        return decision
+    names = [device_name(PAIRS, ordinal) for ordinal in range(4)]
+    return sorted(names.index(result.device) for entry in decision.claims for result in entry.results)
+
+
+@pytest.mark.parametrize("nodes", [["a"], ["a", "b", "c"]])
+@pytest.mark.parametrize(
+    ("expression", "gpus"),
+    [
+        ("ordinal % 2", [0, 2]),
+        ("ordinal / 2", [0, 1]),
+        ("ordinal == 3", [0, 1]),
+        ("ordinal == 0 || device.attributes[DRIVER].ordinal == 3", [0, 3]),
+        ("uuid.endsWith('0')", None),
+    ],
+)
+def test_gpus_agree_in_what_a_claim_derives(nodes: list[str], expression: str, gpus: list[int] | None) -> None:
+    text = f"device.attributes[DRIVER].{expression}".replace("DRIVER", f"'{DRIVER}'")
+    if gpus is not None:
+        assert given(nodes, derived(text, 2)) == gpus
+    else:
+        assert given(nodes, derived(text, 3)) == [1, 2, 3]
+        assert isinstance(given(nodes, derived(text, 4)), NoFit)
+
+
+@pytest.mark.parametrize("expression", ["1 +", "1.5", "[1, 'a']"])
+def test_a_derived_attribute_that_does_not_compile_is_refused(expression: str) -> None:
+    refused = given(["a"], derived(expression, 2))
+    assert isinstance(refused, Refused)
+    assert refused.kind is RefusalKind.SELECTOR
+    assert refused.text.startswith("claim default/c, request gpus: derived attribute derived/key: ")

@@ -90,7 +90,7 @@ def test_an_empty_claim_asks_for_nothing() -> None:
         (requests({"name": "a"}), "spec.devices.requests[0]"),
         (requests({"name": "a", "firstAvailable": []}), "spec.devices.requests[0]"),
         (requests({"name": "a", "atMost": {}}), "spec.devices.requests[0].atMost"),
-        (requests(exactly(derivedAttributes=[])), "spec.devices.requests[0].exactly.derivedAttributes"),
+        (requests(exactly(laterAttributes=[])), "spec.devices.requests[0].exactly.laterAttributes"),
         (requests(exactly(allocationMode="Half")), "spec.devices.requests[0].exactly.allocationMode"),
         (requests(exactly(selectors=[{"rego": "x"}])), "spec.devices.requests[0].exactly.selectors[0].rego"),
         (requests(exactly(selectors=[{}])), "spec.devices.requests[0].exactly.selectors[0]"),
