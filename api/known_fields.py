@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 Parts = Mapping[type, Mapping[str, Any]]
 """Struct → which of its fields hold objects whose fields are known, too: one, a list of them, or a map to them (under
 an empty name)."""
+
+
+_EMPTY: Final = '""'
+"""Stands for the empty name: where nothing is noted, all is known."""
 
 
 def known_part(value: Any, shape: Any, parts_of: Parts, noted: list[str], path: str = "") -> Any:
@@ -22,7 +26,7 @@ def known_part(value: Any, shape: Any, parts_of: Parts, noted: list[str], path: 
     names: tuple[str, ...] = shape.__struct_encode_fields__  # type: ignore[attr-defined]  # every shape is a Struct
     # Null is the same as absent, as everywhere in the API.
     unknown = sorted(name for name, item in value.items() if item is not None and name not in names)
-    noted.extend(f"{path}.{name}".removeprefix(".") for name in unknown)
+    noted.extend(f"{path}.{name or _EMPTY}".removeprefix(".") for name in unknown)
     return {
         name: known_part(item, parts[name], parts_of, noted, f"{path}.{name}") if name in parts else item
         for name, item in value.items()

@@ -177,6 +177,12 @@ class WatchMetrics:
             "Published devices and pools that cannot be used, for example because attributes do not decode.",
             registry=registry,
         )
+        self.not_understood_slices = Gauge(
+            "dracaena_controller_not_understood_slices",
+            "ResourceSlices with fields that this version does not know, by driver: what has them is left alone.",
+            ["driver"],
+            registry=registry,
+        )
         self.updating_pools = Gauge(
             "dracaena_controller_updating_pools",
             "Pools whose slices are not all there: ordinary while a plugin writes them, a fault when it lasts.",

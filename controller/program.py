@@ -136,6 +136,7 @@ class Controller:
             parts.reports.unreadable(claim)
         for claim, collisions in parts.cluster.all_collisions():
             parts.reports.collided(claim, collisions)
+        parts.slice_reports.begin()
         log.info("decisions begin", workers=self._settings.workers)
         for number in range(self._settings.workers):
             self._spawn(f"worker-{number}", parts.workers.serve)

@@ -29,22 +29,30 @@ from dracaena.kube.reflector import Reflector
 from dracaena.process.clock import Clock
 
 ClaimChanged = Callable[[ResourceClaim | None, ResourceClaim | None], None]
+SliceChanged = Callable[[ResourceSlice | None, ResourceSlice | None], None]
 
 
 class Watches:
     """One reflector for each watched kind, and for slices one for each driver. start() once, then stop() once."""
 
     def __init__(
-        self, client: KubeClient, clock: Clock, intake: Intake, drivers: Iterable[str], claim_changed: ClaimChanged
+        self,
+        client: KubeClient,
+        clock: Clock,
+        intake: Intake,
+        drivers: Iterable[str],
+        claim_changed: ClaimChanged,
+        slice_changed: SliceChanged,
     ) -> None:
-        """The first of `drivers` is ours. `claim_changed` takes in changes of claims, `intake` all others."""
+        """The first of `drivers` is ours. `claim_changed` and `slice_changed` take in changes of claims and slices,
+        `intake` all others."""
         drivers = tuple(drivers)
         self.claims = _claims(client, clock, intake, drivers[0], claim_changed)
         self.pods = Reflector(client, Pod, clock=clock, on_change=intake.pod_changed, transform=kept_pod)
         self.all: tuple[Reflector[Any], ...] = (
             *_nodes_and_namespaces(client, clock, intake),
             *_storage(client, clock, intake),
-            *_devices(client, clock, intake, drivers),
+            *_devices(client, clock, intake, drivers, slice_changed),
             self.claims,
             self.pods,
         )
@@ -125,14 +133,16 @@ def _storage(client: KubeClient, clock: Clock, intake: Intake) -> tuple[Reflecto
     )
 
 
-def _devices(client: KubeClient, clock: Clock, intake: Intake, drivers: Iterable[str]) -> tuple[Reflector[Any], ...]:
+def _devices(
+    client: KubeClient, clock: Clock, intake: Intake, drivers: Iterable[str], slice_changed: SliceChanged
+) -> tuple[Reflector[Any], ...]:
     slices = (
         Reflector(
             client,
             ResourceSlice,
             clock=clock,
             field_selector=f"spec.driver={name}",
-            on_change=intake.slice_changed,
+            on_change=slice_changed,
             transform=with_shared_values,
             unread_is_gone=True,
         )

@@ -13,11 +13,12 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from dracaena.api.objects import ResourceClaim
+from dracaena.api.objects import ResourceClaim, ResourceSlice
 from dracaena.controller.adapters.kube import KubeClaimWrites
 from dracaena.controller.cache.claims import kept_claim
 from dracaena.controller.events.claim_reports import ClaimReports
 from dracaena.controller.events.collision_reports import CollisionReports
+from dracaena.controller.events.slice_reports import SliceReports
 from dracaena.controller.events.waiting_pods import WaitingPods
 from dracaena.controller.leader.election import Election, Leadership, NoElection
 from dracaena.controller.lifecycle.pod_record import Growth
@@ -93,6 +94,7 @@ class Parts:
     events: EventRecorder
     waiting: WaitingPods
     reports: ClaimReports
+    slice_reports: SliceReports
     cluster: Cluster
     watches: Watches
     reconciler: Reconciler
@@ -121,7 +123,8 @@ def build(settings: ControllerSettings, given: Dependencies) -> Parts:
     waiting = WaitingPods(shared.events, shared.clock, shared.metrics)
     reports = _reports(shared)
     cluster = _cluster(settings, shared, reports)
-    watches = _watches(settings, shared, cluster.intake, reports)
+    slice_reports = SliceReports(shared.events, shared.metrics, lambda: shared.work.is_open)
+    watches = _watches(settings, shared, cluster.intake, reports, slice_reports)
     reconciler, workers = _workers(settings, shared, waiting, cluster)
     _measure(shared, leadership, waiting, cluster, watches)
     return Parts(
@@ -132,6 +135,7 @@ def build(settings: ControllerSettings, given: Dependencies) -> Parts:
         shared.events,
         waiting,
         reports,
+        slice_reports,
         cluster,
         watches,
         reconciler,
@@ -210,13 +214,19 @@ def _cluster(settings: ControllerSettings, shared: Shared, reports: ClaimReports
     )
 
 
-def _watches(settings: ControllerSettings, shared: Shared, intake: Intake, reports: ClaimReports) -> Watches:
+def _watches(
+    settings: ControllerSettings, shared: Shared, intake: Intake, reports: ClaimReports, slice_reports: SliceReports
+) -> Watches:
     def claim_changed(old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         intake.claim_changed(old, new)
         reports.changed(new)
 
+    def slice_changed(old: ResourceSlice | None, new: ResourceSlice | None) -> None:
+        intake.slice_changed(old, new)
+        slice_reports.changed(old, new)
+
     drivers = (shared.driver, *_allowed_drivers(settings))
-    return Watches(shared.client, shared.clock, intake, drivers, claim_changed)
+    return Watches(shared.client, shared.clock, intake, drivers, claim_changed, slice_changed)
 
 
 def _workers(

@@ -7,18 +7,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
+from dracaena.api.objects import ResourceSlice
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.program import Controller
 from dracaena.controller.settings import ControllerSettings
 from dracaena.controller.state.cluster import Cluster
 from dracaena.demo.apiserver import ApiServer, InjectedFault, discovery
+from dracaena.kube.events import Event
 from dracaena.process.http import HttpEndpoint
 from support.clock import FakeClock
 from support.kube import client_from, wait_for
 from support.readiness import readiness
+from support.structured import device, published
 
 FOR_EVER = 1_000_000
 
@@ -69,6 +73,29 @@ def test_the_rules_of_a_version_hold_a_minute_after_the_control_plane_was_update
         count = len(seen)
         clock.advance(60)
         assert set(seen[count:]) <= {Features.of((1, 37))}
+
+
+def test_a_field_of_a_slice_that_is_not_known_is_counted_and_told_by_who_leads(tmp_path: Path) -> None:
+    clock, registry = FakeClock(), CollectorRegistry()
+    document = published("slice-1", device("gpu", laterField=1), driver="driver-a")
+    with ApiServer(clock=clock.now) as server:
+        client = client_from(server.kubeconfig(), tmp_path)
+        settings = ControllerSettings(leader_elect=False, workers=1)
+        controller = Controller(settings, client, clock=clock, registry=registry)
+        slices = next(one for one in controller.parts.watches.all if one.resource == "resourceslices")
+        assert slices._on_change is not None
+        # The server would drop the field, as any does that does not know it.
+        slices._on_change(None, ResourceSlice.from_json(msgspec.json.encode(document)))
+        labels = {"driver": "driver-a"}
+        assert registry.get_sample_value("dracaena_controller_not_understood_slices", labels) == 1
+        controller.start()
+        try:
+            wait_for(lambda: client.list(Event, namespace="default").items, "the Event")
+            (event,) = client.list(Event, namespace="default").items
+            assert (event.reason, event.involved_object.name) == ("SliceNotUnderstood", "slice-1")
+            assert "laterField: not known to this version" in event.message
+        finally:
+            controller.stop()
 
 
 @pytest.mark.parametrize("kind", ["pods", "nodes", "resourceclaims", "resourceslices", "deviceclasses"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dracaena.api import objects
 from dracaena.api.device_id import DeviceId, PoolId
@@ -85,7 +85,7 @@ class PublishedDevice:
     @property
     def shares_by_unknown_rules(self) -> bool:
         """Whether an unknown field says how it consumes counters: then no device that shares them is understood."""
-        return "consumesCounters" in self.unknown
+        return _shares_by_unknown_rules(self.unknown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +201,28 @@ def read_device(driver: str, device: objects.Device) -> PublishedDevice | None:
 def unknown_fields(names: str, what: str) -> str:
     """Say that fields are not known, and what follows."""
     return f"{names}: not known to this version: {what} is left alone"
+
+
+def not_understood(spec: objects.ResourceSliceSpec) -> str:
+    """Say which fields of a slice are not known, and what is left alone for them; empty when all are known.
+
+    Slices with the same such fields get the same text, whatever their devices are called. Cost: O(devices).
+    """
+    if spec.unknown:
+        return unknown_fields(spec.unknown[:LONGEST_NAMES], "the pool")
+    names = sorted({device.unknown for device in spec.devices if device.unknown})
+    if not names:
+        return ""
+    is_pool = any(_shares_by_unknown_rules(name) for name in names)
+    return unknown_fields("; ".join(names)[:LONGEST_NAMES], "the pool" if is_pool else "each such device")
+
+
+LONGEST_NAMES: Final = 500
+"""Characters of names of unknown fields in a text: an Event has room for 1,024 bytes."""
+
+
+def _shares_by_unknown_rules(unknown: str) -> bool:
+    return "consumesCounters" in unknown
 
 
 class _UnreadableError(Exception):
