@@ -30,8 +30,8 @@ def test_without_go_the_reference_says_so(tmp_path: Path, monkeypatch: pytest.Mo
         reference_driver.build(tmp_path)
 
 
-def test_the_reference_is_on_the_library_of_the_kubernetes_that_the_tests_run() -> None:
-    programs = Path(__file__).parents[2] / "e2e" / "programs" / "kubernetes" / "go.mod"
+def test_the_reference_is_on_the_library_of_a_kubernetes_that_the_tests_run() -> None:
+    programs = Path(__file__).parents[2] / "e2e" / "programs" / "kubernetes-1.36" / "go.mod"
     (kubernetes,) = {
         line.split()[1][3:]  # v1.36.3 → 36.3
         for line in programs.read_text(encoding="utf-8").splitlines()

@@ -58,10 +58,11 @@ def test_the_rules_of_a_version_hold_a_minute_after_the_control_plane_was_update
 ) -> None:
     clock, seen = FakeClock(), list[Features]()
     monkeypatch.setattr(Cluster, "serve", lambda _, features: seen.append(features))
-    monkeypatch.setattr(discovery, "VERSION", {"major": "1", "minor": "36"})
+    said = {"major": "1", "minor": "36"}
+    monkeypatch.setattr(discovery, "version", lambda _: said)
     with ApiServer(clock=clock.now) as server, served(server, tmp_path, clock) as port:
         wait_for(lambda: readiness(port)[0] == 200 and seen, "the first lists")
-        monkeypatch.setattr(discovery, "VERSION", {"major": "1", "minor": "37"})
+        said["minor"] = "37"
 
         def is_followed() -> bool:
             clock.advance(60)
@@ -69,7 +70,7 @@ def test_the_rules_of_a_version_hold_a_minute_after_the_control_plane_was_update
 
         assert seen[0] == Features.of((1, 36))
         wait_for(is_followed, "the new version")
-        monkeypatch.setattr(discovery, "VERSION", {"no": "version"})
+        said.clear()
         count = len(seen)
         clock.advance(60)
         assert set(seen[count:]) <= {Features.of((1, 37))}
