@@ -93,3 +93,15 @@ def test_a_derived_attribute_that_does_not_compile_is_refused(expression: str) -
     assert isinstance(refused, Refused)
     assert refused.kind is RefusalKind.SELECTOR
     assert refused.text.startswith("claim default/c, request gpus: derived attribute derived/key: ")
+
+
+def test_what_one_claim_derives_says_nothing_about_another() -> None:
+    inventory = Inventory(DRIVER)
+    names = [f"n{number}" for number in range(3)]
+    slices = [pool_slice(name, PAIRS) for name in names]
+    filled(inventory, nodes=[node(name) for name in names], slices=slices, classes=[device_class()])
+    allocator = Allocator()
+    ordinal = f"device.attributes['{DRIVER}'].ordinal"
+    for expression, fits in ((ordinal, False), (f"{ordinal} % 2", True), (ordinal, False), (f"{ordinal} / 2", True)):
+        decision = allocator.allocate(inventory, pod("p", "c"), [derived(expression, 2)])
+        assert isinstance(decision, Allocation if fits else NoFit), expression
