@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from dracaena.demo.apiserver import ApiServer
+from dracaena.demo.apiserver.version import NEWEST, RELEASES
 
 KUBECTL = shutil.which("kubectl")
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="no kubectl on the path")
@@ -145,4 +146,4 @@ def test_what_is_not_served_is_refused_by_name(applied: Run) -> None:
 def test_resources_and_version_are_discovered(kubectl: Run) -> None:
     listed = kubectl("api-resources", "--no-headers", "-o", "name").stdout.split()
     assert "resourceclaims.resource.k8s.io" in listed
-    assert "v1.36.3" in kubectl("version").stdout
+    assert RELEASES[NEWEST] in kubectl("version").stdout
