@@ -87,6 +87,8 @@ DEVICE_CONSUMPTIONS: Final = 2
 """devices[].consumesCounters: sets that a device draws from (ResourceSliceMaxDeviceCounterConsumptionsPerDevice)."""
 CONSUMPTION_COUNTERS: Final = 32
 """devices[].consumesCounters[].counters (ResourceSliceMaxCountersPerDeviceCounterConsumption)."""
+COMPATIBILITY_GROUPS: Final = 2
+"""devices[].consumesCounters[].compatibilityGroups (DeviceCompatibilityGroupsMaxSize)."""
 DEVICE_ATTRIBUTES_AND_CAPACITIES: Final = 32
 """devices[].attributes and devices[].capacity together (ResourceSliceMaxAttributesAndCapacitiesPerDevice)."""
 DEVICE_ATTRIBUTE_VALUES: Final = 48
@@ -116,6 +118,8 @@ CLAIM_CONSTRAINTS: Final = 32
 """spec.devices.constraints (DeviceConstraintsMaxSize)."""
 CONFIGS: Final = 32
 """Configurations of one class or one claim; an allocation has room for both (DeviceConfigMaxSize)."""
+REQUEST_DERIVED_ATTRIBUTES: Final = 32
+"""derivedAttributes of a request (DeviceDerivedAttributesMaxSize)."""
 SELECTORS: Final = 32
 """Selectors of one class or one request (DeviceSelectorsMaxSize)."""
 TOLERATIONS: Final = 16

@@ -19,18 +19,26 @@ _OF_WHOLE_LIST: Final = -1
 """Before all indices: what is wrong with a list is found before what is wrong with its items."""
 
 
+def older(errors: Iterable[FieldError]) -> list[FieldError]:
+    """Return the causes as 1.36 finds them."""
+    return [error for error in errors if not error.is_new]
+
+
 def newer(errors: Iterable[FieldError], struct: Struct) -> list[FieldError]:
     """Return the causes found in an object of this type in 1.37's words and order, each once."""
     given = list(errors)
-    found = [_found(error, struct) for error in given if error.is_declared]
+    found = [_found(said, struct) for error in given if error.is_declared for said in _said(error)]
     walked = [error for _, error in sorted(found, key=lambda one: one[0])]
-    causes = [*(error.newer or error for error in given if not error.is_declared), *walked]
+    causes = [*(said for error in given if not error.is_declared for said in _said(error)), *walked]
     return list({(cause.type, str(cause)): cause for cause in causes}.values())
 
 
-def _found(error: FieldError, struct: Struct) -> tuple[tuple[_Place, ...], FieldError]:
+def _said(error: FieldError) -> tuple[FieldError, ...]:
+    return (error,) if error.newer is None else error.newer
+
+
+def _found(said: FieldError, struct: Struct) -> tuple[tuple[_Place, ...], FieldError]:
     """Return where the walk over declared rules finds a cause, and how it says it."""
-    said = error.newer or error
     places: list[_Place] = []
     of: Type = struct
     for name, mark in _SEGMENT.findall(said.field):

@@ -38,8 +38,10 @@ class FieldError:
     detail: str = ""
     is_declared: bool = False
     """In 1.37 the rule is declared."""
-    newer: FieldError | None = None
-    """The cause as 1.37 says it, where that differs."""
+    newer: tuple[FieldError, ...] | None = None
+    """What 1.37 says in its place, where that differs."""
+    is_new: bool = False
+    """Only 1.37 finds it."""
 
     def body(self) -> str:
         """The message without the field's path."""
@@ -109,6 +111,16 @@ def too_many(path: str, count: int, limit: int) -> FieldError:
     return FieldError("FieldValueTooMany", path, count, f"must have at most {limit} {unit}")
 
 
-def declared(errors: Iterable[FieldError], newer: FieldError | None = None) -> list[FieldError]:
-    """Mark causes whose rule is declared in 1.37; `newer` is what 1.37 says in place of each of them."""
-    return [replace(error, is_declared=True, newer=newer or error.newer) for error in errors]
+def reworded(error: FieldError, newer: FieldError) -> FieldError:
+    """A cause that 1.37 words otherwise."""
+    return replace(error, newer=(newer,))
+
+
+def declared(errors: Iterable[FieldError], newer: Sequence[FieldError] | None = None) -> list[FieldError]:
+    """Mark causes whose rule is declared in 1.37; `newer` is what 1.37 says in place of them all."""
+    marked = [replace(error, is_declared=True) for error in errors]
+    if newer is None:
+        return marked
+    if not marked:
+        return [replace(error, is_declared=True, is_new=True) for error in newer]
+    return [replace(error, newer=() if at else tuple(newer)) for at, error in enumerate(marked)]

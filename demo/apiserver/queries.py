@@ -65,13 +65,13 @@ def version_of_get(query: Query) -> int:
     return int(version or 0)
 
 
-def list_options(kind: Kind, namespace: str, name: str, query: Query) -> ListOptions:
+def list_options(kind: Kind, namespace: str, name: str, query: Query, version: str) -> ListOptions:
     """Read the query of a list or watch; 400 or 422 for what is wrong with it."""
     selection = Selection(
         namespace,
         name,
         parse_labels(query.get("labelSelector", "")),
-        parse_fields(kind, query.get("fieldSelector", "")),
+        parse_fields(kind, query.get("fieldSelector", ""), version),
     )
     options = ListOptions(
         selection,

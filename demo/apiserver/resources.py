@@ -32,6 +32,8 @@ class Kind:
     returns_deleted: bool = True
     # Selectable fields beside metadata.name (and metadata.namespace of namespaced kinds): label → path in the document.
     selectable: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    # Of those the ones that one version of Kubernetes alone has.
+    selectable_only: dict[str, str] = field(default_factory=dict)
 
     @property
     def api_version(self) -> str:
@@ -166,7 +168,8 @@ RESOURCE_SLICE: Final = Kind(
     "resourceslice",
     "ResourceSlice",
     namespaced=False,
-    selectable=_same("spec.nodeName", "spec.driver"),
+    selectable=_same("spec.nodeName", "spec.driver", "spec.pool.name"),
+    selectable_only={"spec.pool.name": "1.37"},
 )
 
 KINDS: Final = (

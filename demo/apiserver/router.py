@@ -148,7 +148,7 @@ class Router:
     # ---- reads
 
     def _list_or_watch(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer | AnswerStream:
-        options = list_options(path.kind, path.namespace, path.name, request.query)
+        options = list_options(path.kind, path.namespace, path.name, request.query, self._version)
         if options.watch:
             options.version_number()
             return AnswerStream(WatchSession(self._storage, path.kind, options, self._clock, request.is_gone).lines())
@@ -193,7 +193,7 @@ class Router:
 
     def _delete_collection(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
         options = _delete_options(request)
-        listed = list_options(path.kind, path.namespace, "", request.query)
+        listed = list_options(path.kind, path.namespace, "", request.query, self._version)
         if listed.limit or listed.token or listed.version not in ("", "0"):
             raise not_implemented("deletecollection with limit, continue or resourceVersion")
         version, deleted = self._deletes.delete_collection(path.kind, listed.selection, options)

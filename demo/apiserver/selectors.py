@@ -154,28 +154,29 @@ def _field_text(document: Document, path: tuple[str, ...]) -> str:
     return "" if value is None else str(value)
 
 
-def parse_fields(kind: Kind, text: str) -> tuple[FieldTerm, ...]:
-    """``fieldSelector``; 400 when it cannot be read or names a field that `kind` cannot be selected by."""
-    return tuple(_field_term(kind, part) for part in _split(text) if part)
+def parse_fields(kind: Kind, text: str, version: str) -> tuple[FieldTerm, ...]:
+    """``fieldSelector``; 400 when it cannot be read or names a field that `kind` cannot be selected by in a version of
+    Kubernetes."""
+    return tuple(_field_term(kind, part, version) for part in _split(text) if part)
 
 
 def _split(text: str) -> list[str]:
     return re.split(r"(?<!\\),", text)
 
 
-def _field_term(kind: Kind, text: str) -> FieldTerm:
+def _field_term(kind: Kind, text: str, version: str) -> FieldTerm:
     match = re.fullmatch(r"(?P<label>[^=!]*?)(?P<operator>==|!=|=)(?P<value>.*)", text, re.DOTALL)
     if not match:
         raise bad_request(f"invalid selector: '{text}'; can't understand '{text}'")
     value = re.sub(r"\\([\\,=])", r"\1", match["value"])
-    return FieldTerm(_path(kind, match["label"]), value, match["operator"] != "!=")
+    return FieldTerm(_path(kind, match["label"], version), value, match["operator"] != "!=")
 
 
-def _path(kind: Kind, label: str) -> tuple[str, ...]:
+def _path(kind: Kind, label: str, version: str) -> tuple[str, ...]:
     if label == "metadata.name" or (label == "metadata.namespace" and kind.namespaced):
         return tuple(label.split("."))
     path = kind.selectable.get(label)
-    if path is None:
+    if path is None or kind.selectable_only.get(label, version) != version:
         raise bad_request(_unsupported(kind, label))
     return path
 

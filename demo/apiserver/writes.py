@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from dracaena.demo.apiserver import admission, managed, meta, patches, strategic
 from dracaena.demo.apiserver.bodies import IGNORE, WARN, DecodedBody, parse_json, parse_yaml, read_object, read_patched
-from dracaena.demo.apiserver.declared import newer
+from dracaena.demo.apiserver.declared import newer, older
 from dracaena.demo.apiserver.decode import COMPACT, MERGED, SORTED, UnreadableError, decode, zero
 from dracaena.demo.apiserver.errors import (
     MODIFIED,
@@ -147,8 +147,8 @@ class Writes:
 
     def _refuse(self, kind: Kind, document: Document, errors: Sequence[FieldError]) -> None:
         """Raise what a check has found, as this version says it."""
-        if errors:
-            said = errors if self._version == "1.36" else newer(errors, kind.struct)
+        said = older(errors) if self._version == "1.36" else newer(errors, kind.struct)
+        if said:
             raise invalid(kind.qualified_kind, document["metadata"].get("name", ""), said)
 
     def _namespace_labels(self, document: Document) -> dict[str, str]:

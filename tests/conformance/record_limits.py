@@ -1,4 +1,4 @@
-"""Record the limits of the API from the sources of Kubernetes. For developers; needs Go with these modules downloaded.
+"""Record the limits of the API from the sources of Kubernetes 1.37. For developers; needs Go with these modules.
 
     PYTHONPATH=tests .venv/bin/python -P -m conformance.record_limits
 
@@ -14,10 +14,10 @@ import subprocess
 from pathlib import Path
 
 VERSIONS = {
-    "k8s.io/api": "v0.36.3",
-    "k8s.io/apimachinery": "v0.36.3",
-    "k8s.io/apiserver": "v0.36.3",
-    "k8s.io/kubernetes": "v1.36.3",
+    "k8s.io/api": "v0.37.1",
+    "k8s.io/apimachinery": "v0.37.1",
+    "k8s.io/apiserver": "v0.37.1",
+    "k8s.io/kubernetes": "v1.37.1",
     "sigs.k8s.io/json": "v0.0.0-20250730193827-2d320260d730",
 }
 

@@ -108,7 +108,7 @@ DeviceRequestAllocationResult
     bindingFailureConditions []string
     shareID *string
     consumedCapacity {}quantity
-    skipNodeOperations []string gated only=1.37
+    skipNodeOperations []string set gated only=1.37
 DeviceSelector
     cel *CELDeviceSelector
 DeviceSubRequest
@@ -198,5 +198,5 @@ ResourceSliceSpec
     perDeviceNodeSelection *bool
     sharedCounters []CounterSet
     partitionTypeAttribute *string gated only=1.37
-    skipNodeOperations []string gated only=1.37
+    skipNodeOperations []string set gated only=1.37
 """

@@ -17,11 +17,13 @@ from dracaena.demo.apiserver.fields import (
     invalid,
     not_supported,
     required,
+    reworded,
     too_long,
     too_many,
 )
 from dracaena.demo.apiserver.golang import internal
 from dracaena.demo.apiserver.validation.claims import (
+    check_declared_pool_name,
     check_items,
     check_json_object,
     check_named_configuration,
@@ -68,7 +70,7 @@ def check_claim_status(new: Document, old: Document) -> Errors:
     if allocation is not None and before.get("allocation") is not None:
         if allocation != before["allocation"]:
             error = invalid("status.allocation", internal("AllocationResult", allocation), IMMUTABLE)
-            errors += declared([error], invalid("status.allocation", None, "field cannot be modified once set"))
+            errors += declared([error], [invalid("status.allocation", None, "field cannot be modified once set")])
     elif allocation is not None:
         errors += _check_allocation(allocation, request_names(new["spec"]))
     return errors
@@ -81,7 +83,7 @@ def _check_device_statuses(devices: list[Document], allocated: set[str]) -> Erro
     for i, device in enumerate(devices):
         if known[i] in known[:i]:
             error = duplicate(f"{path}[{i}]", _shown_identity(device))
-            errors += declared([error], replace(error, value=device))
+            errors += declared([error], [replace(error, value=device)])
     return errors
 
 
@@ -140,7 +142,7 @@ def _check_allocation(allocation: Document, names: dict[str, set[str]]) -> Error
 def _check_result(result: Document, path: str, names: dict[str, set[str]]) -> Errors:
     errors = check_reference(result["request"], f"{path}.request", names)
     errors += check_declared_driver_name(f"{path}.driver", result["driver"])
-    errors += declared(check_pool_name(result["pool"], f"{path}.pool"))
+    errors += check_declared_pool_name(result["pool"], f"{path}.pool")
     errors += check(f"{path}.device", result["device"], dns_label)
     errors += check_binding_conditions(result, path)
     return errors + (_check_share_id(result["shareID"], f"{path}.shareID") if "shareID" in result else [])
@@ -181,9 +183,9 @@ def _check_share_id(text: str, path: str) -> Errors:
     try:
         uuid.UUID(text)
     except ValueError:
-        return declared([invalid(path, text, f"error validating uid: invalid UUID length: {len(text)}")], newer)
+        return declared([invalid(path, text, f"error validating uid: invalid UUID length: {len(text)}")], [newer])
     if not re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", text):
-        return declared([invalid(path, text, _UUID_FORM)], newer)
+        return declared([invalid(path, text, _UUID_FORM)], [newer])
     return []
 
 
@@ -221,10 +223,10 @@ def check_conditions(conditions: list[Document], path: str) -> Errors:
     for i, condition in enumerate(conditions):
         here, name = f"{path}[{i}]", condition["type"]
         if name in seen:
-            errors.append(replace(duplicate(f"{here}.type", name), newer=duplicate(here, name)))
+            errors.append(reworded(duplicate(f"{here}.type", name), duplicate(here, name)))
         seen[name] = i
-        missing = None if name else required(f"{here}.type", "is required")
-        errors += [replace(error, newer=missing) for error in check_label_key(f"{here}.type", name)]
+        missing = required(f"{here}.type", "is required")
+        errors += [error if name else reworded(error, missing) for error in check_label_key(f"{here}.type", name)]
         status = condition["status"]
         if status not in ("False", "True", "Unknown"):
             errors.append(not_supported(f"{here}.status", status, ("False", "True", "Unknown")))

@@ -14,12 +14,14 @@ from dracaena.api import limits
 from dracaena.demo.apiserver.decode import OpaqueJson
 from dracaena.demo.apiserver.fields import (
     IMMUTABLE,
+    FieldError,
     declared,
     duplicate,
     forbidden,
     invalid,
     not_supported,
     required,
+    reworded,
     too_long,
     too_many,
 )
@@ -77,7 +79,7 @@ def check_unique(
         identity = key(item)
         if identity in seen:
             error = duplicate(f"{path}[{i}]", identity)
-            errors += declared([error], newer=replace(error, value=item)) if is_declared else [error]
+            errors += declared([error], [replace(error, value=item)]) if is_declared else [error]
         seen.add(identity)
     return errors
 
@@ -115,6 +117,48 @@ def check_full_name(name: str, path: str) -> Errors:
     return errors
 
 
+def check_declared_full_name(name: str, path: str) -> Errors:
+    """An attribute's name with its domain, where 1.37 declares the rule: it takes no capitals in the domain."""
+    domain, slash, identifier = name.rpartition("/")
+    newer: Errors = []
+    if name.count("/") > 1:
+        return []
+    if slash and not domain:
+        newer.append(invalid(path, "", "prefix must not be empty"))
+    elif slash:
+        newer += _too_long_in_bytes(domain, path, limits.DRIVER_NAME_BYTES)
+        newer += [invalid(path, domain, f"prefix: {message}") for message in dns_subdomain(domain)]
+    if slash and not identifier:
+        newer.append(invalid(path, "", "name must not be empty"))
+    else:
+        newer += _too_long_in_bytes(identifier, path, limits.IDENTIFIER_BYTES) + check(path, identifier, c_identifier)
+    if not slash:
+        newer.append(invalid(path, name, "a fully qualified name must be a domain and a name separated by a slash"))
+    return declared(check_full_name(name, path), newer)
+
+
+def _too_long_in_bytes(text: str, path: str, limit: int) -> Errors:
+    return [too_long(path, limit)] if len(text.encode()) > limit else []
+
+
+def check_declared_pool_name(name: str, path: str) -> Errors:
+    """A pool's name where 1.37 declares the rule, and says which part of it is wrong."""
+    older = check_pool_name(name, path)
+    if not name:
+        return declared(older)
+    newer = _too_long_in_bytes(name, path, limits.POOL_NAME_BYTES)
+    for at, part in enumerate(name.split("/")):
+        reasons = dns_subdomain(part) if part else ["must not be empty"]
+        newer += [invalid(path, part or name, f"segment {at}: {reason}") for reason in reasons]
+    return declared([_in_characters(error) for error in older], newer)
+
+
+def _in_characters(error: FieldError) -> FieldError:
+    """How 1.36 says the length of a part of a pool's name."""
+    is_length = error.type == "FieldValueInvalid" and error.detail.endswith(" bytes")
+    return replace(error, detail=f"{error.detail.removesuffix('bytes')}characters") if is_length else error
+
+
 def check_json_object(value: Any, path: str, limit: int) -> Errors:
     """Opaque data: a JSON object of limited size."""
     if value is None:
@@ -133,7 +177,7 @@ def check_claim(claim: Document) -> Errors:
 def check_claim_update(new: Document, old: Document) -> Errors:
     """An update of a claim through the main door."""
     errors = check_metadata(new, namespaced=True, name_rule=dns_subdomain) + check_metadata_update(new, old)
-    return errors + declared(_check_same_spec(new, old, "ResourceClaimSpec"), invalid("spec", None, IMMUTABLE))
+    return errors + _declared_same(_check_same_spec(new, old, "ResourceClaimSpec"))
 
 
 def check_template(template: Document) -> Errors:
@@ -153,7 +197,11 @@ def check_template_update(new: Document, old: Document) -> Errors:
     """An update of a claim template."""
     errors = check_template(new) + check_metadata_update(new, old)
     newer = invalid("spec", internal("ResourceClaimTemplateSpec", new["spec"], "1.37"), IMMUTABLE)
-    return errors + [replace(one, newer=newer) for one in _check_same_spec(new, old, "ResourceClaimTemplateSpec")]
+    return errors + [reworded(one, newer) for one in _check_same_spec(new, old, "ResourceClaimTemplateSpec")]
+
+
+def _declared_same(errors: Errors) -> Errors:
+    return declared(errors, [invalid("spec", None, IMMUTABLE)]) if errors else []
 
 
 def _check_same_spec(new: Document, old: Document, type_name: str) -> Errors:
@@ -163,7 +211,10 @@ def _check_same_spec(new: Document, old: Document, type_name: str) -> Errors:
 def check_class(device_class: Document) -> Errors:
     """A new device class."""
     spec = device_class["spec"]
-    errors = check_metadata(device_class, namespaced=False, name_rule=dns_subdomain)
+    errors = [
+        replace(error, is_declared=error.field == "metadata.name")
+        for error in check_metadata(device_class, namespaced=False, name_rule=dns_subdomain)
+    ]
     errors += check_items(spec.get("selectors") or (), limits.SELECTORS, _check_selector, "spec.selectors")
     errors += check_items(spec.get("config") or (), limits.CONFIGS, _check_configuration, "spec.config")
     if "extendedResourceName" in spec and not _is_extended_resource(spec["extendedResourceName"]):
@@ -184,7 +235,7 @@ def _not_extended(path: str, name: str) -> Errors:
     if name.startswith("requests."):
         reasons.append('must not have "requests." prefix')
     reasons += qualified_name(f"requests.{name}")
-    return [one for reason in reasons for one in declared([error], invalid(path, name, reason))] or [error]
+    return declared([error], [invalid(path, name, reason) for reason in reasons] or [error])
 
 
 def _is_extended_resource(name: str) -> bool:
@@ -304,9 +355,9 @@ def _check_constraint(constraint: Document, path: str, names: dict[str, set[str]
     errors = _check_references(constraint.get("requests") or [], path, names)
     match, distinct = constraint.get("matchAttribute"), constraint.get("distinctAttribute")
     if match is not None:
-        errors += declared(check_full_name(match, f"{path}.matchAttribute"))
+        errors += check_declared_full_name(match, f"{path}.matchAttribute")
     elif distinct is not None:
-        errors += declared(check_full_name(distinct, f"{path}.distinctAttribute"))
+        errors += check_declared_full_name(distinct, f"{path}.distinctAttribute")
     else:
         errors.append(
             required(

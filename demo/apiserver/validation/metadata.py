@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any, Final
 
 from dracaena.api import limits
-from dracaena.demo.apiserver.fields import IMMUTABLE, FieldError, forbidden, invalid, required, too_long
+from dracaena.demo.apiserver.fields import IMMUTABLE, FieldError, forbidden, invalid, required, reworded, too_long
 from dracaena.demo.apiserver.validation.text import (
     Errors,
     NameRule,
@@ -69,9 +68,9 @@ def _check_owners(metadata: dict[str, Any], path: str) -> Errors:
     for i, owner in enumerate(owners):
         if not owner["apiVersion"].rpartition("/")[2]:
             error = invalid(f"{here}.apiVersion", owner["apiVersion"], "version must not be empty")
-            errors.append(replace(error, newer=_not_empty(f"{here}[{i}].apiVersion")))
+            errors.append(reworded(error, _not_empty(f"{here}[{i}].apiVersion")))
         errors += [
-            replace(invalid(f"{here}.{name}", "", "must not be empty"), newer=_not_empty(f"{here}[{i}].{name}"))
+            reworded(invalid(f"{here}.{name}", "", "must not be empty"), _not_empty(f"{here}[{i}].{name}"))
             for name in ("kind", "name", "uid")
             if not owner[name]
         ]

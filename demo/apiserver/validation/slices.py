@@ -210,7 +210,7 @@ def _check_attribute(value: Document, path: str) -> Errors:
             if value
             else invalid(path, "", f"must specify one of: {forms}")
         )
-        errors += declared([error], newer)
+        errors += declared([error], [newer])
     return errors
 
 

@@ -129,12 +129,14 @@ def check_driver_name(path: str, text: str) -> Errors:
 
 
 def check_declared_driver_name(path: str, text: str) -> Errors:
-    """A driver name where 1.37 declares the rule, and words it otherwise."""
-    newer = {
-        "FieldValueTooLong": too_long_in_characters(path, limits.DRIVER_NAME_BYTES),
-        "FieldValueInvalid": invalid(path, text, _CASELESS_MESSAGE),
-    }
-    return [one for error in check_driver_name(path, text) for one in declared([error], newer.get(error.type))]
+    """A driver name where 1.37 declares the rule: in other words, and its form before its length."""
+    older = check_driver_name(path, text)
+    if not text:
+        return declared(older)
+    newer = [invalid(path, text, _CASELESS_MESSAGE)] if dns_subdomain(text.lower()) else []
+    if len(text) > limits.DRIVER_NAME_BYTES:
+        newer.append(too_long_in_characters(path, limits.DRIVER_NAME_BYTES))
+    return declared(older, newer)
 
 
 def nested(document: dict[str, Any], *names: str) -> Any:

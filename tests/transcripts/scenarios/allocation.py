@@ -141,3 +141,35 @@ def _allocated(api: Session, **metadata: Any) -> None:
     api.create("a claim", CLAIMS, claim("c", metadata))
     status = {"allocation": allocation(result()), "reservedFor": [consumer()]}
     api.merge("its allocation", STATUS, {"status": status})
+
+
+def allocations_with_mistakes_of_both_kinds(api: Session) -> None:
+    """Mistakes that 1.37 finds by declared checks among others that it does not: which of them are told first."""
+    api.create("a claim", CLAIMS, claim("c"))
+    conditions = [f"c{i}" for i in range(5)]
+    results = [
+        result("X_", driver="X_"),
+        result(driver=f"{'x' * 64}"),
+        result("", pool="a//b"),
+        result(pool="x" * 254),
+        result(request="other", pool="X_", shareID="zz"),
+        result(bindingConditions=conditions, bindingFailureConditions=["c"]),
+        result(bindingConditions=["c"], bindingFailureConditions=conditions),
+    ]
+    config = [
+        {"source": "Else", "requests": ["gpus", "gpus", "other"]} | opaque({}, driver=""),
+        {"source": "", "requests": ["gpus"]} | opaque("text"),
+    ]
+    bad = allocation(*results)
+    bad["devices"]["config"] = config
+    api.merge("in results and configs", STATUS, {"status": {"allocation": bad}})
+    many = allocation(*[result("X_")] * 33)
+    many["devices"]["config"] = [{"source": "FromClaim"} | opaque("text")] * 65
+    api.merge("33 results and 65 configs", STATUS, {"status": {"allocation": many}})
+    twice = {"allocation": allocation(result()), "reservedFor": [consumer(), consumer("pod-b"), consumer("", "uid-b")]}
+    api.merge("in reservations", STATUS, {"status": twice})
+    device = {"driver": "gpu.example.com", "pool": "node-a", "device": "gpu-0"}
+    ips = ["10.0.0.1/24", "10.0.0.1/24", "x"]
+    bad_device = device | {"shareID": "zz", "networkData": {"ips": ips}, "data": "text"}
+    devices = [bad_device, device | {"networkData": {"ips": ["10.0.0.1/24"] * 17}}]
+    api.merge("in the status of devices", STATUS, {"status": {"allocation": allocation(result()), "devices": devices}})

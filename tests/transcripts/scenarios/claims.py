@@ -131,3 +131,49 @@ def templates(api: Session) -> None:
     bad = {"name": "x", "labels": {"@": "b"}, "finalizers": ["x"]}
     api.create("bad metadata and a bad request", TEMPLATES, template("u", {"requests": [{"name": "z"}]}, metadata=bad))
     api.delete("its deletion", f"{TEMPLATES}/t")
+
+
+def claim_fields_behind_gates(api: Session) -> None:
+    """Fields of claims whose feature gate is off by default are dropped without a word, where the release has them."""
+    derived = [{"name": "nodomain", "expression": "1 +"}]
+    api.create("derived attributes", CLAIMS, claim("c", requests=[exactly(derivedAttributes=derived)]))
+    either = [{"name": "sub", "deviceClassName": "gpu", "derivedAttributes": derived}]
+    requests = [{"name": "either", "firstAvailable": either}]
+    api.create("of an alternative", CLAIMS, claim("d", requests=requests))
+    api.create("in a template", TEMPLATES, template("t", {"requests": [exactly(derivedAttributes=derived)]}))
+    granted = allocation(result(skipNodeOperations=["All"]))
+    api.merge("skipped operations in a result", f"{CLAIMS}/c/status", {"status": {"allocation": granted}})
+    api.merge("derived attributes later", f"{CLAIMS}/c", claim("c", requests=[exactly(derivedAttributes=derived)]))
+
+
+def claims_with_mistakes_of_both_kinds(api: Session) -> None:
+    """Mistakes that 1.37 finds by declared checks among others that it does not: which of them are told first."""
+    true = {"cel": {"expression": "true"}}
+    subs = [
+        SUB | {"name": "A_"},
+        SUB | {"name": "b", "deviceClassName": ""},
+        SUB | {"name": "c", "deviceClassName": "C_", "allocationMode": "Some"},
+        SUB | {"name": "d", "selectors": [true] * 33},
+        SUB | {"name": "e", "count": -1, "tolerations": [{"operator": "Like", "key": "@"}]},
+    ]
+    requests = [{"name": "B_", "firstAvailable": subs}, exactly("z", selectors=[true] * 33), exactly("C_", count=-1)]
+    api.create("in alternatives", CLAIMS, claim("c", requests=requests))
+    names = [f"r{i}" for i in range(33)]
+    constraints = [
+        {"distinctAttribute": "nodomain", "requests": ["other"]},
+        {"matchAttribute": f"example.com/{'x' * 33}", "requests": names},
+        {"matchAttribute": "Example_.com/x"},
+        {"matchAttribute": "/x"},
+        {"distinctAttribute": "example.com/9x", "requests": ["gpus", "gpus"]},
+    ]
+    config = [
+        {"requests": ["gpus", "gpus", "other"]} | opaque({}, driver="X_"),
+        {"requests": names} | opaque(None, driver="Gpu.Example.com"),
+        opaque("text", driver=f"{'x' * 64}_"),
+    ]
+    api.create("in constraints and configs", CLAIMS, claim("A_", constraints=constraints, config=config))
+    capital = {"matchAttribute": "Example.com/x"}
+    api.create("capitals in the domain of an attribute", CLAIMS, claim("c", constraints=[capital]))
+    api.create("capitals in the name of a driver", CLAIMS, claim("d", config=[opaque({}, driver="Gpu.Example.com")]))
+    twice = template("t", {"requests": [exactly(), exactly("A_"), exactly()]})
+    api.create("in a template", TEMPLATES, twice)

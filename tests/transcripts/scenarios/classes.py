@@ -26,3 +26,22 @@ def class_validation(api: Session) -> None:
     long = {"cel": {"expression": f'"{"x" * 10240}" == ""'}}
     api.create("an expression of more than 10 KiB", CLASSES, device_class("gpu", selectors=[long]))
     api.create("a bad name", CLASSES, device_class("A_"))
+
+
+def classes_with_mistakes_of_both_kinds(api: Session) -> None:
+    """Mistakes that 1.37 finds by declared checks among others that it does not: which of them are told first."""
+    config = [opaque("text", driver="X_"), opaque({}, driver="x" * 64)]
+    api.create("a bad name and configs", CLASSES, device_class("A_", config=config, selectors=[{}]))
+    api.create("33 selectors and a bad config", CLASSES, device_class("gpu", config=config, selectors=[TRUE] * 33))
+    names = (
+        "cpu",
+        "kubernetes.io/gpu",
+        "a.kubernetes.io/gpu",
+        "requests.example.com/gpu",
+        "a/b/c",
+        "example.com/_",
+        "",
+    )
+    for name in names:
+        refused = device_class("gpu", config=config[:1], extendedResourceName=name)
+        api.create(f'the extended resource "{name}"', CLASSES, refused)

@@ -168,4 +168,33 @@ def fields_behind_gates(api: Session) -> None:
     api.send("list attributes leave an empty value", "POST", SLICES, body, causes_in_any_order=True)
     mappings = {"memory": {"capacityKey": "memory"}}
     device = {"name": "gpu", "nodeAllocatableResourceMappings": mappings}
-    api.create("node resources", SLICES, resource_slice("s", [device]))
+    api.create("node resources as 1.36 names them", SLICES, resource_slice("s", [device]))
+    api.delete("away with it", f"{SLICES}/s")
+    resources = {"memory": {"mapping": {"capacityKey": "memory"}, "overhead": {"perPod": "1Mi"}}}
+    device = {"name": "gpu", "nodeAllocatableResources": resources}
+    api.create("node resources as 1.37 names them", SLICES, resource_slice("s", [device]))
+    api.delete("away with it", f"{SLICES}/s")
+    use = {"counterSet": "c", "counters": {"memory": {"value": "1"}}, "compatibilityGroups": ["a", "b", "c"]}
+    devices = [{"name": "gpu", "consumesCounters": [use]}]
+    newer: Document = {"partitionTypeAttribute": "nodomain", "skipNodeOperations": ["All"]}
+    api.create("groups, operations and a type of partitions", SLICES, resource_slice("s", devices, **newer))
+    api.merge("operations by a patch", f"{SLICES}/s", {"spec": {"skipNodeOperations": ["All"]}})
+
+
+def slices_with_mistakes_of_both_kinds(api: Session) -> None:
+    """Mistakes that 1.37 finds by declared checks among others that it does not: which of them are told first."""
+    conditions = [f"c{i}" for i in range(5)]
+    taints = [{"key": "@", "effect": ""}, {"key": "k", "effect": "Sometimes", "value": "@"}]
+    use: Document = {"counterSet": "C_", "counters": {"M_": {"value": "1"}}}
+    devices: list[Document] = [
+        {"name": "A_", "taints": taints, "attributes": {"x": {"int": 1, "bool": True}}},
+        {"name": "b", "bindingConditions": conditions, "bindingFailureConditions": ["c"]},
+        {"name": "b", "consumesCounters": [use]},
+        {"name": "c", "consumesCounters": [use | {"counterSet": f"s{i}"} for i in range(3)], "attributes": {"y": {}}},
+    ]
+    api.create("in devices", SLICES, resource_slice("s", devices, driver="X_"))
+    sets: list[Document] = [{"name": "C_", "counters": {"M_": {"value": "1"}}}, {"name": "", "counters": {}}]
+    api.create("in counters", SLICES, resource_slice("s", None, sharedCounters=sets, driver=""))
+    many = [COUNTERS | {"name": f"c{i}"} for i in range(9)]
+    api.create("9 sets of counters", SLICES, resource_slice("s", None, sharedCounters=many, driver=""))
+    api.get("those of a pool", SLICES, fieldSelector="spec.pool.name=node-a")

@@ -16,9 +16,6 @@ from dracaena.api.quantity import Quantity, parse_quantity
 
 MAX_DEVICES: Final = limits.CLAIM_DEVICES
 
-MAX_DERIVED: Final = 32
-"""Derived attributes of one request (DeviceDerivedAttributesMaxSize of k8s.io/api 0.37)."""
-
 UNKNOWN: Final = "not known to this version: the claim is left alone"
 
 
@@ -250,7 +247,7 @@ def _request(document: Mapping[str, Any], path: str, name: str, main: str, known
 
 def _derived(value: Any, path: str) -> tuple[tuple[str, str], ...]:
     found: dict[str, str] = {}
-    for index, entry in enumerate(_a_list(value, path, MAX_DERIVED)):
+    for index, entry in enumerate(_a_list(value, path, limits.REQUEST_DERIVED_ATTRIBUTES)):
         where = f"{path}[{index}]"
         document = _an_object(entry, where)
         _only(document, ("name", "expression"), where)

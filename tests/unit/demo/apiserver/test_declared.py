@@ -30,7 +30,7 @@ def test_declared_causes_come_last_in_the_order_of_the_fields_and_lists_before_t
 
 def test_a_cause_is_said_once_and_in_the_newer_words() -> None:
     old, new = required("metadata.uid", "old"), required("metadata.uid", "new")
-    twice = [FieldError(old.type, old.field, old.value, old.detail, newer=new)] * 2
+    twice = [FieldError(old.type, old.field, old.value, old.detail, newer=(new,))] * 2
     assert newer(twice, CLAIM) == [new]
 
 
