@@ -12,7 +12,7 @@ from dracaena.cel.errors import CompileError
 from dracaena.cel.footprint import Footprint
 from dracaena.cel.memo import SelectorMemo
 from dracaena.cel.outcome import MATCH, NO_MATCH, Failed, Match, NoMatch, Outcome
-from dracaena.cel.selector import Selector, compile_selector
+from dracaena.cel.selector import Selector, compile_derived_attribute, compile_selector
 
 __all__ = [
     "MATCH",
@@ -29,5 +29,6 @@ __all__ = [
     "Selector",
     "SelectorMemo",
     "Version",
+    "compile_derived_attribute",
     "compile_selector",
 ]

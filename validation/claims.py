@@ -1,7 +1,7 @@
 """Checks ResourceClaims and ResourceClaimTemplates of resource.k8s.io/v1: what is asked for, and how requests relate.
 
-Limits are those of kube-apiserver 1.36 as it enforces them, which is not always as the documentation has them: the
-tolerations of a request, for example, are not counted.
+Limits are those of kube-apiserver 1.36 and 1.37 as they enforce them, which is not always as the documentation has
+them: the tolerations of a request, for example, are not counted.
 """
 
 from __future__ import annotations
@@ -13,11 +13,19 @@ from dracaena.validation.configs import check_config
 from dracaena.validation.field import Field, Fields, check_distinct
 from dracaena.validation.metadata import check_metadata, check_template_metadata
 from dracaena.validation.quantities import check_quantity
-from dracaena.validation.selectors import check_selectors
+from dracaena.validation.selectors import check_derived, check_selectors
 from dracaena.validation.syntax import DNS_LABEL, DNS_SUBDOMAIN, FULLY_QUALIFIED_NAME, QUALIFIED_NAME
 from dracaena.validation.tolerations import check_tolerations
 
-_ALTERNATIVE = ("deviceClassName", "selectors", "allocationMode", "count", "tolerations", "capacity")
+_ALTERNATIVE = (
+    "deviceClassName",
+    "selectors",
+    "allocationMode",
+    "count",
+    "tolerations",
+    "capacity",
+    "derivedAttributes",
+)
 _EXACTLY = (*_ALTERNATIVE, "adminAccess")
 
 RequestNames = Mapping[str, Collection[str]]
@@ -128,6 +136,7 @@ def _check_details(details: Fields, driver: str) -> int:
     check_selectors(details["selectors"])
     check_tolerations(details["tolerations"], driver)
     _check_capacity(details["capacity"])
+    _check_derived(details["derivedAttributes"])
     return _check_count(details["allocationMode"], details["count"])
 
 
@@ -157,6 +166,19 @@ def _check_capacity(field: Field) -> None:
         check_quantity(amount)
 
 
+def _check_derived(field: Field) -> None:
+    entries = field.items(limits.REQUEST_DERIVED_ATTRIBUTES)
+    if field.absent or entries is None:
+        return
+    field.warn("unknown to 1.36, and dropped by 1.37 where DRADerivedAttributes is off (it is)", "published attributes")
+    for entry in entries:
+        derived = entry.fields("name", "expression")
+        if derived is not None:
+            _check_attribute(derived["name"])
+            check_derived(derived["expression"])
+    check_distinct(entries, "name", "a second attribute of this name", "a name for each attribute")
+
+
 def _check_constraint(field: Field, names: RequestNames) -> None:
     constraint = field.fields("requests", "matchAttribute", "distinctAttribute")
     if constraint is None:
@@ -180,6 +202,8 @@ def _check_attribute(field: Field) -> None:
         field.warn("more than one '/', no device has such an attribute", FULLY_QUALIFIED_NAME.expected)
     elif not FULLY_QUALIFIED_NAME.holds(text):
         field.error(f"not {FULLY_QUALIFIED_NAME.what}", FULLY_QUALIFIED_NAME.expected)
+    elif text.partition("/")[0] != text.partition("/")[0].lower():
+        field.warn("capitals in the domain, which 1.37 refuses", FULLY_QUALIFIED_NAME.expected)
 
 
 def _check_references(field: Field, names: RequestNames) -> None:

@@ -1,11 +1,11 @@
-"""Checks CEL selectors of device classes and requests: form, length, and what the compiler says."""
+"""Checks CEL of device classes and requests, selectors and derived attributes: form, length, what the compiler says."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from dracaena.api import limits
-from dracaena.cel import CompileError, Selector, compile_selector
+from dracaena.cel import CompileError, Selector, compile_derived_attribute, compile_selector
 from dracaena.validation.field import Field
 from dracaena.validation.findings import CelPosition
 
@@ -31,14 +31,22 @@ def check_selectors(field: Field) -> list[CompiledSelector] | None:
     return good if len(good) == len(compiled) else None
 
 
+def check_derived(expression: Field) -> None:
+    """Check the expression of a derived attribute."""
+    text = _short_text(expression)
+    if text is None:
+        return
+    try:
+        compile_derived_attribute(text)
+    except CompileError as error:
+        expected = "an expression that compiles and yields a value of an attribute"
+        expression.error(f"CEL: {error.message}", expected, _position(error, text))
+
+
 def _compiled(entry: Field) -> CompiledSelector | None:
     expression = _expression(entry)
-    text = None if expression is None else expression.text()
+    text = None if expression is None else _short_text(expression)
     if expression is None or text is None:
-        return None
-    size = len(text.encode("utf-8", "replace"))
-    if size > limits.EXPRESSION_BYTES:
-        expression.error(f"an expression of {size} bytes", f"at most {limits.EXPRESSION_BYTES >> 10} KiB")
         return None
     try:
         return CompiledSelector(expression, compile_selector(text, new=True))
@@ -46,6 +54,15 @@ def _compiled(entry: Field) -> CompiledSelector | None:
         expected = "an expression that compiles and yields true or false"
         expression.error(f"CEL: {error.message}", expected, _position(error, text))
         return None
+
+
+def _short_text(expression: Field) -> str | None:
+    text = expression.text()
+    size = 0 if text is None else len(text.encode("utf-8", "replace"))
+    if size > limits.EXPRESSION_BYTES:
+        expression.error(f"an expression of {size} bytes", f"at most {limits.EXPRESSION_BYTES >> 10} KiB")
+        return None
+    return text
 
 
 def _expression(selector: Field) -> Field | None:

@@ -32,6 +32,7 @@ _DEVICE = (
     "bindingFailureConditions",
     "allowMultipleAllocations",
     "nodeAllocatableResourceMappings",
+    "nodeAllocatableResources",
 )
 _NODES = ("nodeName", "nodeSelector", "allNodes")
 _SCALARS = ("int", "bool", "string", "version")
@@ -56,7 +57,8 @@ def check_device(field: Field, *, per_device_nodes: bool) -> None:
     _check_nodes(field, device, per_device_nodes=per_device_nodes)
     device["bindsToNode"].boolean()
     _check_binding(device["bindingConditions"], device["bindingFailureConditions"])
-    _check_node_resources(device["nodeAllocatableResourceMappings"], device["capacity"].value)
+    _check_mappings(device["nodeAllocatableResourceMappings"], device["capacity"].value)
+    _check_node_resources(device["nodeAllocatableResources"], device["capacity"].value)
 
 
 def check_counters(field: Field, most: int) -> None:
@@ -112,7 +114,9 @@ def _check_attribute(field: Field) -> int:
             _check_value(attribute[kind], kind)
             continue
         items = attribute[kind].items()
-        attribute[kind].warn("dropped by servers whose gate DRAListTypeAttributes is off (it is in 1.36)", "one value")
+        attribute[kind].warn(
+            "dropped by servers whose gate DRAListTypeAttributes is off (it is in 1.36 and 1.37)", "one value"
+        )
         if items == []:
             attribute[kind].error("an empty list", "a value, or no list")
         for item in items or ():
@@ -160,10 +164,11 @@ def _check_consumption(field: Field) -> None:
     if entries is None:
         return
     for entry in entries:
-        fields = entry.fields("counterSet", "counters")
+        fields = entry.fields("counterSet", "counters", "compatibilityGroups")
         if fields is not None:
             fields["counterSet"].name(DNS_LABEL)
             check_counters(fields["counters"], limits.CONSUMPTION_COUNTERS)
+            _check_groups(fields["compatibilityGroups"])
     check_distinct(entries, "counterSet", "a second entry for this set", "one entry for each set")
 
 
@@ -201,17 +206,56 @@ def _check_binding(conditions: Field, failures: Field) -> None:
         absent.error("missing", "bindingConditions and bindingFailureConditions together")
 
 
-def _check_node_resources(field: Field, capacities: object) -> None:
+def _check_groups(field: Field) -> None:
+    groups = field.items(limits.COMPATIBILITY_GROUPS)
+    if field.absent or groups is None:
+        return
+    field.warn("unknown to 1.36, and dropped by 1.37 where DRADeviceCompatibilityGroups is off (it is)", "no groups")
+    for group in groups:
+        group.name(DNS_LABEL)
+    check_distinct(groups, None, "named twice", "each group once")
+
+
+def _check_mappings(field: Field, capacities: object) -> None:
+    if not field.absent:
+        field.warn("of 1.36 alone, which drops it where its gate is off (it is)", "nodeAllocatableResources, of 1.37")
     for name, mapping in (field.entries() or {}).items():
-        if "/" in name and "kubernetes.io/" not in name:
-            mapping.error("the key is no resource of nodes", "cpu, memory or the like")
+        _check_resource_name(name, mapping)
         fields = mapping.fields("capacityKey", "allocationMultiplier")
-        if fields is None:
-            continue
-        multiplier, key = fields["allocationMultiplier"], fields["capacityKey"]
-        amount = check_quantity(multiplier)
-        if not multiplier.absent and amount is not None and amount.nano <= 0:
-            multiplier.error("not positive", "a multiplier above 0")
-        text = key.text()
-        if not key.absent and text is not None and not (isinstance(capacities, dict) and text in capacities):
-            key.error("no capacity of this device", "the key of one")
+        if fields is not None:
+            _check_multiplier(fields["allocationMultiplier"])
+            _check_capacity_key(fields["capacityKey"], capacities)
+
+
+def _check_node_resources(field: Field, capacities: object) -> None:
+    if not field.absent:
+        field.warn("unknown to 1.36, and dropped by 1.37 where DRANodeAllocatableResources is off (it is)", "nothing")
+    for name, resource in (field.entries() or {}).items():
+        _check_resource_name(name, resource)
+        fields = resource.fields("mapping", "overhead")
+        mapping = fields and fields["mapping"].fields("capacityKey", "capacityMultiplier", "deviceMultiplier")
+        overhead = fields and fields["overhead"].fields("perPod", "perContainer")
+        if mapping:
+            _check_capacity_key(mapping["capacityKey"], capacities)
+            for multiplier in ("capacityMultiplier", "deviceMultiplier"):
+                _check_multiplier(mapping[multiplier])
+        for part in ("perPod", "perContainer") if overhead else ():
+            assert overhead is not None
+            check_quantity(overhead[part])
+
+
+def _check_resource_name(name: str, field: Field) -> None:
+    if "/" in name and "kubernetes.io/" not in name:
+        field.error("the key is no resource of nodes", "cpu, memory or the like")
+
+
+def _check_multiplier(field: Field) -> None:
+    amount = check_quantity(field)
+    if not field.absent and amount is not None and amount.nano <= 0:
+        field.error("not positive", "a multiplier above 0")
+
+
+def _check_capacity_key(field: Field, capacities: object) -> None:
+    text = field.text()
+    if not field.absent and text is not None and not (isinstance(capacities, dict) and text in capacities):
+        field.error("no capacity of this device", "the key of one")

@@ -7,7 +7,7 @@ from dracaena.validation.field import Field, Fields, check_distinct
 from dracaena.validation.metadata import check_metadata
 from dracaena.validation.nodes import check_node_selector
 from dracaena.validation.slice_devices import check_counters, check_device
-from dracaena.validation.syntax import DNS_LABEL, DNS_SUBDOMAIN, DRIVER_NAME, POOL_NAME
+from dracaena.validation.syntax import DNS_LABEL, DNS_SUBDOMAIN, DRIVER_NAME, FULLY_QUALIFIED_NAME, POOL_NAME
 
 _SPEC = (
     "driver",
@@ -18,7 +18,10 @@ _SPEC = (
     "perDeviceNodeSelection",
     "devices",
     "sharedCounters",
+    "partitionTypeAttribute",
+    "skipNodeOperations",
 )
+_OPERATIONS = ("NodePrepareResources", "NodeUnprepareResources", "*")
 _NODES = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
 _LISTS = ("bools", "ints", "strings", "versions")
 
@@ -40,6 +43,24 @@ def check_slice(field: Field) -> None:
         resource_slice["spec"].error("both devices and sharedCounters", "a slice of its own for counters")
     _check_devices(devices, per_device_nodes=spec["perDeviceNodeSelection"].value is True)
     _check_counter_sets(counters)
+    _check_partition_type(spec["partitionTypeAttribute"])
+    _check_skipped_operations(spec["skipNodeOperations"])
+
+
+def _check_partition_type(field: Field) -> None:
+    if not field.absent:
+        field.warn("unknown to 1.36, and dropped by 1.37 where DRAPartitionableDevicesType is off (it is)", "nothing")
+        field.name(FULLY_QUALIFIED_NAME)
+
+
+def _check_skipped_operations(field: Field) -> None:
+    operations = field.items()
+    if field.absent or operations is None:
+        return
+    field.warn("unknown to 1.36, and dropped by 1.37 where DRAOptionalNodeOperations is off (it is)", "a node plugin")
+    for operation in operations:
+        operation.choice(_OPERATIONS)
+    check_distinct(operations, None, "named twice", "each operation once")
 
 
 def _check_pool(field: Field) -> None:

@@ -68,6 +68,10 @@ def test_what_the_server_takes_has_no_error(path: str, value: Any) -> None:
     assert errors(edited(claim(), path, value)) == []
 
 
+def derived(name: str, expression: str) -> list[dict[str, str]]:
+    return [{"name": name, "expression": expression}]
+
+
 BAD = [
     ("spec", [], "spec: wrong type"),
     ("spec.device", {}, "spec.device: unknown field: {}, expected one of devices"),
@@ -90,7 +94,23 @@ BAD = [
     (f"{EXACTLY}.deviceClassName", ABSENT, f"{EXACTLY}.deviceClassName: missing"),
     (f"{EXACTLY}.deviceClassName", "a_b", f"{EXACTLY}.deviceClassName: not a DNS name"),
     (f"{EXACTLY}.deviceClassName", "a" * 254, f"{EXACTLY}.deviceClassName: not a DNS name"),
-    (f"{EXACTLY}.derivedAttributes", [], f"{EXACTLY}.derivedAttributes: unknown field"),
+    (f"{EXACTLY}.derivedAttributes", [{}] * 33, f"{EXACTLY}.derivedAttributes: too many entries"),
+    (
+        f"{EXACTLY}.derivedAttributes",
+        derived("a", "1"),
+        f"{EXACTLY}.derivedAttributes[0].name: not a fully qualified name",
+    ),
+    (f"{EXACTLY}.derivedAttributes", derived("a.b/c", "1 +"), f"{EXACTLY}.derivedAttributes[0].expression: CEL: "),
+    (
+        f"{EXACTLY}.derivedAttributes",
+        derived("a.b/c", "1.5"),
+        "expected an expression that compiles and yields a value",
+    ),
+    (
+        f"{EXACTLY}.derivedAttributes",
+        derived("a.b/c", "1") * 2,
+        "derivedAttributes[1]: a second attribute of this name",
+    ),
     (
         f"{EXACTLY}.allocationMode",
         "Some",
@@ -143,6 +163,8 @@ def test_what_the_server_refuses_is_an_error_with_its_place(path: str, value: An
 
 
 MISTAKES = [
+    (f"{EXACTLY}.derivedAttributes", derived("a.b/c", "[1]"), "dropped by 1.37 where DRADerivedAttributes is off"),
+    (f"{DEVICES}.constraints[0].matchAttribute", "A.b/c", "capitals in the domain, which 1.37 refuses"),
     (f"{EXACTLY}.count", 0, f"{EXACTLY}.count: read as 1 by the server: 0"),
     (f"{EXACTLY}.tolerations", [{"key": "k", "value": "v"}] * 17, "tolerations: more than is documented"),
     (f"{TOLERATION}.key", "", "key: an empty key with operator Equal tolerates this value of every taint"),
