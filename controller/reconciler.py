@@ -79,6 +79,9 @@ class Decided:
     claims: tuple[ResourceClaim, ...]
     decision: Decision
 
+    at_s: float
+    """When it was decided. What was barred then may be open by the time at which it is carried out."""
+
 
 Step = Missing | HeldBack | Nothing | Decided
 
@@ -136,7 +139,8 @@ class Reconciler:
             return HeldBack(pod, wait)
         decision_id = uuid4().hex[:DECISION_ID_LENGTH]
         with structlog.contextvars.bound_contextvars(decision=decision_id):
-            return Decided(decision_id, pod, claims, self._decide(decision_id, pod, claims))
+            at_s = self._clock.monotonic()
+            return Decided(decision_id, pod, claims, self._decide(decision_id, pod, claims, at_s), at_s)
 
     def carry_out(self, key: str, step: Step) -> bool:
         """Do what was planned for a pod. Return whether it succeeded; if not, the caller retries with back-off.
@@ -161,7 +165,7 @@ class Reconciler:
     def _carry_out(self, step: Decided) -> bool:
         decision = step.decision
         if isinstance(decision, NoFit | Behind | Refused):
-            self._wait(step.pod, step.claims, decision)
+            self._wait(step, decision)
             return True
         if isinstance(decision, Deferred):
             log.debug("decided for after pods before it")
@@ -217,8 +221,7 @@ class Reconciler:
             claims[reference.key] = claim
         return tuple(claims.values())
 
-    def _decide(self, decision_id: str, pod: Pod, claims: Sequence[ResourceClaim]) -> Decision:
-        began_s = self._clock.monotonic()
+    def _decide(self, decision_id: str, pod: Pod, claims: Sequence[ResourceClaim], began_s: float) -> Decision:
         is_behind_others = self._budgets.behind_others(pod.key) is not None
         deadline = self._budgets.deadline(pod.key)
         decision = self._cluster.decide(pod, claims, decision_id=decision_id, now_s=began_s, deadline=deadline)
@@ -302,7 +305,8 @@ class Reconciler:
             return frozenset()
         return earlier_nodes((entry.claim for entry in allocation.claims), self._driver)
 
-    def _wait(self, pod: Pod, claims: Sequence[ResourceClaim], decision: NoFit | Behind | Refused) -> None:
+    def _wait(self, step: Decided, decision: NoFit | Behind | Refused) -> None:
+        pod, claims = step.pod, step.claims
         half_written = [claim for claim in claims if self._is_half_written(pod, claim)]
         # Our devices are tainted, so kube-scheduler allocates none of them for a claim without tolerations.
         missing = [claim for claim in claims if claim.status.allocation is None]
@@ -313,17 +317,17 @@ class Reconciler:
         if isinstance(decision, Refused):
             self._waiting.report(pod, decision.kind.value, decision.text, tell=decision.concerns_us)
         else:
-            self._waiting.report(pod, "no-node", lambda: self._explain(pod, claims), tell=True)
+            self._waiting.report(pod, "no-node", lambda: self._explain(step), tell=True)
         if pod.status.nominated_node_name and not self._cluster.keeps_devices(claims):
             for node in sorted(earlier_nodes(claims, self._driver)):
                 self._nomination.clear(pod, node)
-        left_out = self._cluster.first_left_out(pod)
+        left_out = self._cluster.first_left_out(pod, step.at_s)
         if left_out is not None:
             self._queue.add_after(pod.key, left_out.again_s - self._clock.monotonic())
 
-    def _explain(self, pod: Pod, claims: Sequence[ResourceClaim]) -> str | None:
-        text = self._cluster.explain(pod, claims, now_s=self._clock.monotonic())
-        return text and text + when_again(self._cluster.first_left_out(pod))
+    def _explain(self, step: Decided) -> str | None:
+        text = self._cluster.explain(step.pod, step.claims, now_s=self._clock.monotonic())
+        return text and text + when_again(self._cluster.first_left_out(step.pod, step.at_s))
 
     def _is_half_written(self, pod: Pod, claim: ResourceClaim) -> bool:
         users = {consumer.uid for consumer in claim.status.reserved_for}

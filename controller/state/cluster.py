@@ -225,14 +225,13 @@ class Cluster:
             known = self._state.records.unbound(pod.key)
             return None if known is None else known.held(self._clock.monotonic())
 
-    def first_left_out(self, pod: Pod) -> Wait | None:
-        """Return the back-off that ends first: of the nodes left out for a pod, and of nodes on which others would have
-        to be evicted; None when there is none."""
+    def first_left_out(self, pod: Pod, decided_s: float) -> Wait | None:
+        """Return the back-off that ended first after a decision: of the nodes left out for a pod then, and of nodes on
+        which others would have had to be evicted; None when there was none. It may be over by now."""
         with self._lock:
             known = self._state.records.unbound(pod.key)
-            now_s = self._clock.monotonic()
-            waits = [] if known is None else [*known.nodes_left_out(now_s).values()]
-            if known is not None and known.no_preemption.again_s > now_s:
+            waits = [] if known is None else [*known.nodes_left_out(decided_s).values()]
+            if known is not None and known.no_preemption.again_s > decided_s:
                 waits.append(known.no_preemption)
             return min(waits, key=lambda wait: wait.again_s, default=None)
 

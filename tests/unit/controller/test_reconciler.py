@@ -28,7 +28,7 @@ from support.allocation import (
     pod,
     request,
 )
-from support.reconciling import SEVEN, Bench
+from support.reconciling import EXCLUSION_S, SEVEN, Bench
 
 TWO = machine("two", blocks(2, inside="PIX", outside="PIX"))
 
@@ -503,3 +503,18 @@ def test_a_write_that_validation_refuses_is_told_to_the_user() -> None:
     (text,) = bench.told()
     assert text.startswith("claim default/c is refused by the API server: spec: field is immutable")
     assert bench.metric("waiting_pods", reason="refused-write") == 1
+
+
+def test_a_node_that_comes_back_between_a_decision_and_its_end_is_asked_about_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or nobody would ask again: nothing else changes."""
+    bench = Bench()
+    bench.add(pod("p", "c"), claim("c"))
+    bench.leave_out("p", "n")
+    step = bench.reconciler.plan("default/p")
+    bench.clock.advance(EXCLUSION_S + 1)
+    later: list[tuple[str, float]] = []
+    monkeypatch.setattr(bench.queue, "add_after", lambda key, delay_s: later.append((key, delay_s)))
+    assert bench.reconciler.carry_out("default/p", step)
+    assert later == [("default/p", -1.0)]
