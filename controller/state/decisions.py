@@ -117,11 +117,12 @@ class Decisions:
                 self.leave(pod.key)
                 return InProgress(busy[0])
             barred = self._barred(pod, claims, now_s)
-            pod_shape, pod_turn = self._shape(pod, claims, barred, is_over), turn(pod)
+            is_apart = bool(barred) or self._records.must_not_preempt(pod.key, now_s)
+            pod_shape, pod_turn = self._shape(pod, claims, is_over, apart=is_apart), turn(pod)
             if self._lines.is_behind(pod_shape, pod_turn):
                 self._ask_again(self._lines.put(pod.key, pod_shape, pod_turn, ""))
                 return Behind()
-            not_here = {**self._kept_for_another(pod_turn, claims), **barred}
+            not_here = {**self._kept_for_another(pod, claims), **barred}
             request = _Request(pod, claims, pod_shape, pod_turn, not_here, is_over)
             changed = self._lines.changed_for(pod.key, pod_shape, pod_turn)
             with self._as_free(claims):
@@ -147,8 +148,9 @@ class Decisions:
         takes too long for the pace, the text says so, and what took so long.
         """
         barred = self._barred(pod, claims, now_s)
-        pod_shape = self._shape(pod, claims, barred, pace.begin_turn())
-        barred = {**self._kept_for_another(turn(pod), claims), **barred}
+        is_apart = bool(barred) or self._records.must_not_preempt(pod.key, now_s)
+        pod_shape = self._shape(pod, claims, pace.begin_turn(), apart=is_apart)
+        barred = {**self._kept_for_another(pod, claims), **barred}
         request = pod_shape, tuple(barred)
         names = (*(claim.key for claim in claims), pod.key)  # where a name is both, it mostly stands for the claim
         known = self._explanations.get(request, names, now_s=now_s)
@@ -283,11 +285,10 @@ class Decisions:
 
         kube-scheduler evicts those only where it finds the claim allocated. It may clear the claim in the same attempt,
         so a pod whose claim others share, or that has several, waits for room (docs/design/0022-placement.md). A node
-        that did not change can have become no better, unless the pod waited for the end of a back-off.
+        that did not change can have become no better: while a pod must not preempt it is like no other.
         """
         pod, claims = request.pod, request.claims
-        known = self._records.unbound(pod.key)
-        if known is None or not may_preempt(pod) or not known.may_preempt(now_s) or len(claims) != 1:
+        if not may_preempt(pod) or self._records.must_not_preempt(pod.key, now_s) or len(claims) != 1:
             return None
         (claim,) = claims
         if claim.status.allocation is not None or self._records.is_kept(claim.key):
@@ -296,8 +297,7 @@ class Decisions:
             return None
         if not self._inventory.resources.has_lower(pod.spec.priority):
             return None
-        scope = None if known.no_preemption.tries else changed
-        found = self._allocate(request, request.barred, scope, preempting=True)
+        found = self._allocate(request, request.barred, changed, preempting=True)
         if not isinstance(found, Allocation):
             return None
         is_short = self._inventory.resource_demand(pod).shortage(found.node) is not None
@@ -380,32 +380,32 @@ class Decisions:
         return record.is_open if pod.spec.node_name else record.is_open_to(pod.metadata.uid)
 
     def _shape(
-        self, pod: Pod, claims: Sequence[ResourceClaim], barred: Mapping[str, str], is_over: Callable[[int], bool]
+        self, pod: Pod, claims: Sequence[ResourceClaim], is_over: Callable[[int], bool], *, apart: bool
     ) -> bytes:
         self._allocator.effort.begin(is_over)
         try:
             rules = self._rules(pod, self._allocator.effort)
             labels = {} if rules is None else rules.labels
             shared = any(len(self._records.naming(claim.key)) > 1 for claim in claims)
-            return shape(pod, claims, labels=labels, apart=bool(barred), shared=shared, effort=self._allocator.effort)
+            return shape(pod, claims, labels=labels, apart=apart, shared=shared, effort=self._allocator.effort)
         except OverdueError:
             return shape(pod, (), apart=True)  # then allocate() is overdue too, and says why
 
     def _barred(self, pod: Pod, claims: Sequence[ResourceClaim], now_s: float) -> Mapping[str, str]:
-        """Return the nodes that a pod must not use, whatever is free there, with the reason."""
+        """Return the nodes that a pod must not use, whatever is free there, with the reason; equal pods may."""
         known = self._records.unbound(pod.key)
         tried = () if known is None else known.nodes_left_out(now_s)
         return {**dict.fromkeys(tried, TRIED), **self._where_others_are_not(pod, claims)}
 
-    def _kept_for_another(self, pod_turn: Turn, claims: Iterable[ResourceClaim]) -> Mapping[str, str]:
+    def _kept_for_another(self, pod: Pod, claims: Sequence[ResourceClaim]) -> Mapping[str, str]:
         """Return the node that is kept for a pod with an earlier turn, with the reason.
 
         A pod with an allocated claim may use it: that claim decides its node.
         """
-        mark = self._starvation.earmark
-        if mark is None or not mark.bars(pod_turn) or any(claim.status.allocation is not None for claim in claims):
+        if any(claim.status.allocation is not None for claim in claims):
             return {}
-        return {mark.node: mark.reason}
+        mark = self._starvation.earmark
+        return {mark.node: mark.reason} if mark is not None and mark.bars(turn(pod)) else {}
 
     def _where_others_are_not(self, pod: Pod, claims: Iterable[ResourceClaim]) -> Mapping[str, str]:
         """Return the nodes that a pod must not use because another pod with the same unallocated claim is on a
@@ -415,11 +415,8 @@ class Decisions:
             return {}
         free = (claim.key for claim in claims if claim.status.allocation is None)
         there = {node for key in free for node in self._records.nodes_of(key)}
-        return (
-            dict.fromkeys((name for name in self._inventory.nodes.names if name not in there), ELSEWHERE)
-            if there
-            else {}
-        )
+        names = self._inventory.nodes.names if there else ()
+        return dict.fromkeys((name for name in names if name not in there), ELSEWHERE)
 
     def _pods_holding(self, holder: str) -> Iterable[str]:
         """Return the pods that leave their node when a holder releases its devices, named as in the inventory."""

@@ -85,6 +85,11 @@ class Records:
         """Return the record of a pod that has no node."""
         return self._unbound.get(key)
 
+    def must_not_preempt(self, pod_key: str, now_s: float) -> bool:
+        """Return whether nobody is to be evicted for an unbound pod now (PodRecord.may_preempt)."""
+        known = self._unbound.get(pod_key)
+        return known is not None and not known.may_preempt(now_s)
+
     def naming(self, claim_key: str) -> tuple[str, ...]:
         """Return the keys of the pods that name a claim, sorted."""
         return tuple(sorted(self._naming.get(claim_key, ())))

@@ -387,3 +387,15 @@ def test_a_pod_does_not_stand_behind_an_equal_one_for_which_nobody_is_evicted_be
     bench.run()
     assert bench.on_node("shared") is None
     assert bench.on_node("own") == "a"
+
+
+def test_a_pod_does_not_stand_behind_an_equal_one_that_waits_to_preempt_again() -> None:
+    bench = full()
+    bench.say("high", "0/1 nodes are available: 1 Insufficient cpu.")
+    bench.pass_time(int(PASSED_OVER_WAIT_S) + int(UNBOUND_WAIT_S) + 2)
+    bench.say_again("high")
+    bench.run()
+    assert bench.on_node("c") is None
+    bench.add(claim("d", request(count=2)), high("lower", "d", priority=500))
+    bench.run()
+    assert bench.on_node("d") == "a"
