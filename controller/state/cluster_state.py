@@ -222,6 +222,13 @@ class ClusterState:
             if record is not None and is_tended(record):
                 self._wakers.tend(record.key)
 
+    def wake_rivals_of(self, pod: Pod) -> None:
+        """Have the pods decided for whose claims collide with those of a pod that was bound: which of two gives way
+        depends on that, and a device must not be bound twice meanwhile."""
+        for claim in filter(None, (self._shown(named.key or "") for named in self.records.named_by(pod))):
+            for rival in self._rivals_of(claim):
+                self.wake_all(self.records.naming(rival.key))
+
     def _nodes_of(self, freed: Iterable[DeviceId | Holding]) -> Scope:
         """Return the nodes that freed devices are on; None: devices of other drivers may be of use to any node."""
         nodes = set()

@@ -72,6 +72,8 @@ class Intake:
             if new is None or not new.spec.resource_claims or is_another:
                 # A pod of the same name that was created meanwhile must not wait behind itself.
                 self._state.decisions.leave(key)
+            if before is not None and new is not None and new.spec.node_name:
+                self._state.wake_rivals_of(new)
             self._state.tend_claims_of((known, new))
         self._state.wake_all((key,))
 

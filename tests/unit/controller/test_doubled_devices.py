@@ -178,6 +178,24 @@ def test_a_pod_that_is_bound_after_all_keeps_what_was_to_be_taken_back_from_it()
 # Two claims have one device
 
 
+def test_who_collides_with_a_pod_that_gets_bound_gives_way_at_once() -> None:
+    """Found by the interleaver's long search (seed 1023144): it looked again only when its own time was over."""
+    bench = Bench(n=FOUR)
+    bench.add(claim("c", request(count=4)), pod("p", "c"))
+    bench.run()
+    stored = bench.api.claims["default/c"]
+    assert stored.status.allocation is not None
+    later = msgspec.structs.replace(stored.status.allocation, allocation_timestamp="2030-01-01T00:00:00Z")
+    status = ResourceClaimStatus(allocation=later, reserved_for=[ConsumerReference("pods", "q", "uid-q")])
+    metadata = msgspec.structs.replace(stored.metadata, name="d", uid="uid-d")
+    bench.add(pod("q", "d"), msgspec.structs.replace(stored, metadata=metadata, status=status))
+    bench.run()
+    assert (bench.record("c").ending, bench.record("d").ending) == ("", "collision")
+    bench.bind("q", "n")
+    bench.run()
+    assert bench.record("c").ending == "collision"
+
+
 @pytest.mark.parametrize("is_later_bound", [True, False])
 def test_of_two_that_collide_the_one_whose_pod_is_not_bound_gives_way_whichever_is_the_later(
     is_later_bound: bool,
