@@ -7,7 +7,7 @@ from typing import Final
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.api.podclaims import pod_claims
 from dracaena.controller.allocation.state.pool import claim_holder
-from dracaena.controller.lifecycle.claim_record import only_node
+from dracaena.controller.lifecycle.claim_record import ClaimRecord, only_node
 from dracaena.controller.lifecycle.own_decision import our_decision
 from dracaena.controller.lifecycle.phases import OURS, Phase
 from dracaena.controller.lifecycle.pod_record import ENDED
@@ -148,6 +148,7 @@ def _records_are_right(world: World, process: Process) -> None:
             known is not None
             and known.uid == record.uid
             and int(claim.metadata.resource_version) < int(known.shown.metadata.resource_version)
+            and _is_there(world, record)  # of one that a read did not find the watch still has to show what it was
         ):
             raise ViolationError(f"{process.name} goes back to an older state of {record.key}")
         stored = world.server.shown.get((claim.metadata.uid, claim.metadata.resource_version))
@@ -160,6 +161,11 @@ def _records_are_right(world: World, process: Process) -> None:
         wrong_reserved = record.phase in (Phase.UNRESERVED, Phase.RESERVING) and is_reserved
         if wrong_reserved or (record.phase is Phase.ALLOCATED and not is_reserved):
             raise ViolationError(f"{process.name} has {record.key} {record.phase.value}, reserved: {is_reserved}")
+
+
+def _is_there(world: World, record: ClaimRecord) -> bool:
+    stored = world.server.claims.get(record.key)
+    return stored is not None and stored.metadata.uid == record.uid
 
 
 def check_rest(world: World) -> None:

@@ -281,11 +281,10 @@ class World:
             (self.unfit.discard if words[1] == "takes" else self.unfit.add)((words[2], words[4]))
             return self._say(step)
         if words[1] == "is":
-            at = scheduler.view.at
             self.scheduler = Scheduler(self)
-            for kind, count in at.items():
-                while self.scheduler.view.at[kind] < count:
-                    self.scheduler.view.see(kind)
+            # Its first lists are consistent reads (client-go's WatchListClient, on since 1.35): with what the one
+            # before it wrote.
+            self.scheduler.view.see_until(self.server.now_s)
             return self._say(step)
         key = f"default/{words[-1]}"
         if words[1] == "tries":
@@ -500,14 +499,18 @@ class World:
     def moved_under_a_bind(self, began_with: ResourceClaim, claim: ResourceClaim, pod: Pod) -> None:
         """A bind that was refused read the claim again, and reserved what it found: an allocation on another node.
 
-        Nobody but kube-scheduler can prevent that when it made that allocation itself, or when users made a new claim
-        of the name meanwhile; nor can a controller whose watch had not shown the pod when it allocated.
+        Nobody but kube-scheduler can prevent that when it made either allocation itself (what it cleared of its own
+        leaves no trace that a new leader could wait for), or when users made a new claim of the name meanwhile; nor can
+        a controller whose watch had not shown the pod when it allocated.
         """
-        allocation = claim.status.allocation
-        assert allocation is not None
-        is_foreign = (claim.metadata.uid, allocation.allocation_timestamp or "") in self.foreign
+        is_foreign = self._is_foreign(began_with) or self._is_foreign(claim)
         if is_foreign or claim.metadata.uid != began_with.metadata.uid or not self._was_known(pod, claim):
             self.moved.add((pod.metadata.uid, claim.key))
+
+    def _is_foreign(self, claim: ResourceClaim) -> bool:
+        """Whether kube-scheduler made a claim's allocation."""
+        allocation = claim.status.allocation
+        return allocation is not None and (claim.metadata.uid, allocation.allocation_timestamp or "") in self.foreign
 
     def _was_known(self, pod: Pod, claim: ResourceClaim) -> bool:
         """Whether whoever allocated a claim that way had been shown the pod before it lost its last allocation."""
