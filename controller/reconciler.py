@@ -12,6 +12,7 @@ import structlog
 from dracaena.api.decision import describe
 from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION
 from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.podclaims import is_made_for, made_for_another
 from dracaena.controller.allocation.allocator import NoFit, Settled
 from dracaena.controller.allocation.request import RefusalKind, Refused, tolerates_anything
 from dracaena.controller.allocation.result import Allocation, decision_of
@@ -78,7 +79,6 @@ class Decided:
     pod: Pod
     claims: tuple[ResourceClaim, ...]
     decision: Decision
-
     at_s: float
     """When it was decided. What was barred then may be open by the time at which it is carried out."""
 
@@ -212,8 +212,8 @@ class Reconciler:
                 return Missing(f"claim {reference.key} does not exist")
             if claim.problem:
                 return Missing(f"claim {reference.key} cannot be read: {claim.problem}")
-            if reference.generated and not _owned_by(claim, pod):
-                return Nothing(f"claim {reference.key} was not generated for this pod")
+            if reference.generated and not is_made_for(claim, pod):
+                return Missing(made_for_another(claim))
             if EXTENDED_RESOURCE_ANNOTATION in claim.metadata.annotations:
                 return Nothing(f"claim {reference.key} is kube-scheduler's own, for an extended resource")
             if claim.metadata.deletion_timestamp is not None:
@@ -358,7 +358,3 @@ def _wants_devices(pod: Pod) -> bool:
         and pod.status.phase in ("", "Pending")
         and not pod.spec.scheduling_gates
     )
-
-
-def _owned_by(claim: ResourceClaim, pod: Pod) -> bool:
-    return any(owner.controller and owner.uid == pod.metadata.uid for owner in claim.metadata.owner_references)

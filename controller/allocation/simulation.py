@@ -21,7 +21,7 @@ from dracaena.api.objects import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
-from dracaena.api.podclaims import pod_claims
+from dracaena.api.podclaims import is_made_for, made_for_another, pod_claims
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.effort import never
 from dracaena.controller.allocation.explanation import Unsatisfied
@@ -172,8 +172,8 @@ class Simulation:
             if claim.key is None:
                 return f"ResourceClaimTemplate {claim.namespace}/{templates[claim.alias]} does not exist"
             known = self._claims.get(claim.key)
-            if known is not None and claim.generated and pod.metadata.uid and not _owned(known, {pod.metadata.uid}):
-                return f"claim {claim.key} was not generated for this pod"
+            if known is not None and claim.generated and pod.metadata.uid and not is_made_for(known, pod):
+                return made_for_another(known)
         for key in keys:
             if key not in self._claims:
                 return f"claim {key} does not exist"

@@ -10,6 +10,7 @@ from typing import Final
 
 from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import ResourceClaim
+from dracaena.api.podclaims import group_consumer
 from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.nodes.matching import NAME_FIELD, read_node_selector
 from dracaena.controller.allocation.state.pool import held_devices, other_holdings
@@ -125,10 +126,14 @@ class ClaimRecord:
 
     def is_open_to(self, pod_uid: str) -> bool:
         """Whether a decision for this pod may use the claim. An old bind of the pod's own does no harm: the new
-        allocation is reserved for the pod from the start, and the server refuses a second reservation of one pod."""
-        return self.is_open and (
-            self.is_held or all(doubt.pod is not None and doubt.pod.uid == pod_uid for doubt in self.stale_binds)
-        )
+        allocation is reserved for the pod from the start, and the server refuses a second reservation of one pod. With
+        that of a PodGroup a bind needs none.
+        """
+        if not self.is_open or self.is_held or not self.stale_binds:
+            return self.is_open
+        if group_consumer(self.shown) is not None:
+            return False
+        return all(doubt.pod is not None and doubt.pod.uid == pod_uid for doubt in self.stale_binds)
 
     @property
     def is_open_to_all(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.api.podclaims import PodClaim, pod_claims
+from dracaena.api.podclaims import PodClaim, is_for_group, pod_claims
 from dracaena.controller.lifecycle import claim_record
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, ClaimShare, Doubt, PodIdentity, only_node
 from dracaena.controller.lifecycle.phases import TENDING, NotAllowedError, Phase, RecordEvent
@@ -293,6 +293,8 @@ class Records:
     # Inside
 
     def _has_others_waiting(self, record: ClaimRecord) -> bool:
+        if is_for_group(record.shown):
+            return False
         users = {user.uid for user in record.shown.status.reserved_for}
         return any(pod.uid not in users for pod in self.pods_of(record.key).unbound)
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.podclaims import is_for_group
 from dracaena.controller.lifecycle import tending
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, only_node
 from dracaena.controller.lifecycle.giving_way import Party, gives_way
@@ -184,13 +185,17 @@ class Upkeep:
         if decision is None or before.phase is Phase.CLEARING or is_kept:
             return ()
         found = []
-        for user in before.shown.status.reserved_for:
-            pod = self._records.unbound(f"{before.shown.metadata.namespace}/{user.name}")
-            if pod is not None and pod.uid == user.uid:
-                changed = leave_out(pod, decision.node, now_s, now, self._rules.growth)
-                self._records.change_pod(changed)
-                found.append((pod.key, decision.node, changed.left_out[decision.node].again_s - now_s))
+        for pod in self._unbound_users(before):
+            changed = leave_out(pod, decision.node, now_s, now, self._rules.growth)
+            self._records.change_pod(changed)
+            found.append((pod.key, decision.node, changed.left_out[decision.node].again_s - now_s))
         return found
+
+    def _unbound_users(self, record: ClaimRecord) -> Sequence[PodRecord]:
+        """Return the unbound pods that have a reservation: with that of a PodGroup all that name the claim."""
+        unbound = self._records.pods_of(record.key).unbound
+        users = {user.uid for user in record.shown.status.reserved_for}
+        return [pod for pod in unbound if pod.uid in users or is_for_group(record.shown)]
 
     def _is_ours_at_rest(self, record: ClaimRecord) -> bool:
         """Whether devices of our driver rest. Other drivers' devices are not ours to hold back."""
@@ -279,5 +284,7 @@ class Upkeep:
             claim.metadata.uid,
             (allocation.allocation_timestamp or "") if allocation is not None else "",
             is_ours=our_decision(claim, self._driver) is not None,
-            is_used=any(user.uid in bound for user in claim.status.reserved_for) or len(claim.status.reserved_for) > 1,
+            is_used=(bool(bound) and is_for_group(claim))
+            or any(user.uid in bound for user in claim.status.reserved_for)
+            or len(claim.status.reserved_for) > 1,
         )

@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 
 from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.podclaims import group_consumer
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity
 from dracaena.controller.lifecycle.own_decision import our_decision
 from dracaena.controller.lifecycle.phases import RecordEvent
@@ -132,7 +133,9 @@ class ClaimTender:
         claim = record.shown
         if isinstance(step, Clear):
             return self._claims.deallocate(claim)
-        return self._claims.reserve(claim, [pod_reference(step.pod)] if isinstance(step, Reserve) else ())
+        if isinstance(step, Reserve):
+            return self._claims.reserve(claim, [group_consumer(claim) or pod_reference(step.pod.key, step.pod.uid)])
+        return self._claims.reserve(claim, ())
 
     def _tell(self, record: ClaimRecord, step: Drop | Clear | Reserve) -> None:
         if isinstance(step, Drop):

@@ -16,8 +16,8 @@ from dracaena.api.decision import encode_decision
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER, decision_annotation
 from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
 from dracaena.api.packed import unpacked
+from dracaena.api.podclaims import group_consumer
 from dracaena.controller.allocation.result import Allocation, ClaimAllocation, allocation_document, decision_of
-from dracaena.controller.lifecycle.claim_record import PodIdentity
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import ClaimApi
 from dracaena.kube.errors import ConflictError, InvalidError, NotFoundError
@@ -143,7 +143,7 @@ class ClaimWriter:
         self, allocation: Allocation, entry: ClaimAllocation, claim: ResourceClaim, pod: Pod, decision_id: str
     ) -> ResourceClaim | _Failed:
         """Return the allocated claim, or why it cannot be."""
-        consumer = pod_reference(PodIdentity(pod.key, pod.metadata.uid))
+        user = _user(claim, pod)
         for _ in range(MAX_ATTEMPTS):
             document = allocation_document(entry, rfc3339(self._clock.now()), claim)
             if not self._may_send(claim, decision_id):
@@ -152,7 +152,7 @@ class ClaimWriter:
                     return fresh
                 return fresh if isinstance(fresh, _Failed) else _Failed("changed before it was written")
             try:
-                stored = self._claims.allocate(claim, document, consumer)
+                stored = self._claims.allocate(claim, document, user)
                 self._shown(stored)
                 return stored
             except (ConflictError, InvalidError, NotFoundError) as error:
@@ -211,9 +211,14 @@ def _refusal(error: InvalidError) -> str:
     return f"is refused by the API server: {error.message}{hint}"
 
 
-def pod_reference(pod: PodIdentity) -> ConsumerReference:
-    """Return the entry of status.reservedFor for a pod."""
-    return ConsumerReference(resource="pods", name=pod.key.partition("/")[2], uid=pod.uid)
+def pod_reference(key: str, uid: str) -> ConsumerReference:
+    """Return the entry of status.reservedFor for a pod (`namespace/name`)."""
+    return ConsumerReference(resource="pods", name=key.partition("/")[2], uid=uid)
+
+
+def _user(claim: ResourceClaim, pod: Pod) -> ConsumerReference:
+    group = None if pod.spec.scheduling_group is None else group_consumer(claim, pod)
+    return pod_reference(pod.key, pod.metadata.uid) if group is None else group
 
 
 def _carries(claim: ResourceClaim, entry: ClaimAllocation) -> bool:

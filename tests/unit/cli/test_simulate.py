@@ -183,7 +183,7 @@ def test_a_claim_generated_for_another_pod_is_not_taken(run: Run, node: Callable
     again = pod("a", generated("two")) | {"metadata": {"name": "a", "uid": "u-now"}, "status": status}
     files = written(tmp_path / "p.yaml", template("two", 2), claim("a-gpus-1", 2, ownerReferences=[owner]), again)
     decided = outcomes(run, node("worker-1", "dgx-1v"), files)
-    assert decided[0]["reason"] == "claim default/a-gpus-1 was not generated for this pod"
+    assert decided[0]["reason"] == "claim default/a-gpus-1 was generated for somebody else (Pod a)"
     assert decided[0]["node"] is None
 
 
