@@ -61,9 +61,9 @@ class DecisionMetrics:
         )
         self.take_backs = Counter(
             "dracaena_controller_take_backs",
-            "Allocations taken back, by reason: refused, passed-over, no-preemption, unreserved, collision, "
-            "half-written, unused; and by end: cleared, kept (the pod was bound, or another one reserved the claim "
-            "meanwhile).",
+            "Allocations taken back, by reason: refused, passed-over, no-preemption, pod-group, unreserved, "
+            "collision, half-written, unused; and by end: cleared, kept (the pod was bound, or another one reserved "
+            "the claim meanwhile).",
             ["reason", "end"],
             registry=registry,
         )

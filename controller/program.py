@@ -163,6 +163,7 @@ class Controller:
 
     def _look_at_what_waits(self) -> None:
         self.parts.cluster.reprice(self._clock.monotonic())
+        self.parts.cluster.review_groups(self._clock.monotonic())
         wait = timedelta(seconds=self._settings.starvation_wait_s)
         created_before = rfc3339(self._clock.now() - wait) if wait else ""
         deadline = Deadline(self._clock, DECISION_S)

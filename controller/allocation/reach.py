@@ -81,6 +81,19 @@ class Reach:
             return Prospect.SHORT
         return Prospect.POSSIBLE
 
+    @property
+    def kind(self) -> tuple[bytes | None, int]:
+        """What could_serve() depends on: pods of equal kinds get equal answers."""
+        return self._filter_id, self._least
+
+    def could_serve(self, node: str, known: dict[tuple[bytes, str], bool]) -> bool:
+        """Return whether a node may serve the pod once everybody else has left it. `known` as in prospect()."""
+        pool = self._inventory.pool(node)
+        if pool is None or not self._inventory.offers(node):
+            return False
+        enough = self._inventory.is_mixed(pool.kind) or pool.offered.bit_count() >= self._least
+        return enough and self._admits(node, known)
+
     def _has_devices(self, node: str) -> bool:
         state = self._inventory.state(node)
         if not isinstance(state, NodeState):

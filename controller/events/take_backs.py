@@ -6,6 +6,7 @@ from typing import Final
 
 from dracaena.controller.lifecycle.pod_record import Wait
 from dracaena.controller.lifecycle.prospects import PREEMPTED
+from dracaena.controller.state.group_turns import YIELDED
 from dracaena.controller.state.upkeep import TakenBack
 
 MESSAGE_LENGTH: Final = 300
@@ -19,6 +20,11 @@ def why_taken_back(found: TakenBack) -> str:
         return (
             f"GPUs on node {found.node} are taken back, because kube-scheduler did not evict pods of lower priority "
             f"there for it, or these did not end in time{said}"
+        )
+    if found.reason == YIELDED:
+        return (
+            f"GPUs on node {found.node} are given back, because this pod's PodGroup does not get all of its GPUs now: "
+            "another PodGroup comes first, or there are too few"
         )
     then = "Another node is tried" if found.node_matters else "GPUs are allocated again when it says something else"
     return f"GPUs on node {found.node} are taken back, because kube-scheduler does not bind the pod there{said} {then}"

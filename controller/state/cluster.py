@@ -125,6 +125,11 @@ class Cluster:
         with self._lock:
             self._state.decisions.keep_for_starving(created_before, now_s=now_s, deadline=deadline)
 
+    def review_groups(self, now_s: float) -> None:
+        """See which PodGroup comes first (GroupTurns.review), and ask those again who may use what was kept for it."""
+        with self._lock:
+            self._state.decisions.may_help(self._state.groups.review(now_s))
+
     @property
     def earmark(self) -> Earmark | None:
         """The node that is kept for a pod now."""

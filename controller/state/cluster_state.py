@@ -28,6 +28,7 @@ from dracaena.controller.lifecycle.phases import TENDING, NotAllowedError, Phase
 from dracaena.controller.queue.waiting_lines import Scope
 from dracaena.controller.state.collisions import Collision, find_collisions
 from dracaena.controller.state.decisions import Decisions
+from dracaena.controller.state.group_turns import GroupTurns
 from dracaena.controller.state.records import Records
 from dracaena.controller.state.scheduler_progress import SchedulerProgress
 from dracaena.controller.state.upkeep import Upkeep, UpkeepRules
@@ -154,11 +155,14 @@ class ClusterState:
         self.inventory = Inventory(driver, allowed_drivers)
         self.records = Records(driver, rules.bounds, self.record_changed, wakers.fault)
         self.progress = SchedulerProgress(began_s)
-        self.upkeep = Upkeep(driver, self.records, self.progress, rules, self._rivals_of)
+        self.groups = GroupTurns(self.inventory, self.records)
+        self.upkeep = Upkeep(driver, self.records, self.progress, self.groups, rules, self._rivals_of)
         self.accounting = PodAccounting(self.inventory.resources, self.inventory.placed, self.inventory.families)
         share_ids = (str(uuid4()) for _ in repeat(None))
         self.allocator = Allocator(first_fit=first_fit, max_steps=max_steps, share_ids=share_ids)
-        self.decisions = Decisions(self.allocator, self.inventory, self.records, self.wake_all, self._ask_all_again)
+        self.decisions = Decisions(
+            self.allocator, self.inventory, self.records, self.groups, self.wake_all, self._ask_all_again
+        )
 
     def show(self, claim: ResourceClaim, now_s: float, now: datetime, *, watched: bool = True) -> Sequence[Collision]:
         """Take in a state of a claim; return its collisions if it is the first to show the allocation."""

@@ -27,6 +27,7 @@ from dracaena.controller.lifecycle.claim_record import ClaimShare, PodIdentity
 from dracaena.controller.queue.time_budgets import Deadline
 from dracaena.controller.queue.waiting_lines import NOWHERE, ChangeWaiters, Scope, WaitingLines
 from dracaena.controller.state.explanation_cache import ExplanationCache
+from dracaena.controller.state.group_turns import GroupTurns
 from dracaena.controller.state.records import Records
 from dracaena.controller.state.starvation import QUESTIONS, StarvationGuard
 
@@ -76,12 +77,14 @@ class Decisions:
         allocator: Allocator,
         inventory: Inventory,
         records: Records,
+        groups: GroupTurns,
         wake: Callable[[Iterable[str]], None],
         ask_again: Callable[[Iterable[str]], None],
     ) -> None:
         self._allocator = allocator
         self._inventory = inventory
         self._records = records
+        self._groups = groups
         self._wake = wake
         self._ask_again = ask_again
         self._lines = WaitingLines()
@@ -395,7 +398,8 @@ class Decisions:
         """Return the nodes that a pod must not use, whatever is free there, with the reason; equal pods may."""
         known = self._records.unbound(pod.key)
         tried = () if known is None else known.nodes_left_out(now_s)
-        return {**dict.fromkeys(tried, TRIED), **self._where_others_are_not(pod, claims)}
+        kept = {} if pod.spec.scheduling_group is None else self._groups.kept_from(pod, claims)
+        return {**kept, **dict.fromkeys(tried, TRIED), **self._where_others_are_not(pod, claims)}
 
     def _kept_for_another(self, pod: Pod, claims: Sequence[ResourceClaim]) -> Mapping[str, str]:
         """Return the node that is kept for a pod with an earlier turn, with the reason.

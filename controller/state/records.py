@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.api.podclaims import PodClaim, is_for_group, pod_claims
+from dracaena.api.podclaims import PodClaim, group_of, is_for_group, pod_claims
 from dracaena.controller.lifecycle import claim_record
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, ClaimShare, Doubt, PodIdentity, only_node
 from dracaena.controller.lifecycle.phases import TENDING, NotAllowedError, Phase, RecordEvent
@@ -44,6 +44,7 @@ class Records:
         self._unbound: dict[str, PodRecord] = {}  # those without a node, also without claims
         self._naming: dict[str, set[str]] = {}  # claim → pods
         self._bound: dict[str, dict[str, str]] = {}  # claim → pods of these that are on a node → the node
+        self._groups: dict[str, dict[str, bool]] = {}  # PodGroup → its pods that name claims → whether it is bound
         self._last_named_s: dict[str, float] = {}  # claim that no pod names → when the last one went
 
     # What is known
@@ -84,6 +85,15 @@ class Records:
     def unbound(self, key: str) -> PodRecord | None:
         """Return the record of a pod that has no node."""
         return self._unbound.get(key)
+
+    def waiting_groups(self) -> tuple[str, ...]:
+        """Return the PodGroups (`namespace/name`) whose pods are all unbound, sorted. Only pods that name claims
+        count."""
+        return tuple(sorted(group for group, pods in self._groups.items() if not any(pods.values())))
+
+    def in_group(self, group: str) -> tuple[str, ...]:
+        """Return the keys of the pods of a PodGroup that name claims, sorted."""
+        return tuple(sorted(self._groups.get(group, ())))
 
     def must_not_preempt(self, pod_key: str, now_s: float) -> bool:
         """Return whether nobody is to be evicted for an unbound pod now (PodRecord.may_preempt)."""
@@ -166,6 +176,7 @@ class Records:
         known = self._pods.get(key)
         for claim in self.named_by(known) if known is not None else ():
             self._unname(claim.key, key, now_s)
+        self._regroup(known, new)
         self._pods.pop(key, None)
         self._named_by.pop(key, None)
         if new is not None and new.spec.resource_claims:
@@ -344,6 +355,16 @@ class Records:
         record = self._claims.get(claim_key)
         about = () if record is None else (*record.doubts, *record.stale_binds)
         self.settle(claim_key, tuple(doubt for doubt in about if doubt.pod is not None and doubt.pod.uid == pod_uid))
+
+    def _regroup(self, known: Pod | None, new: Pod | None) -> None:
+        group = None if known is None else group_of(known)
+        if group is not None and known is not None:
+            self._groups[group].pop(known.key, None)
+            if not self._groups[group]:
+                del self._groups[group]
+        group = None if new is None or not new.spec.resource_claims else group_of(new)
+        if group is not None and new is not None:
+            self._groups.setdefault(group, {})[new.key] = bool(new.spec.node_name)
 
     def _unname(self, claim_key: str | None, pod_key: str, now_s: float) -> None:
         pods, bound = self._naming.get(claim_key or "", set()), self._bound.get(claim_key or "", {})

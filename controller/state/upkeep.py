@@ -25,8 +25,9 @@ from dracaena.controller.lifecycle.pod_record import (
     preempt_later,
 )
 from dracaena.controller.lifecycle.proof import Bounds
-from dracaena.controller.lifecycle.prospects import PREEMPTED, LedNowhere, Nudge, Patience, Situation, verdict
+from dracaena.controller.lifecycle.prospects import LOOK_S, PREEMPTED, LedNowhere, Nudge, Patience, Situation, verdict
 from dracaena.controller.lifecycle.tending import Clear, Drop, Keep, Release, Reserve, Step
+from dracaena.controller.state.group_turns import YIELDED, GroupTurns
 from dracaena.controller.state.records import Records
 from dracaena.controller.state.scheduler_progress import SchedulerProgress
 
@@ -68,12 +69,14 @@ class Upkeep:
         driver: str,
         records: Records,
         progress: SchedulerProgress,
+        groups: GroupTurns,
         rules: UpkeepRules,
         rivals_of: Callable[[ResourceClaim], Iterable[ResourceClaim]],
     ) -> None:
         self._driver = driver
         self._records = records
         self._progress = progress
+        self._groups = groups
         self._rules = rules
         self._rivals_of = rivals_of
         self._gave_back_s = float("-inf")  # when a pod last gave its devices back because kube-scheduler was silent
@@ -142,8 +145,16 @@ class Upkeep:
         if colliding:
             self._end(colliding, "collision")
             return TakenBack("collision", decision.node, tuple(c.key for c in colliding), 0.0, True, None)
+        if self._groups.yields(pod, decision.node, now_s):
+            self._end(alone, YIELDED)
+            return TakenBack(YIELDED, decision.node, tuple(c.key for c in alone), 0.0, True, None)
+        if self._groups.keeps(pod):
+            return LOOK_S
         whole = len(there) == len(claims) and all(claim.shown.status.allocation is not None for claim in there)
-        return self._judge(pod, known, tuple(alone), decision.node, now_s, now, whole=whole, others_wait=others_wait)
+        found = self._judge(pod, known, tuple(alone), decision.node, now_s, now, whole=whole, others_wait=others_wait)
+        if isinstance(found, float) and pod.spec.scheduling_group is not None:
+            return min(found, LOOK_S)  # another group may come first meanwhile
+        return found
 
     def begin_anew(self, claims: Iterable[ResourceClaim], *, at_once: bool) -> tuple[str, ...]:
         """Take allocations back from a pod that cannot get the rest of what it needs beside them. Return the keys of

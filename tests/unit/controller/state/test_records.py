@@ -317,3 +317,20 @@ def test_the_claims_that_a_pod_names_are_those_of_the_state_that_is_asked_about(
             assert records.named_by(asked) == pod_claims(asked)
         is_kept = shown in (first, made)
         assert shown is None or (records.named_by(shown) is records.named_by(shown)) == is_kept
+
+
+def test_a_group_waits_while_none_of_its_pods_is_bound_and_is_forgotten_with_its_last() -> None:
+    books = Books()
+    group: dict[str, Any] = {"schedulingGroup": {"podGroupName": "g"}}
+    first, second = named("p", **group), named("q", **group)
+    bound = named("q", nodeName="n", **group)
+    books.records.see(None, first, 0.0)
+    books.records.see(None, second, 0.0)
+    assert books.records.waiting_groups() == ("default/g",)
+    assert books.records.in_group("default/g") == ("default/p", "default/q")
+    books.records.see(second, bound, 1.0)
+    assert books.records.waiting_groups() == ()
+    books.records.see(bound, None, 2.0)
+    assert books.records.waiting_groups() == ("default/g",)
+    books.records.see(first, None, 3.0)
+    assert books.records._groups == {}
