@@ -27,6 +27,11 @@ class Answer:
     text: str
 
     @property
+    def is_good(self) -> bool:
+        """Whether the server did what it was asked. NO_ANSWER is below 300, and no success."""
+        return 200 <= self.status < 300
+
+    @property
     def document(self) -> Any:
         """The JSON that was sent; the text itself when it is none."""
         try:
@@ -105,6 +110,6 @@ class Api:
             self._want(answer, f"DELETE {path}")
 
     def _want(self, answer: Answer, call: str) -> Any:
-        if not 200 <= answer.status < 300:
+        if not answer.is_good:
             raise ApiError(f"{call}: {answer.status} {answer.message}")
         return answer.document

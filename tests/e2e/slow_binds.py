@@ -78,7 +78,7 @@ class SlowBinds:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         answer = api.send("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/binding", document)
-        return "" if answer.status < 300 else f"{answer.status} {answer.document}"
+        return "" if answer.is_good else f"{answer.status} {answer.document}"
 
     def _document(self) -> dict[str, Any]:
         extender = {

@@ -287,7 +287,7 @@ def answers(who: As, calls: tuple[Call, ...], *, refused: bool) -> list[str]:
     wrong = []
     for call in calls:
         answer = who.send(call.method, call.path, call.body)
-        good = answer.status in REFUSED if refused else 200 <= answer.status < 300
+        good = answer.status in REFUSED if refused else answer.is_good
         if not good:
             wrong.append(f"{call}: {answer.status} {answer.message[:300]}")
     return wrong

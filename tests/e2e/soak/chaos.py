@@ -418,7 +418,7 @@ class Chaos:
 
     def _try(self, method: str, path: str, body: dict[str, Any]) -> bool:
         content_type = MERGE_PATCH if method == "PATCH" else "application/json"
-        return 200 <= self._world.api.send(method, path, body, content_type).status < 300
+        return self._world.api.send(method, path, body, content_type).is_good
 
     def _delete(self, path: str) -> bool:
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
