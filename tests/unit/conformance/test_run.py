@@ -95,3 +95,24 @@ def test_a_difference_is_shown_and_counted(
     assert printed.endswith("1 passed, 1 failed\n")
     for line in shown:
         assert line in printed
+
+
+def test_a_case_that_differs_on_purpose_is_told_and_does_not_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "ON_PURPOSE", {((1, 36), "cel/driver"): "because"})
+    code, printed = outcome_of(tmp_path, [CASE | {"expectMatch": False}], monkeypatch, capsys)
+    assert (code, printed) == (
+        0,
+        "differs on purpose: cel/driver: because\n0 passed, 0 failed, 1 different on purpose\n",
+    )
+
+
+def test_a_case_that_does_not_differ_any_more_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "ON_PURPOSE", {((1, 36), "cel/driver"): "because"})
+    code, printed = outcome_of(tmp_path, [CASE], monkeypatch, capsys)
+    assert code == 1
+    assert "does not differ any more" in printed
+    assert printed.endswith("0 passed, 1 failed\n")
