@@ -20,6 +20,7 @@ from dracaena.controller.allocation.walk.node_rules import NodeRules
 from support.allocation import DRIVER, claim, node, own_config, pod, pool_slice, request
 from support.clusters import BRIDGED, CLASSES, SWITCHED, put_into_cliques, random_claims, random_cluster, random_pod
 from support.inventories import filled
+from support.seeds import sampled
 from support.slow_nodes import SlowFamily, SlowVersion
 
 SHARES = (None, (0, 0, 0), (16, 16, 16), (0, 60, 4))
@@ -35,7 +36,7 @@ def of_family(base: Pod, name: str, size: int | None = None) -> Pod:
 
 @pytest.mark.parametrize("others", [(), ("other.example.com",)])
 @pytest.mark.parametrize("shares", SHARES)
-@pytest.mark.parametrize("first_seed", range(0, 120, 40))
+@pytest.mark.parametrize("first_seed", sampled(range(0, 120, 40), 1))
 def test_the_answer_is_that_of_asking_every_node(
     first_seed: int, shares: tuple[int, int, int] | None, others: tuple[str, ...]
 ) -> None:

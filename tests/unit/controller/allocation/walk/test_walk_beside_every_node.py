@@ -20,6 +20,7 @@ from dracaena.controller.allocation.state.inventory import Inventory, make_inven
 from dracaena.controller.allocation.walk.walk import NOT_SELECTED
 from support.allocation import DRIVER, claim, node, pod, pool_slice, request
 from support.clusters import CLASSES, SWITCHED, RandomCluster, random_claims, random_cluster, random_pod
+from support.seeds import sampled
 from support.slow_nodes import SlowVersion
 
 SHARES = (None, (0, 0, 0), (16, 16, 16), (0, 60, 4))
@@ -35,7 +36,7 @@ def world(seed: int) -> tuple[RandomCluster, Inventory, random.Random]:
 
 
 @pytest.mark.parametrize("shares", SHARES)
-@pytest.mark.parametrize("first_seed", range(0, 200, 20))
+@pytest.mark.parametrize("first_seed", sampled(range(0, 200, 20), 5))
 def test_the_answer_is_that_of_asking_every_node(first_seed: int, shares: tuple[int, int, int] | None) -> None:
     allocator = Allocator()
     for seed in range(first_seed, first_seed + 20):
