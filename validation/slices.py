@@ -43,14 +43,18 @@ def check_slice(field: Field) -> None:
         resource_slice["spec"].error("both devices and sharedCounters", "a slice of its own for counters")
     _check_devices(devices, per_device_nodes=spec["perDeviceNodeSelection"].value is True)
     _check_counter_sets(counters)
-    _check_partition_type(spec["partitionTypeAttribute"])
+    _check_partition_type(spec["partitionTypeAttribute"], devices)
     _check_skipped_operations(spec["skipNodeOperations"])
 
 
-def _check_partition_type(field: Field) -> None:
-    if not field.absent:
-        field.warn("unknown to 1.36, and dropped by 1.37 where DRAPartitionableDevicesType is off (it is)", "nothing")
-        field.name(FULLY_QUALIFIED_NAME)
+def _check_partition_type(field: Field, devices: Field) -> None:
+    if field.absent:
+        return
+    field.warn("unknown to 1.36, and dropped by 1.37 where DRAPartitionableDevicesType is off (it is)", "nothing")
+    field.name(FULLY_QUALIFIED_NAME)
+    published = devices.value if isinstance(devices.value, list) else []
+    if not any(isinstance(device, dict) and device.get("consumesCounters") for device in published):
+        field.error("no device of the slice consumes counters", "a slice of partitions, or no such attribute")
 
 
 def _check_skipped_operations(field: Field) -> None:

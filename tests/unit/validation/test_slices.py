@@ -218,3 +218,12 @@ def test_what_we_publish_is_valid() -> None:
         for spec in slice_specs(read_machine(name), driver="gpu.dracaena.dev", node_name="node-1", tainted=True):
             document = {**resource_slice(), "spec": msgspec.to_builtins(spec)}
             assert errors(document) + warnings(document) == []
+
+
+def test_the_attribute_of_a_partitions_type_needs_devices_that_consume_counters() -> None:
+    """kube-apiserver 1.37 refuses it elsewhere (seen with DRAPartitionableDevicesType on)."""
+    partitions = edited(resource_slice(), "spec.partitionTypeAttribute", "gpu.example.com/profile")
+    assert errors(partitions) == []
+    whole = edited(partitions, "spec.devices", devices(2))
+    (found,) = errors(whole)
+    assert found.startswith("spec.partitionTypeAttribute: no device of the slice consumes counters")
