@@ -23,7 +23,7 @@ demo: $(VENV)/runtime.stamp ## the main job on recorded machines, no GPU and no 
 test: unit integration ## all tests
 
 unit: $(VENV)/dev.stamp ## unit and architecture tests
-	@$(RUN) -m pytest -q -n $(JOBS) tests/unit tests/architecture
+	@$(RUN) -m pytest -q -n $(JOBS) --dist worksteal tests/unit tests/architecture
 
 unit-image-python: ## unit tests on the image's Python (IMAGE_PYTHON=3.13) in .venv-3.13; fails where that Python is not here
 	@$(IMAGE_PYTHON_PROGRAM); [ -n "$$python" ] || { echo "make $@: no Python $(IMAGE_PYTHON) here, neither on PATH nor of pyenv" >&2; exit 1; }; \

@@ -40,8 +40,8 @@ from support.interleaver import faults
 from support.interleaver.scenario import Scenario, any_scenario, crowded_scenario
 from support.interleaver.search import search
 
-SCHEDULES = 1_200
-CROWDED_SCHEDULES = 400
+SCHEDULES = 800
+CROWDED_SCHEDULES = 300
 MANY_SCHEDULES = int(os.environ.get("SCHEDULES", "100000"))
 FIRST_OF_MANY = 1_000_000
 SHARES = 4
