@@ -115,6 +115,10 @@ _CORE = tuple(
 """On a second version: its rules of claims, binds and writes, and a pod at its kubelet."""
 
 
+_SLOWEST = ("--durations=15", "--durations-min=5")
+"""Printed at the end of each world: where the minutes of a run go. Below 5 s a test waits for programs, as most do."""
+
+
 def _selects(arguments: Sequence[str], options: Sequence[str]) -> bool:
     """Tell whether any test of a world is asked for."""
     command = [*_PYTEST, "--collect-only", "-q", "-p", "no:cacheprovider", *arguments, *options]
@@ -142,7 +146,7 @@ def _run(command: Sequence[str], options: Sequence[str], environment: Mapping[st
     limits = ["--timeout=300", "--timeout-method=signal", "-p", "no:unraisableexception"]
     # Skips are told at the very end, once for each reason.
     process = subprocess.Popen(
-        [*command, "-q", "-rfE", *limits, "-p", "no:cacheprovider", *options],
+        [*command, "-q", "-rfE", *limits, *_SLOWEST, "-p", "no:cacheprovider", *options],
         env={**os.environ, **environment},
         preexec_fn=end_with_parent,  # noqa: PLW1509 - this process has one thread
     )
