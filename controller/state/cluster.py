@@ -227,7 +227,7 @@ class Cluster:
     def held(self, pod: Pod) -> Wait | None:
         """Return the back-off during which no node is tried for a pod, None when some may be."""
         with self._lock:
-            known = self._state.records.unbound(pod.key)
+            known = self._state.records.backed_off(pod.key)
             return None if known is None else known.held(self._clock.monotonic())
 
     def first_left_out(self, pod: Pod, decided_s: float) -> Wait | None:

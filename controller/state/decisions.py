@@ -396,7 +396,7 @@ class Decisions:
 
     def _barred(self, pod: Pod, claims: Sequence[ResourceClaim], now_s: float) -> Mapping[str, str]:
         """Return the nodes that a pod must not use, whatever is free there, with the reason; equal pods may."""
-        known = self._records.unbound(pod.key)
+        known = self._records.backed_off(pod.key)
         tried = () if known is None else known.nodes_left_out(now_s)
         kept = {} if pod.spec.scheduling_group is None else self._groups.kept_from(pod, claims)
         return {**kept, **dict.fromkeys(tried, TRIED), **self._where_others_are_not(pod, claims)}

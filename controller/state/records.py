@@ -86,6 +86,15 @@ class Records:
         """Return the record of a pod that has no node."""
         return self._unbound.get(key)
 
+    def backed_off(self, key: str) -> PodRecord | None:
+        """Return the record of a pod that has no node if some back-off was ever begun for it. None: every node may be
+        tried for it, and others may be evicted for it."""
+        known = self._unbound.get(key)
+        if known is None:
+            return None
+        waits = known.left_out or known.all_left_out.tries or known.no_preemption.tries
+        return known if waits or known.has_evicted else None
+
     def waiting_groups(self) -> tuple[str, ...]:
         """Return the PodGroups (`namespace/name`) whose pods are all unbound, sorted. Only pods that name claims
         count."""
@@ -97,7 +106,7 @@ class Records:
 
     def must_not_preempt(self, pod_key: str, now_s: float) -> bool:
         """Return whether nobody is to be evicted for an unbound pod now (PodRecord.may_preempt)."""
-        known = self._unbound.get(pod_key)
+        known = self.backed_off(pod_key)
         return known is not None and not known.may_preempt(now_s)
 
     def naming(self, claim_key: str) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -14,6 +16,7 @@ from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
 from dracaena.api.podclaims import pod_claims
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, ClaimShare, Doubt, PodIdentity
 from dracaena.controller.lifecycle.phases import NotAllowedError, Phase, RecordEvent
+from dracaena.controller.lifecycle.pod_record import Growth, leave_all_out, leave_out, preempt_later
 from dracaena.controller.lifecycle.proof import Bounds
 from dracaena.controller.state.records import Records
 from support.allocation import DRIVER, claim, holding, pod
@@ -334,3 +337,24 @@ def test_a_group_waits_while_none_of_its_pods_is_bound_and_is_forgotten_with_its
     assert books.records.waiting_groups() == ("default/g",)
     books.records.see(first, None, 3.0)
     assert books.records._groups == {}
+
+
+def test_only_a_pod_with_a_back_off_is_asked_about_it() -> None:
+    books = Books()
+    asking = pod("p", "c")
+    books.records.see(None, asking, 0.0)
+    known = books.records.unbound(asking.key)
+    assert known is not None
+    assert books.records.backed_off(asking.key) is None
+    assert books.records.backed_off("default/nobody") is None
+    times = 1.0, datetime(2026, 1, 1, tzinfo=UTC), Growth(first_s=10.0, longest_s=100.0)
+    for changed in (
+        leave_out(known, "n", *times),
+        leave_all_out(known, *times),
+        preempt_later(known, *times),
+        replace(known, has_evicted=True),
+    ):
+        books.records.change_pod(changed)
+        assert books.records.backed_off(asking.key) is changed
+    books.records.change_pod(known)
+    assert not books.records.must_not_preempt(asking.key, 1.0)
