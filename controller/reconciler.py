@@ -170,12 +170,14 @@ class Reconciler:
         if isinstance(decision, Deferred):
             log.debug("decided for after pods before it")
             return True
+        if isinstance(decision, Allocation):
+            return self._write(step, decision)
         self._waiting.forget(step.pod.key)
         if isinstance(decision, InProgress):
             log.debug("nothing to decide yet", why=f"claim {decision.claim_key} is just being allocated or taken back")
         if isinstance(decision, Settled):
             self._attend(step.pod)
-        return self._write(step, decision) if isinstance(decision, Allocation) else True
+        return True
 
     def _attend(self, pod: Pod) -> None:
         """Check whether a pod whose claims are all allocated gets bound."""
@@ -263,7 +265,11 @@ class Reconciler:
         return True
 
     def _send(self, step: Decided, allocation: Allocation) -> Written | Lost:
-        marked = self._writer.mark(allocation)
+        try:
+            marked = self._writer.mark(allocation)
+        finally:
+            # The pod waits no more, whatever became of the write; but its write does not wait for that.
+            self._waiting.forget(step.pod.key)
         if isinstance(marked, Lost):
             return marked
         nominated, hinted = step.pod, self._hinted(step.pod, allocation)
