@@ -210,7 +210,7 @@ class Allocator:
             return Settled() if _is_somewhere(inventory, demand) else NoFit()
         refused: Refused | None = None
         is_round_over = False
-        kin = None if self._evaluators.first_fit else inventory.families.of(pod)
+        kin = None if self._evaluators.first_fit else inventory.kin(pod)
         gpus = 0
         for number, rules in enumerate(self._each_rules(inventory, demand)):
             gpus = gpus or rules.facts.question.count

@@ -25,13 +25,11 @@ from dracaena.api.podclaims import is_made_for, made_for_another, pod_claims
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.effort import never
 from dracaena.controller.allocation.explanation import Unsatisfied
-from dracaena.controller.allocation.nodes.node_resources import pod_name
-from dracaena.controller.allocation.nodes.placement.placed_pods import pod_facts
-from dracaena.controller.allocation.nodes.pod_resources import ENDED, readable_resources
+from dracaena.controller.allocation.nodes.pod_resources import ENDED
 from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation, allocated_claim, commit, decision_of
-from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
-from dracaena.controller.allocation.state.pool import AskedSizes
+from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.state.pool import AskedSizes, claim_holder, held_devices, other_holdings
 from dracaena.controller.allocation.walk.pod_demand import turn
 
 _TIMESTAMP: Final = "1970-01-01T00:00:00Z"
@@ -108,9 +106,7 @@ class Simulation:
             yield from self._of_nobody(self._claims[key])
 
     def _place(self, pod: Pod, node: str) -> None:
-        self.inventory.resources.place_pod(pod_name(pod), node, readable_resources(pod))
-        self.inventory.families.place(pod, node)
-        self.inventory.placed.place(pod_name(pod), pod.metadata.namespace, node, pod_facts(pod))
+        self.inventory.place(pod, node)
 
     def _of_nobody(self, claim: ResourceClaim) -> Iterator[Outcome]:
         if claim.status.allocation is not None:
@@ -233,3 +229,24 @@ def _turn(pod: Pod) -> tuple[int, bool, str]:
     """Sort as the controller's queue; sorted() keeps the given order of equals, as if they were created in it."""
     priority, never_created, created, _ = turn(pod)
     return priority, never_created, created
+
+
+def make_inventory(
+    driver: str,
+    *,
+    nodes: Iterable[Node],
+    slices: Iterable[ResourceSlice],
+    claims: Iterable[ResourceClaim] = (),
+    classes: Iterable[DeviceClass] = (),
+) -> Inventory:
+    """Build an inventory of a moment; `claims` that are allocated hold their devices."""
+    inventory = Inventory(driver)
+    for node in nodes:
+        inventory.set_node(node)
+    for item in slices:
+        inventory.change_slice(None, item)
+    for device_class in classes:
+        inventory.set_class(device_class)
+    for claim in claims:
+        inventory.hold(claim_holder(claim), held_devices(claim, driver), other_holdings(claim, driver))
+    return inventory

@@ -17,10 +17,8 @@ from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.legal.search import MAX_STEPS
-from dracaena.controller.allocation.nodes.node_resources import NodeResources, pod_name
-from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods, pod_facts
-from dracaena.controller.allocation.nodes.pod_resources import ENDED, readable_resources, shared_resources
-from dracaena.controller.allocation.state.families import Families
+from dracaena.controller.allocation.nodes.node_resources import pod_name
+from dracaena.controller.allocation.nodes.pod_resources import ENDED
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import claim_holder
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, PodIdentity, expected_places, is_same_allocation
@@ -36,11 +34,9 @@ from dracaena.controller.state.upkeep import Upkeep, UpkeepRules
 Places = Mapping[PodIdentity, str]
 """The nodes that unbound pods will go to, according to one claim."""
 
-_NOTHING: Final = shared_resources((), ())
-
 
 class PodAccounting:
-    """Keeps the books of NodeResources, PlacedPods and Families in step with pods and the records of claims.
+    """Keeps it in step with pods and the records of claims on which node each pod counts (Inventory.place).
 
     A pod counts on its node (spec.nodeName) or, before it has one, on the node that one of its claims implies
     (expected_places). So a decision counts from the start until the pod is bound, gone, or has lost its claim, and for
@@ -48,10 +44,8 @@ class PodAccounting:
     owner's lock.
     """
 
-    def __init__(self, resources: NodeResources, placed: PlacedPods, families: Families) -> None:
-        self._resources = resources
-        self._placed = placed
-        self._families = families
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
         self._waiting: dict[str, Pod] = {}  # pods with claims and without a node, by key
         self._expected: dict[str, dict[tuple[str, str], str]] = {}  # pod → its UID, claim → node
 
@@ -59,18 +53,16 @@ class PodAccounting:
         """Take in a change of a pod."""
         gaining: set[str | None] = set()
         if old is not None and (new is None or pod_name(new) != pod_name(old)):
-            gaining.add(self._resources.place_pod(pod_name(old), None, _NOTHING))
-            self._placed.place(pod_name(old), old.metadata.namespace, None, None)
-            self._families.place(old, None)
+            gaining.add(self._inventory.place(old, None))
             self._waiting.pop(old.key, None)
-            self._resources.forget(pod_name(old))
+            self._inventory.resources.forget(pod_name(old))
         if new is not None:
             if new.spec.resource_claims and not new.spec.node_name:
                 self._waiting[new.key] = new
-                self._resources.expect(new)
+                self._inventory.resources.expect(new)
             else:
                 self._waiting.pop(new.key, None)
-                self._resources.forget(pod_name(new))
+                self._inventory.resources.forget(pod_name(new))
             gaining.add(self._put(new))
         return _named(gaining)
 
@@ -96,13 +88,7 @@ class PodAccounting:
         if node is None:
             places = self._expected.get(pod.key, {}).items()
             node = next((node for (uid, _), node in places if uid == pod.metadata.uid), None)
-        if pod.status.phase in ENDED:
-            node = None
-        facts = None if node is None else pod_facts(pod)
-        self._placed.place(pod_name(pod), pod.metadata.namespace, node, facts)
-        self._families.place(pod, node)
-        taken = _NOTHING if node is None else self._resources.known(pod) or readable_resources(pod)
-        return self._resources.place_pod(pod_name(pod), node, taken)
+        return self._inventory.place(pod, None if pod.status.phase in ENDED else node)
 
 
 def _named(nodes: Iterable[str | None]) -> frozenset[str]:
@@ -157,7 +143,7 @@ class ClusterState:
         self.progress = SchedulerProgress(began_s)
         self.groups = GroupTurns(self.inventory, self.records)
         self.upkeep = Upkeep(driver, self.records, self.progress, self.groups, rules, self._rivals_of)
-        self.accounting = PodAccounting(self.inventory.resources, self.inventory.placed, self.inventory.families)
+        self.accounting = PodAccounting(self.inventory)
         share_ids = (str(uuid4()) for _ in repeat(None))
         self.allocator = Allocator(first_fit=first_fit, max_steps=max_steps, share_ids=share_ids)
         self.decisions = Decisions(

@@ -12,7 +12,7 @@ from dracaena.controller.allocation.nodes.matching import first_untolerated
 from dracaena.controller.allocation.nodes.node_filter import PINNED_ELSEWHERE
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
 from dracaena.controller.allocation.score.order import Score
-from dracaena.controller.allocation.state.inventory import make_inventory
+from dracaena.controller.allocation.simulation import make_inventory
 from dracaena.controller.allocation.state.pool import NodePool, held_devices
 from support.allocation import DRIVER
 from support.clusters import RandomCluster

@@ -3,15 +3,14 @@ one NVLink domain, inside which GPUs of different pods talk over NVLink (docs/de
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from dracaena.api.objects import OwnerReference, Pod
 from dracaena.controller.allocation.nodes.node_resources import pod_name
-from dracaena.controller.allocation.state.pool import NodeKind, NodeState
+from dracaena.controller.allocation.state.pool import Buckets, NodeBuckets, NodeKind, NodeState
 
 JOB_LABEL: Final = "batch.kubernetes.io/controller-uid"
 """batch/v1/types.go, ControllerUidLabel."""
@@ -25,6 +24,9 @@ GROUP_SIZE_ANNOTATION: Final = "leaderworkerset.sigs.k8s.io/size"
 Variables"."""
 STATEFUL_SET: Final = ("apps/", "StatefulSet")
 """Group of the apiVersion, and kind, of the only controller that is known by its ownerReference alone."""
+
+FAMILY_LABELS: Final = frozenset({JOB_LABEL, JOB_SET_LABEL, GROUP_LABEL})
+"""Labels that name a family."""
 
 MOST_PODS: Final = 100_000
 """A size beyond it is none: Kubernetes supports 150,000 pods."""
@@ -97,7 +99,8 @@ class Families:
     its owner. Cost: a few look-ups for each call."""
 
     def __init__(self) -> None:
-        self._place: dict[str, tuple[Family, str]] = {}
+        self.placed: dict[str, tuple[Family, str]] = {}
+        """Name of a pod on a node → its family and the node. Do not change it."""
         self._nodes: dict[Family, Counter[str]] = {}
 
     def place(self, pod: Pod, node: str | None) -> None:
@@ -105,13 +108,13 @@ class Families:
         name = pod_name(pod)
         family = family_of(pod) if node is not None and pod.spec.resource_claims else None
         after = None if family is None or node is None else (family, node)
-        before = self._place.get(name)
+        before = self.placed.get(name)
         if before == after:
             return
         if before is not None:
             self._leave(name, *before)
         if after is not None:
-            self._place[name] = after
+            self.placed[name] = after
             self._nodes.setdefault(after[0], Counter())[after[1]] += 1
 
     def of(self, pod: Pod) -> Kin | None:
@@ -120,7 +123,7 @@ class Families:
         if family is None:
             return None
         siblings: Mapping[str, int] = self._nodes.get(family, _NOWHERE)
-        own = self._place.get(pod_name(pod))
+        own = self.placed.get(pod_name(pod))
         if own is not None and own[0] == family:
             siblings = Counter(siblings)
             siblings[own[1]] -= 1
@@ -130,43 +133,13 @@ class Families:
         return Kin(dict(siblings), left)
 
     def _leave(self, name: str, family: Family, node: str) -> None:
-        del self._place[name]
+        del self.placed[name]
         nodes = self._nodes[family]
         nodes[node] -= 1
         if not nodes[node]:
             del nodes[node]
             if not nodes:
                 del self._nodes[family]
-
-
-Buckets = Mapping[NodeKind, Mapping[tuple[int, Hashable], Sequence[str]]]
-"""Kind → what is free (NodeState.free and .rest) → names of the nodes, ascending."""
-
-
-class NodeBuckets:
-    """Nodes by what they are and what is free. Part of its owner. Cost: a search in one bucket for each call."""
-
-    def __init__(self) -> None:
-        self._buckets: dict[NodeKind, dict[tuple[int, Hashable], list[str]]] = {}
-
-    @property
-    def by_kind(self) -> Buckets:
-        """All of them, none empty. Do not change it."""
-        return self._buckets
-
-    def add(self, name: str, state: NodeState) -> None:
-        """Put a node in that is not there."""
-        insort(self._buckets.setdefault(state.kind, {}).setdefault((state.free, state.rest), []), name)
-
-    def take_out(self, name: str, state: NodeState) -> None:
-        """Take a node out that was added with this state."""
-        by_state = self._buckets[state.kind]
-        names = by_state[state.free, state.rest]
-        del names[bisect_left(names, name)]
-        if not names:
-            del by_state[state.free, state.rest]
-            if not by_state:
-                del self._buckets[state.kind]
 
 
 class CliqueIndex:
@@ -176,24 +149,25 @@ class CliqueIndex:
     """
 
     def __init__(self) -> None:
-        self._of_node: dict[str, tuple[str, NodeState]] = {}
+        self.of_node: dict[str, tuple[str, NodeState]] = {}
+        """Node that is in a clique → the clique and its state. Do not change it."""
         self._cliques: dict[str, NodeBuckets] = {}
         self._of_kind: Counter[NodeKind] = Counter()
 
     def put(self, node: str, clique: str | None, state: NodeState | str | None) -> None:
         """Take in the clique of a node, None: none; and its state or why it has none, None: it is gone. Cost: a search
         among the nodes of the clique in this state."""
-        before = self._of_node.pop(node, None)
+        before = self.of_node.pop(node, None)
         if before is not None:
             self._take_out(node, *before)
         if clique is not None and isinstance(state, NodeState):
-            self._of_node[node] = clique, state
+            self.of_node[node] = clique, state
             self._of_kind[state.kind] += 1
             self._cliques.setdefault(clique, NodeBuckets()).add(node, state)
 
     def clique(self, node: str) -> str | None:
         """Return the clique of a node that offers devices, None where it has none."""
-        found = self._of_node.get(node)
+        found = self.of_node.get(node)
         return None if found is None else found[0]
 
     @property

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.api.names import taint_key
-from dracaena.api.objects import DeviceClass, DeviceTaintRule, Node, Pod, ResourceClaim, ResourceSlice, Taint
+from dracaena.api.objects import DeviceClass, DeviceTaintRule, Node, Pod, ResourceSlice, Taint
 from dracaena.controller.allocation.legal.books import Books, Holding
 from dracaena.controller.allocation.legal.pools import JointSlices, SliceIndex, SliceSource
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice, read_slice
@@ -27,31 +27,36 @@ from dracaena.controller.allocation.legal.read.taints import (
 )
 from dracaena.controller.allocation.nodes.matching import NodeIndex
 from dracaena.controller.allocation.nodes.node_resources import NodeResources, ResourceDemand, pod_name
-from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods
+from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods, pod_facts
 from dracaena.controller.allocation.nodes.placement.spread import SpreadScopes
 from dracaena.controller.allocation.nodes.placement.volumes import Storage
-from dracaena.controller.allocation.nodes.pod_resources import node_allocatable, pod_resources
+from dracaena.controller.allocation.nodes.pod_resources import (
+    node_allocatable,
+    pod_resources,
+    readable_resources,
+    shared_resources,
+)
 from dracaena.controller.allocation.request import RequestReader
 from dracaena.controller.allocation.score.box import Box
-from dracaena.controller.allocation.state.families import Buckets, CliqueIndex, Families, NodeBuckets
+from dracaena.controller.allocation.state.families import FAMILY_LABELS, STATEFUL_SET, CliqueIndex, Families, Kin
 from dracaena.controller.allocation.state.pool import (
     MOST_DEVICES,
+    Buckets,
     Holdings,
+    NodeBuckets,
     NodeKind,
     NodePool,
     NodeState,
     PoolContents,
     PoolDefect,
     ReadPools,
-    claim_holder,
-    held_devices,
-    other_holdings,
     read_pool,
     several_pools,
 )
 from dracaena.controller.allocation.state.taint_rules import TaintRules
 
 _NO_POOL: Final = PoolContents(None)
+_NOTHING: Final = shared_resources((), ())
 
 CLASS_RESOURCE: Final = "deviceclass.resource.kubernetes.io/"
 """Before the name of a DeviceClass: the extended resource that each class stands for (KEP-5004)."""
@@ -196,6 +201,10 @@ class Inventory:
             extended &= mapped | {f"{CLASS_RESOURCE}{name}" for name in self.classes}
         return ResourceDemand(self.resources, wanted, pod=pod_name(pod), by_class=extended, preempting=preempting)
 
+    def kin(self, pod: Pod) -> Kin | None:
+        """Return what is known of the family of a pod (Families.of); None: it has none."""
+        return self.families.of(pod) if _tells_of_a_family(pod) else None
+
     def problems(self) -> tuple[PoolDefect, ...]:
         """Return all that is published and cannot be used, sorted."""
         found = [problem for reading in self._contents.values() for problem in reading.problems]
@@ -280,6 +289,15 @@ class Inventory:
     def release(self, holder: str) -> frozenset[DeviceId | Holding]:
         """Let a holder let go of everything; return what it held."""
         return self.hold(holder, frozenset())
+
+    def place(self, pod: Pod, node: str | None) -> str | None:
+        """Let a pod count on a node, None: on none; return the node that has more left than before, if there is one."""
+        name = pod_name(pod)
+        self.placed.place(name, pod.metadata.namespace, node, None if node is None else pod_facts(pod))
+        if name in self.families.placed or _tells_of_a_family(pod):
+            self.families.place(pod, node)
+        taken = _NOTHING if node is None else self.resources.known(pod) or readable_resources(pod)
+        return self.resources.place_pod(name, node, taken)
 
     def check(self) -> None:
         """State what must always hold, by working everything out again from what was told. For tests: slow."""
@@ -442,7 +460,9 @@ class Inventory:
         """Move a node into the bucket of its state."""
         before = self._states.get(name)
         after = self._state_now(name) if name in self.nodes else None
-        self.cliques.put(name, self._clique(name), after)
+        clique = self._clique(name)
+        if clique is not None or name in self.cliques.of_node:
+            self.cliques.put(name, clique, after)
         if before == after:
             return
         if isinstance(before, NodeState):
@@ -467,22 +487,11 @@ def _key(kind: NodeKind) -> tuple[Box, object, object, bytes, bool]:
     return kind.box, kind.foreign_taints, kind.devices, kind.rest, kind.is_mixed
 
 
-def make_inventory(
-    driver: str,
-    *,
-    nodes: Iterable[Node],
-    slices: Iterable[ResourceSlice],
-    claims: Iterable[ResourceClaim] = (),
-    classes: Iterable[DeviceClass] = (),
-) -> Inventory:
-    """Build an inventory of a moment; `claims` that are allocated hold their devices."""
-    inventory = Inventory(driver)
-    for node in nodes:
-        inventory.set_node(node)
-    for item in slices:
-        inventory.change_slice(None, item)
-    for device_class in classes:
-        inventory.set_class(device_class)
-    for claim in claims:
-        inventory.hold(claim_holder(claim), held_devices(claim, driver), other_holdings(claim, driver))
-    return inventory
+def _tells_of_a_family(pod: Pod) -> bool:
+    """Whether a pod says what a family could be read from (families.family_of)."""
+    meta, (_, kind) = pod.metadata, STATEFUL_SET
+    return (
+        pod.spec.scheduling_group is not None
+        or not FAMILY_LABELS.isdisjoint(meta.labels)
+        or any(owner.kind == kind for owner in meta.owner_references)
+    )

@@ -1,4 +1,5 @@
-"""The devices of one node, as the slices of its pool tell, who holds which of them, and how many pods ask for at once.
+"""The devices of one node, as the slices of its pool tell; nodes that are alike, in buckets; who holds which devices;
+and how many of them pods ask for at once.
 
 Rules of pools: the structured allocator of Kubernetes (resource.k8s.io/v1). Of a pool only the highest generation
 counts; it must be complete; two devices of one name make it invalid. Our pools belong to one node each.
@@ -6,6 +7,7 @@ counts; it must be complete; two devices of one name make it invalid. Our pools 
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -83,6 +85,36 @@ class NodeState:
 
     def __hash__(self) -> int:
         return self._hash
+
+
+Buckets = Mapping[NodeKind, Mapping[tuple[int, Hashable], Sequence[str]]]
+"""Kind → what is free (NodeState.free and .rest) → names of the nodes, ascending."""
+
+
+class NodeBuckets:
+    """Nodes by what they are and what is free. Part of its owner. Cost: a search in one bucket for each call."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[NodeKind, dict[tuple[int, Hashable], list[str]]] = {}
+
+    @property
+    def by_kind(self) -> Buckets:
+        """All of them, none empty. Do not change it."""
+        return self._buckets
+
+    def add(self, name: str, state: NodeState) -> None:
+        """Put a node in that is not there."""
+        insort(self._buckets.setdefault(state.kind, {}).setdefault((state.free, state.rest), []), name)
+
+    def take_out(self, name: str, state: NodeState) -> None:
+        """Take a node out that was added with this state."""
+        by_state = self._buckets[state.kind]
+        names = by_state[state.free, state.rest]
+        del names[bisect_left(names, name)]
+        if not names:
+            del by_state[state.free, state.rest]
+            if not by_state:
+                del self._buckets[state.kind]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ from dracaena.controller.allocation.score.order import (
     widened,
     with_family,
 )
-from dracaena.controller.allocation.state.families import Buckets, Kin
+from dracaena.controller.allocation.state.families import Kin
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.pool import NodeKind, NodeState
+from dracaena.controller.allocation.state.pool import Buckets, NodeKind, NodeState
 from dracaena.controller.allocation.walk.answers import QuestionAnswers
 
 _States = dict[NodeKind, dict[tuple[int, Hashable], Sequence[str]]]

@@ -17,9 +17,8 @@ from dracaena.api.decision import part_in_words
 from dracaena.controller.allocation.effort import Effort, OverdueError, Work
 from dracaena.controller.allocation.nodes.matching import Names
 from dracaena.controller.allocation.score.order import Score
-from dracaena.controller.allocation.state.families import Buckets
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.pool import NodeKind, NodeState
+from dracaena.controller.allocation.state.pool import Buckets, NodeKind, NodeState
 from dracaena.controller.allocation.walk.answers import LATER_BY_NAME, Census, NodeAnswer
 from dracaena.controller.allocation.walk.family import FamilyPreference
 from dracaena.controller.allocation.walk.node_rules import FIRST, UNSCORED, Judgement, NodeChoice, NodeRules

@@ -28,7 +28,8 @@ from dracaena.controller.allocation.nodes.pod_resources import pod_resources
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.score.choices import Choice, Engine
-from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
+from dracaena.controller.allocation.simulation import make_inventory
+from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk import walk
 from dracaena.controller.allocation.walk.answers import LATER_BY_NAME
 from dracaena.controller.allocation.walk.node_rules import UNSCORED, NodeRules

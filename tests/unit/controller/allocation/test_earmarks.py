@@ -7,7 +7,8 @@ from typing import Any
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.earmarks import Earmark, emptied, node_to_keep
-from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
+from dracaena.controller.allocation.simulation import make_inventory
+from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import claim_holder, held_devices
 from dracaena.controller.allocation.walk.pod_demand import turn
 from support.allocation import (

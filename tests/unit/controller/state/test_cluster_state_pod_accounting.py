@@ -7,13 +7,12 @@ import msgspec
 import pytest
 
 from dracaena.api.objects import Pod
-from dracaena.controller.allocation.nodes.node_resources import NodeResources, pod_name
-from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods
+from dracaena.controller.allocation.nodes.node_resources import pod_name
 from dracaena.controller.allocation.nodes.pod_resources import pod_resources
-from dracaena.controller.allocation.state.families import Families
+from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.lifecycle.claim_record import PodIdentity
 from dracaena.controller.state.cluster_state import PodAccounting
-from support.allocation import pod
+from support.allocation import DRIVER, pod
 
 
 def asking(name: str, *claims: str, cpu: str = "2", phase: str = "Pending", uid: str = "", **spec: Any) -> Pod:
@@ -26,8 +25,9 @@ def asking(name: str, *claims: str, cpu: str = "2", phase: str = "Pending", uid:
 
 class Places:
     def __init__(self) -> None:
-        self.books = NodeResources()
-        self.places = PodAccounting(self.books, PlacedPods(), Families())
+        inventory = Inventory(DRIVER)
+        self.books = inventory.resources
+        self.places = PodAccounting(inventory)
         self.told: dict[str, dict[PodIdentity, str]] = {}
 
     def claim(self, name: str, *pods: Pod, node: str = "a") -> frozenset[str]:

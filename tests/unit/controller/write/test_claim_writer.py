@@ -11,7 +11,7 @@ from dracaena.api.names import DELETE_PROTECTION_FINALIZER, decision_annotation
 from dracaena.api.objects import Pod, ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation
-from dracaena.controller.allocation.state.inventory import make_inventory
+from dracaena.controller.allocation.simulation import make_inventory
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.write.claim_writer import MAX_ATTEMPTS, ClaimWriter, Lost, Written
 from dracaena.kube.errors import ApiUnavailableError, ForbiddenError, InvalidError

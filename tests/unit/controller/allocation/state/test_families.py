@@ -8,7 +8,9 @@ import pytest
 
 from dracaena.api.objects import Pod
 from dracaena.controller.allocation.state.families import Families, Family, Kin, family_of, family_size
+from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.cache.pods import kept_pod
+from support.allocation import DRIVER
 
 INDEX = {"batch.kubernetes.io/job-completion-index": "0"}
 JOB = {"batch.kubernetes.io/controller-uid": "j", **INDEX}
@@ -55,6 +57,7 @@ def told(
 def test_a_pod_names_its_family_whole_and_as_it_is_kept(pod: Pod, kind: str, name: str) -> None:
     assert family_of(pod) == Family("team", kind, name)
     assert family_of(kept_pod(pod)) == family_of(pod)
+    assert Inventory(DRIVER).kin(pod) == Kin({}, None)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +76,7 @@ def test_a_pod_names_its_family_whole_and_as_it_is_kept(pod: Pod, kind: str, nam
 def test_other_pods_have_none(pod: Pod) -> None:
     assert family_of(pod) is None
     assert family_of(kept_pod(pod)) is None
+    assert Inventory(DRIVER).kin(pod) is None
 
 
 @pytest.mark.parametrize(
@@ -96,13 +100,13 @@ def test_nothing_of_it_is_kept_of_a_pod_without_claims() -> None:
 def test_the_index_knows_what_the_last_calls_said() -> None:
     """Against a list of all pods, after each of many random changes."""
     chance = random.Random(1)
-    families, books = Families(), dict[str, tuple[Pod, str]]()
+    inventory, books = Inventory(DRIVER), dict[str, tuple[Pod, str]]()
     for _ in range(3_000):
         labels = chance.choice([JOB, {**JOB, **GROUP}, {}])
         size = {SIZE: str(chance.choice([1, 3, 20]))}
         pod = told(labels, name=f"p{chance.randrange(12)}", annotations=size)
         node = chance.choice([None, "a", "b", "c"])
-        families.place(pod, node)
+        inventory.place(pod, node)
         books.pop(pod.key, None)
         if node is not None:
             books[pod.key] = pod, node
@@ -113,12 +117,12 @@ def test_the_index_knows_what_the_last_calls_said() -> None:
                 siblings[on] = siblings.get(on, 0) + 1
         known = family_size(asking)
         left = None if known is None else max(1, known - sum(siblings.values()))
-        assert families.of(asking) == Kin(siblings, left)
+        assert inventory.kin(asking) == Kin(siblings, left)
     for key, (pod, _) in books.items():
-        families.place(pod, None)
+        inventory.place(pod, None)
         assert key == pod.key
-    assert not families._nodes
-    assert not families._place
+    assert not inventory.families._nodes
+    assert not inventory.families.placed
 
 
 def test_families_of_two_namespaces_are_two() -> None:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from dracaena.controller.allocation.simulation import make_inventory
 from dracaena.controller.allocation.state.families import CliqueIndex
-from dracaena.controller.allocation.state.inventory import make_inventory
 from dracaena.controller.allocation.state.pool import NodeState
 from support.allocation import DRIVER, node, pool_slice
 from support.clusters import SMALL, SWITCHED

@@ -10,7 +10,8 @@ from dracaena.api.device_id import DeviceId
 from dracaena.api.objects import DeviceAttribute, ResourceSlice, Taint
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation, commit
-from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
+from dracaena.controller.allocation.simulation import make_inventory
+from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import read_pool
 from support.allocation import (
     DRIVER,

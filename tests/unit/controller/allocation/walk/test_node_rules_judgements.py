@@ -26,7 +26,8 @@ from dracaena.api.objects import (
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.legal.outcome import DoesNotFit
 from dracaena.controller.allocation.result import Allocation, commit, decision_of
-from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
+from dracaena.controller.allocation.simulation import make_inventory
+from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import NodeState
 from dracaena.controller.allocation.walk import node_rules
 from dracaena.controller.allocation.walk.node_rules import Judgements

@@ -15,7 +15,8 @@ from dracaena.api.mig import MigDevice
 from dracaena.api.objects import Node, Pod, ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation
-from dracaena.controller.allocation.state.inventory import Inventory, make_inventory
+from dracaena.controller.allocation.simulation import make_inventory
+from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk import walk as module
 from dracaena.controller.allocation.walk.node_rules import NodeChoice, NodeRules
 from dracaena.controller.allocation.walk.pod_demand import PodDemand, read_pod_demand
