@@ -22,8 +22,8 @@ from dracaena.controller.allocation.legal.outcome import Mistake, NeedsPerson
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.results import allocation_results
 from dracaena.controller.allocation.legal.search import MAX_STEPS
-from dracaena.controller.allocation.nodes.matching import Names, read_node_selector
-from dracaena.controller.allocation.nodes.node_filter import PINNED_ELSEWHERE, NodeFilter
+from dracaena.controller.allocation.nodes.matching import read_node_selector
+from dracaena.controller.allocation.nodes.node_filter import PINNED_ELSEWHERE, Names, NodeFilter
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import (
     Allocation,

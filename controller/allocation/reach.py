@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 
 from dracaena.api.objects import Pod, ResourceClaim
-from dracaena.controller.allocation.nodes.matching import required_affinity, tolerations_of, unfit_for
+from dracaena.controller.allocation.nodes.matching import required_affinity, unfit_for
+from dracaena.controller.allocation.nodes.node_filter import tolerations_of
 from dracaena.controller.allocation.nodes.node_resources import ResourceDemand, may_preempt
 from dracaena.controller.allocation.nodes.pod_resources import UnreadableQuantityError
 from dracaena.controller.allocation.request import ClaimDemand, Refused

@@ -16,7 +16,7 @@ from dracaena.api.objects import AllocationConfig, AllocationResult, DeviceResul
 from dracaena.api.opaque import index_left_out
 from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.legal.read.features import Features
-from dracaena.controller.allocation.nodes.matching import this_node
+from dracaena.controller.allocation.nodes.node_filter import this_node
 from dracaena.controller.allocation.request import ClaimDemand
 from dracaena.controller.allocation.score.box import links_in_words, ordinals_of, worst_link
 from dracaena.controller.allocation.score.choices import Choice

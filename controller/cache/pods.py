@@ -32,7 +32,7 @@ from dracaena.api.objects import (
     Toleration,
 )
 from dracaena.api.packed import packed, unpacked
-from dracaena.controller.allocation.nodes.matching import tolerations_of
+from dracaena.controller.allocation.nodes.node_filter import tolerations_of
 from dracaena.controller.allocation.nodes.placement.placed_pods import shared_labels
 from dracaena.controller.allocation.nodes.placement.pod_terms import ANTI_AFFINITY
 from dracaena.controller.allocation.nodes.placement.spread import must_hold

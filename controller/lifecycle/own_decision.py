@@ -8,7 +8,7 @@ from dracaena.api.decision import Decision, decode_decision
 from dracaena.api.errors import BadInputError
 from dracaena.api.names import decision_annotation
 from dracaena.api.objects import AllocatedDevices, AllocationResult, DeviceResult, ResourceClaim
-from dracaena.controller.allocation.nodes.matching import this_node
+from dracaena.controller.allocation.nodes.node_filter import this_node
 
 
 def our_decision(claim: ResourceClaim, driver: str) -> Decision | None:

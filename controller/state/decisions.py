@@ -13,9 +13,9 @@ from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.earmarks import Earmark
 from dracaena.controller.allocation.effort import Effort, OverdueError, never
 from dracaena.controller.allocation.explanation import Pace, Unsatisfied
-from dracaena.controller.allocation.nodes.node_filter import PlacementDemand
 from dracaena.controller.allocation.nodes.node_resources import may_preempt, pod_name
 from dracaena.controller.allocation.nodes.placement.placed_pods import Change
+from dracaena.controller.allocation.nodes.placement.placement_demand import PlacementDemand
 from dracaena.controller.allocation.nodes.placement.pod_terms import UnreadableSelectorError
 from dracaena.controller.allocation.reach import Prospect, Reach
 from dracaena.controller.allocation.request import RefusalKind, Refused

@@ -6,12 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dracaena.api.objects import Node, Pod
-from dracaena.controller.allocation.nodes.matching import (
-    read_node_selector,
-    required_affinity,
-    tolerations_of,
-    unfit_for,
-)
+from dracaena.controller.allocation.nodes.matching import read_node_selector, required_affinity, unfit_for
+from dracaena.controller.allocation.nodes.node_filter import tolerations_of
 
 
 def unfit_reason(pod: Pod, node: Node) -> str | None:

@@ -11,7 +11,7 @@ from dracaena.api.objects import AllocatedDevices, AllocationConfig, AllocationR
 from dracaena.controller.allocation.legal.outcome import ClaimPlan, NeedsPerson, Pick, Plan, bad_slice
 from dracaena.controller.allocation.legal.problem import Problem
 from dracaena.controller.allocation.legal.read.claims import Config, Request
-from dracaena.controller.allocation.nodes.matching import this_node
+from dracaena.controller.allocation.nodes.node_filter import this_node
 
 
 def allocation_results(

@@ -1,111 +1,211 @@
-"""Why nodes do not do for one pod, asked node by node, and worked out once for nodes that are alike.
+"""Which nodes do for one pod: an index of all nodes, and why those that are left do not do.
 
-PlacementDemand is what the pod asks because of other pods and of its storage, NodeFilter all that it asks of a node.
+The index finds the few nodes that selectors name. The filter is asked node by node, and works its answer out once for
+nodes that are alike; what a pod and a node say is compared where one of them says anything (matching).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Protocol
+from weakref import WeakValueDictionary
 
-from dracaena.api.objects import Pod
-from dracaena.controller.allocation.effort import NODE_STEPS, TERM_STEPS, Effort, Work
+import msgspec
+
+from dracaena.api.objects import Node, Pod, Taint, Toleration
+from dracaena.api.packed import unpacked
+from dracaena.controller.allocation.effort import NODE_STEPS, TERM_READING_STEPS, TERM_STEPS, Effort, Work
 from dracaena.controller.allocation.nodes.matching import (
-    IndexedNode,
-    Names,
-    NodeIndex,
-    in_all,
+    NAME_FIELD,
+    NodeSelector,
+    Term,
     read_node_selector,
     required_affinity,
-    tolerations_of,
     unfit_for,
 )
 from dracaena.controller.allocation.nodes.node_resources import ResourceDemand
-from dracaena.controller.allocation.nodes.placement.affinity import AffinityRules
-from dracaena.controller.allocation.nodes.placement.placed_pods import (
-    Change,
-    PlacedPods,
-    PodCount,
-    PodFacts,
-    pod_facts,
-)
-from dracaena.controller.allocation.nodes.placement.pod_terms import AFFINITY, read_terms
-from dracaena.controller.allocation.nodes.placement.spread import SpreadRules, SpreadScopes, read_constraints
-from dracaena.controller.allocation.nodes.placement.volumes import Storage, VolumeRules
+
+MAX_LABEL_KEYS: Final = 32
+"""Label keys whose values are indexed: those that pods ask for lately. Selectors of one cluster use a handful; each
+takes about 0.5 MB at 5,000 nodes and is built in a millisecond."""
+
+
+Names = frozenset[str] | set[str]
+"""Names of nodes. Not to be changed, and not kept: it may be a part of the index."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Barriers:
+    """What keeps pods off a node: its taints and its cordon. Nodes with equal ones share one object."""
+
+    unschedulable: bool
+    taints: tuple[Taint, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class PlacementDemand:
-    """The rules of one pod, asked node by node in the order of kube-scheduler's plugins."""
+class IndexedNode:
+    """A node as decisions see it."""
 
-    volumes: VolumeRules | None
-    spread: SpreadRules | None
-    affinity: AffinityRules | None
-    labels: Mapping[str, str | None]
-    """The labels of the pod that the answers depend on, None where it has none; and what else is its own."""
+    node: Node
+    labels: Mapping[str, str]
+    barriers: Barriers
+
+
+class NodeIndex:
+    """All nodes. Values of a label are indexed when a pod first asks for its key, and kept up to date from then on."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        """Another number whenever a node came or went, or has other labels, taints or another cordon."""
+        self._names: list[str] = []
+        self._nodes: dict[str, IndexedNode] = {}
+        self._barriers: WeakValueDictionary[tuple[bool, tuple[Taint, ...]], Barriers] = WeakValueDictionary()
+        self._by_label: OrderedDict[str, dict[str, set[str]]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._nodes
 
     @property
-    def waits_for(self) -> Mapping[Change, PodCount | None]:
-        """What has to change before a node that is refused may do, each with the count to hold on to till then."""
-        rules = (self.volumes, self.spread, self.affinity)
-        return {change: count for one in rules if one is not None for change, count in one.waits_for.items()}
+    def names(self) -> Sequence[str]:
+        """All names, ascending. Do not change it."""
+        return self._names
+
+    def get(self, name: str) -> IndexedNode:
+        """Return a node that is there."""
+        return self._nodes[name]
+
+    def put(self, node: Node) -> None:
+        """Take in a node, new or changed. Cost: O(indexed keys), for a new one a place in a list."""
+        name = node.metadata.name
+        before = self._nodes.get(name)
+        if before is None:
+            insort(self._names, name)
+        barriers = self._shared_barriers(node)
+        if before is None or before.labels != node.metadata.labels or before.barriers is not barriers:
+            self.version += 1
+        self._nodes[name] = IndexedNode(node, node.metadata.labels, barriers)
+        self._relabel(name, {} if before is None else before.labels, node.metadata.labels)
+
+    def remove(self, name: str) -> None:
+        """Forget a node, if it is there."""
+        before = self._nodes.pop(name, None)
+        if before is not None:
+            self.version += 1
+            del self._names[bisect_left(self._names, name)]
+            self._relabel(name, before.labels, {})
+
+    def with_label(self, key: str, values: Iterable[str]) -> Names:
+        """Return the nodes whose label has one of the values, as they are until the next change.
+
+        Cost: one step for one value, else their number; the first time for a key one step a node.
+        """
+        index = self._by_label.get(key)
+        if index is None:
+            index = self._by_label[key] = self._index(key)
+            if len(self._by_label) > MAX_LABEL_KEYS:
+                self._by_label.popitem(last=False)
+        self._by_label.move_to_end(key)
+        sets = [index[value] for value in values if value in index]
+        return sets[0] if len(sets) == 1 else frozenset().union(*sets)
+
+    def named(self, name: str) -> Names:
+        """Return the node of that name, if it is there."""
+        return frozenset((name,)) & self._nodes.keys()
+
+    def selected(self, selectors: Iterable[NodeSelector], effort: Effort | None = None) -> Names | None:
+        """Return a set that holds all nodes which all of the selectors allow, and maybe others; None when nothing
+        narrows them down. Each term is charged.
+        """
+        return in_all(self._named_by(selector, effort or Effort()) for selector in selectors)
+
+    def check(self) -> None:
+        """State what must always hold."""
+        assert self._names == sorted(self._nodes), "names are sorted and complete"
+        for key, index in self._by_label.items():
+            assert index == self._index(key), f"the index of label {key} is what the nodes say"
+
+    def _named_by(self, selector: NodeSelector, effort: Effort) -> Names | None:
+        """Return the nodes that some term may match, None when a term names none."""
+        found: set[str] = set()
+        for term in selector.terms:
+            effort.charge(TERM_READING_STEPS, Work.NODES)
+            names = self._named_by_term(term)
+            if names is None:
+                return None
+            found |= names
+        return frozenset(found)
+
+    def _named_by_term(self, term: Term) -> Names | None:
+        for rule in term.fields:
+            if rule.operator == "In" and rule.key == NAME_FIELD:
+                return frozenset(rule.values) & self._nodes.keys()
+        named = [self.with_label(rule.key, rule.values) for rule in term.labels if rule.operator == "In"]
+        return min(named, key=len) if named else None
+
+    def _shared_barriers(self, node: Node) -> Barriers:
+        taints = tuple(msgspec.structs.replace(taint, time_added=None) for taint in node.spec.taints)
+        key = (node.spec.unschedulable, taints)
+        shared = self._barriers.get(key)
+        if shared is None:
+            shared = self._barriers[key] = Barriers(*key)
+        return shared
+
+    def _relabel(self, name: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        for key, index in self._by_label.items():
+            old, new = before.get(key), after.get(key)
+            if old == new:
+                continue
+            if old is not None:
+                index[old].discard(name)
+                if not index[old]:
+                    del index[old]
+            if new is not None:
+                index.setdefault(new, set()).add(name)
+
+    def _index(self, key: str) -> dict[str, set[str]]:
+        index: dict[str, set[str]] = {}
+        for name in self._names:
+            value = self._nodes[name].labels.get(key)
+            if value is not None:
+                index.setdefault(value, set()).add(name)
+        return index
+
+
+def in_all(sets: Iterable[Names | None]) -> Names | None:
+    """Return the names that are in all of the sets; None, which stands for all names, when there is no set."""
+    narrowing = sorted((names for names in sets if names is not None), key=len)
+    if len(narrowing) < 2:
+        return narrowing[0] if narrowing else None
+    return narrowing[0].intersection(*narrowing[1:])
+
+
+def this_node(name: str) -> dict[str, Any]:
+    """Return the node selector of an allocation that is only good on one node."""
+    rule = {"key": NAME_FIELD, "operator": "In", "values": [name]}
+    return {"nodeSelectorTerms": [{"matchFields": [rule]}]}
+
+
+def tolerations_of(pod: Pod) -> Sequence[Toleration]:
+    """Return what the pod tolerates, packed or not. Cost: nothing, but O(tolerations) for packed ones."""
+    found: Sequence[Toleration] | msgspec.Raw = pod.spec.tolerations
+    return msgspec.convert(unpacked(found), list[Toleration]) if isinstance(found, msgspec.Raw) else found
+
+
+class PlacementRules(Protocol):
+    """What a pod needs of nodes because of other pods and of its storage (placement.placement_demand)."""
 
     def narrowed(self, nodes: NodeIndex) -> Names | None:
-        """Return a set that holds all nodes which reason() does not refuse, and maybe others; None when nothing narrows
-        them down. Cost: a look-up for each volume, and for each domain that affinity allows.
-        """
-        near = None if self.affinity is None else self.affinity.narrowed(nodes)
-        return in_all((near, None if self.volumes is None else self.volumes.narrowed(nodes)))
+        """Return a set that holds all nodes which reason() does not refuse, and maybe others; None: all."""
 
     def reason(self, indexed: IndexedNode) -> str | None:
         """Return why a node is none for the pod, in words that follow a count of nodes; None when it may do."""
-        found = None if self.volumes is None else self.volumes.reason(indexed)
-        if found is None and self.spread is not None:
-            found = self.spread.reason(indexed.labels)
-        if found is None and self.affinity is not None:
-            found = self.affinity.reason(indexed.labels)
-        return found
-
-
-def placement_demand(
-    placed: PlacedPods, reaches: SpreadScopes, storage: Storage, pod: Pod, name: str, effort: Effort
-) -> PlacementDemand | None:
-    """Read the rules about a pod; None where there is none, or the pod names its node and has passed them by.
-
-    `name` is that of the pod in the books. Raises UnreadableSelectorError. Cost for a pod without rules: a look-up for
-    each of its labels where pods on nodes have anti-affinity at all.
-    """
-    spec = pod.spec
-    if spec.node_name or not (
-        spec.affinity or spec.topology_spread_constraints or spec.volumes or placed.keeps_anybody_off
-    ):
-        return None
-    facts = pod_facts(pod)
-    keys: set[str] = set()
-    spread = _spread(placed, reaches, pod, name, facts, keys, effort) if spec.topology_spread_constraints else None
-    near = read_terms(spec.affinity, AFFINITY, facts.namespace) if AFFINITY in spec.affinity else ()
-    affinity = AffinityRules(placed, name, facts, near, effort)
-    volumes = None
-    if spec.volumes and storage.is_known:
-        volumes = VolumeRules(storage, placed, reaches.nodes, pod, name, effort)
-    if spread is None and volumes is None and not affinity:
-        return None
-    labels = {key: facts.labels.get(key) for key in sorted(keys | affinity.keys)}
-    if any(volume.ephemeral is not None for volume in spec.volumes):
-        labels["(pod)"] = pod.metadata.name  # its claims have names of their own
-    return PlacementDemand(volumes, spread, affinity or None, labels)
-
-
-def _spread(
-    placed: PlacedPods, reaches: SpreadScopes, pod: Pod, name: str, facts: PodFacts, keys: set[str], effort: Effort
-) -> SpreadRules | None:
-    constraints = read_constraints(pod)
-    if not constraints:
-        return None
-    keys.update(rule.key for one in constraints if one.selector is not None for rule in one.selector.rules)
-    return SpreadRules(placed, name, facts, constraints, reaches.of(pod, constraints, effort), effort)
 
 
 PINNED_ELSEWHERE: Final = "other than the node of a claim that is already allocated"
@@ -127,7 +227,7 @@ class NodeFilter:
         pins: Sequence[Mapping[str, Any]],
         barred: Mapping[str, str] = MappingProxyType({}),
         resources: ResourceDemand | None = None,
-        placement: PlacementDemand | None = None,
+        placement: PlacementRules | None = None,
         effort: Effort | None = None,
         within: Names | None = None,
     ) -> None:
@@ -135,7 +235,7 @@ class NodeFilter:
         self._pod = pod
         self._within = within
         self._pins = tuple(map(read_node_selector, pins))
-        self._affinity = required_affinity(pod, self._effort)
+        self._affinity = required_affinity(pod, self._effort) if pod.spec.affinity else None
         self._tolerations = tolerations_of(pod)
         self._selectors = (*self._pins, *(() if self._affinity is None else (self._affinity,)))
         self._barred = barred
@@ -145,6 +245,7 @@ class NodeFilter:
         terms = [term for selector in self._selectors for term in selector.terms]
         self._keys = tuple(sorted({*pod.spec.node_selector, *(rule.key for term in terms for rule in term.labels)}))
         self._by_name = bool(pod.spec.node_name) or any(term.fields for term in terms)  # then a node is like no other
+        self._is_choosy = self._by_name or bool(self._selectors or pod.spec.node_selector)
         rules = sum(len(term.labels) + len(term.fields) for term in terms)
         self._steps = TERM_STEPS * (len(terms) + rules + len(self._tolerations) + len(pod.spec.node_selector))
         self._effort.charge(self._steps, Work.NODES)
@@ -225,6 +326,8 @@ class NodeFilter:
         return names
 
     def _unfit(self, indexed: IndexedNode) -> str | None:
+        if not (self._is_choosy or indexed.barriers.taints or indexed.barriers.unschedulable):
+            return None  # neither says anything about the other
         if not all(selector.matches(indexed.node) for selector in self._pins):
             return PINNED_ELSEWHERE
         return unfit_for(self._pod, self._affinity, self._tolerations, indexed.node)

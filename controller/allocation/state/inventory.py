@@ -25,7 +25,7 @@ from dracaena.controller.allocation.legal.read.taints import (
     with_taint_rules,
     without_taint,
 )
-from dracaena.controller.allocation.nodes.matching import NodeIndex
+from dracaena.controller.allocation.nodes.node_filter import NodeIndex
 from dracaena.controller.allocation.nodes.node_resources import NodeResources, ResourceDemand, pod_name
 from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods, pod_facts
 from dracaena.controller.allocation.nodes.placement.spread import SpreadScopes

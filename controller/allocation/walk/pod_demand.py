@@ -25,9 +25,9 @@ from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 from dracaena.controller.allocation.legal.search import RequestKey
 from dracaena.controller.allocation.legal.selectors import SelectorFailure
-from dracaena.controller.allocation.nodes.matching import Names
-from dracaena.controller.allocation.nodes.node_filter import NodeFilter, PlacementDemand, placement_demand
+from dracaena.controller.allocation.nodes.node_filter import Names, NodeFilter
 from dracaena.controller.allocation.nodes.node_resources import pod_name
+from dracaena.controller.allocation.nodes.placement.placement_demand import PlacementDemand, placement_demand
 from dracaena.controller.allocation.nodes.placement.pod_terms import UnreadableSelectorError
 from dracaena.controller.allocation.nodes.pod_resources import UnreadableQuantityError
 from dracaena.controller.allocation.request import (
@@ -113,8 +113,12 @@ def read_pod_demand(
 def placement_of(inventory: Inventory, pod: Pod, effort: Effort) -> PlacementDemand | None:
     """Return what a pod needs of nodes because of other pods and of its storage; None: nothing.
 
-    Raises UnreadableSelectorError.
+    Raises UnreadableSelectorError. Cost: nothing where neither the pod nor one on a node has such rules.
     """
+    spec, placed = pod.spec, inventory.placed
+    asks = spec.affinity or spec.topology_spread_constraints or spec.volumes
+    if spec.node_name or not (asks or placed.keeps_anybody_off):
+        return None  # who names its node has passed them by
     return placement_demand(inventory.placed, inventory.spread_scopes, inventory.storage, pod, pod_name(pod), effort)
 
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from dracaena.api.decision import part_in_words
 from dracaena.controller.allocation.effort import Effort, OverdueError, Work
-from dracaena.controller.allocation.nodes.matching import Names
+from dracaena.controller.allocation.nodes.node_filter import Names
 from dracaena.controller.allocation.score.order import Score
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import Buckets, NodeKind, NodeState

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dracaena.controller.allocation.effort import Effort
-from dracaena.controller.allocation.nodes.matching import Names, NodeIndex, in_all
+from dracaena.controller.allocation.nodes.node_filter import Names, NodeIndex, in_all
 from dracaena.controller.allocation.nodes.placement.placed_pods import (
     Change,
     Counted,

@@ -13,12 +13,8 @@ import msgspec
 from dracaena.api.objects import Pod
 from dracaena.api.packed import unpacked
 from dracaena.controller.allocation.effort import Effort, Work
-from dracaena.controller.allocation.nodes.matching import (
-    NodeIndex,
-    first_untolerated,
-    required_affinity,
-    tolerations_of,
-)
+from dracaena.controller.allocation.nodes.matching import first_untolerated, required_affinity
+from dracaena.controller.allocation.nodes.node_filter import NodeIndex, tolerations_of
 from dracaena.controller.allocation.nodes.placement.placed_pods import (
     Change,
     Counted,

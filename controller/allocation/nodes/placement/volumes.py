@@ -11,13 +11,8 @@ from typing import Any, Final
 from dracaena.api.objects import PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
 from dracaena.api.quantity import parse_quantity
 from dracaena.controller.allocation.effort import Effort, Work
-from dracaena.controller.allocation.nodes.matching import (
-    IndexedNode,
-    Names,
-    NodeIndex,
-    NodeSelector,
-    read_node_selector,
-)
+from dracaena.controller.allocation.nodes.matching import NodeSelector, read_node_selector
+from dracaena.controller.allocation.nodes.node_filter import IndexedNode, Names, NodeIndex
 from dracaena.controller.allocation.nodes.placement.placed_pods import Change, ClaimUse, OfClass, PlacedPods
 from dracaena.controller.allocation.nodes.placement.pod_terms import UnreadableSelectorError, read_label_selector
 

@@ -11,10 +11,10 @@ import pytest
 
 from dracaena.api.objects import Node, ObjectMeta, Pod
 from dracaena.controller.allocation.effort import Effort
-from dracaena.controller.allocation.nodes.matching import Names, NodeIndex
-from dracaena.controller.allocation.nodes.node_filter import placement_demand
+from dracaena.controller.allocation.nodes.node_filter import Names, NodeIndex
 from dracaena.controller.allocation.nodes.placement.affinity import KEPT_OFF, NEAR_OTHERS, NOT_NEAR
 from dracaena.controller.allocation.nodes.placement.placed_pods import MAX_COUNTS, PlacedPods, pod_facts
+from dracaena.controller.allocation.nodes.placement.placement_demand import placement_demand
 from dracaena.controller.allocation.nodes.placement.pod_terms import UnreadableSelectorError, read_label_selector
 from dracaena.controller.allocation.nodes.placement.spread import SpreadScopes
 from dracaena.controller.allocation.nodes.placement.volumes import Storage

@@ -11,9 +11,9 @@ import pytest
 
 from dracaena.api.objects import Node, NodeSpec, ObjectMeta, Pod, Taint
 from dracaena.controller.allocation.effort import Effort
-from dracaena.controller.allocation.nodes.matching import NodeIndex
-from dracaena.controller.allocation.nodes.node_filter import placement_demand
+from dracaena.controller.allocation.nodes.node_filter import NodeIndex
 from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods, pod_facts
+from dracaena.controller.allocation.nodes.placement.placement_demand import placement_demand
 from dracaena.controller.allocation.nodes.placement.pod_terms import UnreadableSelectorError
 from dracaena.controller.allocation.nodes.placement.spread import MAX_REACHES, NO_DOMAIN, TOO_MANY, SpreadScopes
 from dracaena.controller.allocation.nodes.placement.volumes import Storage

@@ -18,9 +18,9 @@ from dracaena.api.objects import (
     StorageClass,
 )
 from dracaena.controller.allocation.effort import Effort
-from dracaena.controller.allocation.nodes.matching import Names, NodeIndex
-from dracaena.controller.allocation.nodes.node_filter import placement_demand
+from dracaena.controller.allocation.nodes.node_filter import Names, NodeIndex
 from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods, pod_facts
+from dracaena.controller.allocation.nodes.placement.placement_demand import placement_demand
 from dracaena.controller.allocation.nodes.placement.spread import SpreadScopes
 from dracaena.controller.allocation.nodes.placement.volumes import (
     IN_USE,

@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from dracaena.controller.allocation.nodes.matching import MAX_LABEL_KEYS, NodeIndex
-from dracaena.controller.allocation.nodes.node_filter import PINNED_ELSEWHERE, NodeFilter
+from dracaena.controller.allocation.nodes.node_filter import MAX_LABEL_KEYS, PINNED_ELSEWHERE, NodeFilter, NodeIndex
 from support.allocation import node, pod
 from support.clusters import random_node, random_pod, random_selector
 from support.node_fit import node_selector_matches, unfit_reason
