@@ -36,7 +36,7 @@ from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
 from dracaena.controller.allocation.score.order import follows_siblings
 from dracaena.controller.allocation.state.families import Kin
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.walk.answers import Answers
+from dracaena.controller.allocation.walk.answers import Answers, Question, QuestionAnswers
 from dracaena.controller.allocation.walk.family import FamilyPreference
 from dracaena.controller.allocation.walk.node_rules import (
     MAX_JUDGEMENTS,
@@ -46,6 +46,7 @@ from dracaena.controller.allocation.walk.node_rules import (
     NodeChoice,
     NodeRules,
     first_alternatives,
+    states,
 )
 from dracaena.controller.allocation.walk.overdue import too_long
 from dracaena.controller.allocation.walk.pod_demand import (
@@ -60,7 +61,7 @@ from dracaena.controller.allocation.walk.pod_demand import (
     read_pod_demand,
     reads_identities,
 )
-from dracaena.controller.allocation.walk.walk import Walk, states
+from dracaena.controller.allocation.walk.walk import Walk
 
 MAX_FACTS: Final = 4_096
 """Ways whose facts are kept, about 1 KiB each: one for each different spec of claims without alternatives."""
@@ -212,25 +213,28 @@ class Allocator:
         is_round_over = False
         kin = None if self._evaluators.first_fit else inventory.kin(pod)
         gpus = 0
-        for number, rules in enumerate(self._each_rules(inventory, demand)):
-            gpus = gpus or rules.facts.question.count
-            family = None if kin is None else self._family_preference(inventory, kin, rules)
-            walk = Walk(inventory, demand, rules, self.effort, asked(number), family)
+        for number, (combination, facts) in enumerate(self._each_combination(inventory, demand)):
+            gpus = gpus or facts.question.count
+            answers = self._answers.to(facts.question)
+            rules = partial(self._rules, inventory, demand, combination, facts, answers)
+            family = None if kin is None else self._family_preference(inventory, kin, facts.question, answers)
+            is_exact = self._is_exact(inventory, facts)
+            walk = Walk(inventory, demand, answers, rules, self.effort, asked(number), family, is_exact=is_exact)
             best = walk.best()
             is_round_over = is_round_over or walk.is_round_over
             if best is not None:
-                made = self._allocation(inventory, demand, rules.combination, best)
+                made = self._allocation(inventory, demand, combination, best)
                 if isinstance(made, NeedsPerson):
                     return _refused(made, demand)
                 census = walk.census(best)
                 is_scored = best.best is not None and not self._evaluators.first_fit
                 second = _if_in_time(walk.second) if is_scored else None
-                requirement = rules.combination.requirement
-                return replace(made, runner_up=_runner_up(best, second), census=census, requirement=requirement)
-            if refused is None and rules.mistake is not None:
-                refused = _refused(rules.mistake, demand)
+                runner_up, requirement = _runner_up(best, second), combination.requirement
+                return replace(made, runner_up=runner_up, census=census, requirement=requirement)
+            if refused is None and walk.mistake is not None:
+                refused = _refused(walk.mistake, demand)
             if refused is None:
-                refused = _failure(inventory, demand, rules)
+                refused = _failure(inventory, demand, combination, answers)
         if is_round_over and refused is None:
             raise OverdueError  # each node was asked, but not all at one moment: begin anew
         return NoFit(demand.filter.is_short, gpus) if refused is None else refused
@@ -312,26 +316,49 @@ class Allocator:
             return None
         return demand.filter, tuple(self._each_rules(inventory, demand))
 
-    def _family_preference(self, inventory: Inventory, kin: Kin, rules: NodeRules) -> FamilyPreference | None:
+    def _family_preference(
+        self, inventory: Inventory, kin: Kin, question: Question, answers: QuestionAnswers
+    ) -> FamilyPreference | None:
         """Return what a pod of a family prefers; None where no GPUs are chosen by their links, nobody shall, or it is
         the first one and all domains are alike to it."""
-        question = rules.facts.question
         if not question.count or not follows_siblings(question.policies):
             return None
         if not kin.siblings and kin.left is None and inventory.cliques.is_empty:
             return None
         order = self.engine.order([Demand(*told) for told in zip(question.counts, question.policies, strict=True)])
-        return FamilyPreference(inventory, kin, rules.answers, question.count, order)
+        return FamilyPreference(inventory, kin, answers, question.count, order)
 
     def _each_rules(self, inventory: Inventory, demand: PodDemand) -> Iterator[NodeRules]:
         """Yield the rules for each choice of alternatives, the most preferred first."""
+        for combination, facts in self._each_combination(inventory, demand):
+            yield self._rules(inventory, demand, combination, facts, self._answers.to(facts.question))
+
+    def _rules(
+        self,
+        inventory: Inventory,
+        demand: PodDemand,
+        combination: Combination,
+        facts: CombinationFacts,
+        answers: QuestionAnswers,
+    ) -> NodeRules:
+        is_exact = self._is_exact(inventory, facts)
+        return NodeRules(inventory, demand, combination, facts, answers, self._evaluators, is_exact=is_exact)
+
+    def _is_exact(self, inventory: Inventory, facts: CombinationFacts) -> bool:
+        """Whether the answers say everything about whole GPUs."""
+        return facts.exact and not self._evaluators.first_fit and not inventory.allowed_drivers
+
+    def _each_combination(
+        self, inventory: Inventory, demand: PodDemand
+    ) -> Iterator[tuple[Combination, CombinationFacts]]:
+        """Yield each choice of alternatives, the most preferred first."""
         for combination in self._combinations(inventory, demand):
             taints = inventory.taints_of_all
             facts = self._facts.get(
                 (inventory.driver, taints, combination.key),
                 partial(facts_of, inventory.driver, combination, self.selectors, taints),
             )
-            yield NodeRules(inventory, demand, combination, facts, self._answers.to(facts.question), self._evaluators)
+            yield combination, facts
 
     def _combinations(self, inventory: Inventory, demand: PodDemand) -> Iterator[Combination]:
         """Yield the combinations to try: at most MAX_COMBINATIONS, then the first legal one of each node, each once.
@@ -405,11 +432,12 @@ def _if_in_time(work: Callable[[], T | None]) -> T | None:
         return None
 
 
-def _failure(inventory: Inventory, demand: PodDemand, rules: NodeRules) -> Refused | None:
+def _failure(
+    inventory: Inventory, demand: PodDemand, combination: Combination, answers: QuestionAnswers
+) -> Refused | None:
     """Say which selector has no answer for some device, None when all have one."""
-    combination = rules.combination
     for kind in inventory.buckets:
-        for failure in rules.answers.of_kind(kind).failures:
+        for failure in answers.of_kind(kind).failures:
             chosen = combination.scored[failure.request]
             name = chosen.demand.device_class.name
             subject = f"claim {combination.claims[chosen.key[0]].claim.key}, request {chosen.demand.name}"

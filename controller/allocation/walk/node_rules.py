@@ -10,7 +10,7 @@ the few attributes that it reads, once for each state of a pool (IdentityMasks).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -252,14 +252,16 @@ class NodeRules:
         facts: CombinationFacts,
         answers: QuestionAnswers,
         evaluators: Evaluators,
+        *,
+        is_exact: bool,
     ) -> None:
+        """`is_exact`: whether the answers say everything about whole GPUs."""
         self.combination, self.facts, self.answers = combination, facts, answers
         self._inventory, self._demand, self._evaluators = inventory, demand, evaluators
         self._judgements = evaluators.judgements.about((combination.key, inventory.taints_of_all))
         self._claims = [claim.claim.key for claim in combination.claims]
         self._texts: dict[int, str] = {}  # of refusals, by identity of the judgement
-        self.is_exact = facts.exact and not evaluators.first_fit and not inventory.allowed_drivers
-        """Whether the answers say everything about whole GPUs."""
+        self._is_exact = is_exact
         self.is_first_fit = evaluators.first_fit
         self._may_share = not facts.identity and not inventory.allowed_drivers
         self.mistake: NeedsPerson | None = None
@@ -273,7 +275,7 @@ class NodeRules:
         """Return whether the answer for its kind says everything about a node."""
         state = self._inventory.state(name)
         is_mixed = isinstance(state, NodeState) and self._inventory.is_mixed(state.kind)
-        return self.is_exact and not is_mixed and name not in self._demand.beside
+        return self._is_exact and not is_mixed and name not in self._demand.beside
 
     def bound(self, kind: NodeKind, free: int, held: int = 0) -> int | str:
         """Return the best rank that nodes of this kind may have, or why they give nothing. `held` are the GPUs there
@@ -317,7 +319,7 @@ class NodeRules:
         if self.facts.question.counts and not is_mixed and not self.is_first_fit:
             kind, held = self.answers.of_kind(state.kind), self._demand.beside.get(name, 0)
             text = (kind.beside(state.free, held) if held else kind.of(state.free)).reason
-        if text or (self.is_exact and not is_mixed):
+        if text or (self._is_exact and not is_mixed):
             return text or None
         given = self.ask(name)
         return given if isinstance(given, str) else None
@@ -386,6 +388,17 @@ class NodeRules:
         if not isinstance(chosen, Chosen):
             return chosen
         return NodeChoice(pool, chosen.choice, legal=(problem, chosen.plan), cut_off=chosen.cut_off)
+
+
+def states(inventory: Inventory, demand: PodDemand, *, alike: bool) -> Iterator[str]:
+    """Yield a node of each state where the pod may run; with `alike` only one of each, else all of them."""
+    for by_state in inventory.buckets.values():
+        for names in by_state.values():
+            for name in names:
+                if demand.filter.reason(inventory.nodes.get(name)) is None:
+                    yield name
+                    if alike:
+                        break
 
 
 def first_alternatives(

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from dracaena.api.decision import part_in_words
 from dracaena.controller.allocation.effort import Effort, OverdueError, Work
+from dracaena.controller.allocation.legal.outcome import NeedsPerson
 from dracaena.controller.allocation.nodes.node_filter import Names
 from dracaena.controller.allocation.score.order import Score
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import Buckets, NodeKind, NodeState
-from dracaena.controller.allocation.walk.answers import LATER_BY_NAME, Census, NodeAnswer
+from dracaena.controller.allocation.walk.answers import LATER_BY_NAME, Census, NodeAnswer, QuestionAnswers
 from dracaena.controller.allocation.walk.family import FamilyPreference
 from dracaena.controller.allocation.walk.node_rules import FIRST, UNSCORED, Judgement, NodeChoice, NodeRules
 from dracaena.controller.allocation.walk.pod_demand import PodDemand
@@ -74,16 +75,21 @@ class Walk:
         self,
         inventory: Inventory,
         demand: PodDemand,
-        rules: NodeRules,
+        answers: QuestionAnswers,
+        rules: Callable[[], NodeRules],
         effort: Effort,
         asked: set[str] | None = None,
         family: FamilyPreference | None = None,
+        *,
+        is_exact: bool,
     ) -> None:
-        """`family`: what a pod of a family prefers; None: nothing. `asked` are the nodes that earlier tries asked in
-        vain before they were overdue; they come last, and those that are asked in vain now are added.
+        """`is_exact`: whether the answers say everything about whole GPUs; `rules` are made when they have to be asked.
+        `family`: what a pod of a family prefers; None: nothing. `asked` are the nodes that earlier tries asked in vain
+        before they were overdue; they come last, and those that are asked in vain now are added.
         """
-        self._inventory, self._demand, self._rules, self._effort = inventory, demand, rules, effort
-        self._family = family
+        self._inventory, self._demand, self._answers, self._effort = inventory, demand, answers, effort
+        self._is_exact, self._family, self._make_rules = is_exact, family, rules
+        self._made_rules: NodeRules | None = None
         self._asked = set() if asked is None else asked
         self._narrowed = demand.filter.narrowed(inventory.nodes)
         """The nodes that the pod's node selectors leave; None: all."""
@@ -92,19 +98,20 @@ class Walk:
         self._with_room: Names | None = None
         """The nodes that may have enough of cpu and the like, once it is worth knowing; None: any."""
         self._heap: list[_Group] = []
-        self._visited: _Group | None = None
-        """The group that was visited last."""
+        self._visited: _Group | None = None  # last
         self._end: tuple[int, str] | None = None
         """Where best() ended: after all nodes that come before this bound and name."""
-        self._without: list[tuple[NodeKind, str, Sequence[str]]] = []
-        """Nodes that have nothing to give, with the reason."""
-        self._refused: list[tuple[str, str]] = []
-        """Nodes that were refused one by one, with the reason."""
-        self._short: list[_Group] = []
-        """Nodes that were left out for want of room."""
+        self._without: list[tuple[NodeKind, str, Sequence[str]]] = []  # nodes that have nothing to give; the reason
+        self._refused: list[tuple[str, str]] = []  # nodes that were refused one by one, with the reason
+        self._short: list[_Group] = []  # nodes that were left out for want of room
         self._by_rules = False
         self.is_round_over = False
         """Whether best() asked nobody, because earlier tries together have asked every node in vain."""
+
+    @property
+    def mistake(self) -> NeedsPerson | None:
+        """The first thing that only a person can mend and that kept a node from being used."""
+        return None if self._made_rules is None else self._made_rules.mistake
 
     def best(self) -> NodeChoice | None:
         """Return what the best node gives, of equal ones the first by name; None when none gives anything.
@@ -116,7 +123,7 @@ class Walk:
         """
         buckets = self._buckets()
         parts = [buckets] if self._family is None else list(self._family.cut(buckets))
-        if not self._rules.is_exact:
+        if not self._is_exact:
             return self._best_by_rules(parts)
         self._begin(self._exact_groups(parts))
         found = self._next(None)
@@ -329,6 +336,12 @@ class Walk:
 
     # Groups
 
+    @property
+    def _rules(self) -> NodeRules:
+        if self._made_rules is None:
+            self._made_rules = self._make_rules()
+        return self._made_rules
+
     def _buckets(self) -> Buckets:
         """Return the buckets to look at, without the nodes that are groups of their own."""
         nodes, beside = self._inventory.nodes, self._demand.beside.keys()
@@ -352,14 +365,14 @@ class Walk:
         groups: list[_Group] = []
         without = self._without
         for name, state, held in self._beside():
-            answer = self._rules.answers.of_kind(state.kind).beside(state.free, held)
+            answer = self._answers.of_kind(state.kind).beside(state.free, held)
             if answer.best is None:
                 without.append((state.kind, answer.reason, (name,)))
             else:
                 groups.append((answer.rank, name, 0, (name,), answer))
         for kind, by_state in (entry for part in parts for entry in part.items()):
             self._effort.charge(len(by_state), Work.SETS)
-            answers = self._rules.answers.of_kind(kind)
+            answers = self._answers.of_kind(kind)
             known = answers.known
             for (free, _), names in self._meant(by_state):
                 answer = known.get(free) or answers.of(free)
@@ -375,7 +388,7 @@ class Walk:
     def _groups(self, parts: Iterable[Buckets]) -> list[_Group]:
         """Return the groups of nodes about which the rules have to be asked."""
         groups: list[_Group] = []
-        is_second_part = self._rules.is_exact
+        is_second_part = self._is_exact
         for name, state, held in self._beside():
             if not is_second_part or state.kind.is_mixed:
                 self._add(groups, self._rules.bound(state.kind, state.free, held), state, (name,))
@@ -458,17 +471,6 @@ class Walk:
         if self._end is not None and (rank, name) < self._end:
             return NOT_IN_TIME
         return BY_NAME if self._rules.is_first_fit else NOT_BETTER
-
-
-def states(inventory: Inventory, demand: PodDemand, *, alike: bool) -> Iterator[str]:
-    """Yield a node of each state where the pod may run; with `alike` only one of each, else all of them."""
-    for by_state in inventory.buckets.values():
-        for names in by_state.values():
-            for name in names:
-                if demand.filter.reason(inventory.nodes.get(name)) is None:
-                    yield name
-                    if alike:
-                        break
 
 
 def _score_of(found: _Judged | NodeChoice) -> Score | None:

@@ -35,7 +35,9 @@ def walk_for(inventory: Inventory, asking: Pod, claims: Sequence[ResourceClaim],
     assert isinstance(demand, PodDemand)
     questions = allocator.questions(inventory, asking, claims, barred={})
     assert questions is not None
-    return Walk(inventory, demand, questions[1][0], allocator.effort, asked)
+    rules = questions[1][0]
+    is_exact = rules.facts.exact and not inventory.allowed_drivers
+    return Walk(inventory, demand, rules.answers, lambda: rules, allocator.effort, asked, is_exact=is_exact)
 
 
 def small_nodes() -> Inventory:
