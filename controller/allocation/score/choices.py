@@ -29,7 +29,8 @@ from dracaena.controller.allocation.score.box import (
 )
 from dracaena.controller.allocation.score.class_table import ClassTable, whole_gb_s
 from dracaena.controller.allocation.score.order import GROUP_SIZES, Order, Prices, Score, order_of
-from dracaena.controller.allocation.score.shares import RequestShare, Splitter, make_rule, most_served, rule_words
+from dracaena.controller.allocation.score.set_rates import make_rule, rule_words
+from dracaena.controller.allocation.score.shares import RequestShare, Splitter, most_served
 
 MAX_SEEDS: Final = 64
 """GPUs from which sets are grown on a box that is too large to compare all: one choice stays below a second."""
@@ -269,7 +270,7 @@ class Engine:
         order, figures = self._told(tuple(demands))
         table = self._table(box, figures)
         shares = _shares(table, free, demands)
-        split = Splitter(table, shares, self._effort).split if len(shares) > 1 else shares[0].whole
+        split = Splitter(table, shares, self._effort).split if len(shares) > 1 else shares[0].rule.whole
         eligible = sorted({share.rule.eligible for share in shares})
         within = reduce(or_, eligible)
         kinds = table.twins if eligible == [free] else refined(table.twins, eligible)

@@ -2,7 +2,7 @@
 
 All of it is a memo of set_rates: nothing here but speed. Worths are whole numbers that add up part by part: kB/s of the
 collective in the upper bits, then those of the best ring, in the lowest what tells levels of equal bandwidth apart
-(set_rates.Collective.steps). Only a sum that is told or compared is brought to whole GB/s, never what is added.
+(collective.Collective.steps). Only a sum that is told or compared is brought to whole GB/s, never what is added.
 """
 
 from __future__ import annotations
@@ -24,18 +24,10 @@ from dracaena.controller.allocation.score.box import (
     ordinals_of,
     representatives,
 )
+from dracaena.controller.allocation.score.collective import LEVEL_STEP, collective, nic_steps, pair_level
 from dracaena.controller.allocation.score.groups import Groups, SortedGroups
 from dracaena.controller.allocation.score.order import DEFAULT_ORDER, GROUP_SIZES, Order, Score
-from dracaena.controller.allocation.score.set_rates import (
-    LEVEL_STEP,
-    MAX_ENTRIES,
-    NVLINK_STEPS,
-    STEP_BITS,
-    SetRates,
-    collective,
-    nic_steps,
-    pair_level,
-)
+from dracaena.controller.allocation.score.set_rates import MAX_ENTRIES, NVLINK_STEPS, STEP_BITS, SetRates
 from dracaena.controller.allocation.score.subsets import best_pairing_of_subsets
 
 STEP_SUM_BITS: Final = 16

@@ -207,7 +207,7 @@ class Score:
     """
 
     bandwidth_gb_s: int
-    """Rate of a collective over the set, whole GB/s one way (set_rates.collective). More is better; 0 for one GPU."""
+    """Rate of a collective over the set, whole GB/s one way (collective.collective). More is better; 0 for one GPU."""
     ring_gb_s: int
     """The slowest hop of the best ring through the set (SetRates.ring_kb_s), whole GB/s one way. More is better; 0 for
     one GPU."""

@@ -1,31 +1,43 @@
-"""What sets of GPUs of one box can carry: each pair, the rate of a collective and the best ring, for every set.
+"""What every set of GPUs of one box can carry, looked up, and which sets a policy lets a request have.
 
-Bandwidths are whole kB/s, one way; who compares sets of GPUs quantises them (order.Score). NVLink and PCIe are two
-networks: a collective runs over the better of both. What stays free is worth what its best groups are worth; that needs
-more memory and stands in class_table.
+Bandwidths are whole kB/s, one way, as collective defines them; who compares sets of GPUs quantises them (order.Score).
+What stays free is worth what its best groups are worth; that needs more memory and stands in class_table. What a policy
+demands (meanings: api.config.v1alpha1) is looked up once for a box.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from math import gcd, prod
-from operator import add
 from typing import Final
 
-from dracaena.api.config.v1alpha1 import NO_LINK_BANDWIDTH, LinkBandwidth
-from dracaena.api.groups import lowest_in_group
-from dracaena.api.links import LinkLevel
+from dracaena.api.config.v1alpha1 import (
+    NO_LINK_BANDWIDTH,
+    LinkBandwidth,
+    NicAlignment,
+    NumaAlignment,
+    Requirement,
+    TopologyPolicy,
+)
+from dracaena.api.links import Link, LinkLevel
 from dracaena.controller.allocation.score.box import (
     KB_S_PER_GB_S,
-    LEVEL_PERCENT,
     Box,
     connected,
     interchangeable,
     mask_of,
     ordinals_of,
+)
+from dracaena.controller.allocation.score.collective import (
+    LEVEL_STEP,
+    kb_s,
+    lightest_division,
+    make_fabric,
+    minimum_cut,
+    pair_kb_s,
 )
 from dracaena.controller.allocation.score.subsets import (
     least_degree_of_subsets,
@@ -33,202 +45,6 @@ from dracaena.controller.allocation.score.subsets import (
     total_of_subsets,
     with_ring,
 )
-
-LEVEL_STEP: Final = 10
-"""Between two neighbouring values of LinkLevel."""
-UNKNOWN_NIC_STEPS: Final = LinkLevel.SYS // LEVEL_STEP
-"""An unknown distance to a NIC, or no NIC: as far as it can be, so that an unknown one is never preferred."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fabric:
-    """What each pair of a box is worth, under the figures of a policy. Made by make_fabric."""
-
-    box: Box
-    pcie_kb_s: tuple[tuple[int, ...], ...]
-    """Of each pair over PCIe, 0 on the diagonal."""
-    nvlink_kb_s: tuple[tuple[int, ...], ...]
-    """Of each pair over NVLink: all its direct links, or behind switches the uplink; 0 where there are none."""
-    levels: tuple[tuple[LinkLevel, ...], ...]
-    """PCIe level of each pair, assumed where unknown."""
-    nvlink_group: tuple[int, ...]
-    """Mask of the GPUs that NVLinks connect to each GPU, itself included."""
-
-
-def make_fabric(box: Box, figures: LinkBandwidth = NO_LINK_BANDWIDTH) -> Fabric:
-    """Look every pair up. `figures` override the built-in rates; the slower GPU of a pair decides. Cost: O(GPUs²)."""
-    count = box.gpu_count
-    pcie = [[0] * count for _ in range(count)]
-    nvlink = [[0] * count for _ in range(count)]
-    levels = [[LinkLevel.PSB] * count for _ in range(count)]
-    joins = []
-    for a, b in combinations(range(count), 2):
-        levels[a][b] = levels[b][a] = box.topology.level_or_assumed(a, b)
-        pcie[a][b] = pcie[b][a] = _pcie_kb_s(box, a, b, figures)
-        if links := box.topology.link(a, b).nvlinks:
-            nvlink[a][b] = nvlink[b][a] = links * _nvlink_kb_s(box, a, b, figures)
-            joins.append((a, b))
-    lowest = lowest_in_group(count, joins)
-    groups = {name: mask_of(ordinal for ordinal in range(count) if lowest[ordinal] == name) for name in set(lowest)}
-    return Fabric(
-        box=box,
-        pcie_kb_s=tuple(map(tuple, pcie)),
-        nvlink_kb_s=tuple(map(tuple, nvlink)),
-        levels=tuple(map(tuple, levels)),
-        nvlink_group=tuple(groups[name] for name in lowest),
-    )
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Collective:
-    """The rate of a collective over a set of GPUs, and what bounds it. Greater is better."""
-
-    kb_s: int
-    steps: int
-    """5 where NVLinks carry it, else 5 minus the steps from PSB to the level of the pair that bounds it."""
-
-
-NO_COLLECTIVE: Final = Collective(0, LinkLevel.SYS // LEVEL_STEP)
-"""Of one GPU or none: nothing is bound by any level."""
-
-
-def collective(fabric: Fabric, mask: int) -> Collective:
-    """Return the rate at which a collective over a set of GPUs can run.
-
-    NVLink: in a mesh the global minimum cut of the set's own link graph, which is the rate at which spanning trees can
-    be packed into it (Edmonds); behind switches the narrowest uplink. PCIe: the slowest pair, because a ring crosses
-    each branch of the tree once each way. The better of both. Cost: O(k³) for k GPUs of one NVLink mesh, else O(k²).
-    """
-    return max(pcie_collective(fabric, mask), nvlink_collective(fabric, mask)) if mask & (mask - 1) else NO_COLLECTIVE
-
-
-def pcie_collective(fabric: Fabric, mask: int) -> Collective:
-    """Return what bounds a collective of two or more GPUs over PCIe: of the slowest pairs the farthest."""
-    return min(
-        Collective(fabric.pcie_kb_s[a][b], (LinkLevel.SYS - fabric.levels[a][b]) // LEVEL_STEP)
-        for a, b in combinations(ordinals_of(mask), 2)
-    )
-
-
-def nvlink_collective(fabric: Fabric, mask: int) -> Collective:
-    """Return the rate of a collective of two or more GPUs over NVLinks alone; nothing when they are not connected."""
-    ordinals = ordinals_of(mask)
-    if mask & ~fabric.nvlink_group[ordinals[0]]:
-        return Collective(0, 0)
-    if fabric.box.switched & mask:
-        kb_s = min(fabric.nvlink_kb_s[a][b] for a, b in combinations(ordinals, 2))
-    else:
-        kb_s = minimum_cut([[fabric.nvlink_kb_s[a][b] for b in ordinals] for a in ordinals])
-    return Collective(kb_s, LinkLevel.SYS // LEVEL_STEP) if kb_s else Collective(0, 0)
-
-
-def pair_kb_s(fabric: Fabric, a: int, b: int) -> int:
-    """Return what a pair reaches by its better way."""
-    return max(fabric.nvlink_kb_s[a][b], fabric.pcie_kb_s[a][b])
-
-
-def pair_level(fabric: Fabric, a: int, b: int) -> LinkLevel:
-    """Return the level of a pair for its reader: PSB, the nearest, where NVLinks join it."""
-    return LinkLevel.PSB if fabric.box.topology.link(a, b).nvlinks else fabric.levels[a][b]
-
-
-def nic_steps(box: Box, ordinal: int) -> int:
-    """Return the distance of a GPU to its nearest NIC: PSB 0, PIX 1, PXB 2, PHB 3, NODE 4, SYS or unknown 5."""
-    level = box.nic_levels[ordinal]
-    return UNKNOWN_NIC_STEPS if level is None else level // LEVEL_STEP
-
-
-def minimum_cut(weights: Sequence[Sequence[int]]) -> int:
-    """Return the weight of the lightest cut of a graph given as a symmetric matrix (Stoer and Wagner, 1997).
-
-    0 for a graph that is not connected. Needs at least two vertices. Cost: O(n³).
-    """
-    rows = [list(row) for row in weights]
-    vertices = list(range(len(rows)))
-    lightest: int | None = None
-    while len(vertices) > 1:
-        last, before, cut = _last_phase(rows, vertices)
-        lightest = cut if lightest is None else min(lightest, cut)
-        if lightest == 0:
-            return 0
-        vertices.remove(last)
-        for vertex in vertices:
-            rows[before][vertex] += rows[last][vertex]
-            rows[vertex][before] = rows[before][vertex]
-    assert lightest is not None
-    return lightest
-
-
-def lightest_division(within: Sequence[int], mask: int) -> int:
-    """Return the weight of the lightest cut of a set: what is inside of it less what is inside of its two sides.
-
-    `within`: the weight inside of every set. Cost: O(2ᵏ) look-ups, for 8 GPUs half of what minimum_cut takes.
-    """
-    lowest = mask & -mask
-    sides, left = [0], mask ^ lowest
-    while left:
-        bit = left & -left
-        sides += [side | bit for side in sides]
-        left ^= bit
-    # In this order the side that a side leaves to the lowest GPU stands as far from the other end.
-    here = [within[side] for side in sides]
-    there = [within[side | lowest] for side in reversed(sides)]
-    heaviest: int = max(map(add, here[1:], there[1:]))
-    return within[mask] - heaviest
-
-
-def _last_phase(rows: list[list[int]], vertices: list[int]) -> tuple[int, int, int]:
-    """Add vertices in the order of their weight to those already in; return the last, the one before, and the last's
-    weight, which is the lightest cut between these two.
-    """
-    before = last = vertices[0]
-    weight = 0
-    pending = {vertex: rows[last][vertex] for vertex in vertices[1:]}
-    while pending:
-        before = last
-        last = max(pending, key=pending.__getitem__)
-        weight = pending.pop(last)
-        row = rows[last]
-        for vertex in pending:
-            pending[vertex] += row[vertex]
-    return last, before, weight
-
-
-def _nvlink_kb_s(box: Box, a: int, b: int, figures: LinkBandwidth) -> int:
-    if figures.nvlink is not None:
-        return kb_s(figures.nvlink)
-    return min(box.gpus[a].nvlink_kb_s, box.gpus[b].nvlink_kb_s)
-
-
-def _pcie_kb_s(box: Box, a: int, b: int, figures: LinkBandwidth) -> int:
-    level = box.topology.level_or_assumed(a, b)
-    figure = level_figure(figures, level)
-    if figure is not None:
-        return kb_s(figure)
-    return min(box.gpus[a].pcie_kb_s, box.gpus[b].pcie_kb_s) * LEVEL_PERCENT[level] // 100
-
-
-def level_figure(figures: LinkBandwidth, level: LinkLevel) -> float | None:
-    """Return what a policy says about a level, in GB/s."""
-    match level:
-        case LinkLevel.PSB:
-            return figures.psb
-        case LinkLevel.PIX:
-            return figures.pix
-        case LinkLevel.PXB:
-            return figures.pxb
-        case LinkLevel.PHB:
-            return figures.phb
-        case LinkLevel.NODE:
-            return figures.node
-        case LinkLevel.SYS:
-            return figures.sys
-
-
-def kb_s(gb_s: float) -> int:
-    """Return a figure of a policy in whole kB/s."""
-    return round(gb_s * KB_S_PER_GB_S)
-
 
 STEP_BITS: Final = 3
 """Steps of a rate are 0 to 5."""
@@ -464,3 +280,113 @@ def _slowest_first(rates: Sequence[Sequence[int]]) -> tuple[tuple[int, int, tupl
         rows = tuple(mask_of(b for b in ordinals if b != a and rates[a][b] == rate) for a in ordinals)
         found.append((rate, mask_of(a for a in ordinals if rows[a]), rows))
     return tuple(found)
+
+
+_WORST_ALLOWED: Final = {
+    Requirement.PIX: LinkLevel.PIX,
+    Requirement.PXB: LinkLevel.PXB,
+    Requirement.PHB: LinkLevel.PHB,
+    Requirement.NODE: LinkLevel.NODE,
+}
+_FARTHEST_NIC: Final = {
+    NicAlignment.PIX: LinkLevel.PIX,
+    NicAlignment.PXB: LinkLevel.PXB,
+    NicAlignment.PHB: LinkLevel.PHB,
+    NicAlignment.NODE: LinkLevel.NODE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SetRule:
+    """Which sets of GPUs of one box a request may have."""
+
+    table: SetRates
+    eligible: int
+    """GPUs that it may have at all."""
+    peers: tuple[int, ...] | None
+    """For each GPU the mask of those it may be in one set with, itself included; None: any."""
+    nvlink: bool
+    """Whether the NVLink graph of the set must be connected."""
+    least_kb_s: int
+    """Least bandwidth of two or more GPUs."""
+
+    @property
+    def any_set(self) -> bool:
+        """Whether any set of eligible GPUs will do."""
+        return self.peers is None and not self.nvlink and not self.least_kb_s
+
+    def whole(self, mask: int) -> tuple[int] | None:
+        """Return the set as the part of a request that is alone, or None when it may not have it (Splitter.split)."""
+        return (mask,) if self.allows(mask) else None
+
+    def allows(self, mask: int) -> bool:
+        """Return whether a set holds to the rule; one GPU alone needs only to be eligible. Cost: O(k) look-ups."""
+        if mask & ~self.eligible:
+            return False
+        if self.any_set or not mask & (mask - 1):
+            return True
+        if self.peers is not None and any(mask & ~self.peers[ordinal] for ordinal in ordinals_of(mask)):
+            return False
+        if self.nvlink and not nvlink_connected(self.table.box, mask):
+            return False
+        # The bound costs less and mostly settles it.
+        return not self.least_kb_s or (
+            self.table.most_kb_s(mask) >= self.least_kb_s and self.table.kb_s(mask) >= self.least_kb_s
+        )
+
+
+def make_rule(table: SetRates, policy: TopologyPolicy, eligible: int) -> SetRule:
+    """Look up what a policy demands. Cost: O(GPUs²)."""
+    box = table.box
+    requirement = policy.requirement or Requirement.BEST_EFFORT
+    farthest = _FARTHEST_NIC.get(policy.nic_alignment or NicAlignment.PREFERRED)
+    if farthest is not None:
+        near = (o for o, level in enumerate(box.nic_levels) if level is not None and level <= farthest)
+        eligible &= mask_of(near)
+    peers: tuple[int, ...] | None = None
+    if requirement in _WORST_ALLOWED:
+        worst = _WORST_ALLOWED[requirement]
+        peers = _peers(box, lambda a, b: _no_worse(box.topology.link(a, b), worst))
+    if policy.numa_alignment is NumaAlignment.REQUIRED:
+        numa = box.topology.numa_nodes
+        same = _peers(box, lambda a, b: numa[a] is not None and numa[a] == numa[b])
+        peers = same if peers is None else tuple(one & other for one, other in zip(peers, same, strict=True))
+    return SetRule(
+        table=table,
+        eligible=eligible,
+        peers=peers,
+        nvlink=requirement is Requirement.NVLINK,
+        least_kb_s=kb_s(policy.min_bandwidth_gb_s) if policy.min_bandwidth_gb_s else 0,
+    )
+
+
+def nvlink_connected(box: Box, mask: int) -> bool:
+    """Return whether the NVLink graph of the GPUs of a set alone is connected. Cost: O(k)."""
+    return connected(box.nvlink_peers, mask)
+
+
+def rule_words(policy: TopologyPolicy) -> str:
+    """Return what a policy demands as a user wrote it, for example `requirement NVLink, minBandwidth 100`."""
+    words = []
+    if policy.requirement not in (None, Requirement.BEST_EFFORT):
+        words.append(f"requirement {policy.requirement.value}")
+    if policy.min_bandwidth_gb_s is not None:
+        words.append(f"minBandwidth {policy.min_bandwidth_gb_s:g}")
+    if policy.numa_alignment is NumaAlignment.REQUIRED:
+        words.append("numaAlignment Required")
+    if policy.nic_alignment in _FARTHEST_NIC:
+        words.append(f"nicAlignment {policy.nic_alignment.value}")
+    return ", ".join(words)
+
+
+def _peers(box: Box, together: Callable[[int, int], bool]) -> tuple[int, ...]:
+    rows = [1 << ordinal for ordinal in range(box.gpu_count)]
+    for a, b in combinations(range(box.gpu_count), 2):
+        if together(a, b):
+            rows[a] |= 1 << b
+            rows[b] |= 1 << a
+    return tuple(rows)
+
+
+def _no_worse(link: Link, worst: LinkLevel) -> bool:
+    return bool(link.nvlinks) or (link.level is not None and link.level <= worst)

@@ -1,129 +1,20 @@
-"""What each request of a pod may have of the pod's set: what its policy demands, and the part that it is dealt out.
+"""Which part of the pod's set each request is dealt out.
 
 The pod as a whole gets the best-linked set there is: its containers talk to each other more than to anybody else. Only
 then each request gets the part of it that is linked best, the sum over all requests being what counts. What a policy
-demands (meanings: api.config.v1alpha1) holds for the part of each request, and is looked up once for a box.
+demands (set_rates.SetRule) holds for the part of each request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Final
+from typing import Final, Protocol
 
-from dracaena.api.config.v1alpha1 import NicAlignment, NumaAlignment, Requirement, TopologyPolicy
-from dracaena.api.links import Link, LinkLevel
 from dracaena.controller.allocation.effort import SET_STEPS, Effort, Work
-from dracaena.controller.allocation.score.box import Box, connected, mask_of, ordinals_of, refined, representatives
-from dracaena.controller.allocation.score.class_table import ClassTable
-from dracaena.controller.allocation.score.set_rates import kb_s
-
-_WORST_ALLOWED: Final = {
-    Requirement.PIX: LinkLevel.PIX,
-    Requirement.PXB: LinkLevel.PXB,
-    Requirement.PHB: LinkLevel.PHB,
-    Requirement.NODE: LinkLevel.NODE,
-}
-_FARTHEST_NIC: Final = {
-    NicAlignment.PIX: LinkLevel.PIX,
-    NicAlignment.PXB: LinkLevel.PXB,
-    NicAlignment.PHB: LinkLevel.PHB,
-    NicAlignment.NODE: LinkLevel.NODE,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class SetRule:
-    """Which sets of GPUs of one box a request may have."""
-
-    table: ClassTable
-    eligible: int
-    """GPUs that it may have at all."""
-    peers: tuple[int, ...] | None
-    """For each GPU the mask of those it may be in one set with, itself included; None: any."""
-    nvlink: bool
-    """Whether the NVLink graph of the set must be connected."""
-    least_kb_s: int
-    """Least bandwidth of two or more GPUs."""
-
-    @property
-    def any_set(self) -> bool:
-        """Whether any set of eligible GPUs will do."""
-        return self.peers is None and not self.nvlink and not self.least_kb_s
-
-    def allows(self, mask: int) -> bool:
-        """Return whether a set holds to the rule; one GPU alone needs only to be eligible. Cost: O(k) look-ups."""
-        if mask & ~self.eligible:
-            return False
-        if self.any_set or not mask & (mask - 1):
-            return True
-        if self.peers is not None and any(mask & ~self.peers[ordinal] for ordinal in ordinals_of(mask)):
-            return False
-        if self.nvlink and not nvlink_connected(self.table.box, mask):
-            return False
-        # The bound costs less and mostly settles it.
-        return not self.least_kb_s or (
-            self.table.most_kb_s(mask) >= self.least_kb_s and self.table.kb_s(mask) >= self.least_kb_s
-        )
-
-
-def make_rule(table: ClassTable, policy: TopologyPolicy, eligible: int) -> SetRule:
-    """Look up what a policy demands. Cost: O(GPUs²)."""
-    box = table.box
-    requirement = policy.requirement or Requirement.BEST_EFFORT
-    farthest = _FARTHEST_NIC.get(policy.nic_alignment or NicAlignment.PREFERRED)
-    if farthest is not None:
-        near = (o for o, level in enumerate(box.nic_levels) if level is not None and level <= farthest)
-        eligible &= mask_of(near)
-    peers: tuple[int, ...] | None = None
-    if requirement in _WORST_ALLOWED:
-        worst = _WORST_ALLOWED[requirement]
-        peers = _peers(box, lambda a, b: _no_worse(box.topology.link(a, b), worst))
-    if policy.numa_alignment is NumaAlignment.REQUIRED:
-        numa = box.topology.numa_nodes
-        same = _peers(box, lambda a, b: numa[a] is not None and numa[a] == numa[b])
-        peers = same if peers is None else tuple(one & other for one, other in zip(peers, same, strict=True))
-    return SetRule(
-        table=table,
-        eligible=eligible,
-        peers=peers,
-        nvlink=requirement is Requirement.NVLINK,
-        least_kb_s=kb_s(policy.min_bandwidth_gb_s or 0),
-    )
-
-
-def nvlink_connected(box: Box, mask: int) -> bool:
-    """Return whether the NVLink graph of the GPUs of a set alone is connected. Cost: O(k)."""
-    return connected(box.nvlink_peers, mask)
-
-
-def rule_words(policy: TopologyPolicy) -> str:
-    """Return what a policy demands as a user wrote it, for example `requirement NVLink, minBandwidth 100`."""
-    words = []
-    if policy.requirement not in (None, Requirement.BEST_EFFORT):
-        words.append(f"requirement {policy.requirement.value}")
-    if policy.min_bandwidth_gb_s is not None:
-        words.append(f"minBandwidth {policy.min_bandwidth_gb_s:g}")
-    if policy.numa_alignment is NumaAlignment.REQUIRED:
-        words.append("numaAlignment Required")
-    if policy.nic_alignment in _FARTHEST_NIC:
-        words.append(f"nicAlignment {policy.nic_alignment.value}")
-    return ", ".join(words)
-
-
-def _peers(box: Box, together: Callable[[int, int], bool]) -> tuple[int, ...]:
-    rows = [1 << ordinal for ordinal in range(box.gpu_count)]
-    for a, b in combinations(range(box.gpu_count), 2):
-        if together(a, b):
-            rows[a] |= 1 << b
-            rows[b] |= 1 << a
-    return tuple(rows)
-
-
-def _no_worse(link: Link, worst: LinkLevel) -> bool:
-    return bool(link.nvlinks) or (link.level is not None and link.level <= worst)
-
+from dracaena.controller.allocation.score.box import mask_of, ordinals_of, refined, representatives
+from dracaena.controller.allocation.score.set_rates import SetRule
 
 MAX_WAYS: Final = 10_000
 """Ways to deal one set out that ways() looks at: 8! / 2 and more sort in milliseconds; who asks for more gets another
@@ -141,15 +32,25 @@ class RequestShare:
     count: int
     rule: SetRule
 
-    def whole(self, mask: int) -> tuple[int] | None:
-        """Return the set as the part of a request that is alone, or None when it may not have it (Splitter.split)."""
-        return (mask,) if self.rule.allows(mask) else None
+
+class Worths(Protocol):
+    """What a part of a set is worth (class_table.ClassTable)."""
+
+    @property
+    def twins(self) -> tuple[int, ...]:
+        """Masks of GPUs of which any two can change places."""
+
+    def worth(self, mask: int) -> int:
+        """Return what a set is worth."""
+
+    def most_worth(self, count: int) -> int:
+        """Return what no set of so many GPUs is worth more than."""
 
 
 class Splitter:
     """Deals sets out among the same shares. Remembers what it found, across the sets. One thread at a time."""
 
-    def __init__(self, table: ClassTable, shares: Sequence[RequestShare], effort: Effort | None = None) -> None:
+    def __init__(self, table: Worths, shares: Sequence[RequestShare], effort: Effort | None = None) -> None:
         """Each part that is looked at is charged to `effort`."""
         self._effort = effort or Effort()
         self._table = table
@@ -252,7 +153,7 @@ def _greatest(part: tuple[int, int]) -> tuple[int, tuple[int, ...]]:
     return -part[0], ordinals_of(part[1])
 
 
-def _most_from(table: ClassTable, shares: Sequence[RequestShare]) -> list[int]:
+def _most_from(table: Worths, shares: Sequence[RequestShare]) -> list[int]:
     """Return for each place what all shares from it on are worth together at most; last, 0 for none."""
     most = [0]
     for share in reversed(shares):

@@ -22,7 +22,7 @@ from dracaena.controller.allocation.score import class_table
 from dracaena.controller.allocation.score.box import Box, make_box, ordinals_of
 from dracaena.controller.allocation.score.choices import BestTwo, Demand, Engine, link_bandwidth_of
 from dracaena.controller.allocation.score.order import Prices
-from dracaena.controller.allocation.score.shares import make_rule, rule_words
+from dracaena.controller.allocation.score.set_rates import make_rule, rule_words
 from support.allocation import blocks, matrix
 from support.recorded import recorded_machines
 

@@ -29,8 +29,9 @@ from dracaena.api.topology import Nic, Topology
 from dracaena.controller.allocation.score.box import Box, make_box, mask_of, ordinals_of
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
 from dracaena.controller.allocation.score.class_table import whole_gb_s, whole_ring_gb_s, whole_steps
+from dracaena.controller.allocation.score.collective import collective, make_fabric
 from dracaena.controller.allocation.score.order import Prices, Score
-from dracaena.controller.allocation.score.set_rates import SetRates, collective, make_fabric
+from dracaena.controller.allocation.score.set_rates import SetRates
 from support.recorded import recorded_machines
 from support.slow_choice import SlowBox
 

@@ -12,8 +12,7 @@ from dracaena.api.machine import Gpu
 from dracaena.api.topology import Nic, Topology
 from dracaena.controller.allocation.score.box import Box, gpu_rates, make_box, mask_of, ordinals_of
 from dracaena.controller.allocation.score.class_table import ClassTable
-from dracaena.controller.allocation.score.set_rates import (
-    SetRates,
+from dracaena.controller.allocation.score.collective import (
     collective,
     make_fabric,
     minimum_cut,
@@ -21,6 +20,7 @@ from dracaena.controller.allocation.score.set_rates import (
     pair_kb_s,
     pair_level,
 )
+from dracaena.controller.allocation.score.set_rates import SetRates
 from support.allocation import blocks, matrix
 from support.recorded import recorded_machines
 
