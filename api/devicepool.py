@@ -17,8 +17,8 @@ from dracaena.api.attributes import AttributeSpec, AttributeType
 from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu
 from dracaena.api.names import DeviceName, gpu_device_name
-from dracaena.api.objects import Device
 from dracaena.api.quantity import parse_bytes
+from dracaena.api.resource_objects import Device
 from dracaena.api.topology import Nic, Topology
 
 T = TypeVar("T")

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from dracaena.api.objects import ConsumerReference, OwnerReference, Pod, ResourceClaim
+from dracaena.api.objects import OwnerReference, Pod
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 
 GROUP: Final = "scheduling.k8s.io"
 GROUP_KIND: Final = "PodGroup"

@@ -20,8 +20,8 @@ from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import MigDevice
 from dracaena.api.names import DeviceName, gpu_device_name
-from dracaena.api.objects import Device, DeviceAttribute, DeviceCapacity
 from dracaena.api.quantity import format_bytes
+from dracaena.api.resource_objects import Device, DeviceAttribute, DeviceCapacity
 from dracaena.api.topology import Topology, TopologyError
 from dracaena.api.versions import to_semver
 

@@ -10,15 +10,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from dracaena.api.errors import BadInputError
-from dracaena.api.objects import (
-    DeviceClass,
-    KubeObject,
-    Node,
-    Pod,
-    ResourceClaim,
-    ResourceClaimTemplate,
-    ResourceSlice,
-)
+from dracaena.api.objects import KubeObject, Node, Pod
+from dracaena.api.resource_objects import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dracaena.cli.manifests import Manifest, ManifestError
 from dracaena.validation import is_checked, reference_to
 from dracaena.validation.field import Field, Report

@@ -15,8 +15,9 @@ from dracaena.cli.connection import add_connection_options, connect, namespace_o
 
 if TYPE_CHECKING:
     from dracaena.api.decision import Decision
-    from dracaena.api.objects import Pod, ResourceClaim
+    from dracaena.api.objects import Pod
     from dracaena.api.podclaims import PodClaim
+    from dracaena.api.resource_objects import ResourceClaim
     from dracaena.kube.client import KubeClient
     from dracaena.kube.events import Event
 
@@ -153,8 +154,9 @@ class _Reader:
 
     def claim_answer(self, name: str) -> tuple[ClaimAnswer, tuple[PodAnswer, ...]]:
         """Return the claim, and the pods that name it. Raises as pod_answer does."""
-        from dracaena.api.objects import Pod, ResourceClaim
+        from dracaena.api.objects import Pod
         from dracaena.api.podclaims import pod_claims
+        from dracaena.api.resource_objects import ResourceClaim
         from dracaena.kube.errors import NotFoundError
 
         try:
@@ -184,7 +186,7 @@ class _Reader:
         )
 
     def _named_claim(self, pod: Pod, entry: PodClaim, template: str) -> ClaimAnswer:
-        from dracaena.api.objects import ResourceClaim
+        from dracaena.api.resource_objects import ResourceClaim
         from dracaena.kube.errors import NotFoundError
 
         if entry.name is None:
@@ -200,14 +202,14 @@ class _Reader:
         return self._explain_claim(claim)
 
     def _not_generated(self, template: str) -> str:
-        from dracaena.api.objects import ResourceClaimTemplate
+        from dracaena.api.resource_objects import ResourceClaimTemplate
 
         if not self._exists(ResourceClaimTemplate, template, self._namespace):
             return f"ResourceClaimTemplate {self._namespace}/{template} does not exist: somebody has to make it"
         return f"kube-controller-manager has not generated it from ResourceClaimTemplate {template} yet"
 
     def _explain_claim(self, claim: ResourceClaim) -> ClaimAnswer:
-        from dracaena.api.objects import DeviceClass
+        from dracaena.api.resource_objects import DeviceClass
 
         allocation = claim.status.allocation
         if allocation is None:

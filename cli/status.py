@@ -16,7 +16,8 @@ from dracaena.cli.connection import add_connection_options, connect
 
 if TYPE_CHECKING:
     from dracaena.api.machine import Machine
-    from dracaena.api.objects import Node, ResourceClaim, ResourceSlice
+    from dracaena.api.objects import Node
+    from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 
 MOST_TREES: Final = 3
 """Nodes that are drawn as trees without being asked for: three of 8 GPUs fill a tall terminal."""
@@ -113,7 +114,8 @@ def register(commands: Commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from dracaena.api.objects import Node, ResourceClaim, ResourceSlice
+    from dracaena.api.objects import Node
+    from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 
     client, driver = connect(arguments), arguments.driver_name
     nodes = client.list(Node).items

@@ -224,7 +224,7 @@ def _resourceslices_text(shown: _Shown, driver: str) -> str:
     import msgspec
     import yaml
 
-    from dracaena.api.objects import ResourceSlice
+    from dracaena.api.resource_objects import ResourceSlice
     from dracaena.kubelet_plugin.discovery.allocatable import slice_specs
 
     specs = slice_specs(shown.machine, driver=driver, node_name=shown.node, tainted=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from dracaena.api.objects import ConsumerReference, KubeObject, Pod, ResourceClaim
+from dracaena.api.objects import KubeObject, Pod
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.kube.lease import Lease, LeaseSpec
 
 

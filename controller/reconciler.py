@@ -11,8 +11,9 @@ import structlog
 
 from dracaena.api.decision import describe
 from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
 from dracaena.api.podclaims import is_made_for, made_for_another
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import NoFit, Settled
 from dracaena.controller.allocation.request import RefusalKind, Refused, tolerates_anything
 from dracaena.controller.allocation.result import Allocation, decision_of

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dracaena.api.objects import (
+from dracaena.api.objects import Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
+from dracaena.api.resource_objects import (
     DeviceClass,
     DeviceTaintRule,
     DeviceTaintRuleV1Beta2,
-    Namespace,
-    Node,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    Pod,
     ResourceClaim,
     ResourceSlice,
-    StorageClass,
 )
 from dracaena.controller.cache.claims import claim_stand_in, class_stand_in, kept_claim
 from dracaena.controller.cache.pods import kept_namespace, kept_pod

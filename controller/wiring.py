@@ -13,7 +13,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from dracaena.api.objects import ResourceClaim, ResourceSlice
+from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.controller.adapters.kube import KubeClaimWrites
 from dracaena.controller.cache.claims import kept_claim
 from dracaena.controller.events.claim_reports import ClaimReports

@@ -19,7 +19,7 @@ import yaml
 
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.names import DEFAULT_DRIVER_NAME
-from dracaena.api.objects import ResourceSlice
+from dracaena.api.resource_objects import ResourceSlice
 from dracaena.demo.apiserver import ApiServer
 from dracaena.demo.apiserver.version import NEWEST
 from dracaena.demo.kube_controller_manager import KubeControllerManager

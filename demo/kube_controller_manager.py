@@ -18,16 +18,8 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER, POD_CLAIM_NAME_ANNOTATION
-from dracaena.api.objects import (
-    ConsumerReference,
-    KubeObject,
-    OwnerReference,
-    Pod,
-    PodResourceClaim,
-    ResourceClaim,
-    ResourceClaimTemplate,
-    ResourceSlice,
-)
+from dracaena.api.objects import KubeObject, OwnerReference, Pod, PodResourceClaim
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dracaena.demo.objects import NodeWithStatus
 from dracaena.demo.pod_claims import claim_name, consumer_of, is_done, is_owned_by, is_reserved_for, needed_entries
 from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle

@@ -21,7 +21,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dracaena.api.objects import Node, Pod, ResourceClaim
+from dracaena.api.objects import Node, Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.demo.node_fit import misfit, selects, unserved
 from dracaena.demo.node_room import ENDED, shortages
 from dracaena.demo.objects import PodDocument

@@ -27,7 +27,8 @@ from typing import Any
 import grpc
 import structlog
 
-from dracaena.api.objects import Node, ResourceSlice
+from dracaena.api.objects import Node
+from dracaena.api.resource_objects import ResourceSlice
 from dracaena.demo.kubelet_claims import ClaimInfo, PluginDevice
 from dracaena.demo.kubelet_pods import ClaimNotReadyError, PodRunner
 from dracaena.demo.pod_status import node_document

@@ -11,7 +11,8 @@ import msgspec
 import structlog
 
 from dracaena.api.errors import TemporaryError
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.demo.container_runtime import UnresolvableDevicesError, resolve
 from dracaena.demo.kubelet_claims import ClaimInfo, ClaimState, PluginDevice
 from dracaena.demo.objects import PodDocument

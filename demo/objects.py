@@ -1,4 +1,4 @@
-"""Kinds and fields that only the stand-ins need, beside those of dracaena.api.objects."""
+"""Kinds and fields that only the stand-ins need, beside those of dracaena.api."""
 
 from __future__ import annotations
 
@@ -6,17 +6,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from dracaena.api.objects import (
-    DeviceClass,
-    KubeObject,
-    Node,
-    NodeStatus,
-    Pod,
-    PodCondition,
-    ResourceClaim,
-    ResourceClaimTemplate,
-    ResourceSlice,
-)
+from dracaena.api.objects import KubeObject, Node, NodeStatus, Pod, PodCondition
+from dracaena.api.resource_objects import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 
 
 class ReportedStatus(NodeStatus, frozen=True):

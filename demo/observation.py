@@ -12,7 +12,8 @@ from dracaena.api.devicepool import decode_pool
 from dracaena.api.links import Link
 from dracaena.api.machine import Machine
 from dracaena.api.names import DEFAULT_DRIVER_NAME
-from dracaena.api.objects import Pod, ResourceClaim, ResourceSlice
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.api.topology import Topology
 from dracaena.demo.pod_claims import claim_name, is_reserved_for
 from dracaena.kube.client import KubeClient

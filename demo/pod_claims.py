@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dracaena.api.objects import ConsumerReference, Pod, PodResourceClaim, ResourceClaim
+from dracaena.api.objects import Pod, PodResourceClaim
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 

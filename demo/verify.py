@@ -20,8 +20,8 @@ from dracaena.api.names import (
     devices_annotation,
     uuids_annotation,
 )
-from dracaena.api.objects import ResourceClaim
 from dracaena.api.podlist import decode_podlist
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.demo.cluster import DemoCluster, NodeFolders
 from dracaena.demo.container_runtime import UnresolvableDevicesError, resolve
 from dracaena.demo.observation import Observation, ObservedPod

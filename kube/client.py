@@ -1,4 +1,4 @@
-"""Typed reads and small writes of the kinds that we use (dracaena.api.objects)."""
+"""Typed reads and small writes of the kinds that we use (dracaena.api.objects, resource_objects)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 import structlog
 
 from dracaena.api.names import ClaimUid
-from dracaena.api.objects import ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.ports import DocumentStore, ReadPool
 from dracaena.kubelet_plugin.prepare.checkpoint import Broken, Checkpoint
 from dracaena.kubelet_plugin.prepare.device_metadata import (

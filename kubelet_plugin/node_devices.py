@@ -11,7 +11,8 @@ import structlog
 from dracaena.api.errors import TemporaryError
 from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName, PoolName, gpu_device_name
-from dracaena.api.objects import Device, Taint
+from dracaena.api.objects import Taint
+from dracaena.api.resource_objects import Device
 from dracaena.kubelet_plugin.discovery.allocatable import allocatable
 from dracaena.kubelet_plugin.discovery.pool import Page
 from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dracaena.api.objects import Node, ObjectMeta, Pod, ResourceClaim
+from dracaena.api.objects import Node, ObjectMeta, Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kube.events import EventRecorder, EventType
 from dracaena.kubelet_plugin.health_monitor import DeviceHealth, Status
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference

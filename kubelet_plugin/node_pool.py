@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName, PoolName, gpu_device_name
-from dracaena.api.objects import Device
+from dracaena.api.resource_objects import Device
 from dracaena.kubelet_plugin.prepare.plan import PublishedPool, why_not_preparable
 
 

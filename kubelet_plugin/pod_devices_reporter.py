@@ -20,8 +20,9 @@ import structlog
 
 from dracaena.api.errors import BadInputError, DracaenaError, TemporaryError
 from dracaena.api.names import ClaimUid, NodeName, PodUid
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
 from dracaena.api.podlist import PodlistEntry, decode_podlist, join_lines, podlist_line
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kube.reflector import Backoff
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.device_statuses import DeviceStatuses

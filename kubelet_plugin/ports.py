@@ -11,7 +11,8 @@ import msgspec
 
 from dracaena.api.errors import PermanentError
 from dracaena.api.names import ClaimUid
-from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
+from dracaena.api.objects import Node, Pod
+from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedDevice, PublishedPool

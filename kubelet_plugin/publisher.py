@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from dracaena.api.errors import DracaenaError
-from dracaena.api.objects import Node, ResourceSlice
+from dracaena.api.objects import Node
+from dracaena.api.resource_objects import ResourceSlice
 from dracaena.kube.reflector import Backoff
 from dracaena.kubelet_plugin.discovery.pool import (
     Page,

@@ -18,7 +18,8 @@ from dracaena.api import limits
 from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName, NodeName, PoolName
-from dracaena.api.objects import Node, Pod, ResourceSlice
+from dracaena.api.objects import Node, Pod
+from dracaena.api.resource_objects import ResourceSlice
 from dracaena.kube.client import KubeClient
 from dracaena.kube.events import EventRecorder
 from dracaena.kube.reflector import Reflector

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER
-from dracaena.api.objects import ConsumerReference, KubeObject, Pod, ResourceClaim
+from dracaena.api.objects import KubeObject, Pod
 from dracaena.api.packed import unpacked
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import ConflictError, InvalidError, KubeError, NotFoundError
 

@@ -14,7 +14,8 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Final, TypeVar
 
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.effort import Effort, Memo, OverdueError, Rounds, Work, never
 from dracaena.controller.allocation.explanation import AtOnce, Pace, ReasonCounts, Unsatisfied
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors

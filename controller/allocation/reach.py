@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.nodes.matching import required_affinity, unfit_for
 from dracaena.controller.allocation.nodes.node_filter import tolerations_of
 from dracaena.controller.allocation.nodes.node_resources import ResourceDemand, may_preempt

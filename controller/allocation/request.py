@@ -23,8 +23,9 @@ from typing import Any, Final
 import msgspec
 
 from dracaena.api.config.v1alpha1 import ConfigError, TopologyPolicy, decode_config, merged
-from dracaena.api.objects import DeviceClass, ResourceClaim, Toleration
+from dracaena.api.objects import Toleration
 from dracaena.api.packed import LONGEST_UNPACKED_BYTES, unpacked
+from dracaena.api.resource_objects import DeviceClass, ResourceClaim
 from dracaena.controller.allocation.effort import BYTES_A_STEP, CLAIM_STEPS, KNOWN_CLAIM_STEPS, Effort, Memo, Work
 from dracaena.controller.allocation.legal.read import claims as legal
 from dracaena.controller.allocation.legal.read.claims import (

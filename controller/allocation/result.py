@@ -12,8 +12,8 @@ from dracaena.api.config.v1alpha1 import Requirement
 from dracaena.api.decision import Decision, RunnerUp
 from dracaena.api.device_id import DeviceId
 from dracaena.api.go_json import as_go_writes
-from dracaena.api.objects import AllocationConfig, AllocationResult, DeviceResult, ResourceClaim
 from dracaena.api.opaque import index_left_out
+from dracaena.api.resource_objects import AllocationConfig, AllocationResult, DeviceResult, ResourceClaim
 from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.nodes.node_filter import this_node

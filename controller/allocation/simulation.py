@@ -9,19 +9,9 @@ from typing import Final
 import msgspec
 
 from dracaena.api.decision import Decision, describe
-from dracaena.api.objects import (
-    DeviceClass,
-    DeviceResult,
-    Node,
-    ObjectMeta,
-    OwnerReference,
-    Pod,
-    PodResourceClaimStatus,
-    ResourceClaim,
-    ResourceClaimTemplate,
-    ResourceSlice,
-)
+from dracaena.api.objects import Node, ObjectMeta, OwnerReference, Pod, PodResourceClaimStatus
 from dracaena.api.podclaims import is_made_for, made_for_another, pod_claims
+from dracaena.api.resource_objects import DeviceClass, DeviceResult, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.effort import never
 from dracaena.controller.allocation.explanation import Unsatisfied

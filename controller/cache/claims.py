@@ -14,19 +14,18 @@ import msgspec
 
 from dracaena.api.json_text import set_apart
 from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION, decision_annotation
-from dracaena.api.objects import (
+from dracaena.api.objects import ObjectMeta, Wire
+from dracaena.api.opaque import left_out
+from dracaena.api.packed import packed, unpacked
+from dracaena.api.resource_objects import (
     AllocatedDevices,
     AllocationResult,
     ConsumerReference,
     DeviceClass,
     DeviceResult,
-    ObjectMeta,
     ResourceClaim,
     ResourceClaimStatus,
-    Wire,
 )
-from dracaena.api.opaque import left_out
-from dracaena.api.packed import packed, unpacked
 
 _NO_LABELS: Final[dict[str, str]] = {}
 

@@ -12,7 +12,8 @@ from typing import Final
 import msgspec
 
 from dracaena.api import attributes as table
-from dracaena.api.objects import Device, DeviceAttribute, DeviceCapacity, ResourceSlice, Taint
+from dracaena.api.objects import Taint
+from dracaena.api.resource_objects import Device, DeviceAttribute, DeviceCapacity, ResourceSlice
 
 MAX_VALUES: Final = 8_192
 """Distinct values that are remembered: those of a hundred kinds of nodes. Beyond that, equal values take memory

@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from dracaena.api.objects import ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import EventSink
 from dracaena.controller.state.collisions import Collision

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from dracaena.api.objects import ResourceSlice
+from dracaena.api.resource_objects import ResourceSlice
 from dracaena.controller.allocation.legal.read.slices import not_understood
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import EventSink

@@ -9,8 +9,8 @@ from math import inf
 from typing import Final
 
 from dracaena.api.device_id import DeviceId
-from dracaena.api.objects import ResourceClaim
 from dracaena.api.podclaims import group_consumer
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.nodes.matching import NAME_FIELD, read_node_selector
 from dracaena.controller.allocation.state.pool import held_devices, other_holdings

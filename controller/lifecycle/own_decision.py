@@ -7,7 +7,7 @@ import msgspec
 from dracaena.api.decision import Decision, decode_decision
 from dracaena.api.errors import BadInputError
 from dracaena.api.names import decision_annotation
-from dracaena.api.objects import AllocatedDevices, AllocationResult, DeviceResult, ResourceClaim
+from dracaena.api.resource_objects import AllocatedDevices, AllocationResult, DeviceResult, ResourceClaim
 from dracaena.controller.allocation.nodes.node_filter import this_node
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
 from dracaena.api.podclaims import PodClaim
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.earmarks import Earmark
 from dracaena.controller.allocation.explanation import Pace
 from dracaena.controller.allocation.legal.read.features import Features

@@ -13,7 +13,8 @@ from uuid import uuid4
 import structlog
 
 from dracaena.api.device_id import DeviceId
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.legal.search import MAX_STEPS

@@ -7,8 +7,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
 from dracaena.api.podclaims import pod_claims
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.earmarks import Earmark
 from dracaena.controller.allocation.effort import Effort, OverdueError, never
@@ -169,9 +170,7 @@ class Decisions:
             text = f"{text}; node {mark.node} is being kept free for it"
         kept = next((place for claim in claims if (place := self._records.kept_on(claim.key)) is not None), None)
         if kept is not None:
-            text = (
-                f"{text}; GPUs on node {kept} are kept for it while kube-scheduler evicts pods of lower priority there"
-            )
+            text += f"; GPUs on node {kept} are kept for it while kube-scheduler evicts pods of lower priority there"
         return text
 
     def _work_out(

@@ -12,8 +12,9 @@ from typing import Final
 
 import structlog
 
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
 from dracaena.api.podclaims import group_of
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.reach import Reach
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk.pod_demand import Turn, turn

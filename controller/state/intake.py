@@ -7,18 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import structlog
 
-from dracaena.api.objects import (
-    DeviceClass,
-    DeviceTaintRule,
-    Namespace,
-    Node,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    Pod,
-    ResourceClaim,
-    ResourceSlice,
-    StorageClass,
-)
+from dracaena.api.objects import Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
+from dracaena.api.resource_objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.nodes.placement.placed_pods import Change, ClaimUse, OfClass
 from dracaena.controller.allocation.nodes.placement.volumes import class_of
 from dracaena.controller.allocation.state.pool import claim_holder, held_devices, other_holdings

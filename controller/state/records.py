@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
 from dracaena.api.podclaims import PodClaim, group_of, is_for_group, pod_claims
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.lifecycle import claim_record
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, ClaimShare, Doubt, PodIdentity, only_node
 from dracaena.controller.lifecycle.phases import TENDING, NotAllowedError, Phase, RecordEvent

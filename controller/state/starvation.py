@@ -7,7 +7,8 @@ from typing import Final
 
 import structlog
 
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.earmarks import Earmark, node_to_keep
 from dracaena.controller.allocation.state.inventory import Inventory

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
 from dracaena.api.podclaims import is_for_group
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.lifecycle import tending
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, only_node
 from dracaena.controller.lifecycle.giving_way import Party, gives_way

@@ -13,8 +13,9 @@ from typing import Final
 
 import structlog
 
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
 from dracaena.api.podclaims import group_consumer
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt, PodIdentity
 from dracaena.controller.lifecycle.own_decision import our_decision
 from dracaena.controller.lifecycle.phases import RecordEvent

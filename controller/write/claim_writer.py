@@ -14,9 +14,10 @@ import structlog
 
 from dracaena.api.decision import encode_decision
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER, decision_annotation
-from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
+from dracaena.api.objects import Pod
 from dracaena.api.packed import unpacked
 from dracaena.api.podclaims import group_consumer
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.controller.allocation.result import Allocation, ClaimAllocation, allocation_document, decision_of
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import ClaimApi

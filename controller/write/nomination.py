@@ -14,7 +14,8 @@ import structlog
 from dracaena.api.decision import decode_decision
 from dracaena.api.errors import BadInputError
 from dracaena.api.names import decision_annotation
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import PodApi
 from dracaena.kube.errors import KubeError

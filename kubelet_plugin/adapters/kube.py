@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import msgspec
 
 from dracaena.api.errors import PermanentError
-from dracaena.api.objects import KubeObject, Node, Pod, PodCondition, ResourceClaim, ResourceSlice, Wire
+from dracaena.api.objects import KubeObject, Node, Pod, PodCondition, Wire
+from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import ConflictError, ForbiddenError, InvalidError, NotFoundError
 from dracaena.kubelet_plugin.ports import ClaimGoneError

@@ -7,7 +7,8 @@ import msgspec
 from dracaena.api import limits
 from dracaena.api.machine import Machine
 from dracaena.api.names import TAINT_EFFECT, TAINT_VALUE, taint_key
-from dracaena.api.objects import Device, ResourcePool, ResourceSliceSpec, Taint
+from dracaena.api.objects import Taint
+from dracaena.api.resource_objects import Device, ResourcePool, ResourceSliceSpec
 from dracaena.api.resourceslice import encode_devices
 
 DEVICES_PER_SLICE = limits.SLICE_ADVANCED_DEVICES

@@ -16,7 +16,8 @@ import msgspec
 
 from dracaena.api import limits
 from dracaena.api.names import NodeName, PoolName
-from dracaena.api.objects import Device, ResourcePool, ResourceSlice, ResourceSliceSpec, Taint
+from dracaena.api.objects import Taint
+from dracaena.api.resource_objects import Device, ResourcePool, ResourceSlice, ResourceSliceSpec
 
 GENERATED_BASE_BYTES = limits.GENERATED_NAME_BYTES - limits.GENERATED_SUFFIX_BYTES
 """What the API server keeps of metadata.generateName before its random characters."""

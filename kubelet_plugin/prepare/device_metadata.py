@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from dracaena.api.names import POD_CLAIM_NAME_ANNOTATION, ClaimUid, DeviceName
-from dracaena.api.objects import DeviceAttribute, ResourceClaim
+from dracaena.api.resource_objects import DeviceAttribute, ResourceClaim
 from dracaena.kubelet_plugin.prepare.cdi import LEAST_VERSION
 from dracaena.kubelet_plugin.prepare.cdi_rules import check_spec
 from dracaena.kubelet_plugin.prepare.plan import ClaimMetadata, ClaimReference, PreparedClaim

@@ -13,7 +13,13 @@ from dracaena.api.errors import BadInputError
 from dracaena.api.machine import Gpu
 from dracaena.api.mig import MigDevice
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PodUid, PoolName, gpu_device_name
-from dracaena.api.objects import AllocationConfig, AllocationResult, DeviceAttribute, DeviceResult, ResourceClaim
+from dracaena.api.resource_objects import (
+    AllocationConfig,
+    AllocationResult,
+    DeviceAttribute,
+    DeviceResult,
+    ResourceClaim,
+)
 
 NO_MINOR = -1
 """Minor of a GPU that was never seen: a container can have no node of it from us."""

@@ -23,7 +23,8 @@ from dracaena.api.config.v1alpha1 import NO_POLICY
 from dracaena.api.decision import Decision, RunnerUp, encode_decision
 from dracaena.api.device_id import DeviceId
 from dracaena.api.machine import Machine
-from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
+from dracaena.api.objects import Node, Pod
+from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.score.box import mask_of

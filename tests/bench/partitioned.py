@@ -17,7 +17,8 @@ from bench.decision import KINDS, World, as_watched, cpu_ns, node_document, perc
 from bench.report import Floor, Progress, Row, Section, as_text, floors_as_text
 from dracaena.api.machine import Machine
 from dracaena.api.mig import MigDevice
-from dracaena.api.objects import Node, ResourceClaim, ResourceSlice
+from dracaena.api.objects import Node
+from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.allocator import NoFit
 from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation

@@ -16,7 +16,7 @@ import msgspec
 from bench.decision import CPU_OF_NODE, World, churn, containers, cpu_ns, never, percentile
 from bench.lock_hold import timed_lock
 from bench.report import Floor, Progress, Row, Section, Table, as_text, floors_as_text, number
-from dracaena.api.objects import DeviceTaintRule
+from dracaena.api.resource_objects import DeviceTaintRule
 from dracaena.controller.allocation.allocator import NoFit
 from dracaena.controller.garbage import freeze_what_stays
 from dracaena.controller.queue.time_budgets import TurnDeadline

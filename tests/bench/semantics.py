@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from bench.decision import KINDS, NODES, World, cpu_ns, now_ns
 from bench.report import Floor, Progress, Row, Section, Table, as_text, floors_as_text, number
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, Plan
 from dracaena.controller.allocation.legal.problem import Problem

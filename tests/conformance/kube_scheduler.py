@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dracaena.api.objects import AllocationConfig, AllocationResult
+from dracaena.api.resource_objects import AllocationConfig, AllocationResult
 from dracaena.controller.allocation.legal.outcome import ClaimPlan, DeviceRule, DoesNotFit, NeedsPerson, Plan
 from dracaena.controller.allocation.legal.problem import Alternative, MistakeError, Problem
 from dracaena.controller.allocation.legal.read.claims import MAX_DEVICES

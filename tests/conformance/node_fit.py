@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from dracaena.api.objects import DeviceClass, Node, ObjectMeta, Pod
+from dracaena.api.objects import Node, ObjectMeta, Pod
+from dracaena.api.resource_objects import DeviceClass
 from dracaena.controller.allocation.state.inventory import CLASS_RESOURCE
 
 VECTORS = Path(__file__).parent / "node_fit_vectors.jsonl"

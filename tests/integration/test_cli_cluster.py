@@ -15,7 +15,8 @@ import structlog
 import yaml
 
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER
-from dracaena.api.objects import Node, ResourceClaim, ResourceClaimTemplate, ResourceSlice
+from dracaena.api.objects import Node
+from dracaena.api.resource_objects import ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dracaena.cli.main import main
 from dracaena.demo.apiserver import ApiServer
 from dracaena.kube.client import KubeClient

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dracaena.api.objects import ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kube.client import KubeClient
 from support.allocation import DRIVER, blocks, device_name, machine
 from support.api_ground import ApiGround

@@ -11,7 +11,8 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.decision import decode_decision
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER, decision_annotation
-from dracaena.api.objects import DeviceClass, Pod, ResourceClaim
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import DeviceClass, ResourceClaim
 from dracaena.controller.allocation.walk.pod_demand import turn
 from dracaena.demo.apiserver import Faults, InjectedFault
 from dracaena.kube.client import KubeClient

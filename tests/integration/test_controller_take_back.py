@@ -8,7 +8,8 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kube.client import KubeClient
 from support.allocation import DRIVER, blocks, device_name, machine
 from support.api_ground import ApiGround

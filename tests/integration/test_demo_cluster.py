@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from dracaena.api.names import DEFAULT_DRIVER_NAME, uuids_annotation
-from dracaena.api.objects import Pod, ResourceClaim, ResourceSlice
+from dracaena.api.objects import Pod
 from dracaena.api.podlist import decode_podlist
+from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.demo.cluster import DemoCluster
 from dracaena.demo.observation import Observation, observe
 from support.embedded_cluster import (

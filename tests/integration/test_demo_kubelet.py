@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dracaena.api.objects import ResourceSlice
+from dracaena.api.resource_objects import ResourceSlice
 from dracaena.demo.cluster import DemoCluster, DemoNode
 from dracaena.demo.observation import Observation
 from dracaena.demo.programs import ProgramEndedError

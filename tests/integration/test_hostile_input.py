@@ -14,7 +14,8 @@ from typing import Final
 import pytest
 import urllib3
 
-from dracaena.api.objects import Node, ResourceClaim
+from dracaena.api.objects import Node
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.demo.apiserver import ApiServer
 from dracaena.kube.client import KubeClient
 from support.allocation import blocks, machine

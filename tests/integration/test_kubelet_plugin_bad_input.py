@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.names import gpu_device_name
-from dracaena.api.objects import ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.program import Program
 from support.api_ground import ApiGround
 from support.kube import wait_for

@@ -10,7 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.errors import BadInputError, PermanentError
 from dracaena.api.names import gpu_device_name
-from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
+from dracaena.api.objects import Node, Pod
+from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.demo.apiserver import Faults, InjectedFault
 from dracaena.kubelet_plugin.claim_calls import ANSWER_RESERVE_S
 from dracaena.kubelet_plugin.program import Program

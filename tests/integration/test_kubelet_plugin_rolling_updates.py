@@ -15,7 +15,7 @@ from functools import partial
 
 import pytest
 
-from dracaena.api.objects import ResourceSlice
+from dracaena.api.resource_objects import ResourceSlice
 from dracaena.kube.reflector import Reflector
 from dracaena.process.clock import SystemClock
 from support.api_ground import ApiGround

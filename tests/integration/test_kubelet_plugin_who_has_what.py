@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.errors import PermanentError
 from dracaena.api.names import gpu_device_name
-from dracaena.api.objects import ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kube.errors import ConflictError
 from dracaena.kubelet_plugin.adapters.kube import KubeClaims
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine

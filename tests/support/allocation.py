@@ -9,21 +9,16 @@ import msgspec
 
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import DEFAULT_DRIVER_NAME, TAINT_EFFECT, TAINT_VALUE, gpu_device_name, taint_key
-from dracaena.api.objects import (
+from dracaena.api.objects import Node, NodeSpec, ObjectMeta, OwnerReference, Pod, Taint
+from dracaena.api.resource_objects import (
     AllocationResult,
     ConsumerReference,
     DeviceClass,
-    Node,
-    NodeSpec,
-    ObjectMeta,
-    OwnerReference,
-    Pod,
     ResourceClaim,
     ResourceClaimStatus,
     ResourcePool,
     ResourceSlice,
     ResourceSliceSpec,
-    Taint,
 )
 from dracaena.api.resourceslice import encode_devices
 from dracaena.api.topology import Topology, topology_from_matrix

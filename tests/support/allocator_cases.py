@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dracaena.api import objects
+from dracaena.api import objects, resource_objects
 from dracaena.api.device_id import DeviceId
 from dracaena.api.quantity import parse_quantity
 from dracaena.controller.allocation.legal.books import Books, Holding
@@ -55,7 +55,7 @@ def cluster_of(
     books: Books | None = None,
 ) -> Snapshot:
     """Read what a case says of the cluster; what is given besides stands for what the case says of it."""
-    classes = [msgspec.convert(entry, objects.DeviceClass) for entry in case.get("classes") or ()]
+    classes = [msgspec.convert(entry, resource_objects.DeviceClass) for entry in case.get("classes") or ()]
     return Snapshot(
         classes={entry.metadata.name: read_class(entry) for entry in classes},
         books=books if books is not None else Books(holdings_of_case(case)),
@@ -90,7 +90,7 @@ def claims_of(case: Document) -> list[Claim] | Unsupported:
     """Read the claims of a case, or return the first thing in them that is not understood."""
     claims = []
     for entry in case.get("claims") or ():
-        claim = read_claim(msgspec.convert(entry, objects.ResourceClaim))
+        claim = read_claim(msgspec.convert(entry, resource_objects.ResourceClaim))
         if isinstance(claim, Unsupported):
             return claim
         claims.append(claim)
@@ -98,7 +98,7 @@ def claims_of(case: Document) -> list[Claim] | Unsupported:
 
 
 def problem_of(
-    case: Document, selectors: Selectors, *, taint_rules: Sequence[objects.DeviceTaintRule] = (), **beside: Any
+    case: Document, selectors: Selectors, *, taint_rules: Sequence[resource_objects.DeviceTaintRule] = (), **beside: Any
 ) -> Problem | DoesNotFit | NeedsPerson:
     """Pose the question of a case, with what `cluster_of` takes besides."""
     claims = claims_of(case)
@@ -117,13 +117,13 @@ def posed(
     return pools if isinstance(pools, NeedsPerson) else pose(cluster, node.metadata.name, claims, pools)
 
 
-def _slice(document: Document) -> objects.ResourceSlice:
+def _slice(document: Document) -> resource_objects.ResourceSlice:
     """Read a slice as the product does, fields of a newer Kubernetes included."""
     try:
-        return msgspec.convert(document, objects.ResourceSlice)
+        return msgspec.convert(document, resource_objects.ResourceSlice)
     except msgspec.ValidationError:
-        spec = objects.known_fields(msgspec.json.encode(document["spec"]))
-        return msgspec.convert({**document, "spec": spec}, objects.ResourceSlice)
+        spec = resource_objects.known_fields(msgspec.json.encode(document["spec"]))
+        return msgspec.convert({**document, "spec": spec}, resource_objects.ResourceSlice)
 
 
 def _device_id(entry: Document) -> DeviceId:

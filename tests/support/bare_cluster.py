@@ -10,7 +10,8 @@ import msgspec
 
 from dracaena.api.decision import encode_decision
 from dracaena.api.names import decision_annotation
-from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.controller.allocation.result import Allocation, ClaimAllocation, allocated_claim, decision_of
 from dracaena.controller.lifecycle.phases import RecordEvent
 from dracaena.controller.state.cluster import Cluster

@@ -8,14 +8,8 @@ from typing import Any, Literal
 import msgspec
 
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER
-from dracaena.api.objects import (
-    AllocationResult,
-    ConsumerReference,
-    KubeObject,
-    Pod,
-    ResourceClaim,
-    ResourceClaimStatus,
-)
+from dracaena.api.objects import KubeObject, Pod
+from dracaena.api.resource_objects import AllocationResult, ConsumerReference, ResourceClaim, ResourceClaimStatus
 from dracaena.kube.errors import ConflictError, NotFoundError
 
 

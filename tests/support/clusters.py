@@ -9,7 +9,8 @@ from typing import Any
 
 from dracaena.api.device_id import DeviceId
 from dracaena.api.machine import Machine
-from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice, Taint
+from dracaena.api.objects import Node, Pod, Taint
+from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from support.allocation import (
     DRIVER,
     blocks,

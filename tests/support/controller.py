@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.machine import Machine
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER
-from dracaena.api.objects import DeviceClass, Node, Pod, ResourceClaim, ResourceSlice
+from dracaena.api.objects import Node, Pod
+from dracaena.api.resource_objects import DeviceClass, ResourceClaim, ResourceSlice
 from dracaena.controller.program import Controller
 from dracaena.controller.settings import ControllerSettings
 from dracaena.kube.client import KubeClient

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
 from support.allocation import DRIVER, claim, pod, request
 
 Hostile = tuple[Pod, tuple[ResourceClaim, ...]]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dracaena.api.objects import DeviceClass, DeviceTaintRule, Node, ResourceClaim, ResourceSlice
+from dracaena.api.objects import Node
+from dracaena.api.resource_objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import claim_holder, held_devices, other_holdings
 

@@ -17,7 +17,7 @@ from typing import Any
 from dracaena.api.errors import DracaenaError
 from dracaena.api.machine import Gpu
 from dracaena.api.names import ClaimUid, DeviceName, PoolName, gpu_device_name
-from dracaena.api.objects import ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.device_watch import DeviceWatch

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import DEFAULT_DRIVER_NAME, gpu_device_name
-from dracaena.api.objects import (
+from dracaena.api.objects import ObjectMeta, Pod, PodCondition, PodResourceClaim, PodSpec, PodStatus
+from dracaena.api.resource_objects import (
     AllocatedDevices,
     AllocationResult,
     ConsumerReference,
     DeviceResult,
-    ObjectMeta,
-    Pod,
-    PodCondition,
-    PodResourceClaim,
-    PodSpec,
-    PodStatus,
     ResourceClaim,
     ResourceClaimStatus,
     ResourcePool,

@@ -16,7 +16,8 @@ from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.machine import Gpu
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, NodeName, PodUid, PoolName, gpu_device_name
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder, DocumentTree, FileSteps
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_files import ClaimFiles

@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 import grpc
 
 from dracaena.api.names import gpu_device_name
-from dracaena.api.objects import KubeObject, Node, ObjectMeta, Pod, ResourceClaim, ResourceSlice
+from dracaena.api.objects import KubeObject, Node, ObjectMeta, Pod
 from dracaena.api.podlist import decode_podlist
+from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.kube.client import KubeClient
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.program import Program

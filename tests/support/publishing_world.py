@@ -19,7 +19,8 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.names import NodeName, PoolName
-from dracaena.api.objects import Device, Node, ObjectMeta, ResourceSlice, ResourceSliceSpec, Taint
+from dracaena.api.objects import Node, ObjectMeta, Taint
+from dracaena.api.resource_objects import Device, ResourceSlice, ResourceSliceSpec
 from dracaena.kube.errors import ApiUnavailableError, ConflictError
 from dracaena.kubelet_plugin.adapters.lock import FileLock
 from dracaena.kubelet_plugin.adapters.writer_lock import HeldTurn, OvertakenError, WriterLock

@@ -10,7 +10,8 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.machine import Machine
-from dracaena.api.objects import Pod, PodCondition, ResourceClaim
+from dracaena.api.objects import Pod, PodCondition
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.walk.pod_demand import turn
 from dracaena.controller.events.collision_reports import CollisionReports
 from dracaena.controller.events.waiting_pods import WaitingPods

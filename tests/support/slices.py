@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from dracaena.api.objects import Node, ObjectMeta, ResourceSlice, ResourceSliceSpec
+from dracaena.api.objects import Node, ObjectMeta
+from dracaena.api.resource_objects import ResourceSlice, ResourceSliceSpec
 from dracaena.kube.errors import ApiUnavailableError, ConflictError
 
 

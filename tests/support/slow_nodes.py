@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dracaena.api.config.v1alpha1 import NodeStrategy, Objective, Siblings, TopologyPolicy, decode_config, merged
-from dracaena.api.objects import Node, Pod, ResourceClaim, Toleration
+from dracaena.api.objects import Node, Pod, Toleration
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.legal.read.claims import Claim, read_claim
 from dracaena.controller.allocation.nodes.matching import first_untolerated
 from dracaena.controller.allocation.nodes.node_filter import PINNED_ELSEWHERE

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.walk.pod_demand import turn
 from dracaena.process.clock import rfc3339

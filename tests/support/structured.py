@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dracaena.api.objects import DeviceTaintRule
+from dracaena.api.resource_objects import DeviceTaintRule
 from dracaena.controller.allocation.legal.books import Books, Holding
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson, Outcome, Plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dracaena.api.objects import ConsumerReference, ResourceClaimStatus
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaimStatus
 from support.allocation import blocks, claim, machine, node, pod
 from support.inventories import free_mask
 from support.reconciling import Bench

@@ -16,7 +16,8 @@ from typing import Any, Final
 import msgspec
 
 from dracaena.api.mig import MigDevice
-from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
+from dracaena.api.objects import Node, Pod
+from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.walk.pod_demand import turn
 from dracaena.controller.queue.workqueue import Turn, WorkQueue

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dracaena.api.names import DEFAULT_DRIVER_NAME, DELETE_PROTECTION_FINALIZER
-from dracaena.api.objects import DeviceClass, Pod, ResourceClaim, ResourceClaimTemplate
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import DeviceClass, ResourceClaim, ResourceClaimTemplate
 from dracaena.kube.client import KubeClient
 
 NAMESPACE = "default"

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dracaena.api.device_id import DeviceId
-from dracaena.api.objects import DeviceResult
 from dracaena.api.quantity import parse_quantity
+from dracaena.api.resource_objects import DeviceResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from dracaena import cel
-from dracaena.api.objects import DeviceAttribute
+from dracaena.api.resource_objects import DeviceAttribute
 from dracaena.controller.allocation.effort import CHARACTER_STEPS, DEVICE_STEPS, UNITS_A_STEP, Effort, Work
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice

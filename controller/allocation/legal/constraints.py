@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from dracaena.api.objects import DeviceAttribute
+from dracaena.api.resource_objects import DeviceAttribute
 from dracaena.controller.allocation.legal.read.claims import Constraint, Request
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 

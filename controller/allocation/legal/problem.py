@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dracaena.api.device_id import DeviceId
-from dracaena.api.objects import DeviceAttribute
 from dracaena.api.quantity import Quantity
+from dracaena.api.resource_objects import DeviceAttribute
 from dracaena.controller.allocation.legal.books import Books
 from dracaena.controller.allocation.legal.capacity import amounts
 from dracaena.controller.allocation.legal.compatibility import CommonGroups, groups_in_use

@@ -7,7 +7,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dracaena.api.objects import AllocatedDevices, AllocationConfig, AllocationResult, DeviceResult, OpaqueConfig
+from dracaena.api.resource_objects import (
+    AllocatedDevices,
+    AllocationConfig,
+    AllocationResult,
+    DeviceResult,
+    OpaqueConfig,
+)
 from dracaena.controller.allocation.legal.outcome import ClaimPlan, NeedsPerson, Pick, Plan, bad_slice
 from dracaena.controller.allocation.legal.problem import Problem
 from dracaena.controller.allocation.legal.read.claims import Config, Request

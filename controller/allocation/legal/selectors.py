@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from dracaena.api.objects import DeviceAttribute
+from dracaena.api.resource_objects import DeviceAttribute
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 
 

@@ -16,9 +16,9 @@ import msgspec
 
 from dracaena import cel
 from dracaena.api import attributes as table
-from dracaena.api import objects
+from dracaena.api import resource_objects
 from dracaena.api.device_id import DeviceId
-from dracaena.api.objects import DeviceAttribute
+from dracaena.api.resource_objects import DeviceAttribute
 from dracaena.controller.allocation.legal.constraints import find_attribute, scalar
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice, read_device
 
@@ -48,7 +48,7 @@ class DeviceKind:
     """With the driver's name, and neither pool nor name."""
 
 
-def device_kinds(driver: str, devices: Sequence[objects.Device | None]) -> tuple[DeviceKind | None, ...]:
+def device_kinds(driver: str, devices: Sequence[resource_objects.Device | None]) -> tuple[DeviceKind | None, ...]:
     """Return the kinds of the devices of one node; None for None, and for a device whose data cannot be read."""
     numbers: dict[tuple[str, str], int] = {}
     return tuple(None if device is None else _device_kind(driver, device, numbers) for device in devices)
@@ -79,7 +79,7 @@ def groups(devices: Sequence[DeviceKind | None], attribute: str) -> tuple[int, .
     return tuple(masks.values())
 
 
-def digest_of(pages: Sequence[objects.ResourceSlice]) -> bytes:
+def digest_of(pages: Sequence[resource_objects.ResourceSlice]) -> bytes:
     """Return a digest of all that is published for a node, but for what tells equal nodes apart.
 
     `pages` are the slices of the node's pool in the order of their names, all of one generation. Names of devices and
@@ -98,7 +98,7 @@ def digest_of(pages: Sequence[objects.ResourceSlice]) -> bytes:
     return blake2b(_ENCODER.encode(parts), digest_size=DIGEST_BYTES).digest()
 
 
-def _unnamed(device: objects.Device, numbers: dict[tuple[str, str], int]) -> objects.Device:
+def _unnamed(device: resource_objects.Device, numbers: dict[tuple[str, str], int]) -> resource_objects.Device:
     replace = msgspec.structs.replace
     return replace(
         device,
@@ -112,11 +112,13 @@ def _unnamed(device: objects.Device, numbers: dict[tuple[str, str], int]) -> obj
     )
 
 
-def _unnamed_set(one: objects.CounterSet, numbers: dict[tuple[str, str], int]) -> objects.CounterSet:
+def _unnamed_set(one: resource_objects.CounterSet, numbers: dict[tuple[str, str], int]) -> resource_objects.CounterSet:
     return msgspec.structs.replace(one, name=_number(numbers, _COUNTER_SET, one.name))
 
 
-def _without_identity(device: objects.Device, numbers: dict[tuple[str, str], int]) -> dict[str, DeviceAttribute]:
+def _without_identity(
+    device: resource_objects.Device, numbers: dict[tuple[str, str], int]
+) -> dict[str, DeviceAttribute]:
     kept = {name: value for name, value in device.attributes.items() if name not in IDENTITY}
     for name in sorted(GROUPING & kept.keys()):
         text = kept[name].string
@@ -129,7 +131,9 @@ def _number(numbers: dict[tuple[str, str], int], name: str, text: str) -> str:
     return str(numbers.setdefault((name, text), len(numbers)))
 
 
-def _device_kind(driver: str, device: objects.Device, numbers: dict[tuple[str, str], int]) -> DeviceKind | None:
+def _device_kind(
+    driver: str, device: resource_objects.Device, numbers: dict[tuple[str, str], int]
+) -> DeviceKind | None:
     kept = _without_identity(device, numbers)
     read = read_device(driver, device)
     if read is None:
@@ -139,7 +143,7 @@ def _device_kind(driver: str, device: objects.Device, numbers: dict[tuple[str, s
     )
 
 
-def _key(attributes: Mapping[str, DeviceAttribute], device: objects.Device) -> Hashable:
+def _key(attributes: Mapping[str, DeviceAttribute], device: resource_objects.Device) -> Hashable:
     key = (tuple(attributes.items()), tuple(device.capacity.items()))
     try:
         hash(key)

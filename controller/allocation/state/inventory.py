@@ -15,7 +15,8 @@ from weakref import WeakValueDictionary
 
 from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.api.names import taint_key
-from dracaena.api.objects import DeviceClass, DeviceTaintRule, Node, Pod, ResourceSlice, Taint
+from dracaena.api.objects import Node, Pod, Taint
+from dracaena.api.resource_objects import DeviceClass, DeviceTaintRule, ResourceSlice
 from dracaena.controller.allocation.legal.books import Books, Holding
 from dracaena.controller.allocation.legal.pools import JointSlices, SliceIndex, SliceSource
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice, read_slice

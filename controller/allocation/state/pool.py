@@ -16,7 +16,8 @@ from typing import Final
 from dracaena.api.attributes import FABRIC_CLIQUE
 from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.api.names import TAINT_EFFECT, taint_key
-from dracaena.api.objects import Device, DeviceResult, ResourceClaim, ResourceSlice, Taint
+from dracaena.api.objects import Taint
+from dracaena.api.resource_objects import Device, DeviceResult, ResourceClaim, ResourceSlice
 from dracaena.api.resourceslice import decode_pool
 from dracaena.controller.allocation.legal.books import Holding, holdings_of
 from dracaena.controller.allocation.legal.pools import SliceIndex

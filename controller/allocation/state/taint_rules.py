@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dracaena.api.names import taint_key
-from dracaena.api.objects import DeviceTaintRule, Taint
+from dracaena.api.objects import Taint
+from dracaena.api.resource_objects import DeviceTaintRule
 from dracaena.controller.allocation.legal.read.taints import selects_all, timeless
 
 

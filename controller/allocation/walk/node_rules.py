@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dracaena import cel
-from dracaena.api import objects
+from dracaena.api import resource_objects
 from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.controller.allocation.effort import DEVICE_STEPS, Effort, Work
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
@@ -174,7 +174,7 @@ class IdentityMasks:
             if device is not None and (names is None or self._may(driver, expression, device, names))
         )
 
-    def _may(self, driver: str, expression: str, device: objects.Device, names: tuple[str, ...]) -> bool:
+    def _may(self, driver: str, expression: str, device: resource_objects.Device, names: tuple[str, ...]) -> bool:
         kept = {name: device.attributes[name] for name in names if name in device.attributes}
         answer = self._selectors.evaluate_once(expression, PublishedDevice(DeviceId(driver, "", ""), kept))
         return answer is not False

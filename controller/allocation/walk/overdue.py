@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.effort import Work
 from dracaena.controller.allocation.request import RefusalKind, Refused, names_selector
 from dracaena.controller.allocation.state.inventory import Inventory

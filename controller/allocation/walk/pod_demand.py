@@ -19,7 +19,8 @@ import msgspec
 
 from dracaena import cel
 from dracaena.api.config.v1alpha1 import Requirement
-from dracaena.api.objects import Pod, PodSpec, ResourceClaim, Taint
+from dracaena.api.objects import Pod, PodSpec, Taint
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.effort import BYTES_A_STEP, Effort, Work
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dracaena.api.names import DEFAULT_DRIVER_NAME, gpu_device_name
-from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
+from dracaena.api.objects import Node, Pod
+from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.kube.client import KubeClient
 from dracaena.kube.transport import Transport
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine

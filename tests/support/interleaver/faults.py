@@ -10,7 +10,7 @@ from unittest import mock
 
 import msgspec
 
-from dracaena.api.objects import ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller import program
 from dracaena.controller.lifecycle import claim_record, proof, tending
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, Doubt

@@ -13,7 +13,8 @@ from unittest import mock
 
 from prometheus_client import CollectorRegistry
 
-from dracaena.api.objects import KubeObject, Pod, ResourceClaim
+from dracaena.api.objects import KubeObject, Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller import program, reconciler, watches, wiring, workers
 from dracaena.controller.events import collision_reports
 from dracaena.controller.leader.election import NotLeadingError

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from dracaena.api.objects import DeviceClass, Node, NodeStatus, Pod, ResourceClaim, ResourceSlice
+from dracaena.api.objects import Node, NodeStatus, Pod
+from dracaena.api.resource_objects import DeviceClass, ResourceClaim, ResourceSlice
 from dracaena.controller.settings import ControllerSettings
 from support.allocation import (
     OUR_TAINT,

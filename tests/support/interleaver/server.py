@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.kube.errors import ConflictError, InvalidError, NotFoundError
 
 Stored = TypeVar("Stored", bound=Pod | ResourceClaim)

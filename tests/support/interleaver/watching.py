@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dracaena.api.objects import KubeObject, Pod, ResourceClaim
+from dracaena.api.objects import KubeObject, Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kube.reflector import Reflector
 from support.interleaver.server import Change
 from support.interleaver.strands import Strand

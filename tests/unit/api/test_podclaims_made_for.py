@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from dracaena.api.objects import ConsumerReference, OwnerReference, Pod, ResourceClaim
+from dracaena.api.objects import OwnerReference, Pod
 from dracaena.api.podclaims import group_consumer, is_for_group, is_made_for
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from support.allocation import claim, pod
 from support.bare_cluster import reserved
 

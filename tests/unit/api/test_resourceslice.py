@@ -12,7 +12,7 @@ from dracaena.api import attributes as table
 from dracaena.api import limits
 from dracaena.api.links import UNKNOWN_LINK, Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
-from dracaena.api.objects import Device
+from dracaena.api.resource_objects import Device
 from dracaena.api.resourceslice import decode_pool, encode_devices
 from dracaena.api.topology import Nic, Topology, TopologyError, topology_from_matrix
 from dracaena.api.versions import is_semver

@@ -13,7 +13,8 @@ from bench.controller_start import Size, Start, fill
 from bench.http_api import served
 from bench.in_memory_api import InMemoryApi
 from bench.report import as_text
-from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
+from dracaena.api.objects import Node, Pod
+from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.kube.client import KubeClient
 from dracaena.kube.transport import Transport
 from support.controller import running_controller

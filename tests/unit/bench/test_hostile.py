@@ -11,7 +11,7 @@ import pytest
 
 from bench import hostile
 from bench.report import as_text
-from dracaena.api.objects import ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.state.intake import Intake
 from support.hostile_objects import DEEPEST, PARAMETERS_MAX_BYTES, WORST, many_small, nested, random_objects
 

@@ -11,7 +11,8 @@ import yaml
 
 from bench.http_api import served
 from bench.in_memory_api import InMemoryApi
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kube.client import PAGE_SIZE, KubeClient, ObjectChange
 from dracaena.kube.errors import ApiUnavailableError, GoneError, NotFoundError
 from dracaena.kube.transport import Transport

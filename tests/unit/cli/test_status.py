@@ -8,7 +8,8 @@ from dataclasses import replace
 import msgspec
 
 from dracaena.api.mig import MigDevice
-from dracaena.api.objects import Device, Node, ResourceClaim, ResourceSlice, Taint
+from dracaena.api.objects import Node, Taint
+from dracaena.api.resource_objects import Device, ResourceClaim, ResourceSlice
 from dracaena.cli.status import PublishedNode, node_statuses
 from support.allocation import DRIVER, allocated, blocks, claim, device_name, holding, machine, node, pod, pool_slice
 

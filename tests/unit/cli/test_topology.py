@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from dracaena.api.objects import ResourceSlice
+from dracaena.api.resource_objects import ResourceSlice
 from dracaena.api.resourceslice import decode_pool
 from dracaena.cli.main import main
 from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names, read_machine

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dracaena.api.objects import ConsumerReference, Pod, ResourceClaimStatus
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaimStatus
 from dracaena.controller.reconciler import Decided, Step
 from dracaena.controller.state.decisions import InProgress
 from dracaena.controller.wiring import DOUBT_S

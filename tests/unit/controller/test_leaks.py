@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dracaena.api.objects import ResourceClaimStatus
+from dracaena.api.resource_objects import ResourceClaimStatus
 from dracaena.controller.wiring import DOUBT_S
 from dracaena.kube.errors import ApiUnavailableError, ConflictError, InvalidError
 from support.allocation import DRIVER, blocks, claim, machine, pod, request

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from dracaena.api.objects import Pod, PodCondition, ResourceClaim
+from dracaena.api.objects import Pod, PodCondition
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation import earmarks
 from dracaena.controller.allocation.walk import pod_demand
 from dracaena.controller.events.collision_reports import CollisionReports

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dracaena.api.objects import ResourceSlice
+from dracaena.api.resource_objects import ResourceSlice
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.program import Controller
 from dracaena.controller.settings import ControllerSettings

@@ -10,7 +10,8 @@ from dracaena.api.config.v1alpha1 import API_VERSION
 from dracaena.api.decision import Decision, encode_decision
 from dracaena.api.machine import Machine
 from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION, decision_annotation
-from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.controller.lifecycle.phases import OURS, Phase
 from dracaena.controller.reconciler import MISSING_CLAIM_S
 from dracaena.controller.state.cluster import Cluster

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from dracaena.api.objects import ConsumerReference, OwnerReference, Pod, ResourceClaim
+from dracaena.api.objects import OwnerReference, Pod
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.controller.reconciler import MISSING_CLAIM_S
 from support.allocation import blocks, claim, machine, pod, request
 from support.reconciling import UNBOUND_WAIT_S, Bench

@@ -2,13 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from dracaena.api.objects import (
-    ObjectMeta,
-    Pod,
-    PodResourceClaim,
-    ResourceClaimTemplate,
-    ResourceClaimTemplateSpec,
-)
+from dracaena.api.objects import ObjectMeta, Pod, PodResourceClaim
+from dracaena.api.resource_objects import ResourceClaimTemplate, ResourceClaimTemplateSpec
 from dracaena.demo.kube_controller_manager import claim_document, generate_name
 
 

@@ -1,18 +1,8 @@
 from __future__ import annotations
 
-from dracaena.api.objects import (
-    AllocationResult,
-    Container,
-    ContainerResources,
-    Node,
-    NodeStatus,
-    ObjectMeta,
-    Pod,
-    PodSpec,
-    ResourceClaim,
-    ResourceClaimStatus,
-)
+from dracaena.api.objects import Container, ContainerResources, Node, NodeStatus, ObjectMeta, Pod, PodSpec
 from dracaena.api.objects import NodeSpec as NodeSpecWire
+from dracaena.api.resource_objects import AllocationResult, ResourceClaim, ResourceClaimStatus
 from dracaena.demo.kube_scheduler import Unschedulable, choose_node
 
 ROOM = NodeStatus(allocatable={"cpu": "4", "pods": "110"})

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from dracaena.api.names import DEFAULT_DRIVER_NAME
-from dracaena.api.objects import Node, Pod, ResourceSlice
+from dracaena.api.objects import Node, Pod
+from dracaena.api.resource_objects import ResourceSlice
 from dracaena.demo.apiserver import ApiServer
 from dracaena.demo.cluster import short_folder
 from dracaena.demo.kubelet import Kubelet

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from dracaena.api.names import DEFAULT_DRIVER_NAME
-from dracaena.api.objects import ObjectMeta, ResourceClaim
+from dracaena.api.objects import ObjectMeta
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.legal.read.claims import Claim, read_claim
 from dracaena.demo.objects import KINDS
 from dracaena.demo.scenario import WAITING, load_manifests

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.names import DEFAULT_DRIVER_NAME, DELETE_PROTECTION_FINALIZER
-from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
+from dracaena.api.objects import Node, Pod
+from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.demo.apiserver import ApiServer
 from dracaena.demo.kube_controller_manager import KubeControllerManager
 from dracaena.demo.kube_scheduler import KubeScheduler

@@ -12,7 +12,8 @@ from kubernetes import client as official
 from kubernetes import config as official_config
 
 from dracaena.api.errors import BadInputError
-from dracaena.api.objects import Node, Pod, ResourceClaim, ResourceSlice
+from dracaena.api.objects import Node, Pod
+from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import (
     AlreadyExistsError,

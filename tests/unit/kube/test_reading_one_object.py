@@ -14,13 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from dracaena.api.objects import (
+from dracaena.api.objects import KubeObject, Node, ObjectMeta, Pod
+from dracaena.api.resource_objects import (
     DeviceClass,
     DeviceTaintRule,
-    KubeObject,
-    Node,
-    ObjectMeta,
-    Pod,
     ResourceClaim,
     ResourceClaimTemplate,
     ResourceSlice,

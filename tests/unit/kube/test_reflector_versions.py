@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dracaena.api.objects import DeviceTaintRule, DeviceTaintRuleV1Beta2
+from dracaena.api.resource_objects import DeviceTaintRule, DeviceTaintRuleV1Beta2
 from dracaena.kube.reflector import UNSERVED_S, Reflector
 from support.clock import FakeClock
 from support.kube import client_for, wait_for

@@ -17,7 +17,7 @@ from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.machine import Gpu
 from dracaena.api.mig import MigDevice
 from dracaena.api.names import PoolName
-from dracaena.api.objects import ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin import claim_files, claim_reconciler
 from dracaena.kubelet_plugin.adapters import gpu_minors
 from dracaena.kubelet_plugin.adapters.files import FileSteps

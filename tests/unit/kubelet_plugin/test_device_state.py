@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 
 from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
 from dracaena.api.names import ClaimUid
-from dracaena.api.objects import ResourceClaim
 from dracaena.api.podlist import decode_podlist
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel
 from dracaena.kubelet_plugin.device_state import AllocatedAnewError, DeviceHeldError, PrepareError

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
-from dracaena.api.objects import ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.prepare.device_status import with_our_devices
 from support.plugin import (
     DRIVER,

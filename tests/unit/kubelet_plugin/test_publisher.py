@@ -9,7 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.names import NodeName, PoolName
-from dracaena.api.objects import Device, DeviceAttribute, Node, ResourceSlice, ResourceSliceSpec, Taint
+from dracaena.api.objects import Node, Taint
+from dracaena.api.resource_objects import Device, DeviceAttribute, ResourceSlice, ResourceSliceSpec
 from dracaena.kube.errors import ApiUnavailableError
 from dracaena.kubelet_plugin.discovery.pool import Page, PoolIdentity
 from dracaena.kubelet_plugin.metrics import PluginMetrics

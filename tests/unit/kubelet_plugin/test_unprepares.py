@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.claim_calls import ANSWER_RESERVE_S, MAX_WAIT_S, ClaimCalls, ClaimFailure
 from dracaena.kubelet_plugin.device_state import DeviceHeldError
 from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dracaena.api.objects import DeviceClass, ObjectMeta, ResourceClaim
+from dracaena.api.objects import ObjectMeta
+from dracaena.api.resource_objects import DeviceClass, ResourceClaim
 from dracaena.controller.allocation.legal.read.claims import Unsupported, read_claim, read_class
 from support.api_documents import claim, device_class, edited, errors
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dracaena.api import limits, objects
+from dracaena.api import limits, resource_objects
 from dracaena.api.go_json import encode_as_go
 from dracaena.api.objects import Toleration
 from dracaena.api.packed import unpacked
@@ -123,7 +123,7 @@ class ClassRequirements:
     configs: tuple[Config, ...] = ()
 
 
-def read_claim(claim: objects.ResourceClaim) -> Claim | Unsupported:
+def read_claim(claim: resource_objects.ResourceClaim) -> Claim | Unsupported:
     """Read the spec of a claim, or return the first thing in document order that cannot be honoured. Never raises.
 
     Defaults are those of the API server (ExactCount, count 1), so a document that never saw a server reads the same.
@@ -136,7 +136,7 @@ def read_claim(claim: objects.ResourceClaim) -> Claim | Unsupported:
         return stopped.found
 
 
-def read_class(device_class: objects.DeviceClass) -> ClassRequirements | Unsupported:
+def read_class(device_class: resource_objects.DeviceClass) -> ClassRequirements | Unsupported:
     """Read the spec of a device class, or return the first thing that cannot be honoured. Never raises."""
     if device_class.problem:
         return Unsupported("it", device_class.problem, _NOT_READ)
@@ -149,7 +149,7 @@ def read_class(device_class: objects.DeviceClass) -> ClassRequirements | Unsuppo
 _NOT_READ: Final = "it cannot be read"
 
 
-def _claim(claim: objects.ResourceClaim) -> Claim:
+def _claim(claim: resource_objects.ResourceClaim) -> Claim:
     _only(claim.spec, ("devices",), "spec")
     devices = _an_object(claim.spec.get("devices"), "spec.devices")
     _only(devices, ("requests", "constraints", "config"), "spec.devices")
@@ -169,7 +169,7 @@ def _claim(claim: objects.ResourceClaim) -> Claim:
     )
 
 
-def _class(device_class: objects.DeviceClass) -> ClassRequirements:
+def _class(device_class: resource_objects.DeviceClass) -> ClassRequirements:
     spec = device_class.spec
     # extendedResourceName says how pods may ask for the class without a claim; it selects no device.
     _only(spec, ("selectors", "config", "extendedResourceName"), "spec")

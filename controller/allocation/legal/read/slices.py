@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from dracaena.api import objects
+from dracaena.api import resource_objects
 from dracaena.api.device_id import DeviceId, PoolId
-from dracaena.api.objects import DeviceAttribute, Taint
+from dracaena.api.objects import Taint
 from dracaena.api.quantity import Quantity, parse_quantity
+from dracaena.api.resource_objects import DeviceAttribute
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ class Pool:
         return any(reachable.device.binding_conditions for reachable in self.devices)
 
 
-def read_slice(published: objects.ResourceSlice) -> Slice:
+def read_slice(published: resource_objects.ResourceSlice) -> Slice:
     """Read a slice. Never raises: a quantity that does not parse or is below 0 is named in `problem`."""
     spec = published.spec
     pool = PoolId(spec.driver, spec.pool.name)
@@ -190,7 +191,7 @@ def read_slice(published: objects.ResourceSlice) -> Slice:
     )
 
 
-def read_device(driver: str, device: objects.Device) -> PublishedDevice | None:
+def read_device(driver: str, device: resource_objects.Device) -> PublishedDevice | None:
     """Read a device apart from its slice; None when a quantity in it cannot be read."""
     try:
         return _device(PoolId(driver, ""), device)
@@ -203,7 +204,7 @@ def unknown_fields(names: str, what: str) -> str:
     return f"{names}: not known to this version: {what} is left alone"
 
 
-def not_understood(spec: objects.ResourceSliceSpec) -> str:
+def not_understood(spec: resource_objects.ResourceSliceSpec) -> str:
     """Say which fields of a slice are not known, and what is left alone for them; empty when all are known.
 
     Slices with the same such fields get the same text, whatever their devices are called. Cost: O(devices).
@@ -229,7 +230,7 @@ class _UnreadableError(Exception):
     pass
 
 
-def _device(pool: PoolId, device: objects.Device) -> PublishedDevice:
+def _device(pool: PoolId, device: resource_objects.Device) -> PublishedDevice:
     try:
         return PublishedDevice(
             id=DeviceId(*pool, device.name),
@@ -254,7 +255,7 @@ def _device(pool: PoolId, device: objects.Device) -> PublishedDevice:
         raise _UnreadableError(f"device {device.name}: {error}") from None
 
 
-def _capacity(name: str, capacity: objects.DeviceCapacity) -> Capacity:
+def _capacity(name: str, capacity: resource_objects.DeviceCapacity) -> Capacity:
     policy = capacity.request_policy
     return Capacity(
         name=name,
@@ -263,8 +264,8 @@ def _capacity(name: str, capacity: objects.DeviceCapacity) -> Capacity:
     )
 
 
-def _policy(policy: objects.CapacityRequestPolicy, where: str) -> RequestPolicy:
-    bounds = policy.valid_range or objects.CapacityRange()
+def _policy(policy: resource_objects.CapacityRequestPolicy, where: str) -> RequestPolicy:
+    bounds = policy.valid_range or resource_objects.CapacityRange()
     return RequestPolicy(
         default=_optional(policy.default, where),
         ranged=policy.valid_range is not None,
@@ -275,14 +276,14 @@ def _policy(policy: objects.CapacityRequestPolicy, where: str) -> RequestPolicy:
     )
 
 
-def _consumed(device: objects.Device) -> Iterator[tuple[CounterId, int]]:
+def _consumed(device: resource_objects.Device) -> Iterator[tuple[CounterId, int]]:
     for consumption in device.consumes_counters:
         for name, counter in consumption.counters.items():
             amount = _quantity(counter.value, f"counter {name} of {consumption.counter_set}")
             yield CounterId(consumption.counter_set, name), amount.nano
 
 
-def _counters(sets: list[objects.CounterSet], where: str) -> Iterator[tuple[CounterId, int]]:
+def _counters(sets: list[resource_objects.CounterSet], where: str) -> Iterator[tuple[CounterId, int]]:
     for counter_set in sets:
         for name, counter in counter_set.counters.items():
             yield CounterId(counter_set.name, name), _quantity(counter.value, f"{where} {counter_set.name}").nano

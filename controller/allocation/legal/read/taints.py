@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import msgspec
 
 from dracaena.api.device_id import DeviceId
-from dracaena.api.objects import DeviceTaintRule, ResourceSlice, Taint
+from dracaena.api.objects import Taint
+from dracaena.api.resource_objects import DeviceTaintRule, ResourceSlice
 
 
 def with_taint_rules(published: ResourceSlice, rules: Iterable[DeviceTaintRule]) -> ResourceSlice:

@@ -3,7 +3,7 @@
 import sys
 
 from dracaena.api.errors import DracaenaError
-from dracaena.api.objects import ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kube.client import KubeClient
 from dracaena.kube.transport import Transport
 

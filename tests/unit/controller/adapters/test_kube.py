@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER
-from dracaena.api.objects import ConsumerReference
+from dracaena.api.resource_objects import ConsumerReference
 from dracaena.controller.adapters.kube import KubeClaimWrites
 from dracaena.kube.errors import ConflictError
 from support.allocation import claim, pod

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from dracaena.api.device_id import DeviceId
 from dracaena.api.machine import Machine
-from dracaena.api.objects import AllocationResult, Node, Pod, ResourceClaim, ResourceSlice, Taint
+from dracaena.api.objects import Node, Pod, Taint
+from dracaena.api.resource_objects import AllocationResult, ResourceClaim, ResourceSlice
 from dracaena.api.topology import Topology
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.explanation import Unsatisfied

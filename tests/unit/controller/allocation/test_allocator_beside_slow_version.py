@@ -13,7 +13,8 @@ import pytest
 
 from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.api.names import taint_key
-from dracaena.api.objects import DeviceClass, Pod, ResourceClaim, ResourceSlice
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import DeviceClass, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.legal.books import Books, Holding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dracaena.api.objects import ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.request import RefusalKind, Refused

@@ -19,7 +19,8 @@ from dracaena.api.decision import part_in_words
 from dracaena.api.device_id import DeviceId
 from dracaena.api.machine import Machine
 from dracaena.api.mig import MigDevice
-from dracaena.api.objects import Node, Pod, ResourceClaim
+from dracaena.api.objects import Node, Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.effort import OverdueError, never
 from dracaena.controller.allocation.explanation import AtOnce, Pace, Unsatisfied

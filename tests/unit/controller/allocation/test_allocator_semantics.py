@@ -11,13 +11,13 @@ import pytest
 
 from dracaena.api.machine import Machine
 from dracaena.api.mig import MigDevice
-from dracaena.api.objects import (
+from dracaena.api.objects import Taint
+from dracaena.api.resource_objects import (
     AllocationResult,
     DeviceTaintRule,
     ResourceClaim,
     ResourceClaimStatus,
     ResourceSlice,
-    Taint,
 )
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.request import RefusalKind, Refused

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dracaena.api.objects import ResourceSlice
+from dracaena.api.resource_objects import ResourceSlice
 from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.legal.pools import SliceIndex, gather_pools
 from dracaena.controller.allocation.legal.read.features import Features

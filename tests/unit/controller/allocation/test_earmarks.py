@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.earmarks import Earmark, emptied, node_to_keep
 from dracaena.controller.allocation.simulation import make_inventory

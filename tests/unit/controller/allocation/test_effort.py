@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dracaena.api.objects import DeviceCapacity, Pod, ResourceClaim, ResourceSlice
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import DeviceCapacity, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.effort import LOOK_EVERY_STEPS, Effort, OverdueError, Rounds, Work, never
 from dracaena.controller.allocation.request import RefusalKind, Refused

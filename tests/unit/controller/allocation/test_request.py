@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from dracaena.api.config.v1alpha1 import Requirement
-from dracaena.api.objects import DeviceClass, ResourceClaim
+from dracaena.api.resource_objects import DeviceClass, ResourceClaim
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.request import ClaimDemand, RefusalKind, Refused
 from support.allocation import DRIVER, claim, device_class, own_config, policy, request, requests_of

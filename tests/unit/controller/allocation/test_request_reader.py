@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dracaena.api.objects import ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation import request as request_module
 from dracaena.controller.allocation.effort import CLAIM_STEPS, Effort
 from dracaena.controller.allocation.legal.read.claims import read_claim

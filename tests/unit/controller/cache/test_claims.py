@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER, EXTENDED_RESOURCE_ANNOTATION, decision_annotation
-from dracaena.api.objects import ObjectMeta, ResourceClaim
+from dracaena.api.objects import ObjectMeta
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.adapters.kube import KubeClaimWrites
 from dracaena.controller.allocation.legal.read.claims import Claim, read_claim
 from dracaena.controller.allocation.legal.read.features import Features

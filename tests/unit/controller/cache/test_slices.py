@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dracaena.api.objects import DeviceAttribute, ResourceSlice
+from dracaena.api.resource_objects import DeviceAttribute, ResourceSlice
 from dracaena.controller.cache.slices import with_shared_values
 from support.allocation import pool_slice
 from support.clusters import SWITCHED

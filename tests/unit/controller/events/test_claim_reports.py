@@ -5,7 +5,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.device_id import DeviceId
-from dracaena.api.objects import ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.events.claim_reports import ClaimReports
 from dracaena.controller.events.collision_reports import CollisionReports
 from dracaena.controller.lifecycle.claim_record import first_record

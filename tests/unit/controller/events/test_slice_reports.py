@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from dracaena.api.objects import ResourceSlice
+from dracaena.api.resource_objects import ResourceSlice
 from dracaena.controller.events.slice_reports import MAX_TOLD, SliceReports
 from dracaena.controller.metrics import ControllerMetrics
 from support.claim_api import FakeEvents

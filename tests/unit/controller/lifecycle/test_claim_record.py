@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.api.device_id import DeviceId
-from dracaena.api.objects import ConsumerReference, ResourceClaim
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.controller.lifecycle.claim_record import (
     ClaimRecord,
     ClaimShare,

@@ -4,7 +4,7 @@ import pytest
 
 from dracaena.api.decision import Decision, encode_decision
 from dracaena.api.names import decision_annotation
-from dracaena.api.objects import ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.lifecycle.own_decision import noted_decision, our_decision
 from support.allocation import DRIVER, claim, holding
 

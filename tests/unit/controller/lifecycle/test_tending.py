@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from dracaena.api.objects import ConsumerReference, ResourceClaim
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.controller.lifecycle.claim_record import (
     ClaimRecord,
     ClaimShare,

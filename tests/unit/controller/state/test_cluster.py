@@ -8,7 +8,8 @@ import msgspec
 import pytest
 import structlog
 
-from dracaena.api.objects import DeviceAttribute, NodeStatus, Pod, ResourceSlice
+from dracaena.api.objects import NodeStatus, Pod
+from dracaena.api.resource_objects import DeviceAttribute, ResourceSlice
 from dracaena.controller.allocation.allocator import NoFit
 from dracaena.controller.allocation.effort import never
 from dracaena.controller.allocation.legal.read.features import Features

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from dracaena.api.objects import Node, Pod, ResourceClaim
+from dracaena.api.objects import Node, Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import NoFit
 from dracaena.controller.allocation.nodes.node_resources import pod_name
 from dracaena.controller.allocation.request import Refused

@@ -8,17 +8,15 @@ import msgspec
 import pytest
 
 from dracaena.api.mig import MigDevice
-from dracaena.api.objects import (
+from dracaena.api.objects import ObjectMeta, Pod, Taint
+from dracaena.api.resource_objects import (
     ConsumerReference,
     DeviceTaintRule,
     DeviceTaintRuleSpec,
     DeviceTaintSelector,
-    ObjectMeta,
-    Pod,
     ResourceClaim,
     ResourceClaimStatus,
     ResourceSlice,
-    Taint,
 )
 from dracaena.controller.allocation.allocator import NoFit, Settled
 from dracaena.controller.allocation.result import Allocation

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from dracaena.api.objects import ConsumerReference, ResourceClaim
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.controller.state.collisions import Collision
 from support.allocation import blocks, claim, device_name, holding, machine, pod
 from support.bare_cluster import bare_cluster, show

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dracaena.api.objects import ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.score.order import Prices
 from support.allocation import claim, pod, request
 from support.reconciling import Bench

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.api.device_id import DeviceId
-from dracaena.api.objects import ConsumerReference, Pod, ResourceClaim
+from dracaena.api.objects import Pod
 from dracaena.api.podclaims import pod_claims
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, ClaimShare, Doubt, PodIdentity
 from dracaena.controller.lifecycle.phases import NotAllowedError, Phase, RecordEvent
 from dracaena.controller.lifecycle.pod_record import Growth, leave_all_out, leave_out, preempt_later

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Settled
 from dracaena.controller.lifecycle.pod_record import ELSEWHERE
 from dracaena.controller.lifecycle.prospects import NOT_SEEN, SETTLE_S, UNRESERVED_S

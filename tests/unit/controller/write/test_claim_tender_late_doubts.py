@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dracaena.api.objects import ConsumerReference, Pod, ResourceClaimStatus
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaimStatus
 from dracaena.controller.lifecycle.claim_record import Doubt, PodIdentity
 from dracaena.controller.lifecycle.phases import Phase
 from dracaena.kube.errors import ApiUnavailableError, ConflictError, TooManyRequestsError

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from dracaena.api.objects import ConsumerReference, Pod, PodCondition, ResourceClaim
+from dracaena.api.objects import Pod, PodCondition
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.controller.lifecycle import proof
 from dracaena.controller.lifecycle.proof import Bounds
 from dracaena.kube.errors import ConflictError

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from dracaena.api.objects import Pod, ResourceClaim, ResourceClaimStatus
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim, ResourceClaimStatus
 from dracaena.controller.lifecycle.claim_record import Doubt, PodIdentity
 from dracaena.controller.lifecycle.phases import Phase
 from dracaena.controller.lifecycle.proof import BEHIND_S

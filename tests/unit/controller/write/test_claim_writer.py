@@ -8,7 +8,8 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.decision import decode_decision
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER, decision_annotation
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.simulation import make_inventory

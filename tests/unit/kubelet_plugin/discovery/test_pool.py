@@ -11,15 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dracaena.api.names import NodeName, PoolName
-from dracaena.api.objects import (
-    Device,
-    DeviceAttribute,
-    ObjectMeta,
-    ResourcePool,
-    ResourceSlice,
-    ResourceSliceSpec,
-    Taint,
-)
+from dracaena.api.objects import ObjectMeta, Taint
+from dracaena.api.resource_objects import Device, DeviceAttribute, ResourcePool, ResourceSlice, ResourceSliceSpec
 from dracaena.kubelet_plugin.discovery.pool import (
     Page,
     PoolIdentity,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.names import DeviceName, PoolName, gpu_device_name
-from dracaena.api.objects import ResourceClaim
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.node_pool import node_pool
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, Refusal, holders, plan_claim
 from support.machines import divided_machine

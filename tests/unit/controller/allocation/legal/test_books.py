@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dracaena.api.device_id import DeviceId
-from dracaena.api.objects import DeviceResult
+from dracaena.api.resource_objects import DeviceResult
 from dracaena.controller.allocation.legal.books import Books, Holding, holdings_of
 
 GPU = DeviceId("driver-a", "pool-1", "gpu")

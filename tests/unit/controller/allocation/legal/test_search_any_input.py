@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dracaena.api import objects
+from dracaena.api import objects, resource_objects
 from dracaena.controller.allocation.legal.books import Books, Holding, holdings_of
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.outcome import NeedsPerson, Plan
@@ -106,11 +106,11 @@ def survive(seed: int, selectors: dict[Features, CelSelectors]) -> str:
     for part in ("slices", "claims", "classes"):
         if random.random() < 0.6:
             case[part] = [damage(random, entry) for entry in case[part]]
-    claims = [read_claim(claim) for claim in converted(case["claims"], objects.ResourceClaim)]
+    claims = [read_claim(claim) for claim in converted(case["claims"], resource_objects.ResourceClaim)]
     if any(isinstance(claim, Unsupported) for claim in claims):
         return "left alone"
     features = features_of(case["features"])
-    classes = converted(case["classes"], objects.DeviceClass)
+    classes = converted(case["classes"], resource_objects.DeviceClass)
     cluster = Snapshot(
         classes={entry.metadata.name: read_class(entry) for entry in classes},
         books=Books(holdings_of_case(case)),
@@ -119,7 +119,7 @@ def survive(seed: int, selectors: dict[Features, CelSelectors]) -> str:
     )
     node = msgspec.convert(case["node"], objects.Node)
     known = [claim for claim in claims if not isinstance(claim, Unsupported)]
-    problem = posed(cluster, map(read_slice, converted(case["slices"], objects.ResourceSlice)), node, known)
+    problem = posed(cluster, map(read_slice, converted(case["slices"], resource_objects.ResourceSlice)), node, known)
     outcome = solve(problem, max_steps=STEPS) if isinstance(problem, Problem) else problem
     assert str(outcome)
     if not isinstance(outcome, Plan):

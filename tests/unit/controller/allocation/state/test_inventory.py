@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from dracaena.api.device_id import DeviceId
-from dracaena.api.objects import DeviceAttribute, ResourceSlice, Taint
+from dracaena.api.objects import Taint
+from dracaena.api.resource_objects import DeviceAttribute, ResourceSlice
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation, commit
 from dracaena.controller.allocation.simulation import make_inventory

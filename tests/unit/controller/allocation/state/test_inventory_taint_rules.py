@@ -10,14 +10,13 @@ import msgspec
 import pytest
 
 from dracaena.api.names import taint_key
-from dracaena.api.objects import (
+from dracaena.api.objects import ObjectMeta, Taint
+from dracaena.api.resource_objects import (
     DeviceTaintRule,
     DeviceTaintRuleSpec,
     DeviceTaintSelector,
-    ObjectMeta,
     ResourceClaim,
     ResourceSlice,
-    Taint,
 )
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.legal.read.taints import with_taint_rules

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 from dracaena.api.names import taint_key
-from dracaena.api.objects import DeviceTaintRule, DeviceTaintRuleSpec, DeviceTaintSelector, ObjectMeta, Taint
+from dracaena.api.objects import ObjectMeta, Taint
+from dracaena.api.resource_objects import DeviceTaintRule, DeviceTaintRuleSpec, DeviceTaintSelector
 from dracaena.controller.allocation.state.taint_rules import TaintRules
 from support.allocation import DRIVER
 

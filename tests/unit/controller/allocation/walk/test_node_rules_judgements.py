@@ -13,7 +13,8 @@ import pytest
 from dracaena.api.decision import encode_decision
 from dracaena.api.machine import Gpu
 from dracaena.api.mig import MigDevice
-from dracaena.api.objects import (
+from dracaena.api.objects import Taint
+from dracaena.api.resource_objects import (
     CounterConsumption,
     CounterSet,
     Device,
@@ -21,7 +22,6 @@ from dracaena.api.objects import (
     DeviceCapacity,
     ResourceClaim,
     ResourceSlice,
-    Taint,
 )
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.legal.outcome import DoesNotFit

@@ -12,7 +12,8 @@ import pytest
 from dracaena.api.device_id import DeviceId
 from dracaena.api.machine import Machine
 from dracaena.api.mig import MigDevice
-from dracaena.api.objects import Node, Pod, ResourceClaim
+from dracaena.api.objects import Node, Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.simulation import make_inventory

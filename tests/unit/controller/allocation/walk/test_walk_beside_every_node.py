@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from dracaena.api.device_id import DeviceId
-from dracaena.api.objects import Pod, ResourceClaim
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.nodes.node_filter import NodeFilter

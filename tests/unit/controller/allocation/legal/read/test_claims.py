@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from dracaena.api.objects import DeviceClass as WireClass
-from dracaena.api.objects import ObjectMeta, ResourceClaim
+from dracaena.api.objects import ObjectMeta
 from dracaena.api.quantity import Quantity
+from dracaena.api.resource_objects import DeviceClass as WireClass
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.legal.read.claims import (
     UNKNOWN,
     Claim,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dracaena.api.objects import ResourceSlice
+from dracaena.api.resource_objects import ResourceSlice
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.outcome import Plan
 from dracaena.controller.allocation.legal.problem import Problem

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dracaena.api.objects import DeviceTaintRule, DeviceTaintRuleSpec, DeviceTaintSelector, ObjectMeta, Taint
+from dracaena.api.objects import ObjectMeta, Taint
+from dracaena.api.resource_objects import DeviceTaintRule, DeviceTaintRuleSpec, DeviceTaintSelector
 from dracaena.controller.allocation.legal.read.features import Features
 from support.structured import Document, World, claim, device, exactly, published
 

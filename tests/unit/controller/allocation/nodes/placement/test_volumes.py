@@ -9,14 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dracaena.api.objects import (
-    Node,
-    ObjectMeta,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    Pod,
-    StorageClass,
-)
+from dracaena.api.objects import Node, ObjectMeta, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass
 from dracaena.controller.allocation.effort import Effort
 from dracaena.controller.allocation.nodes.node_filter import Names, NodeIndex
 from dracaena.controller.allocation.nodes.placement.placed_pods import PlacedPods, pod_facts
