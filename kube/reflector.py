@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import structlog
@@ -104,36 +104,28 @@ class Reflector(Generic[T]):
         first: Callable[[T | None, T], bool] = lambda old, new: False,
         rng: random.Random | None = None,
     ) -> None:
-        self._client = client
+        self._client, self._clock = client, clock
         self._kind = kind  # the version that is served; only the reflector's thread changes it
         self._versions = (kind, *older)
         self._may_be_unserved = optional or bool(older)
-        self._clock = clock
         self._field_selector = field_selector
-        self._on_change = on_change
-        self._transform = transform
+        self._on_change, self._set_aside, self._first = on_change, set_aside, first
+        self._transform, self._unread_is_gone = transform, unread_is_gone
         self._reader = Reader(self._kept, stand_in)
-        self._unread_is_gone = unread_is_gone
-        self._set_aside = set_aside
-        self._first = first
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
         self._backoff = Backoff(self._rng)
         self._lock = threading.Lock()
         self._objects: dict[str, T] = {}
         self._applying = threading.RLock()  # held while a change is told, by the reflector's thread or that of retries
-        self._aside: dict[str, _Pending[T]] = {}  # under that lock, with the three below
-        self._standing_in: set[str] = set()  # keys of which what was told is no more than a stand-in
-        self._unread: dict[str, Unread[T]] = {}
-        self._retrying: threading.Thread | None = None
+        self._trouble: _Trouble[T] = _Trouble()  # under that lock
+        self._retrying: threading.Thread | None = None  # under that lock, too
         self._watch: Watch[T] | None = None
         self._version = ""  # last version seen by the watch; only the reflector's thread touches it
         self._heard_s = clock.monotonic()
         self._freshness = Freshness(clock)
         self._last_error: str | None = None  # only the reflector's thread changes it
-        self._synced = threading.Event()
-        self._list_wanted = False  # under the lock, with the event
-        self._listed = threading.Event()
-        self._stopping = threading.Event()
+        self._synced, self._stopping = threading.Event(), threading.Event()
+        self._list_wanted, self._listed = False, threading.Event()  # under the lock, both
         self._thread = threading.Thread(target=self._run, name=f"reflector-{kind.RESOURCE}", daemon=True)
 
     def start(self) -> None:
@@ -186,8 +178,8 @@ class Reflector(Generic[T]):
     def troubles(self) -> Mapping[str, str]:
         """Return the keys of the objects that cannot be read, or whose last change is set aside, and why."""
         with self._applying:
-            unread = {key: item.reason for key, item in self._unread.items()}
-            return unread | {key: aside.reason for key, aside in self._aside.items()}
+            unread = {key: item.reason for key, item in self._trouble.unread.items()}
+            return unread | {key: aside.reason for key, aside in self._trouble.aside.items()}
 
     def wait_synced(self, timeout_s: float) -> bool:
         """Wait for the first list at most timeout_s; return whether it is there."""
@@ -256,7 +248,7 @@ class Reflector(Generic[T]):
         with self._applying, self._lock:
             # To take for deleted what cannot be read would free what it holds.
             kept = fresh.keys() | (frozenset() if self._unread_is_gone else unread)
-            stale = sorted((self._objects.keys() | self._aside.keys()) - kept)
+            stale = sorted((self._objects.keys() | self._trouble.aside.keys()) - kept)
             early = {key for key, item in fresh.items() if self._first(self._objects.get(key), item)}
         for key in (*stale, *sorted(fresh, key=lambda key: (key not in early, key))):
             self._apply(key, fresh.get(key), unread=key in unread)
@@ -272,7 +264,7 @@ class Reflector(Generic[T]):
         """Return what is kept of an object; of a state that was told before just that, so that memory holds it once
         although others keep what they were told, also while a list is read again."""
         with self._applying, self._lock:
-            known = None if item.key in self._standing_in else self._objects.get(item.key)
+            known = None if item.key in self._trouble.standing_in else self._objects.get(item.key)
         return known if known is not None and _same(known, item) else self._transform(item)
 
     def _list_served(self) -> Listing[T]:
@@ -363,15 +355,15 @@ class Reflector(Generic[T]):
     def _note_all_unread(self, items: Sequence[Unread[T]]) -> frozenset[str]:
         """Take note of all objects that cannot be read now; return their keys."""
         with self._applying:
-            for key in self._unread.keys() - {item.key for item in items}:
-                del self._unread[key]
+            for key in self._trouble.unread.keys() - {item.key for item in items}:
+                del self._trouble.unread[key]
             for item in items:
                 self._note_unread(item)
-            return frozenset(self._unread)
+            return frozenset(self._trouble.unread)
 
     def _note_unread(self, item: Unread[T]) -> None:
-        known = self._unread.get(item.key)
-        self._unread[item.key] = item
+        known = self._trouble.unread.get(item.key)
+        self._trouble.unread[item.key] = item
         if known is None or not _same(known, item):
             log.warning(
                 "object cannot be read",
@@ -385,9 +377,9 @@ class Reflector(Generic[T]):
     def _apply(self, key: str, new: T | None, *, unread: bool = False) -> None:
         with self._applying:
             if not unread:
-                self._unread.pop(key, None)
+                self._trouble.unread.pop(key, None)
             change = _Pending(new, unread, 0, 0.0, "")
-            before = self._aside.pop(key, None)
+            before = self._trouble.aside.pop(key, None)
             try:
                 self._tell(key, change, before)
             except Exception as error:  # noqa: BLE001 - one object's trouble is its own, and logged there
@@ -404,7 +396,7 @@ class Reflector(Generic[T]):
         with self._lock:
             known = self._objects.get(key)
         old = known if known is not None or before is None or new is not None else before.seen
-        stood_in = key in self._standing_in
+        stood_in = key in self._trouble.standing_in
         is_known = old is not None and new is not None and _same(old, new) and (change.unread or not stood_in)
         if (old is None and new is None) or (is_known and change.unread):
             return
@@ -423,14 +415,14 @@ class Reflector(Generic[T]):
                     else:
                         self._objects[key] = known
                 raise
-        (self._standing_in.add if change.unread and new is not None else self._standing_in.discard)(key)
+        (self._trouble.standing_in.add if change.unread and new is not None else self._trouble.standing_in.discard)(key)
 
     def _put_aside(self, key: str, change: _Pending[T], error: Exception, before: _Pending[T] | None) -> None:
         tries = 1 if before is None else before.tries + 1
         due_s = self._clock.monotonic() + min(FIRST_RETRY_S * 2 ** min(tries - 1, 30), LONGEST_RETRY_S)
         seen = change.new if change.new is not None or before is None else before.seen
         reason = f"{type(error).__name__}: {error}"
-        self._aside[key] = _Pending(change.new, change.unread, tries, due_s, reason, seen)
+        self._trouble.aside[key] = _Pending(change.new, change.unread, tries, due_s, reason, seen)
         if before is None or before.new is not change.new:
             log.error("change not taken in, set aside", resource=self._kind.RESOURCE, object=key, exc_info=error)
         if self._retrying is None and not self._stopping.is_set():
@@ -442,14 +434,14 @@ class Reflector(Generic[T]):
         """Tell what is set aside again when it is due, until nothing is."""
         while not self._stopping.is_set():
             with self._applying:
-                if not self._aside:
+                if not self._trouble.aside:
                     self._retrying = None
                     return
                 now_s = self._clock.monotonic()
-                key, aside = min(self._aside.items(), key=lambda item: item[1].due_s)
+                key, aside = min(self._trouble.aside.items(), key=lambda item: item[1].due_s)
                 wait_s = aside.due_s - now_s
                 if wait_s <= 0:
-                    del self._aside[key]
+                    del self._trouble.aside[key]
                     try:
                         self._tell(key, aside, aside)
                     except Exception as error:  # noqa: BLE001 - it stays set aside, and waits for longer
@@ -474,6 +466,18 @@ class _Pending(Generic[T]):
     reason: str
     seen: T | None = None
     """The last state that `set_aside` was told, which has to be taken back when the object is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Trouble(Generic[T]):
+    """Objects of which the newest state was not told, by key."""
+
+    aside: dict[str, _Pending[T]] = field(default_factory=dict)
+    """Changes that could not be told."""
+    unread: dict[str, Unread[T]] = field(default_factory=dict)
+    """What could not be read."""
+    standing_in: set[str] = field(default_factory=set)
+    """Of these, the keys of which a stand-in was told."""
 
 
 def _same(old: T | Unread[T], new: T | Unread[T]) -> bool:

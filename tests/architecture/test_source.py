@@ -20,7 +20,7 @@ CONSTRUCTOR_LINES = 40
 
 FILE_LINES = 500
 
-LONG_CONSTRUCTORS = frozenset({("kube/reflector.py", "Reflector")})
+LONG_CONSTRUCTORS: frozenset[tuple[str, str]] = frozenset()
 
 LONG_FILES: frozenset[str] = frozenset()
 

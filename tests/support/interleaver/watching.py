@@ -71,7 +71,7 @@ class SteppedReflector(Reflector[Any]):
 
     def _apply(self, key: str, new: Any, *, unread: bool = False) -> None:
         super()._apply(key, new, unread=unread)
-        for aside in self._aside.values():
+        for aside in self._trouble.aside.values():
             raise AssertionError(f"a change of {key} could not be taken in: {aside.reason}")
         if Strand.current is not None:
             Strand.pause("next object of the list")
