@@ -25,7 +25,7 @@ from dracaena.controller.allocation.legal.results import allocation_results
 from dracaena.controller.allocation.legal.search import MAX_STEPS
 from dracaena.controller.allocation.nodes.matching import read_node_selector
 from dracaena.controller.allocation.nodes.node_filter import PINNED_ELSEWHERE, Names, NodeFilter
-from dracaena.controller.allocation.request import RefusalKind, Refused
+from dracaena.controller.allocation.request import Question, RefusalKind, Refused
 from dracaena.controller.allocation.result import (
     Allocation,
     RunnerUpChoice,
@@ -37,7 +37,7 @@ from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
 from dracaena.controller.allocation.score.order import follows_siblings
 from dracaena.controller.allocation.state.families import Kin
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.walk.answers import Answers, Question, QuestionAnswers
+from dracaena.controller.allocation.walk.answers import Answers, QuestionAnswers
 from dracaena.controller.allocation.walk.family import FamilyPreference
 from dracaena.controller.allocation.walk.node_rules import (
     MAX_JUDGEMENTS,

@@ -16,7 +16,7 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.nodes.node_resources import pod_name
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.pool import NodeKind, claim_holder
+from dracaena.controller.allocation.state.node_state import NodeKind, claim_holder
 from dracaena.controller.allocation.walk.pod_demand import Turn
 
 MAX_ASKED: Final = 200

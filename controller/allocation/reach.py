@@ -20,7 +20,7 @@ from dracaena.controller.allocation.nodes.node_resources import ResourceDemand, 
 from dracaena.controller.allocation.nodes.pod_resources import UnreadableQuantityError
 from dracaena.controller.allocation.request import ClaimDemand, Refused
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.pool import NodeState
+from dracaena.controller.allocation.state.node_state import NodeState
 
 MOST_FILTER_BYTES: Final = 4 << 10
 """Of node selector, affinity and tolerations together; sensible pods have some hundred. What is longer is not evaluated

@@ -8,6 +8,8 @@ Decisions come back to the same claims, and a template makes thousands that ask 
 the digest of its text, and what it says together with the classes that it names beside it (RequestReader). Short specs
 are read when the claim comes (see()). A long one, which the API allows up to a megabyte, is read when it is first
 decided for, and charged to that decision (docs/design/0018): who wrote it waits for it, and nobody else.
+
+Last, what requests that are chosen by links ask of a node, whatever they and the node are called (Question).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from typing import Any, Final
 import msgspec
 
 from dracaena.api.config.v1alpha1 import ConfigError, TopologyPolicy, decode_config, merged
-from dracaena.api.objects import Toleration
+from dracaena.api.objects import Taint, Toleration
 from dracaena.api.packed import LONGEST_UNPACKED_BYTES, unpacked
 from dracaena.api.resource_objects import DeviceClass, ResourceClaim
 from dracaena.controller.allocation.effort import BYTES_A_STEP, CLAIM_STEPS, KNOWN_CLAIM_STEPS, Effort, Memo, Work
@@ -440,3 +442,44 @@ def _with_policy(
     except ConfigError as error:
         text = f"request {request.name}, the policies of claim and DeviceClass together: {error}"
         raise _ContradictionError(text) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Eligibility:
+    """Which devices the requests of one pod may have, in the order of its claims and requests."""
+
+    tolerations: tuple[tuple[Toleration, ...], ...]
+    """Of each request."""
+    selectors: tuple[tuple[str, ...], ...] = ()
+    """CEL expressions of each request's class and of the request, all of which must match; empty: none for anybody."""
+    taints_of_all: tuple[Taint, ...] = ()
+    """Taints of all devices of ours (Inventory.taints_of_all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueRule:
+    """All devices of some requests have one value of an attribute, or no two devices of all requests have."""
+
+    attribute: str
+    """Fully qualified."""
+    requests: tuple[int, ...]
+    """Places among the requests."""
+    distinct: bool = False
+    """Then it is about all requests, so it does not matter how a set is dealt out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a pod asks of one node, whatever the node: pods with equal questions get equal answers."""
+
+    counts: tuple[int, ...]
+    """GPUs of each request, in the order of claims and requests."""
+    policies: tuple[TopologyPolicy, ...]
+    """Of each request."""
+    eligibility: Eligibility
+    matches: tuple[ValueRule, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """GPUs of all requests together."""
+        return sum(self.counts)

@@ -21,7 +21,7 @@ from dracaena.controller.allocation.request import ClaimDemand
 from dracaena.controller.allocation.score.box import links_in_words, ordinals_of, worst_link
 from dracaena.controller.allocation.score.choices import Choice
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.pool import NodePool, claim_holder, holdings_beside
+from dracaena.controller.allocation.state.node_state import NodePool, claim_holder, holdings_beside
 from dracaena.controller.allocation.walk.answers import Census
 from dracaena.controller.allocation.walk.node_rules import NodeChoice
 from dracaena.controller.allocation.walk.pod_demand import Combination

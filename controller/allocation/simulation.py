@@ -19,7 +19,7 @@ from dracaena.controller.allocation.nodes.pod_resources import ENDED
 from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation, allocated_claim, commit, decision_of
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.pool import AskedSizes, claim_holder, held_devices, other_holdings
+from dracaena.controller.allocation.state.node_state import AskedSizes, claim_holder, held_devices, other_holdings
 from dracaena.controller.allocation.walk.pod_demand import turn
 
 _TIMESTAMP: Final = "1970-01-01T00:00:00Z"

@@ -13,7 +13,7 @@ from dracaena.api.podclaims import group_consumer
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.nodes.matching import NAME_FIELD, read_node_selector
-from dracaena.controller.allocation.state.pool import held_devices, other_holdings
+from dracaena.controller.allocation.state.node_state import held_devices, other_holdings
 from dracaena.controller.lifecycle.phases import (
     OURS,
     SHOWN,

@@ -21,7 +21,7 @@ from dracaena.controller.allocation.legal.search import MAX_STEPS
 from dracaena.controller.allocation.nodes.node_resources import pod_name
 from dracaena.controller.allocation.nodes.pod_resources import ENDED
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.pool import claim_holder
+from dracaena.controller.allocation.state.node_state import claim_holder
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, PodIdentity, expected_places, is_same_allocation
 from dracaena.controller.lifecycle.phases import TENDING, NotAllowedError, Phase
 from dracaena.controller.queue.waiting_lines import Scope

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dracaena.api.device_id import DeviceId
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.pool import claim_holder
+from dracaena.controller.allocation.state.node_state import claim_holder
 
 
 @dataclass(frozen=True, slots=True)

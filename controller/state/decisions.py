@@ -22,7 +22,7 @@ from dracaena.controller.allocation.reach import Prospect, Reach
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation, ClaimAllocation
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.pool import AskedSizes, claim_holder
+from dracaena.controller.allocation.state.node_state import AskedSizes, claim_holder
 from dracaena.controller.allocation.walk.pod_demand import APART, Turn, placement_of, shape, turn
 from dracaena.controller.lifecycle.claim_record import ClaimShare, PodIdentity
 from dracaena.controller.queue.time_budgets import Deadline

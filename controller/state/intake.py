@@ -11,7 +11,7 @@ from dracaena.api.objects import Namespace, Node, PersistentVolume, PersistentVo
 from dracaena.api.resource_objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.nodes.placement.placed_pods import Change, ClaimUse, OfClass
 from dracaena.controller.allocation.nodes.placement.volumes import class_of
-from dracaena.controller.allocation.state.pool import claim_holder, held_devices, other_holdings
+from dracaena.controller.allocation.state.node_state import claim_holder, held_devices, other_holdings
 from dracaena.controller.state.cluster_state import ClusterState
 from dracaena.controller.state.collisions import Collision
 from dracaena.process.clock import Clock

@@ -30,7 +30,7 @@ from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.score.box import mask_of
 from dracaena.controller.allocation.score.choices import Demand, Engine
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.pool import held_devices
+from dracaena.controller.allocation.state.node_state import held_devices
 from dracaena.controller.cache.pods import kept_pod
 from dracaena.controller.cache.slices import with_shared_values
 from dracaena.controller.garbage import freeze_what_stays

@@ -19,7 +19,7 @@ from typing import Final
 from bench.baselines.answer import Fault
 from bench.machines import BenchMachine
 from bench.worth import GpuSet, collective_gb_s, has_nvlink_group, ideal_gb_s, is_one_nvlink_group
-from dracaena.controller.allocation.state.pool import AskedSizes
+from dracaena.controller.allocation.state.node_state import AskedSizes
 
 SIZE_SHARES: Final = ((1, 0.45), (2, 0.30), (4, 0.20), (8, 0.05))
 """GPUs of a job and how often: most jobs of a shared cluster are small, most GPU hours are not."""

@@ -25,7 +25,7 @@ from dracaena.api.topology import Topology, topology_from_matrix
 from dracaena.controller.allocation.request import RequestReader
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.pool import claim_holder
+from dracaena.controller.allocation.state.node_state import claim_holder
 
 DRIVER = DEFAULT_DRIVER_NAME
 OUR_TAINT = Taint(key=taint_key(DRIVER), value=TAINT_VALUE, effect=TAINT_EFFECT)

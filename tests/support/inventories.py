@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dracaena.api.objects import Node
 from dracaena.api.resource_objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.pool import claim_holder, held_devices, other_holdings
+from dracaena.controller.allocation.state.node_state import claim_holder, held_devices, other_holdings
 
 
 def filled(

@@ -8,7 +8,6 @@ replaced by a number of its own, so that equal nodes stay equal and constraints 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final
 
@@ -21,6 +20,7 @@ from dracaena.api.device_id import DeviceId
 from dracaena.api.resource_objects import DeviceAttribute
 from dracaena.controller.allocation.legal.constraints import find_attribute, scalar
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice, read_device
+from dracaena.controller.allocation.state.node_state import DeviceKind
 
 IDENTITY: Final = frozenset({table.UUID.name, table.PCI_BUS_ID.name})
 """Attributes that no two devices share; names as they are published."""
@@ -37,15 +37,6 @@ DIGEST_BYTES: Final = 32
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 
 _NOBODY: Final = DeviceId("", "", "")
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceKind:
-    """One device without its identity. Equal where nothing that is left differs."""
-
-    key: Hashable
-    device: PublishedDevice = field(compare=False)
-    """With the driver's name, and neither pool nor name."""
 
 
 def device_kinds(driver: str, devices: Sequence[resource_objects.Device | None]) -> tuple[DeviceKind | None, ...]:

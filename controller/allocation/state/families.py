@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from dracaena.api.objects import OwnerReference, Pod
 from dracaena.controller.allocation.nodes.node_resources import pod_name
-from dracaena.controller.allocation.state.pool import Buckets, NodeBuckets, NodeKind, NodeState
+from dracaena.controller.allocation.state.node_state import Buckets, NodeBuckets, NodeKind, NodeState
 
 JOB_LABEL: Final = "batch.kubernetes.io/controller-uid"
 """batch/v1/types.go, ControllerUidLabel."""

@@ -40,14 +40,16 @@ from dracaena.controller.allocation.nodes.pod_resources import (
 from dracaena.controller.allocation.request import RequestReader
 from dracaena.controller.allocation.score.box import Box
 from dracaena.controller.allocation.state.families import FAMILY_LABELS, STATEFUL_SET, CliqueIndex, Families, Kin
-from dracaena.controller.allocation.state.pool import (
-    MOST_DEVICES,
+from dracaena.controller.allocation.state.node_state import (
     Buckets,
     Holdings,
     NodeBuckets,
     NodeKind,
     NodePool,
     NodeState,
+)
+from dracaena.controller.allocation.state.pool import (
+    MOST_DEVICES,
     PoolContents,
     PoolDefect,
     ReadPools,

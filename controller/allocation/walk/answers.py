@@ -2,7 +2,7 @@
 
 A decision looks at every bucket of the inventory, so a look must cost one step: the question is resolved once for a
 decision, the kind once for all its buckets, and then the mask of free devices is the only key. Which devices of a kind
-each request may use is asked once, and only of kinds that a decision comes to (Eligibility): taints and selectors
+each request may use is asked once, and only of kinds that a decision comes to (eligible): taints and selectors
 decide. Selectors that read what tells devices of equal nodes apart are left to node_rules. Last, what all nodes that
 were not taken had to give (Census).
 """
@@ -15,18 +15,18 @@ from dataclasses import dataclass, field
 from heapq import merge
 from typing import Final
 
-from dracaena.api.config.v1alpha1 import TopologyPolicy
 from dracaena.api.decision import part_in_words
 from dracaena.api.objects import Taint, Toleration
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.selectors import SelectorFailure, Selectors
 from dracaena.controller.allocation.nodes.matching import first_untolerated
+from dracaena.controller.allocation.request import Eligibility, Question
 from dracaena.controller.allocation.score.box import ordinals_of
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
 from dracaena.controller.allocation.score.order import first_difference, one_number
 from dracaena.controller.allocation.state.device_kind import groups
-from dracaena.controller.allocation.state.pool import NodeKind
+from dracaena.controller.allocation.state.node_state import NodeKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,38 +52,29 @@ class Eligible:
     """At most one a request."""
 
 
-@dataclass(frozen=True, slots=True)
-class Eligibility:
-    """Answers for the requests of one pod, in the order of its claims and requests."""
+def eligible(eligibility: Eligibility, kind: NodeKind, selectors: Selectors) -> Eligible:
+    """Return the masks for all nodes of a kind. Cost: O(requests × devices), selectors asked once for each."""
+    every = (1 << kind.box.gpu_count) - 1
+    taints_of_all = eligibility.taints_of_all
+    tolerated = [every & ~_untolerated(kind, taints_of_all, tolerations) for tolerations in eligibility.tolerations]
+    present = 0
+    for mask in tolerated:
+        present |= mask
+    failures: list[Failure] = []
+    for request, expressions in enumerate(eligibility.selectors):
+        if expressions:
+            tolerated[request] &= _matching(kind, selectors, request, expressions, failures)
+    return Eligible(present, tuple(tolerated), tuple(failures))
 
-    tolerations: tuple[tuple[Toleration, ...], ...]
-    """Of each request."""
-    selectors: tuple[tuple[str, ...], ...] = ()
-    """CEL expressions of each request's class and of the request, all of which must match; empty: none for anybody."""
-    taints_of_all: tuple[Taint, ...] = ()
-    """Taints of all devices of ours (Inventory.taints_of_all)."""
 
-    def of_kind(self, kind: NodeKind, selectors: Selectors) -> Eligible:
-        """Return the masks for all nodes of a kind. Cost: O(requests × devices), selectors asked once for each."""
-        every = (1 << kind.box.gpu_count) - 1
-        tolerated = [every & ~self._untolerated(kind, tolerations) for tolerations in self.tolerations]
-        present = 0
-        for mask in tolerated:
-            present |= mask
-        failures: list[Failure] = []
-        for request, expressions in enumerate(self.selectors):
-            if expressions:
-                tolerated[request] &= _matching(kind, selectors, request, expressions, failures)
-        return Eligible(present, tuple(tolerated), tuple(failures))
-
-    def _untolerated(self, kind: NodeKind, tolerations: Sequence[Toleration]) -> int:
-        if first_untolerated(self.taints_of_all, tolerations) is not None:
-            return -1
-        mask = 0
-        for ordinal, taints in kind.foreign_taints:
-            if first_untolerated(taints, tolerations) is not None:
-                mask |= 1 << ordinal
-        return mask
+def _untolerated(kind: NodeKind, taints_of_all: tuple[Taint, ...], tolerations: Sequence[Toleration]) -> int:
+    if first_untolerated(taints_of_all, tolerations) is not None:
+        return -1
+    mask = 0
+    for ordinal, taints in kind.foreign_taints:
+        if first_untolerated(taints, tolerations) is not None:
+            mask |= 1 << ordinal
+    return mask
 
 
 def _matching(
@@ -117,35 +108,6 @@ MAX_SETS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class ValueRule:
-    """All devices of some requests have one value of an attribute, or no two devices of all requests have."""
-
-    attribute: str
-    """Fully qualified."""
-    requests: tuple[int, ...]
-    """Places among the requests."""
-    distinct: bool = False
-    """Then it is about all requests, so it does not matter how a set is dealt out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What a pod asks of one node, whatever the node: pods with equal questions get equal answers."""
-
-    counts: tuple[int, ...]
-    """GPUs of each request, in the order of claims and requests."""
-    policies: tuple[TopologyPolicy, ...]
-    """Of each request."""
-    eligibility: Eligibility
-    matches: tuple[ValueRule, ...] = ()
-
-    @property
-    def count(self) -> int:
-        """GPUs of all requests together."""
-        return sum(self.counts)
-
-
-@dataclass(frozen=True, slots=True)
 class NodeAnswer:
     """The best that a node has to give, and the next best."""
 
@@ -166,23 +128,23 @@ class KindAnswers:
     __slots__ = ("_distinct", "_engine", "_kind", "_options", "_owner", "_question", "failures", "known", "present")
 
     def __init__(self, owner: Answers, engine: Engine, question: Question, kind: NodeKind) -> None:
-        eligible = question.eligibility.of_kind(kind, owner.selectors)
+        found = eligible(question.eligibility, kind, owner.selectors)
         self._owner = owner
         self._engine = engine
         self._kind = kind
         self._question = question
-        self.present = eligible.present
+        self.present = found.present
         """Mask of the devices that count for the pod at all (Eligible)."""
         self._options = tuple(
             tuple(
                 # "All that is there" is said in one way only: the engine's tables are shared by equal demands.
-                Demand(count, policy, None if mask == eligible.present else mask)
+                Demand(count, policy, None if mask == found.present else mask)
                 for count, policy, mask in zip(question.counts, question.policies, masks, strict=True)
             )
-            for masks in _agreeing(kind, question, eligible.of_request)
+            for masks in _agreeing(kind, question, found.of_request)
         )
         self._distinct = tuple(groups(kind.devices, match.attribute) for match in question.matches if match.distinct)
-        self.failures: tuple[Failure, ...] = eligible.failures
+        self.failures: tuple[Failure, ...] = found.failures
         """Selectors that have no answer for some device of this kind."""
         self.known: dict[int, NodeAnswer] = {}
         """Mask of the free devices → answer; what was asked so far."""

@@ -24,7 +24,7 @@ from dracaena.controller.allocation.score.order import (
 )
 from dracaena.controller.allocation.state.families import Kin
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.pool import Buckets, NodeKind, NodeState
+from dracaena.controller.allocation.state.node_state import Buckets, NodeKind, NodeState
 from dracaena.controller.allocation.walk.answers import QuestionAnswers
 
 _States = dict[NodeKind, dict[tuple[int, Hashable], Sequence[str]]]

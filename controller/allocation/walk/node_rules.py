@@ -32,7 +32,7 @@ from dracaena.controller.allocation.score.box import mask_of
 from dracaena.controller.allocation.score.choices import Choice, Engine
 from dracaena.controller.allocation.score.order import Score, one_number
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.pool import NodeKind, NodePool, NodeState
+from dracaena.controller.allocation.state.node_state import NodeKind, NodePool, NodeState
 from dracaena.controller.allocation.walk.answers import QuestionAnswers
 from dracaena.controller.allocation.walk.node_choice import Chosen, NodeGpus, NodeQuestion, choose
 from dracaena.controller.allocation.walk.pod_demand import Combination, CombinationFacts, PodDemand

@@ -33,14 +33,16 @@ from dracaena.controller.allocation.nodes.placement.pod_terms import UnreadableS
 from dracaena.controller.allocation.nodes.pod_resources import UnreadableQuantityError
 from dracaena.controller.allocation.request import (
     ClaimDemand,
+    Eligibility,
+    Question,
     RefusalKind,
     Refused,
     RequestDemand,
+    ValueRule,
 )
 from dracaena.controller.allocation.state.device_kind import is_identity, reads_identity
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.pool import held_devices
-from dracaena.controller.allocation.walk.answers import Eligibility, Question, ValueRule
+from dracaena.controller.allocation.state.node_state import held_devices
 
 MOST_SELECTOR_CHARACTERS: Final = 64 << 10
 """Characters of all different selectors in one pod's claims: a second to compile at the worst, and half of what is kept

@@ -19,7 +19,7 @@ from dracaena.controller.allocation.legal.outcome import NeedsPerson
 from dracaena.controller.allocation.nodes.node_filter import Names
 from dracaena.controller.allocation.score.order import Score
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.pool import Buckets, NodeKind, NodeState
+from dracaena.controller.allocation.state.node_state import Buckets, NodeKind, NodeState
 from dracaena.controller.allocation.walk.answers import LATER_BY_NAME, Census, NodeAnswer, QuestionAnswers
 from dracaena.controller.allocation.walk.family import FamilyPreference
 from dracaena.controller.allocation.walk.node_rules import FIRST, UNSCORED, Judgement, NodeChoice, NodeRules

@@ -7,7 +7,7 @@ from typing import Final
 from dracaena.api.objects import Pod
 from dracaena.api.podclaims import pod_claims
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.controller.allocation.state.pool import claim_holder
+from dracaena.controller.allocation.state.node_state import claim_holder
 from dracaena.controller.lifecycle.claim_record import ClaimRecord, only_node
 from dracaena.controller.lifecycle.own_decision import our_decision
 from dracaena.controller.lifecycle.phases import OURS, Phase

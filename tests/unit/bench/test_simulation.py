@@ -11,7 +11,7 @@ from bench.machines import recorded
 from bench.simulation import DAY_S, Cluster, Job, Node, Placement, run, trace
 from bench.systems import LEFT_OUT, baseline_system, baseline_systems, our_system, topology_tree_likes
 from bench.worth import GpuSet
-from dracaena.controller.allocation.state.pool import AskedSizes
+from dracaena.controller.allocation.state.node_state import AskedSizes
 
 DGX_1V, PCIE, HOPPER = recorded("dgx-1v"), recorded("a5000-pix-pxb"), recorded("hgx-h100")
 BRIDGED = recorded("h100-pcie-bridged-numa-3-5")

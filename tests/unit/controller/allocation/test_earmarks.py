@@ -10,7 +10,7 @@ from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.earmarks import Earmark, emptied, node_to_keep
 from dracaena.controller.allocation.simulation import make_inventory
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.pool import claim_holder, held_devices
+from dracaena.controller.allocation.state.node_state import claim_holder, held_devices
 from dracaena.controller.allocation.walk.pod_demand import turn
 from support.allocation import (
     DRIVER,

@@ -15,7 +15,7 @@ from dracaena.controller.allocation.legal.read.claims import Claim, read_claim
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.request import ClaimDemand, Refused, class_names, names_selector
 from dracaena.controller.allocation.result import allocation_document
-from dracaena.controller.allocation.state.pool import held_devices
+from dracaena.controller.allocation.state.node_state import held_devices
 from dracaena.controller.cache.claims import claim_stand_in, kept_claim
 from support.allocation import DRIVER, device_class, own_config, policy, request, requests_of
 from support.hostile_objects import short_claim

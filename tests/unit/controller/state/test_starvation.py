@@ -10,7 +10,7 @@ import structlog
 
 from dracaena.api.objects import Node, NodeStatus
 from dracaena.controller.allocation.result import Allocation
-from dracaena.controller.allocation.state.pool import held_devices
+from dracaena.controller.allocation.state.node_state import held_devices
 from dracaena.process.clock import rfc3339
 from support.allocation import (
     DRIVER,

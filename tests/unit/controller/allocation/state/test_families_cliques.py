@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from dracaena.controller.allocation.simulation import make_inventory
 from dracaena.controller.allocation.state.families import CliqueIndex
-from dracaena.controller.allocation.state.pool import NodeState
+from dracaena.controller.allocation.state.node_state import NodeState
 from support.allocation import DRIVER, node, pool_slice
 from support.clusters import SMALL, SWITCHED
 

@@ -23,7 +23,7 @@ from dracaena.controller.allocation.legal.read.taints import with_taint_rules
 from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.state import inventory as module
 from dracaena.controller.allocation.state.inventory import Inventory, PoolChange
-from dracaena.controller.allocation.state.pool import NodeState
+from dracaena.controller.allocation.state.node_state import NodeState
 from support.allocation import DRIVER, blocks, claim, device_class, machine, node, pod, pool_slice, request
 from support.inventories import filled
 

@@ -5,11 +5,13 @@ import random
 import pytest
 
 from dracaena.api.config.v1alpha1 import NO_POLICY
+from dracaena.controller.allocation.request import Eligibility, Question
 from dracaena.controller.allocation.score.choices import Engine
 from dracaena.controller.allocation.score.order import one_number
-from dracaena.controller.allocation.state.pool import NodeKind, read_pool
+from dracaena.controller.allocation.state.node_state import NodeKind
+from dracaena.controller.allocation.state.pool import read_pool
 from dracaena.controller.allocation.walk import answers as module
-from dracaena.controller.allocation.walk.answers import Answers, Eligibility, Question
+from dracaena.controller.allocation.walk.answers import Answers
 from support.allocation import DRIVER, pool_slice
 from support.clusters import SMALL, SOCKETS
 

@@ -28,7 +28,7 @@ from dracaena.controller.allocation.legal.outcome import DoesNotFit
 from dracaena.controller.allocation.result import Allocation, commit, decision_of
 from dracaena.controller.allocation.simulation import make_inventory
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.pool import NodeState
+from dracaena.controller.allocation.state.node_state import NodeState
 from dracaena.controller.allocation.walk import node_rules
 from dracaena.controller.allocation.walk.node_rules import Judgements
 from support.allocation import (

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.api.device_id import DeviceId
-from dracaena.controller.allocation.state.pool import HALF_LIFE_S, NOBODYS_GPUS, AskedSizes, Holdings
+from dracaena.controller.allocation.state.node_state import HALF_LIFE_S, NOBODYS_GPUS, AskedSizes, Holdings
 
 OURS = "gpu.dracaena.dev"
 

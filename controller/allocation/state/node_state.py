@@ -1,0 +1,342 @@
+"""What a node is, what is free there, and who holds the rest; how many devices pods ask for at once.
+
+Nodes of one kind and state give the same, and stand in one bucket.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from dracaena.api.device_id import DeviceId, PoolId
+from dracaena.api.objects import Taint
+from dracaena.api.resource_objects import Device, DeviceResult, ResourceClaim
+from dracaena.controller.allocation.legal.books import Holding, holdings_of
+from dracaena.controller.allocation.legal.read.slices import PublishedDevice
+from dracaena.controller.allocation.score.box import Box, mask_of
+from dracaena.controller.allocation.score.order import GROUP_SIZES, PRICE_UNITS
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKind:
+    """One device without its identity. Equal where nothing that is left differs."""
+
+    key: Hashable
+    device: PublishedDevice = field(compare=False)
+    """With the driver's name, and neither pool nor name."""
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class NodeKind:
+    """All that a choice among the devices of a node depends on, besides which of them are free.
+
+    Nodes of one kind share one answer. What decides which devices a request may use is part of it; identities of
+    devices (device_kind.IDENTITY) are not: who asks for those is answered node by node.
+    """
+
+    box: Box
+    foreign_taints: tuple[tuple[int, tuple[Taint, ...]], ...] = ()
+    """Ordinals that have taints besides ours, with these, ascending. Without the times at which they were added, and
+    without what a rule puts on all devices (Inventory.taints_of_all)."""
+    devices: tuple[DeviceKind | None, ...] = ()
+    """Of each ordinal what selectors and constraints can read of it; None for a GPU that is not published."""
+    rest: bytes = b""
+    """Digest of all that is published except identities (device_kind.digest_of); empty for a node that has nothing but
+    whole GPUs of ours to give, which the fields above describe."""
+    is_mixed: bool = False
+    """Whether there is more to give than whole GPUs of ours. Such a kind has a `rest`."""
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.box, self.foreign_taints, self.devices, self.rest, self.is_mixed)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What a node is and what is free there: nodes of one state stand in one bucket."""
+
+    kind: NodeKind
+    free: int
+    """Mask of the whole GPUs that can be given."""
+    rest: Hashable = None
+    """For a kind with a `rest`: who holds how much of each of its devices, by their places in the order in which
+    they are tried. A mask of those that are held whole, and what the shares of each take together."""
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.kind, self.free, self.rest)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+Buckets = Mapping[NodeKind, Mapping[tuple[int, Hashable], Sequence[str]]]
+"""Kind → what is free (NodeState.free and .rest) → names of the nodes, ascending."""
+
+
+class NodeBuckets:
+    """Nodes by what they are and what is free. Part of its owner. Cost: a search in one bucket for each call."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[NodeKind, dict[tuple[int, Hashable], list[str]]] = {}
+
+    @property
+    def by_kind(self) -> Buckets:
+        """All of them, none empty. Do not change it."""
+        return self._buckets
+
+    def add(self, name: str, state: NodeState) -> None:
+        """Put a node in that is not there."""
+        insort(self._buckets.setdefault(state.kind, {}).setdefault((state.free, state.rest), []), name)
+
+    def take_out(self, name: str, state: NodeState) -> None:
+        """Take a node out that was added with this state."""
+        by_state = self._buckets[state.kind]
+        names = by_state[state.free, state.rest]
+        del names[bisect_left(names, name)]
+        if not names:
+            del by_state[state.free, state.rest]
+            if not by_state:
+                del self._buckets[state.kind]
+
+
+@dataclass(frozen=True, slots=True)
+class NodePool:
+    """The devices of one node, by ordinal."""
+
+    node: str
+    pool: str
+    kind: NodeKind
+    devices: tuple[str | None, ...]
+    """Device name of each ordinal; None for a GPU that is not published or does not decode."""
+    published: tuple[Device | None, ...]
+    """What is published of each of these."""
+    offered: int
+    """Mask of the whole GPUs that carry our taint: ours to allocate. Without it the node has opted out."""
+    others: tuple[str, ...] = ()
+    """Names of the other devices with our taint: MIG devices, and all that is shared or draws on counters. Only the
+    rules of legal know what may be done with them."""
+    order: tuple[str, ...] = ()
+    """Names of all devices, in the order in which they are tried; empty where the kind has no `rest`."""
+    clique: str | None = None
+    """The fabric clique of all GPUs that are published; None where they have none, or more than one."""
+
+    @property
+    def box(self) -> Box:
+        """Links and rates."""
+        return self.kind.box
+
+    def mask(self, devices: Iterable[DeviceId]) -> int:
+        """Return those of `devices` that are in this pool."""
+        names = {device.device for device in devices if device.pool == self.pool}
+        return mask_of(ordinal for ordinal, name in enumerate(self.devices) if name in names) if names else 0
+
+
+def held_devices(claim: ResourceClaim, driver: str) -> frozenset[DeviceId]:
+    """Return the devices of ours that a claim keeps from others. Admin access keeps nothing."""
+    if claim.status.allocation is None:
+        return frozenset()
+    results = claim.status.allocation.devices.results
+    return frozenset(
+        DeviceId(driver, result.pool, result.device)
+        for result in results
+        if result.driver == driver and not result.admin_access
+    )
+
+
+def other_holdings(claim: ResourceClaim, driver: str) -> frozenset[Holding]:
+    """Return what else a claim keeps from others: devices of other drivers, and shares of ours."""
+    if claim.status.allocation is None:
+        return frozenset()
+    return holdings_beside(claim.metadata.uid, claim.status.allocation.devices.results, driver)
+
+
+def holdings_beside(holder: str, results: Iterable[DeviceResult], driver: str) -> frozenset[Holding]:
+    """Return what the results hold that is no whole device of ours."""
+    beside = [result for result in results if result.driver != driver or result.share_id is not None]
+    if not beside:
+        return frozenset()
+    try:
+        return frozenset(holdings_of(holder, beside))
+    except ValueError:  # an amount that the API server would not store: then nobody else gets anything of the device
+        ids = (DeviceId(result.driver, result.pool, result.device) for result in beside)
+        return frozenset(Holding(holder, device) for device in ids)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingChange:
+    """What changed when a holder came to hold something else."""
+
+    let_go: frozenset[DeviceId | Holding]
+    pools: Sequence[str]
+    """Our pools of which it holds something else now, sorted."""
+
+
+class Holdings:
+    """Holders are named by their owner's words; a device is free when nobody holds it. A part of its owner.
+
+    Whole devices of ours are one table, shares of them and devices of other drivers another one.
+    """
+
+    def __init__(self, driver: str, others: Collection[str]) -> None:
+        """`others`: further drivers whose devices count; those of all else are passed over."""
+        self._driver = driver
+        self._drivers = frozenset((driver, *others))
+        self._held_by: dict[str, frozenset[DeviceId]] = {}
+        self._holders: dict[str, dict[str, int]] = {}  # pool → device → number of holders
+        self.by_size: Counter[int] = Counter()
+        """Whole devices of ours that are held, by how many of them their holder has. Do not change it."""
+        self._others_by: dict[str, frozenset[Holding]] = {}
+        self._others_of: dict[PoolId, dict[Holding, int]] = {}
+
+    def taken(self, pool: str) -> Collection[str]:
+        """Return the names of the devices of one of our pools that somebody holds, whole or a share."""
+        return self._holders.get(pool, ())
+
+    def in_pool(self, pool: PoolId) -> list[Holding]:
+        """Return all that is held of a pool, whoever holds it: shares and their amounts, and whole devices."""
+        beside = self._others_of.get(pool, {})
+        found = list(beside)
+        if pool.driver == self._driver:
+            shared = {holding.device.device for holding in beside}
+            whole = (name for name in self._holders.get(pool.pool, ()) if name not in shared)
+            found += (Holding("", DeviceId(*pool, name)) for name in whole)
+        return found
+
+    def holders(self, device: DeviceId, *, but: Collection[str]) -> tuple[str, ...]:
+        """Return who holds a device besides `but`, sorted: whole or a share of it.
+
+        Cost: a look-up when nobody else does, else O(holders).
+        """
+        if device.driver == self._driver:
+            count = self._holders.get(device.pool, {}).get(device.device, 0)
+            if count <= sum(device in self._held_by.get(name, ()) for name in but):
+                return ()
+            return tuple(sorted(name for name, held in self._held_by.items() if device in held and name not in but))
+        beside = self._others_of.get(device.pool_id, {})
+        mine = [self._others_by.get(name, frozenset()) for name in but]
+        if not any(held.device == device and not any(held in one for one in mine) for held in beside):
+            return ()
+        found = (name for name, held in self._others_by.items() if any(one.device == device for one in held))
+        return tuple(sorted(name for name in found if name not in but))
+
+    def held_by(self, holder: str) -> tuple[frozenset[DeviceId], frozenset[Holding]]:
+        """Return what a holder holds: devices of ours, and shares and devices of other drivers."""
+        return self._held_by.get(holder, frozenset()), self._others_by.get(holder, frozenset())
+
+    def by_pool(self) -> Mapping[str, Sequence[str]]:
+        """Return who holds something of each of our pools, sorted. Cost: O(all that is held)."""
+        found: dict[str, set[str]] = {}
+        for holder, devices in self._held_by.items():
+            for device in devices:
+                found.setdefault(device.pool, set()).add(holder)
+        for holder, others in self._others_by.items():
+            for holding in others:
+                if holding.device.driver == self._driver:
+                    found.setdefault(holding.device.pool, set()).add(holder)
+        return {pool: sorted(holders) for pool, holders in found.items()}
+
+    def hold(self, holder: str, devices: frozenset[DeviceId], others: frozenset[Holding]) -> HoldingChange:
+        """Let `holder` hold just these devices from now on. Cost: O(devices)."""
+        let_go, changed = self._hold_others(holder, others)
+        before = self._held_by.pop(holder, frozenset())
+        for size, change in ((len(before), -len(before)), (len(devices), len(devices))):
+            self.by_size[size] += change
+            if not self.by_size[size]:
+                del self.by_size[size]
+        if devices:
+            self._held_by[holder] = devices
+        for device in before - devices:
+            self._count(device, -1)
+        for device in devices - before:
+            self._count(device, 1)
+        pools = {device.pool for device in before ^ devices}
+        pools |= {one.device.pool for one in changed if one.device.driver == self._driver}
+        return HoldingChange((before - devices) | let_go, sorted(pools))
+
+    def check(self) -> None:
+        """State what must always hold. For tests: slow."""
+        counts: Counter[DeviceId] = Counter(device for devices in self._held_by.values() for device in devices)
+        known = {
+            DeviceId(self._driver, p, d): count for p, devices in self._holders.items() for d, count in devices.items()
+        }
+        assert known == dict(counts), "holders are counted"
+        sizes = Counter(len(devices) for devices in self._held_by.values() for _ in devices)
+        assert self.by_size == sizes, "devices are counted by what their holder holds"
+
+    def _hold_others(self, holder: str, others: frozenset[Holding]) -> tuple[frozenset[Holding], frozenset[Holding]]:
+        """Return what was let go, and all that changed."""
+        others = frozenset(holding for holding in others if holding.device.driver in self._drivers)
+        before = self._others_by.pop(holder, frozenset())
+        if others:
+            self._others_by[holder] = others
+        for holding, change in (*((old, -1) for old in before - others), *((new, 1) for new in others - before)):
+            counts = self._others_of.setdefault(holding.device.pool_id, {})
+            counts[holding] = counts.get(holding, 0) + change
+            if not counts[holding]:
+                del counts[holding]
+                if not counts:
+                    del self._others_of[holding.device.pool_id]
+        return before - others, before ^ others
+
+    def _count(self, device: DeviceId, change: int) -> None:
+        counts = self._holders.setdefault(device.pool, {})
+        counts[device.device] = counts.get(device.device, 0) + change
+        if not counts[device.device]:
+            del counts[device.device]
+            if not counts:
+                del self._holders[device.pool]
+
+
+def claim_holder(claim: ResourceClaim) -> str:
+    """Return the name under which a claim holds what nobody else may get: what the API shows, what is decided and being
+    written, and what rests."""
+    return claim.key
+
+
+HALF_LIFE_S: Final = 3_600.0
+"""After this time what pods asked for counts half. Jobs take hours; what a cluster is used for changes in days."""
+
+NOBODYS_GPUS: Final = 2
+"""Added to what is asked for, as if pods of no size asked for them: in an empty cluster nobody loses anything, and who
+comes first does not say who comes next. Few, so that a cluster that fills up knows in minutes."""
+
+
+class AskedSizes:
+    """A slowly decaying record of how many GPUs pods of each size have and wait for. Part of its owner.
+
+    A look at the first moment counts as if it had always been so: after a restart it begins with the pods there are.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, int] = {}
+        self._asked = dict.fromkeys((*GROUP_SIZES, 1), 0.0)
+        self._seen_s: float | None = None
+
+    def wait(self, key: str, gpus: int) -> None:
+        """Note that a pod waits for so many GPUs."""
+        self._waiting[key] = gpus
+
+    def leave(self, key: str) -> None:
+        """Note that a pod waits no more."""
+        self._waiting.pop(key, None)
+
+    def shares(self, held: Mapping[int, int], now_s: float) -> tuple[int, int, int]:
+        """Return the shares of GPUs that pods of 8, 4 and 2 GPUs ask for (Prices.shares), after a look at those that
+        are held now, by the size of their holder. A pod of another size counts as the next greater one, above 8 as 8.
+        Cost: O(pods that wait)."""
+        now: Counter[int] = Counter()
+        for size, gpus in (*held.items(), *((gpus, gpus) for gpus in self._waiting.values())):
+            now[min((group for group in self._asked if size <= group), default=GROUP_SIZES[0])] += gpus
+        kept = 0.0 if self._seen_s is None else 0.5 ** ((now_s - self._seen_s) / HALF_LIFE_S)
+        self._seen_s = now_s
+        self._asked = {size: kept * asked + (1 - kept) * now[size] for size, asked in self._asked.items()}
+        total = sum(self._asked.values()) + NOBODYS_GPUS
+        eights, fours, pairs = (int(PRICE_UNITS * self._asked[size] / total) for size in GROUP_SIZES)
+        return eights, fours, pairs
