@@ -30,8 +30,7 @@ from dracaena.controller.queue.work import LeaderQueue, turn_of
 from dracaena.controller.queue.workqueue import Turn, WorkQueue
 from dracaena.controller.reconciler import Reconciler
 from dracaena.controller.settings import ControllerSettings
-from dracaena.controller.state.cluster import Cluster
-from dracaena.controller.state.cluster_state import ClusterState, Wakers
+from dracaena.controller.state.cluster import Cluster, ClusterState, Wakers
 from dracaena.controller.state.intake import Intake
 from dracaena.controller.state.upkeep import UpkeepRules
 from dracaena.controller.watches import Watches
@@ -96,6 +95,7 @@ class Parts:
     reports: ClaimReports
     slice_reports: SliceReports
     cluster: Cluster
+    intake: Intake
     watches: Watches
     reconciler: Reconciler
     workers: Workers
@@ -122,9 +122,9 @@ def build(settings: ControllerSettings, given: Dependencies) -> Parts:
     shared = _shared(settings, given, leadership, cached_turn)
     waiting = WaitingPods(shared.events, shared.clock, shared.metrics)
     reports = _reports(shared)
-    cluster = _cluster(settings, shared, reports)
+    cluster, intake = _cluster(settings, shared, reports)
     slice_reports = SliceReports(shared.events, shared.metrics, lambda: shared.work.is_open)
-    watches = _watches(settings, shared, cluster.intake, reports, slice_reports)
+    watches = _watches(settings, shared, intake, reports, slice_reports)
     reconciler, workers = _workers(settings, shared, waiting, cluster)
     _measure(shared, leadership, waiting, cluster, watches)
     return Parts(
@@ -137,6 +137,7 @@ def build(settings: ControllerSettings, given: Dependencies) -> Parts:
         reports,
         slice_reports,
         cluster,
+        intake,
         watches,
         reconciler,
         workers,
@@ -194,8 +195,9 @@ def _reports(shared: Shared) -> ClaimReports:
     return ClaimReports(shared.events, shared.metrics, collisions, lambda: shared.work.is_open)
 
 
-def _cluster(settings: ControllerSettings, shared: Shared, reports: ClaimReports) -> Cluster:
-    work = shared.work
+def _cluster(settings: ControllerSettings, shared: Shared, reports: ClaimReports) -> tuple[Cluster, Intake]:
+    """Return both doors to one state."""
+    work, clock, collided = shared.work, shared.clock, reports.collided
     state = ClusterState(
         shared.driver,
         Wakers(work.add_pod, work.ask_pod_again, work.add_claim, reports.fault),
@@ -205,13 +207,9 @@ def _cluster(settings: ControllerSettings, shared: Shared, reports: ClaimReports
         first_fit=settings.selection == "first-fit",
         max_steps=settings.search_steps,
     )
-    return Cluster(
-        state,
-        shared.clock,
-        keep=kept_claim(shared.driver),
-        problems_changed=shared.metrics.watches.problems_changed,
-        collided=reports.collided,
-    )
+    cluster = Cluster(state, clock, keep=kept_claim(shared.driver), collided=collided)
+    problems_changed = shared.metrics.watches.problems_changed
+    return cluster, Intake(state, clock, problems_changed=problems_changed, collided=collided)
 
 
 def _watches(

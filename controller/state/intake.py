@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import structlog
 
@@ -12,18 +11,16 @@ from dracaena.api.resource_objects import DeviceClass, DeviceTaintRule, Resource
 from dracaena.controller.allocation.nodes.placement.placed_pods import Change, ClaimUse, OfClass
 from dracaena.controller.allocation.nodes.placement.volumes import class_of
 from dracaena.controller.allocation.state.node_state import claim_holder, held_devices, other_holdings
-from dracaena.controller.state.cluster_state import ClusterState
-from dracaena.controller.state.collisions import Collision
+from dracaena.controller.state.cluster import ClusterState, Collided
 from dracaena.process.clock import Clock
 
 log = structlog.get_logger()
 
 ProblemsChanged = Callable[[int, int], None]
-Collided = Callable[[ResourceClaim, Sequence[Collision]], None]
 
 
 class Intake:
-    """Called from the reflectors' threads, each call under the cluster's lock. Keeps nothing of its own.
+    """Called from the reflectors' threads, each call under the state's lock. Keeps nothing of its own.
 
     A freed device, or a change of a node or slice, wakes the first pod of each waiting line that it may help. A change
     of a class wakes all waiting pods, because the person who made it wants to see what it did.
@@ -32,13 +29,15 @@ class Intake:
     def __init__(
         self,
         state: ClusterState,
-        lock: threading.Lock,
         clock: Clock,
-        problems_changed: ProblemsChanged,
-        collided: Collided,
+        *,
+        problems_changed: ProblemsChanged = lambda unusable, updating: None,
+        collided: Collided = lambda claim, collisions: None,
     ) -> None:
+        """`problems_changed` is called with the number of lasting problems and of pools that are just being written,
+        `collided` with a claim that was shown to hold what other claims hold too: both without the lock."""
         self._state = state
-        self._lock = lock
+        self._lock = state.lock
         self._clock = clock
         self._problems_changed = problems_changed
         self._collided = collided

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from unittest import mock
 
-from dracaena.controller.state.cluster import Cluster
+from support.watched_cluster import WatchedCluster
 
 
 class TimedLock:
@@ -50,7 +50,7 @@ class TimedLock:
 
 
 @contextmanager
-def timed_lock(cluster: Cluster) -> Iterator[TimedLock]:
+def timed_lock(cluster: WatchedCluster) -> Iterator[TimedLock]:
     """Note inside the block for how long the cluster's lock is held. Nobody may hold it when the block begins or ends.
 
     AssertionError when it was never held: then a measurement would show nothing, and look good.

@@ -14,12 +14,12 @@ from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.controller.allocation.result import Allocation, ClaimAllocation, allocated_claim, decision_of
 from dracaena.controller.lifecycle.phases import RecordEvent
-from dracaena.controller.state.cluster import Cluster
-from dracaena.controller.state.cluster_state import ClusterState, Wakers
+from dracaena.controller.state.cluster import ClusterState, Wakers
 from dracaena.process.clock import Clock
 from support.allocation import DRIVER
 from support.clock import FakeClock
 from support.reconciling import RULES, no_fault
+from support.watched_cluster import WatchedCluster
 
 DECISION = "decision"
 """The id of every decision here: it is told apart by the claim."""
@@ -35,12 +35,12 @@ def bare_cluster(
     allowed_drivers: Iterable[str] = (),
     first_fit: bool = False,
     **listeners: Any,
-) -> Cluster:
+) -> WatchedCluster:
     """Return a cluster; `listeners` are Cluster's own."""
     clock = clock or FakeClock()
     wakers = Wakers(wake, ask_again or wake, lambda key: None, no_fault)
     state = ClusterState(DRIVER, wakers, RULES, clock.monotonic(), allowed_drivers=allowed_drivers, first_fit=first_fit)
-    return Cluster(state, clock, **listeners)
+    return WatchedCluster(state, clock, **listeners)
 
 
 def newer(item: ResourceClaim) -> ResourceClaim:
@@ -49,14 +49,14 @@ def newer(item: ResourceClaim) -> ResourceClaim:
     return msgspec.structs.replace(item, metadata=metadata)
 
 
-def show(cluster: Cluster, item: ResourceClaim) -> ResourceClaim:
+def show(cluster: WatchedCluster, item: ResourceClaim) -> ResourceClaim:
     """Let the watch show a claim in a new version; return it."""
     shown = newer(item)
     cluster.intake.claim_changed(cluster.claim(item.key), shown)
     return shown
 
 
-def decide(cluster: Cluster, waiting: Pod, *claims: ResourceClaim, now_s: float = 0.0) -> object:
+def decide(cluster: WatchedCluster, waiting: Pod, *claims: ResourceClaim, now_s: float = 0.0) -> object:
     """Decide for a pod and its claims, which are those that the cluster knows."""
     return cluster.decide(waiting, claims, decision_id=DECISION, now_s=now_s)
 
@@ -79,14 +79,14 @@ def reserved(item: ResourceClaim, *users: Pod) -> ResourceClaim:
     return msgspec.structs.replace(item, status=msgspec.structs.replace(item.status, reserved_for=references))
 
 
-def write(cluster: Cluster, decision: Allocation, *users: Pod) -> tuple[ResourceClaim, ...]:
+def write(cluster: WatchedCluster, decision: Allocation, *users: Pod) -> tuple[ResourceClaim, ...]:
     """Write a decision, with an answer to each write; the watch is behind. Return the claims as they are stored."""
     stored = written(decision, *users)
     land(cluster, *stored)
     return stored
 
 
-def land(cluster: Cluster, *stored: ResourceClaim) -> None:
+def land(cluster: WatchedCluster, *stored: ResourceClaim) -> None:
     """Tell a cluster that claims of its own were allocated, as their writer does."""
     for claim in stored:
         asked = cluster.claim(claim.key)
@@ -96,6 +96,6 @@ def land(cluster: Cluster, *stored: ResourceClaim) -> None:
     cluster.ended(stored, DECISION, RecordEvent.ANSWERED)
 
 
-def abandon(cluster: Cluster, *claims: ResourceClaim) -> None:
+def abandon(cluster: WatchedCluster, *claims: ResourceClaim) -> None:
     """Let a decision end of which nothing was sent."""
     cluster.ended(claims, DECISION, RecordEvent.REFUSED)

@@ -26,8 +26,7 @@ from dracaena.controller.queue.time_budgets import TimeBudgets
 from dracaena.controller.queue.work import CLAIMS_TURN, claim_of_work, claim_work
 from dracaena.controller.queue.workqueue import Turn, WorkQueue
 from dracaena.controller.reconciler import Reconciler
-from dracaena.controller.state.cluster import Cluster
-from dracaena.controller.state.cluster_state import ClusterState, Wakers
+from dracaena.controller.state.cluster import ClusterState, Wakers
 from dracaena.controller.state.collisions import Collision
 from dracaena.controller.state.upkeep import UpkeepRules
 from dracaena.controller.wiring import DOUBT_S
@@ -38,6 +37,7 @@ from dracaena.kube.errors import KubeError
 from support.allocation import DRIVER, blocks, device_class, device_name, machine, node, pool_slice
 from support.claim_api import FakeClaims, FakeEvents
 from support.clock import FakeClock
+from support.watched_cluster import WatchedCluster
 
 SEVEN = machine("seven", blocks(3, 4, inside="PIX", outside="PHB"))
 
@@ -68,7 +68,7 @@ class Bench:
 
     def __init__(
         self,
-        cluster_type: type[Cluster] = Cluster,
+        cluster_type: type[WatchedCluster] = WatchedCluster,
         nominate_above_nodes: int = -1,
         before: Bench | None = None,
         /,
@@ -118,7 +118,7 @@ class Bench:
 
     def next_leader(self) -> Bench:
         """Return another process that begins to lead now, and knows what the server has and nothing else."""
-        leader = type(self)(Cluster, -1, self, **self.machines)
+        leader = type(self)(WatchedCluster, -1, self, **self.machines)
         for claim in list(self.api.claims.values()):
             leader.claim_changed(None, claim)
         for pod in list(self.api.pods.values()):

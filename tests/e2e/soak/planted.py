@@ -103,7 +103,7 @@ FAULTS: Final = (
     ),
     PlantedFault(
         "a freed device wakes nobody",
-        "controller/state/cluster_state.py",
+        "controller/state/cluster.py",
         "        if freed:\n            self.decisions.may_help(self._nodes_of(freed))\n",
         "",
     ),

@@ -21,8 +21,7 @@ from dracaena.controller.lifecycle.proof import Bounds
 from dracaena.controller.lifecycle.tending import Naming, Step
 from dracaena.controller.queue.work import LeaderQueue
 from dracaena.controller.state import upkeep
-from dracaena.controller.state.cluster import Cluster
-from dracaena.controller.state.cluster_state import ClusterState
+from dracaena.controller.state.cluster import Cluster, ClusterState
 from dracaena.controller.state.decisions import Decisions
 from dracaena.controller.state.records import Records
 

@@ -21,7 +21,7 @@ from dracaena.controller.leader.election import NotLeadingError
 from dracaena.controller.lifecycle.claim_record import ClaimRecord
 from dracaena.controller.lifecycle.phases import NotAllowedError, Phase
 from dracaena.controller.settings import ControllerSettings
-from dracaena.controller.state import cluster_state, intake
+from dracaena.controller.state import cluster, intake
 from dracaena.controller.write import claim_tender, claim_writer, nomination
 from dracaena.kube.client import Listing
 from dracaena.kube.errors import KubeError, NotFoundError
@@ -181,13 +181,14 @@ class Process:
             rng=random.Random(1),
         )
         self.controller.parts.queue.get = self.controller.parts.queue.take_ready  # type: ignore[method-assign]
-        cluster = self.controller.parts.cluster
+        parts = self.controller.parts
         for node, pool in world.scenario.nodes:
-            cluster.intake.node_changed(None, node)
-            cluster.intake.slice_changed(None, pool)
-        cluster.intake.class_changed(None, world.scenario.device_class)
-        self._changed, cluster._state.records._changed = cluster._state.records._changed, self._record_changed
-        cluster._state.records._fault = self._fault
+            parts.intake.node_changed(None, node)
+            parts.intake.slice_changed(None, pool)
+        parts.intake.class_changed(None, world.scenario.device_class)
+        records = parts.cluster._state.records
+        self._changed, records._changed = records._changed, self._record_changed
+        records._fault = self._fault
         self.pods = self.client.reflectors[Pod]
         self.claims = self.client.reflectors[ResourceClaim]
         for cache in (self.claims, self.pods):
@@ -320,7 +321,7 @@ _LOGS: Final = (
     workers,
     claim_tender,
     claim_writer,
-    cluster_state,
+    cluster,
     collision_reports,
     intake,
     nomination,

@@ -14,6 +14,7 @@ from dracaena.controller.wiring import DOUBT_S
 from dracaena.kube.errors import ApiUnavailableError, ConflictError, InvalidError
 from support.allocation import DRIVER, blocks, claim, machine, pod, request
 from support.reconciling import LONGEST_BIND_S, LONGEST_EXCLUSION_S, PASSED_OVER_WAIT_S, Bench
+from support.watched_cluster import WatchedCluster
 
 FOUR = machine("four", blocks(4, inside="PIX", outside="PIX"))
 
@@ -27,6 +28,12 @@ BOUNDED = {
     "_by_turn": "WorkQueue: what was overtaken goes with the next look of a worker that finds nothing",
 }
 """Tables that do not grow with the number of pods that ever were; test_… of their own hold the limits."""
+
+
+def is_walked_through(module: str) -> bool:
+    """Whether objects of a module hold tables that are looked at: all of the controller's but the allocator."""
+    ours = module.startswith("dracaena.controller") or module == WatchedCluster.__module__
+    return ours and "allocator" not in module
 
 
 def tables(owner: Any, path: str, seen: set[int]) -> Iterator[tuple[str, int]]:
@@ -43,7 +50,7 @@ def tables(owner: Any, path: str, seen: set[int]) -> Iterator[tuple[str, int]]:
             continue
         if isinstance(value, dict | set | list | deque):
             yield f"{path}.{name}", len(value)
-        elif type(value).__module__.startswith("dracaena.controller") and "allocator" not in type(value).__module__:
+        elif is_walked_through(type(value).__module__):
             yield from tables(value, f"{path}.{name}", seen)
 
 

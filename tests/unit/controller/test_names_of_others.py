@@ -17,11 +17,11 @@ from dracaena.controller.allocation import earmarks
 from dracaena.controller.allocation.walk import pod_demand
 from dracaena.controller.events.collision_reports import CollisionReports
 from dracaena.controller.state import explanation_cache
-from dracaena.controller.state.cluster import Cluster
 from dracaena.kube.errors import error_for
 from dracaena.process.clock import rfc3339
 from support.allocation import blocks, claim, holding, machine, pod, request
 from support.reconciling import Bench
+from support.watched_cluster import WatchedCluster
 
 FOUR = machine("four", blocks(4, inside="PIX", outside="PHB"))
 TEAMS = ("hush", "mute", "veil")
@@ -43,7 +43,7 @@ class Search:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.bench = Bench(Cluster, self.rng.choice([-1, 0]), a=FOUR, b=FOUR)
+        self.bench = Bench(WatchedCluster, self.rng.choice([-1, 0]), a=FOUR, b=FOUR)
         self.bench.api.before = self.refuse
         self.made = 0
         self.read = 0

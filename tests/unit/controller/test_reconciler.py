@@ -14,7 +14,6 @@ from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
 from dracaena.controller.lifecycle.phases import OURS, Phase
 from dracaena.controller.reconciler import MISSING_CLAIM_S
-from dracaena.controller.state.cluster import Cluster
 from dracaena.controller.wiring import DOUBT_S
 from dracaena.kube.errors import ApiUnavailableError, InvalidError
 from support.allocation import (
@@ -30,6 +29,7 @@ from support.allocation import (
     request,
 )
 from support.reconciling import EXCLUSION_S, SEVEN, Bench
+from support.watched_cluster import WatchedCluster
 
 TWO = machine("two", blocks(2, inside="PIX", outside="PIX"))
 
@@ -426,7 +426,7 @@ def test_a_claim_that_another_pod_uses_is_never_taken_back() -> None:
     assert "other than the node of a claim that is already allocated" in bench.told()[0]
 
 
-class LateCluster(Cluster):
+class LateCluster(WatchedCluster):
     """Lets something happen right after the first decision was made."""
 
     happens: Callable[[], None] | None = None

@@ -18,7 +18,7 @@ ROOT = Path(dracaena.controller.__file__).resolve().parents[1]
 
 PACKAGES = {link.name for link in (ROOT / "src" / "dracaena").iterdir() if link.is_symlink()}
 
-MOST_FILES = 28
+MOST_FILES = 27
 """Files that a warm decision may enter: the goal is 20, and 25 is the most that it should be. It was 57, and rose once,
 by the families of pods (33 before)."""
 

@@ -11,10 +11,10 @@ import pytest
 
 from dracaena.api.mig import MigDevice
 from dracaena.controller.allocation.result import Allocation
-from dracaena.controller.state.cluster import Cluster
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from support.allocation import DRIVER, claim, device_class, node, own_config, pod, policy, pool_slice, request
 from support.bare_cluster import bare_cluster, decide, land, written
+from support.watched_cluster import WatchedCluster
 
 ALLOCATION: Final = "dracaena.controller.allocation"
 READING: Final = (
@@ -62,7 +62,7 @@ def selected(name: str, kind: str) -> Any:
     return device_class(name, policy("BestEffort"), selectors=[{"cel": {"expression": expression}}])
 
 
-def cluster_of_both() -> Cluster:
+def cluster_of_both() -> WatchedCluster:
     """Nodes of whole GPUs, and nodes of which half the GPUs are divided."""
     cluster = bare_cluster()
     for item in (device_class(), selected("gpu", "gpu"), selected("mig", "mig")):

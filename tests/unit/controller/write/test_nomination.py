@@ -8,13 +8,13 @@ from dracaena.api.names import decision_annotation
 from dracaena.api.objects import Pod
 from dracaena.controller.lifecycle.pod_record import ELSEWHERE
 from dracaena.controller.metrics import ControllerMetrics
-from dracaena.controller.state.cluster import Cluster
 from dracaena.controller.wiring import DOUBT_S
 from dracaena.controller.write.nomination import NEVER, Nomination, earlier_nodes
 from dracaena.kube.errors import ApiUnavailableError, InvalidError
 from support.allocation import DRIVER, blocks, claim, holding, machine, pod
 from support.claim_api import FakeClaims
 from support.reconciling import REFUSED_WAIT_S, UNBOUND_WAIT_S, Bench
+from support.watched_cluster import WatchedCluster
 
 POD = pod("p", "c")
 TWO = machine("two", blocks(2, inside="PIX", outside="PIX"))
@@ -78,7 +78,7 @@ def test_it_is_cleared_as_long_as_it_is_ours_and_the_pod_unbound() -> None:
 
 
 def test_it_is_written_between_the_finalizer_and_the_allocation_and_goes_with_a_take_back() -> None:
-    bench = Bench(Cluster, 1, a=TWO, b=TWO)
+    bench = Bench(WatchedCluster, 1, a=TWO, b=TWO)
     bench.add(POD, claim("c"))
     bench.run()
     assert [verb for verb, _ in bench.api.writes] == ["mark", "nominate", "allocate"]
@@ -94,7 +94,7 @@ def test_it_is_written_between_the_finalizer_and_the_allocation_and_goes_with_a_
 
 
 def test_a_hint_of_ours_that_kube_scheduler_never_looked_at_is_cleared_with_the_allocation() -> None:
-    bench = Bench(Cluster, 0, a=TWO)
+    bench = Bench(WatchedCluster, 0, a=TWO)
     bench.add(POD, claim("c"))
     bench.run()
     bench.take_back("c", "passed-over")
@@ -108,7 +108,7 @@ def test_a_hint_of_ours_that_kube_scheduler_never_looked_at_is_cleared_with_the_
 
 
 def test_a_server_that_refuses_it_does_not_stop_the_allocation() -> None:
-    bench = Bench(Cluster, 0, a=TWO)
+    bench = Bench(WatchedCluster, 0, a=TWO)
 
     def refuse(verb: str, key: str) -> None:
         if verb == "nominate":
@@ -122,7 +122,7 @@ def test_a_server_that_refuses_it_does_not_stop_the_allocation() -> None:
 
 
 def test_it_is_cleared_when_the_allocation_is_lost_to_somebody_else() -> None:
-    bench = Bench(Cluster, 0, a=TWO)
+    bench = Bench(WatchedCluster, 0, a=TWO)
 
     def steal(verb: str, key: str) -> None:
         if verb == "allocate":
@@ -157,7 +157,7 @@ def with_a_hint_of_a_write_that_was_lost(bench: Bench) -> None:
 
 
 def test_a_hint_of_a_decision_that_was_not_written_gives_way_to_the_next_one() -> None:
-    bench = Bench(Cluster, 0, a=TWO, b=TWO)
+    bench = Bench(WatchedCluster, 0, a=TWO, b=TWO)
     with_a_hint_of_a_write_that_was_lost(bench)
     bench.api.before = lambda verb, key: None
     bench.pass_time(int(DOUBT_S) + 1)
@@ -167,7 +167,7 @@ def test_a_hint_of_a_decision_that_was_not_written_gives_way_to_the_next_one() -
 
 def test_a_hint_of_a_decision_that_was_not_written_goes_when_the_pod_fits_nowhere_any_more() -> None:
     """kube-scheduler would keep cpu free there for a pod that waits for devices."""
-    bench = Bench(Cluster, 0, a=TWO)
+    bench = Bench(WatchedCluster, 0, a=TWO)
     with_a_hint_of_a_write_that_was_lost(bench)
     bench.api.before = lambda verb, key: None
     bench.pass_time(int(DOUBT_S) + 1)
@@ -177,7 +177,7 @@ def test_a_hint_of_a_decision_that_was_not_written_goes_when_the_pod_fits_nowher
 
 
 def test_a_hint_of_somebody_else_stays_beside_a_decision_that_was_not_written() -> None:
-    bench = Bench(Cluster, 0, a=TWO, b=TWO)
+    bench = Bench(WatchedCluster, 0, a=TWO, b=TWO)
     with_a_hint_of_a_write_that_was_lost(bench)
     bench.change_pod("p", lambda old: nominated(old, "elsewhere"))
     bench.api.before = lambda verb, key: None
@@ -196,7 +196,7 @@ def test_a_decision_that_cannot_be_read_tells_of_no_node() -> None:
 
 def test_a_pod_whose_allocation_is_refused_is_not_tried_without_a_pause_although_its_hint_comes_and_goes() -> None:
     """Each hint changes the pod, and a change of the pod alone adds it to the queue."""
-    bench = Bench(Cluster, 0, a=TWO)
+    bench = Bench(WatchedCluster, 0, a=TWO)
     bench.add(pod("p", "c"), claim("c"))
     tries: list[float] = []
 
