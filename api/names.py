@@ -61,6 +61,11 @@ def decision_annotation(driver: str) -> str:
     return f"{driver}/decision"
 
 
+def allocation_gate(driver: str) -> str:
+    """Scheduling gate at which pods wait for their GPUs where the admission policy `gate` puts it."""
+    return f"{driver}/allocation"
+
+
 def settings_label(driver: str) -> str:
     """Node label: which section of its settings file the plugin of that node takes."""
     return f"{driver}/settings"

@@ -6,12 +6,14 @@ import argparse
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from dracaena.api.errors import BadInputError
 from dracaena.cli.columns import print_lines, wrapped
 from dracaena.cli.commands import Commands
 from dracaena.cli.connection import add_connection_options, connect, namespace_of
+from dracaena.cli.leader import why_nobody_leads
 
 if TYPE_CHECKING:
     from dracaena.api.decision import Decision
@@ -175,15 +177,17 @@ class _Reader:
         return answer, tuple(self._explain_pod(pod) for pod in sorted(pods, key=lambda pod: pod.key))
 
     def _explain_pod(self, pod: Pod) -> PodAnswer:
+        from dracaena.api.gates import is_at_our_gate
         from dracaena.api.podclaims import pod_claims
 
         templates = {entry.name: entry.resource_claim_template_name or "" for entry in pod.spec.resource_claims}
         claims = tuple(self._named_claim(pod, entry, templates[entry.alias]) for entry in pod_claims(pod))
         state = _pod_state(pod, claims)
-        told = newest(self._events(pod.metadata.uid)) if state == "waiting" else None
-        return PodAnswer(
-            pod.key, state, pod.spec.node_name, claims, tuple(_pod_reasons(pod, state, claims, told)), told
-        )
+        is_gated = is_at_our_gate(pod, self._driver)
+        told = newest(self._events(pod.metadata.uid)) if state == "waiting" or is_gated else None
+        nobody_leads = why_nobody_leads(self._client, self._driver, datetime.now(UTC)) if is_gated else None
+        reasons = (*_gate_reasons(pod, state, self._driver, nobody_leads), *_pod_reasons(pod, state, claims, told))
+        return PodAnswer(pod.key, state, pod.spec.node_name, claims, reasons, told)
 
     def _named_claim(self, pod: Pod, entry: PodClaim, template: str) -> ClaimAnswer:
         from dracaena.api.resource_objects import ResourceClaim
@@ -306,8 +310,10 @@ def _pod_state(pod: Pod, claims: Sequence[ClaimAnswer]) -> str:
 def _pod_reasons(pod: Pod, state: str, claims: Sequence[ClaimAnswer], told: Told | None) -> Iterator[str]:
     if state == "no-claims":
         yield "it names no ResourceClaims, so Dracaena has nothing to do with it"
-    if state == "allocated" or (state == "waiting" and pod.spec.scheduling_gates):
-        yield from _scheduling(pod)
+    if state == "allocated" and not pod.spec.scheduling_gates:
+        yield _scheduling(pod)
+    if state == "allocated" and told is not None and told.warning:
+        yield _in_words(told)
     if state != "waiting":
         return
     for claim in claims:
@@ -315,8 +321,7 @@ def _pod_reasons(pod: Pod, state: str, claims: Sequence[ClaimAnswer], told: Told
         if claim.state == "deleting":
             yield f"claim {claim.name}: it is being deleted"
     if told is not None and told.warning:
-        times = f", {told.count} times" if told.count > 1 else ""
-        yield f"{told.message} ({told.reason}, last told at {told.last}{times})"
+        yield _in_words(told)
     elif not pod.spec.scheduling_gates and not any(claim.reasons for claim in claims):
         yield (
             "the controller has told nothing about it in the last hour: if it has waited for more than some seconds, "
@@ -324,16 +329,36 @@ def _pod_reasons(pod: Pod, state: str, claims: Sequence[ClaimAnswer], told: Told
         )
 
 
-def _scheduling(pod: Pod) -> Iterator[str]:
-    if pod.spec.scheduling_gates:
-        names = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
-        yield f"scheduling gates hold it back until whoever set them removes them: {names}"
+def _in_words(told: Told) -> str:
+    times = f", {told.count} times" if told.count > 1 else ""
+    return f"{told.message} ({told.reason}, last told at {told.last}{times})"
+
+
+def _gate_reasons(pod: Pod, state: str, driver: str, nobody_leads: str | None) -> Iterator[str]:
+    """Yield what holds a pod at its scheduling gates."""
+    from dracaena.api.gates import gates_of_others
+    from dracaena.api.names import allocation_gate
+
+    if not pod.spec.scheduling_gates or state in ("ended", "deleting"):
         return
+    others = gates_of_others(pod, driver)
+    if others:
+        yield f"scheduling gates hold it back until whoever set them removes them: {', '.join(others)}"
+        return
+    goes = {
+        "allocated": "and its GPUs are allocated: the controller removes it next",
+        "no-claims": "without asking for devices: the controller removes it at once",
+    }.get(state, "until the controller has allocated its GPUs")
+    yield f"it is at the scheduling gate {allocation_gate(driver)} {goes}"
+    if nobody_leads is not None:
+        yield f"{nobody_leads}. Pods stay at the gate until one does"
+
+
+def _scheduling(pod: Pod) -> str:
     for condition in pod.status.conditions:
         if condition.type == "PodScheduled" and condition.status == "False":
-            yield f"kube-scheduler has not bound it: {condition.message or condition.reason}"
-            return
-    yield "kube-scheduler has yet to bind it"
+            return f"kube-scheduler has not bound it: {condition.message or condition.reason}"
+    return "kube-scheduler has yet to bind it"
 
 
 _STATES: Final = {

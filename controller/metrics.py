@@ -122,8 +122,8 @@ class WriteMetrics:
         self.results = Counter(
             "dracaena_controller_writes",
             "Writes to the API server, by verb: mark (finalizer and decision), allocate, reserve, deallocate, "
-            "nominate, probe (of a pod's condition); and by result: ok, conflict (changed meanwhile), invalid (refused "
-            "by validation), gone, failed.",
+            "nominate, probe (of a pod's condition), ungate; and by result: ok, conflict (changed meanwhile), invalid "
+            "(refused by validation), gone, failed.",
             ["verb", "result"],
             registry=registry,
         )
@@ -136,6 +136,13 @@ class WriteMetrics:
             "dracaena_controller_nominations",
             "Writes of a pod's nominatedNodeName, by result: set, cleared, refused.",
             ["result"],
+            registry=registry,
+        )
+        self.ungated = Counter(
+            "dracaena_controller_ungated_pods",
+            "Pods that passed our scheduling gate, by reason: allocated, not-ours (they ask for nothing that we "
+            "allocate), fits-nowhere (so that autoscalers see them).",
+            ["reason"],
             registry=registry,
         )
         self.events = Counter(

@@ -40,7 +40,7 @@ class ClaimApi(Protocol):
 
 
 class PodApi(Protocol):
-    """Reads of pods, and writes of their status. All methods raise KubeError."""
+    """Reads of pods, and writes of their status and gates. All methods raise KubeError."""
 
     def read_pod(self, namespace: str, name: str) -> Pod | None:
         """Read a pod from the server, not from a cache; None when there is none."""
@@ -55,6 +55,13 @@ class PodApi(Protocol):
 
         kube-scheduler writes that condition without one, and only when it differs: so it wipes this with its next try
         that fails. Carries the pod's resourceVersion.
+        """
+        ...
+
+    def ungate(self, pod: Pod) -> Pod:
+        """Take all scheduling gates from a pod of which ours was the only one when it was read; gates never come back.
+
+        Carries the pod's UID and no resourceVersion. Raises ConflictError for another pod of that name.
         """
         ...
 

@@ -34,6 +34,10 @@ SERVER_VERSION_S: Final = 60.0
 """How often the server is asked for its version. A control plane is updated in minutes and the rules of two versions
 differ little, so a minute late is early enough."""
 
+GATE_WRITES: Final = 8
+"""Scheduling gates that are removed at the same time: half as many as allocations are written, which take two writes
+and more each. With those and the caches they fill the 32 connections."""
+
 EXIT_LEADERSHIP_LOST: Final = 1
 """kubelet starts a container again that ends with this; the new process knows nothing and stands by."""
 
@@ -85,6 +89,7 @@ class Controller:
         """
         self._stopping.set()
         self.parts.queue.close()
+        self.parts.gatekeeper.close()
         self.parts.watches.stop()
         for thread in self._threads:
             thread.join()
@@ -137,7 +142,11 @@ class Controller:
         for claim, collisions in parts.cluster.all_collisions():
             parts.reports.collided(claim, collisions)
         parts.slice_reports.begin()
+        for pod in parts.watches.pods.values():
+            parts.gatekeeper.see(pod)
         log.info("decisions begin", workers=self._settings.workers)
+        for number in range(GATE_WRITES):
+            self._spawn(f"gatekeeper-{number}", parts.gatekeeper.serve)
         for number in range(self._settings.workers):
             self._spawn(f"worker-{number}", parts.workers.serve)
 
@@ -174,6 +183,7 @@ class Controller:
             try:
                 self._look_at_what_waits()
                 self.parts.waiting.tell_due()
+                self.parts.gatekeeper.forget_passed()
             except Exception:  # the thread's outermost loop: pods that wait have to be told of whatever happens
                 log.exception("fault in the controller, will try again")
 

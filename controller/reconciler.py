@@ -10,6 +10,7 @@ from uuid import uuid4
 import structlog
 
 from dracaena.api.decision import describe
+from dracaena.api.gates import gates_of_others
 from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION
 from dracaena.api.objects import Pod
 from dracaena.api.podclaims import is_made_for, made_for_another
@@ -31,6 +32,7 @@ from dracaena.controller.state.cluster import Cluster
 from dracaena.controller.state.decisions import Behind, Decision, Deferred, InProgress
 from dracaena.controller.state.upkeep import TakenBack
 from dracaena.controller.write.claim_writer import ClaimWriter, Lost, Written
+from dracaena.controller.write.gatekeeper import Gatekeeper, Ungated
 from dracaena.controller.write.nomination import Nomination, earlier_nodes
 from dracaena.kube.errors import KubeError
 from dracaena.process.clock import Clock
@@ -69,6 +71,8 @@ class Nothing:
     """There is nothing to decide; a change of the pod or of a claim will wake the pod."""
 
     why: str
+    not_ours: Pod | None = None
+    """The pod, if kube-scheduler alone allocates for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,7 @@ class Reconciler:
         cluster: Cluster,
         writer: ClaimWriter,
         nomination: Nomination,
+        gatekeeper: Gatekeeper,
         waiting: WaitingPods,
         queue: WorkQueue,
         budgets: TimeBudgets,
@@ -112,6 +117,7 @@ class Reconciler:
         self._cluster = cluster
         self._writer = writer
         self._nomination = nomination
+        self._gatekeeper = gatekeeper
         self._waiting = waiting
         self._queue = queue
         self._budgets = budgets
@@ -126,7 +132,7 @@ class Reconciler:
         is decided for first.
         """
         pod = self._cluster.pod(key)
-        if pod is None or not _wants_devices(pod):
+        if pod is None or not _wants_devices(pod) or self._is_held_by_others(pod):
             self._budgets.forget(key)
             self._cluster.leave(key)
             return Nothing("wants no devices")
@@ -158,6 +164,8 @@ class Reconciler:
             return True
         if isinstance(step, Nothing):
             self._waiting.forget(key)
+            if step.not_ours is not None:
+                self._gatekeeper.ungate(step.not_ours, Ungated.NOT_OURS)
             log.debug("nothing to decide", why=step.why)
             return True
         with structlog.contextvars.bound_contextvars(decision=step.decision_id):
@@ -200,6 +208,8 @@ class Reconciler:
             self._queue.add_after(pod.key, LOOK_S)
         elif found is not None:
             self._queue.add_after(pod.key, found)
+        if pod.spec.scheduling_gates and not isinstance(found, TakenBack):
+            self._gatekeeper.ungate(pod, Ungated.ALLOCATED)
 
     def _ready_claims(self, pod: Pod) -> tuple[ResourceClaim, ...] | Missing | Nothing:
         """Return all claims of a pod, in the order of its spec, if all exist and none is being deleted.
@@ -218,7 +228,7 @@ class Reconciler:
             if reference.generated and not is_made_for(claim, pod):
                 return Missing(made_for_another(claim))
             if EXTENDED_RESOURCE_ANNOTATION in claim.metadata.annotations:
-                return Nothing(f"claim {reference.key} is kube-scheduler's own, for an extended resource")
+                return Nothing(f"claim {reference.key} is kube-scheduler's own, for an extended resource", pod)
             if claim.metadata.deletion_timestamp is not None:
                 return Nothing(f"claim {reference.key} is being deleted")
             claims[reference.key] = claim
@@ -262,6 +272,8 @@ class Reconciler:
             # The next decision completes what was written, on its node, or takes it back. It can do better only when
             # the watch shows what changed.
             return False
+        if step.pod.spec.scheduling_gates:
+            self._gatekeeper.ungate(step.pod, Ungated.ALLOCATED)
         self._tell(step.pod, allocation)
         return True
 
@@ -325,12 +337,26 @@ class Reconciler:
             self._waiting.report(pod, decision.kind.value, decision.text, tell=decision.concerns_us)
         else:
             self._waiting.report(pod, "no-node", lambda: self._explain(step), tell=True)
+        self._wait_at_gate(pod, decision)
         if pod.status.nominated_node_name and not self._cluster.keeps_devices(claims):
             for node in sorted(earlier_nodes(claims, self._driver)):
                 self._nomination.clear(pod, node)
         left_out = self._cluster.first_left_out(pod, step.at_s)
         if left_out is not None:
             self._queue.add_after(pod.key, left_out.again_s - self._clock.monotonic())
+
+    def _wait_at_gate(self, pod: Pod, decision: NoFit | Behind | Refused) -> None:
+        """Let a pod pass the gate that asks for nothing of ours, or that a larger cluster may help and that has waited
+        for long enough. One that a person has to mend stays, and its Events say what is to be done."""
+        if isinstance(decision, Refused) and not decision.concerns_us:
+            self._gatekeeper.ungate(pod, Ungated.NOT_OURS)
+        elif not isinstance(decision, Refused) or decision.kind is RefusalKind.OTHER_DRIVER:
+            left_s = self._gatekeeper.wait(pod)
+            if left_s is not None:
+                self._queue.add_after(pod.key, left_s)
+
+    def _is_held_by_others(self, pod: Pod) -> bool:
+        return bool(pod.spec.scheduling_gates) and bool(gates_of_others(pod, self._driver))
 
     def _explain(self, step: Decided) -> str | None:
         text = self._cluster.explain(step.pod, step.claims, now_s=self._clock.monotonic())
@@ -360,8 +386,4 @@ def _left_out(found: TakenBack) -> str:
 
 def _wants_devices(pod: Pod) -> bool:
     """Whether a pod may wait for its claims. A pod created with a node name (no scheduler) waits for them there."""
-    return (
-        pod.metadata.deletion_timestamp is None
-        and pod.status.phase in ("", "Pending")
-        and not pod.spec.scheduling_gates
-    )
+    return pod.metadata.deletion_timestamp is None and pod.status.phase in ("", "Pending")

@@ -99,6 +99,14 @@ class ControllerSettings:
         "0: always, -1: never",
         least=-1,
     )
+    # Autoscalers look every 10 s or so. A pod that passes in vain costs kube-scheduler a try after each of its
+    # back-offs.
+    gate_wait_s: float = option(
+        20.0,
+        help="seconds for which a pod that fits nowhere stays at the scheduling gate of this driver: after that "
+        "autoscalers and people see it as Unschedulable; 0: it passes at once",
+        least=0,
+    )
     # Long against the seconds in which devices are freed and given in the ordinary course, short against the hours
     # that large jobs run. While a node is kept, its free GPUs are idle: one node at most, as long as others hold it.
     starvation_wait_s: float = option(

@@ -23,6 +23,7 @@ from dracaena.kube.freshness import cache_trouble, unfollowed
 from dracaena.kube.reflector import Reflector
 from dracaena.process.clock import Clock
 
+PodChanged = Callable[[Pod | None, Pod | None], None]
 ClaimChanged = Callable[[ResourceClaim | None, ResourceClaim | None], None]
 SliceChanged = Callable[[ResourceSlice | None, ResourceSlice | None], None]
 
@@ -36,14 +37,15 @@ class Watches:
         clock: Clock,
         intake: Intake,
         drivers: Iterable[str],
+        pod_changed: PodChanged,
         claim_changed: ClaimChanged,
         slice_changed: SliceChanged,
     ) -> None:
-        """The first of `drivers` is ours. `claim_changed` and `slice_changed` take in changes of claims and slices,
-        `intake` all others."""
+        """The first of `drivers` is ours. `pod_changed`, `claim_changed` and `slice_changed` take in changes of pods,
+        claims and slices, `intake` all others."""
         drivers = tuple(drivers)
         self.claims = _claims(client, clock, intake, drivers[0], claim_changed)
-        self.pods = Reflector(client, Pod, clock=clock, on_change=intake.pod_changed, transform=kept_pod)
+        self.pods = Reflector(client, Pod, clock=clock, on_change=pod_changed, transform=kept_pod)
         self.all: tuple[Reflector[Any], ...] = (
             *_nodes_and_namespaces(client, clock, intake),
             *_storage(client, clock, intake),

@@ -13,6 +13,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
+from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.controller.adapters.kube import KubeClaimWrites
 from dracaena.controller.cache.claims import kept_claim
@@ -25,6 +26,7 @@ from dracaena.controller.lifecycle.pod_record import Growth
 from dracaena.controller.lifecycle.proof import Bounds
 from dracaena.controller.lifecycle.prospects import Patience
 from dracaena.controller.metrics import ControllerMetrics
+from dracaena.controller.ports import PodApi
 from dracaena.controller.queue.time_budgets import TimeBudgets
 from dracaena.controller.queue.work import LeaderQueue, turn_of
 from dracaena.controller.queue.workqueue import Turn, WorkQueue
@@ -37,6 +39,7 @@ from dracaena.controller.watches import Watches
 from dracaena.controller.workers import Workers
 from dracaena.controller.write.claim_tender import ClaimTender
 from dracaena.controller.write.claim_writer import ClaimWriter
+from dracaena.controller.write.gatekeeper import Gatekeeper
 from dracaena.controller.write.nomination import Nomination
 from dracaena.kube.client import WRITE_TIMEOUT_S, KubeClient
 from dracaena.kube.events import EventRecorder
@@ -99,18 +102,22 @@ class Parts:
     watches: Watches
     reconciler: Reconciler
     workers: Workers
+    gatekeeper: Gatekeeper
 
 
 def build(settings: ControllerSettings, given: Dependencies) -> Parts:
     """Build all parts of a controller. Nothing runs, and no server is asked, before they are started.
 
-    The parts form two rings: caches wake pods in the queue, which orders them by the cached pods; and each write asks
-    the leadership, which asks whether the caches are fresh. Both look `watches` up late, when all parts are there.
+    The parts form rings: caches wake pods in the queue, and pods at the gate, which are looked up in the caches; and
+    each write asks the leadership, which asks whether they are fresh. All look `watches` up late, when all are there.
     """
     watches: Watches
 
+    def cached_pod(key: str) -> Pod | None:
+        return watches.pods.get(key)
+
     def cached_turn(key: str) -> Turn:
-        return turn_of(key, watches.pods.get(key))
+        return turn_of(key, cached_pod(key))
 
     def unfit_to_take() -> str | None:
         return watches.trouble_for_candidate()
@@ -124,8 +131,10 @@ def build(settings: ControllerSettings, given: Dependencies) -> Parts:
     reports = _reports(shared)
     cluster, intake = _cluster(settings, shared, reports)
     slice_reports = SliceReports(shared.events, shared.metrics, lambda: shared.work.is_open)
-    watches = _watches(settings, shared, intake, reports, slice_reports)
-    reconciler, workers = _workers(settings, shared, waiting, cluster)
+    writes = KubeClaimWrites(shared.client, shared.metrics.writes.wrote)
+    gatekeeper = _gatekeeper(settings, given, shared, writes, cached_pod)
+    watches = _watches(settings, shared, intake, gatekeeper, reports, slice_reports)
+    reconciler, workers = _workers(settings, shared, writes, gatekeeper, waiting, cluster)
     _measure(shared, leadership, waiting, cluster, watches)
     return Parts(
         shared.client,
@@ -141,6 +150,7 @@ def build(settings: ControllerSettings, given: Dependencies) -> Parts:
         watches,
         reconciler,
         workers,
+        gatekeeper,
     )
 
 
@@ -212,9 +222,38 @@ def _cluster(settings: ControllerSettings, shared: Shared, reports: ClaimReports
     return cluster, Intake(state, clock, problems_changed=problems_changed, collided=collided)
 
 
+def _gatekeeper(
+    settings: ControllerSettings,
+    given: Dependencies,
+    shared: Shared,
+    pods: PodApi,
+    cached_pod: Callable[[str], Pod | None],
+) -> Gatekeeper:
+    return Gatekeeper(
+        shared.driver,
+        pods,
+        cached_pod,
+        WorkQueue(shared.clock, given.rng),
+        events=shared.events,
+        clock=shared.clock,
+        metrics=shared.metrics,
+        wait_s=settings.gate_wait_s,
+    )
+
+
 def _watches(
-    settings: ControllerSettings, shared: Shared, intake: Intake, reports: ClaimReports, slice_reports: SliceReports
+    settings: ControllerSettings,
+    shared: Shared,
+    intake: Intake,
+    gatekeeper: Gatekeeper,
+    reports: ClaimReports,
+    slice_reports: SliceReports,
 ) -> Watches:
+    def pod_changed(old: Pod | None, new: Pod | None) -> None:
+        intake.pod_changed(old, new)
+        if new is not None and shared.work.is_open:
+            gatekeeper.see(new)
+
     def claim_changed(old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         intake.claim_changed(old, new)
         reports.changed(new)
@@ -224,20 +263,25 @@ def _watches(
         slice_reports.changed(old, new)
 
     drivers = (shared.driver, *_allowed_drivers(settings))
-    return Watches(shared.client, shared.clock, intake, drivers, claim_changed, slice_changed)
+    return Watches(shared.client, shared.clock, intake, drivers, pod_changed, claim_changed, slice_changed)
 
 
 def _workers(
-    settings: ControllerSettings, shared: Shared, waiting: WaitingPods, cluster: Cluster
+    settings: ControllerSettings,
+    shared: Shared,
+    claims: KubeClaimWrites,
+    gatekeeper: Gatekeeper,
+    waiting: WaitingPods,
+    cluster: Cluster,
 ) -> tuple[Reconciler, Workers]:
     driver, clock, metrics = shared.driver, shared.clock, shared.metrics
-    claims = KubeClaimWrites(shared.client, metrics.writes.wrote)
     nomination = Nomination(claims, lambda: cluster.node_count, metrics, above_nodes=settings.nominate_above_nodes)
     reconciler = Reconciler(
         driver,
         cluster=cluster,
         writer=ClaimWriter(driver, claims, clock, metrics, shown=cluster.shown, may_send=cluster.send_allocation),
         nomination=nomination,
+        gatekeeper=gatekeeper,
         waiting=waiting,
         queue=shared.queue,
         budgets=shared.budgets,

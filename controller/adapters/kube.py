@@ -59,6 +59,13 @@ class KubeClaimWrites:
         with self._counted("probe"):
             return self._client.merge_patch(Pod, meta.name, patch, namespace=meta.namespace, subresource="status")
 
+    def ungate(self, pod: Pod) -> Pod:
+        """See ports.PodApi. The server refuses a patch with another UID (409)."""
+        meta = pod.metadata
+        patch = {"metadata": {"uid": meta.uid}, "spec": {"schedulingGates": None}}
+        with self._counted("ungate"):
+            return self._client.merge_patch(Pod, meta.name, patch, namespace=meta.namespace)
+
     def mark(self, claim: ResourceClaim, *, annotation: str, value: str) -> ResourceClaim:
         """See ports.ClaimApi. A merge patch replaces lists whole: the guard keeps other finalizers."""
         others = [name for name in unpacked(claim.metadata.finalizers) if name != DELETE_PROTECTION_FINALIZER]

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from dracaena.api.decision import Decision, describe
+from dracaena.api.gates import gates_of_others
 from dracaena.api.objects import Node, ObjectMeta, OwnerReference, Pod, PodResourceClaimStatus
 from dracaena.api.podclaims import is_made_for, made_for_another, pod_claims
 from dracaena.api.resource_objects import DeviceClass, DeviceResult, ResourceClaim, ResourceClaimTemplate, ResourceSlice
@@ -149,8 +150,8 @@ class Simulation:
 
     def _obstacle(self, pod: Pod, keys: Sequence[str]) -> str | None:
         """Return why the controller does not look at a pod's claims yet."""
-        if pod.spec.scheduling_gates:
-            return f"the pod waits at its scheduling gate {pod.spec.scheduling_gates[0].name}"
+        if gates := gates_of_others(pod, self.inventory.driver):
+            return f"the pod waits at its scheduling gate {gates[0]}"
         templates = {entry.name: entry.resource_claim_template_name for entry in pod.spec.resource_claims}
         for claim in pod_claims(pod):
             if claim.key is None and templates[claim.alias] is None:

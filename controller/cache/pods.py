@@ -66,7 +66,7 @@ def kept_pod(pod: Pod) -> Pod:
     """Return a pod cut down: one container that requests what the whole pod requests. Of annotations and owners only
     what tells the family of a pod with claims is kept (allocation.state.families).
 
-    A pod without claims keeps only its name, UID, version, node and phase; what placement rules of other pods read
+    A pod without claims keeps only its name, UID, version, node, gates and phase; what placement rules of others read
     (labels, anti-affinity, claims for storage, whether it is being deleted); and what shows whether kube-scheduler
     makes progress (state.scheduler_progress): priority, the scheduler's name, and its message while the pod has no
     node. pod_resources() returns the same as for the whole pod. Cost: some 20 µs.
@@ -133,15 +133,20 @@ def _one_container(taken: PodResources) -> list[Container]:
 
 
 def _trimmed_spec(pod: Pod) -> PodSpec:
-    """Keep only those placement fields that are read here. Of its gates the first is kept, which messages name."""
+    """Keep only those placement fields that are read here."""
     return msgspec.structs.replace(
         pod.spec,
         affinity=_required(pod.spec.affinity),
         topology_spread_constraints=_constraints(pod.spec.topology_spread_constraints),
         volumes=_with_claims(pod.spec.volumes),
         tolerations=_distinct(tolerations_of(pod)),
-        scheduling_gates=pod.spec.scheduling_gates[:1] or _NO_GATES,
+        scheduling_gates=_gates(pod.spec),
     )
+
+
+def _gates(spec: PodSpec) -> list[SchedulingGate]:
+    """Keep two of the gates: they tell whether ours is the only one (api.gates), and messages name the first."""
+    return spec.scheduling_gates[:2] or _NO_GATES
 
 
 def _distinct(tolerations: Sequence[Toleration]) -> list[Toleration]:
@@ -230,7 +235,7 @@ def _plain_spec(spec: PodSpec, containers: list[Container]) -> PodSpec:
         node_selector=_NO_MAP,
         affinity=_required_anti_affinity(spec.affinity),
         tolerations=_NO_TOLERATIONS,
-        scheduling_gates=_NO_GATES,
+        scheduling_gates=_gates(spec),
         resource_claims=_NO_CLAIMS,
         containers=containers,
         init_containers=_NO_CONTAINERS,

@@ -14,7 +14,7 @@ import pytest
 import structlog
 import yaml
 
-from dracaena.api.names import DELETE_PROTECTION_FINALIZER
+from dracaena.api.names import DELETE_PROTECTION_FINALIZER, allocation_gate
 from dracaena.api.objects import Node
 from dracaena.api.resource_objects import ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dracaena.cli.main import main
@@ -186,6 +186,22 @@ def test_gates_claims_without_pods_and_pods_without_claims_are_told_as_such(run:
         "  it names no ResourceClaims, so Dracaena has nothing to do with it",
     ]
     assert "no pod names it: claims get devices when a pod needs them" in run("explain", "claim", "lonely").out
+
+
+def test_what_holds_a_pod_at_our_gate_is_told_and_that_nobody_leads(run: Run, client: KubeClient) -> None:
+    name = allocation_gate(DRIVER)
+    ask(client, "gated", {"g": 1}, schedulingGates=[{"name": name}])
+    create_pod(client, "plain", schedulingGates=[{"name": name}])
+    ask(client, "quota", {"q": 1}, schedulingGates=[{"name": name}, {"name": "example.com/quota"}])
+    gated = " ".join(run("explain", "pod", "gated").out.split())
+    assert f"it is at the scheduling gate {name} until the controller has allocated its GPUs" in gated
+    assert f"no controller has ever led: there is no Lease controller.{DRIVER} in any namespace" in gated
+    assert "Pods stay at the gate until one does" in gated
+    plain = " ".join(run("explain", "pod", "plain").out.split())
+    assert f"gate {name} without asking for devices: the controller removes it at once" in plain
+    quota = run("explain", "pod", "quota").out
+    assert "until whoever set them removes them: example.com/quota\n" in quota
+    assert name not in quota
 
 
 def test_when_nobody_says_anything_it_asks_for_the_controller(run: Run, client: KubeClient) -> None:

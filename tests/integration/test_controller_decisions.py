@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.decision import decode_decision
-from dracaena.api.names import DELETE_PROTECTION_FINALIZER, decision_annotation
+from dracaena.api.names import DELETE_PROTECTION_FINALIZER, allocation_gate, decision_annotation
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import DeviceClass, ResourceClaim
 from dracaena.controller.allocation.walk.pod_demand import turn
@@ -99,6 +100,40 @@ def test_several_workers_serve_pods_in_the_order_of_their_turns(client: KubeClie
         )
     served = {name.removeprefix("of-") for name, item in claims_by_name(client).items() if devices_of(item)}
     assert served == {item.metadata.name for item in sorted(pods, key=turn)[:7]}
+    check_invariants(client)
+
+
+def gates(client: KubeClient, name: str) -> list[str]:
+    return [gate.name for gate in client.get(Pod, name, namespace=NAMESPACE).spec.scheduling_gates]
+
+
+def has_no_gate(client: KubeClient, name: str) -> bool:
+    return not gates(client, name)
+
+
+def test_pods_pass_our_gate_with_their_gpus_or_where_there_is_nothing_of_ours(
+    client: KubeClient, connection: DyingTransport
+) -> None:
+    ours, theirs = {"name": allocation_gate(DRIVER)}, {"name": "example.com/quota"}
+    publish(client, {"n": SEVEN})
+    ask(client, "early", {"e": 2}, schedulingGates=[ours])
+    create_pod(client, "early-plain", schedulingGates=[ours])
+    with running_controller(connection):
+        ask(client, "late", {"l": 1}, schedulingGates=[ours])
+        create_pod(client, "late-plain", schedulingGates=[ours])
+        ask(client, "quota", {"q": 1}, schedulingGates=[theirs, ours])
+        ask(client, "huge", {"h": 9}, schedulingGates=[ours])
+        for name in ("early", "early-plain", "late", "late-plain"):
+            wait_for(partial(has_no_gate, client, name), f"{name} to pass the gate")
+        wait_for(lambda: "huge" in events(client), "an event for the pod that does not fit")
+        assert gates(client, "quota") == [theirs["name"], ours["name"]]
+        assert gates(client, "huge") == [ours["name"]]
+        held = {name for name, item in claims_by_name(client).items() if devices_of(item)}
+        assert held == {"e", "l"}
+        patch = {"spec": {"schedulingGates": [ours]}}
+        client.merge_patch(Pod, "quota", patch, namespace=NAMESPACE)
+        wait_for(partial(has_no_gate, client, "quota"), "the pod to pass our gate after the other one")
+        assert devices_of(claims_by_name(client)["q"])
     check_invariants(client)
 
 

@@ -47,6 +47,23 @@ class FakeClaims:
             lambda stored: {"conditions": [replace(one, last_probe_time=at) for one in stored.status.conditions]},
         )
 
+    def ungate(self, pod: Pod) -> Pod:
+        key, replace = pod.key, msgspec.structs.replace
+        self.before("ungate", key)
+        stored = self.pods.get(key)
+        if stored is None:
+            raise NotFoundError(f"PATCH {key}", 404, "NotFound", "not found")
+        if stored.metadata.uid != pod.metadata.uid:
+            raise ConflictError(f"PATCH {key}", 409, "Conflict", "the UID in the precondition does not match")
+        self._version += 1
+        metadata = replace(stored.metadata, resource_version=str(self._version))
+        changed = replace(stored, metadata=metadata, spec=replace(stored.spec, scheduling_gates=[]))
+        self.pods[key] = changed
+        self.writes.append(("ungate", key))
+        self.on_pod_change(stored, changed)
+        self.after("ungate", key)
+        return changed
+
     def _patch_pod(self, verb: str, pod: Pod, change: Callable[[Pod], dict[str, Any]]) -> Pod:
         """Change fields of a pod's status, guarded by its version; the watch shows it."""
         key, replace = pod.key, msgspec.structs.replace

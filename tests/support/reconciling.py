@@ -32,6 +32,7 @@ from dracaena.controller.state.upkeep import UpkeepRules
 from dracaena.controller.wiring import DOUBT_S
 from dracaena.controller.write.claim_tender import ClaimTender
 from dracaena.controller.write.claim_writer import ClaimWriter
+from dracaena.controller.write.gatekeeper import Gatekeeper
 from dracaena.controller.write.nomination import Nomination
 from dracaena.kube.errors import KubeError
 from support.allocation import DRIVER, blocks, device_class, device_name, machine, node, pool_slice
@@ -47,6 +48,7 @@ PASSED_OVER_WAIT_S = 60.0
 EXCLUSION_S = 60.0
 LONGEST_EXCLUSION_S = 200.0
 LONGEST_BIND_S = 1560.0
+GATE_WAIT_S = 20.0
 
 RULES = UpkeepRules(
     Bounds(settle_s=UNBOUND_WAIT_S, longest_bind_s=LONGEST_BIND_S, late_write_s=DOUBT_S),
@@ -87,6 +89,17 @@ class Bench:
         self.cluster = cluster_type(state, self.clock, collided=self.collided)
         nomination = Nomination(self.api, lambda: self.cluster.node_count, metrics, above_nodes=nominate_above_nodes)
         self.tender = ClaimTender(DRIVER, self.cluster, self.api, self.api, nomination, self.clock, metrics)
+        self.gate_queue = WorkQueue(self.clock, random.Random(2))
+        self.gatekeeper = Gatekeeper(
+            DRIVER,
+            self.api,
+            self.api.pods.get,
+            self.gate_queue,
+            events=self.events,
+            clock=self.clock,
+            metrics=metrics,
+            wait_s=GATE_WAIT_S,
+        )
         self.collisions = CollisionReports(DRIVER, self.events, metrics)
         self.reconciler = Reconciler(
             DRIVER,
@@ -100,6 +113,7 @@ class Bench:
                 may_send=self.cluster.send_allocation,
             ),
             nomination=nomination,
+            gatekeeper=self.gatekeeper,
             waiting=self.waiting,
             queue=self.queue,
             budgets=self.budgets,
@@ -199,8 +213,21 @@ class Bench:
 
     def run(self) -> None:
         """Do what workers do until nothing is left for now."""
-        while len(self.queue) and (self.queue._ready or self._due()):
-            self.step()
+        while True:
+            if self.queue._ready or self._due(self.queue):
+                self.step()
+            elif self.gate_queue._ready or self._due(self.gate_queue):
+                self.remove_gate()
+            else:
+                return
+
+    def remove_gate(self) -> None:
+        """Do what a thread of the gatekeeper does with what it took from its queue."""
+        key = self.gate_queue.get()
+        assert key is not None
+        self.gatekeeper._remove(key)
+        self.gate_queue.done(key)
+        self.gatekeeper.forget_passed()
 
     def step(self) -> None:
         key = self.queue.get()
@@ -227,8 +254,8 @@ class Bench:
         if again_s is not None:
             self.queue.add_after(key, again_s)
 
-    def _due(self) -> bool:
-        return any(due_s <= self.clock.monotonic() for due_s, _ in self.queue._due.values())
+    def _due(self, queue: WorkQueue) -> bool:
+        return any(due_s <= self.clock.monotonic() for due_s, _ in queue._due.values())
 
     def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)

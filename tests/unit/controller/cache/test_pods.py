@@ -113,6 +113,15 @@ def test_of_the_affinity_of_a_pod_without_claims_what_keeps_others_off_is_kept()
     assert kept_pod(kept) == kept
 
 
+@pytest.mark.parametrize("claims", [True, False])
+def test_two_gates_are_kept_which_tell_whether_ours_is_the_only_one(claims: bool) -> None:
+    document = msgspec.to_builtins(watched("p", claims=claims))
+    for names in ([], ["a/b"], ["a/b", "c/d"], ["a/b", "c/d", "e/f"]):
+        document["spec"]["schedulingGates"] = [{"name": name} for name in names]
+        kept = kept_pod(msgspec.convert(document, Pod))
+        assert [gate.name for gate in kept.spec.scheduling_gates] == names[:2]
+
+
 TERMS = [{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}]
 
 

@@ -1,0 +1,181 @@
+"""Takes pods off our scheduling gate: those that have their GPUs, and those that the gate can do nothing more for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+import structlog
+
+from dracaena.api.gates import is_at_our_gate
+from dracaena.api.names import allocation_gate
+from dracaena.api.objects import Pod
+from dracaena.controller.metrics import ControllerMetrics
+from dracaena.controller.ports import EventSink, PodApi
+from dracaena.controller.queue.retry import retry_later
+from dracaena.controller.queue.workqueue import WorkQueue
+from dracaena.kube.errors import ConflictError, ForbiddenError, InvalidError, KubeError, NotFoundError
+from dracaena.process.clock import Clock
+
+EVENT_REASON: Final = "GateNotRemoved"
+
+log = structlog.get_logger()
+
+
+class Ungated(Enum):
+    """Why a pod passes the gate; values are metric labels."""
+
+    ALLOCATED = "allocated"
+    NOT_OURS = "not-ours"
+    """It asks for nothing that we allocate."""
+    FITS_NOWHERE = "fits-nowhere"
+    """It has waited at the gate for long enough: autoscalers leave gated pods out, people look for Unschedulable."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was last found about a pod at the gate."""
+
+    uid: str
+    since_s: float
+    """When it was first found to fit nowhere, or asked to be ungated."""
+    reason: Ungated | None = None
+    """Why it is ungated; None: it waits."""
+    is_done: bool = False
+    """Whether the server has said that the gate is gone. The watch may show it later."""
+
+
+class Gatekeeper:
+    """Removes gates by a queue and threads of its own: each is one more write for its pod, and the workers that write
+    allocations must not wait for it. Safe to use from many threads. What it knows is lost with the process: a new
+    leader finds each pod at the gate again when it decides for all.
+    """
+
+    def __init__(
+        self,
+        driver: str,
+        pods: PodApi,
+        pod_of: Callable[[str], Pod | None],
+        queue: WorkQueue,
+        *,
+        events: EventSink,
+        clock: Clock,
+        metrics: ControllerMetrics,
+        wait_s: float,
+    ) -> None:
+        """`pod_of` returns a pod as the watch shows it. `queue` is this one's own. `wait_s`: how long a pod that fits
+        nowhere stays at the gate."""
+        self._driver = driver
+        self._pods = pods
+        self._pod_of = pod_of
+        self._queue = queue
+        self._events = events
+        self._clock = clock
+        self._metrics = metrics
+        self._wait_s = wait_s
+        self._lock = threading.Lock()
+        self._known: dict[str, _Known] = {}
+
+    def ungate(self, pod: Pod, reason: Ungated) -> None:
+        """Have our gate removed if it is the pod's only one. Returns at once; what fails is tried again."""
+        if not is_at_our_gate(pod, self._driver):
+            return
+        with self._lock:
+            known = self._known.get(pod.key)
+            if known is not None and known.uid == pod.metadata.uid and known.reason is not None:
+                return
+            self._known[pod.key] = _Known(pod.metadata.uid, self._clock.monotonic(), reason)
+        self._queue.add(pod.key)
+
+    def wait(self, pod: Pod) -> float | None:
+        """Note that a pod fits nowhere now; return in how many seconds it is to be looked at again, None: it is not at
+        our gate, or passes it now because it has waited for long enough."""
+        if not is_at_our_gate(pod, self._driver):
+            return None
+        now_s = self._clock.monotonic()
+        with self._lock:
+            known = self._known.get(pod.key)
+            if known is None or known.uid != pod.metadata.uid:
+                known = self._known[pod.key] = _Known(pod.metadata.uid, now_s)
+        left_s = known.since_s + self._wait_s - now_s
+        if left_s > 0:
+            return left_s
+        self.ungate(pod, Ungated.FITS_NOWHERE)
+        return None
+
+    def see(self, pod: Pod) -> None:
+        """Take in a pod that the watch shows: one that names no claims is decided for by nobody."""
+        if pod.spec.scheduling_gates and not pod.spec.resource_claims:
+            self.ungate(pod, Ungated.NOT_OURS)
+
+    def forget_passed(self) -> None:
+        """Forget the pods that the watch shows past the gate, or no more. Cost: a step for each that was at it."""
+        with self._lock:
+            known = list(self._known.items())
+        passed = [(key, one) for key, one in known if not self._is_there(key, one.uid)]
+        with self._lock:
+            for key, one in passed:
+                if self._known.get(key) is one:
+                    del self._known[key]
+
+    def serve(self) -> None:
+        """Remove gates until close(). Run it in as many threads as there should be writes at a time."""
+        while (key := self._queue.get()) is not None:
+            with structlog.contextvars.bound_contextvars(pod=key):
+                self._remove(key)
+            self._queue.done(key)
+
+    def close(self) -> None:
+        """End serve() in all threads; a write under way is finished."""
+        self._queue.close()
+
+    def _is_there(self, key: str, uid: str) -> bool:
+        pod = self._pod_of(key)
+        return pod is not None and pod.metadata.uid == uid and is_at_our_gate(pod, self._driver)
+
+    def _remove(self, key: str) -> None:
+        with self._lock:
+            known = self._known.get(key)
+        pod = self._pod_of(key)
+        if known is None or known.reason is None or known.is_done or pod is None or not self._is_there(key, known.uid):
+            self._queue.forget(key)
+            return
+        try:
+            self._pods.ungate(pod)
+        except (ConflictError, NotFoundError, InvalidError) as error:
+            self._give_up(key, known, error)
+        except KubeError as error:
+            self._tell(pod, error)
+            log.warning("gate not removed", error=str(error), in_s=round(retry_later(self._queue, key, error), 2))
+        except Exception:  # one pod's trouble must not end the thread for all others
+            log.exception("fault in the controller, will try again")
+            self._queue.retry(key)
+        else:
+            self._passed(key, known, known.reason)
+
+    def _passed(self, key: str, known: _Known, reason: Ungated) -> None:
+        self._queue.forget(key)
+        with self._lock:
+            if self._known.get(key) is known:
+                self._known[key] = _Known(known.uid, known.since_s, reason, is_done=True)
+        self._metrics.writes.ungated.labels(reason.value).inc()
+        log.info("gate removed", reason=reason.value, after_s=round(self._clock.monotonic() - known.since_s, 3))
+
+    def _give_up(self, key: str, known: _Known, error: KubeError) -> None:
+        """The pod is another one than the watch shows, or is not at the gate any more: what comes next says more."""
+        self._queue.forget(key)
+        with self._lock:
+            if self._known.get(key) is known:
+                del self._known[key]
+        log.info("gate not removed", error=str(error))
+
+    def _tell(self, pod: Pod, error: KubeError) -> None:
+        if isinstance(error, ForbiddenError):
+            text = (
+                f"the controller may not remove its scheduling gate {allocation_gate(self._driver)}: an admin has to "
+                f"give it the right to patch pods (chart value schedulingGate). The API server says: {error}"
+            )
+            self._events.record(pod, "Warning", EVENT_REASON, text, latest=True)
