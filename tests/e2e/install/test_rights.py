@@ -19,6 +19,8 @@ TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"
 PODS = "/api/v1/namespaces/default/pods"
 OTHER_NODE = "other-node"
 OTHER_DRIVER = "other.example.com"
+GATE = f"{DRIVER}/allocation"
+OTHER_GATE = "example.com/quota"
 TAINT = f"{DRIVER}/controller-allocated"
 
 REFUSED = (403, 422)
@@ -44,8 +46,9 @@ def a_claim(name: str, **request: Any) -> dict[str, Any]:
     }
 
 
-def a_pod(name: str, node: str | None) -> dict[str, Any]:
+def a_pod(name: str, node: str | None, *gates: str) -> dict[str, Any]:
     spec: dict[str, Any] = {
+        "schedulingGates": [{"name": gate} for gate in gates],
         "containers": [{"name": "main", "image": "example/none:1"}],
         "automountServiceAccountToken": False,
         # Never scheduled where no node is named; nothing runs it where one is that does not exist.
@@ -107,11 +110,13 @@ def stage(chart: ChartCluster) -> Iterator[Stage]:
     for name, on in (("bound-here", NODE_NAME), ("bound-elsewhere", OTHER_NODE), ("unbound", None)):
         api.create(PODS, a_pod(name, on))
     api.patch(f"{PODS}/unbound/status", unscheduled())
+    api.create(PODS, a_pod("gated", None, GATE))
+    api.create(PODS, a_pod("gated-twice", None, GATE, OTHER_GATE))
     control_plane = chart.control_plane
     yield Stage(chart, controller(control_plane), plugin(control_plane, NODE_NAME))
     for name in ("slice-of-other-node", "slice-of-other-driver", "new"):
         api.delete(f"{ALL_SLICES}/{name}")
-    for name in ("bound-here", "bound-elsewhere", "unbound"):
+    for name in ("bound-here", "bound-elsewhere", "unbound", "gated", "gated-twice"):
         api.delete(f"{PODS}/{name}", grace_s=0)
     for name in ("here", "elsewhere", "of-other-driver", "free"):
         api.patch(f"{CLAIMS}/{name}/status", {"status": {"allocation": None, "devices": None}})
@@ -238,6 +243,8 @@ CONTROLLER_NEEDS = (
     Call("PATCH", f"{PODS}/unbound/status", {"status": {"nominatedNodeName": NODE_NAME}}),
     Call("PATCH", f"{PODS}/unbound/status", {"status": {"nominatedNodeName": None}}),
     Call("PATCH", f"{PODS}/unbound/status", unscheduled(**PROBED)),
+    Call("PATCH", f"{PODS}/gated", {"spec": {"schedulingGates": None}}),
+    Call("PATCH", f"{PODS}/gated-twice", {"spec": {"schedulingGates": [{"name": OTHER_GATE}]}}),
     Call("GET", f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/controller.{DRIVER}"),
 )
 
@@ -259,6 +266,20 @@ CONTROLLER_MUST_NOT = (
     Call("DELETE", f"{ALL_SLICES}/slice-of-other-node"),
     Call("PATCH", f"{PODS}/unbound", metadata(annotations={f"{DRIVER}/devices": "{}"})),
     Call("PATCH", f"{PODS}/unbound", {"spec": {"activeDeadlineSeconds": 1}}),
+    # Of gates only its own, and nothing beside it.
+    Call("PATCH", f"{PODS}/gated-twice", {"spec": {"schedulingGates": None}}),
+    Call("PATCH", f"{PODS}/gated-twice", {"spec": {"schedulingGates": [{"name": GATE}]}}),
+    Call("PATCH", f"{PODS}/gated", metadata(labels={"mine": "2"})),
+    Call("PATCH", f"{PODS}/gated", metadata(annotations={"example.com/mine": "2"})),
+    Call("PATCH", f"{PODS}/gated", metadata(finalizers=["example.com/stay"])),
+    Call("PATCH", f"{PODS}/gated", {"spec": {"nodeSelector": {"mine": "1"}}}),
+    Call("PATCH", f"{PODS}/gated", {"spec": {"tolerations": [{"operator": "Exists"}]}}),
+    Call("PATCH", f"{PODS}/gated", {"spec": {"containers": [{"name": "main", "image": "example/other:1"}]}}),
+    Call(
+        "PATCH",
+        f"{PODS}/gated",
+        {"metadata": {"labels": {"mine": "2"}}, "spec": {"schedulingGates": None}},
+    ),
     Call("PATCH", f"{PODS}/unbound/status", {"status": {"phase": "Failed"}}),
     Call("PATCH", f"{PODS}/unbound/status", {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}),
     Call("PATCH", f"{PODS}/unbound/status", unscheduled("another message", **PROBED)),
@@ -398,6 +419,6 @@ def test_policies_have_no_type_errors(chart: ChartCluster) -> None:
     """The API server checks each expression against its types, and writes what it finds into the status."""
     policies = chart.api.items("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies")
     ours = [policy for policy in policies if policy["metadata"]["name"].endswith(f".{DRIVER}")]
-    assert len(ours) == 7
+    assert len(ours) == 8
     found = {p["metadata"]["name"]: p.get("status", {}).get("typeChecking", {}).get("expressionWarnings") for p in ours}
     assert {name: warnings for name, warnings in found.items() if warnings} == {}

@@ -6,12 +6,14 @@ from e2e.install.chart_cluster import NAMESPACE, NODE_NAME, PLUGIN_GONE_S, RELEA
 from e2e.install.seen import ALL_CLAIMS, allocated, gpus_in, wait_pods
 from e2e.installation import DRIVER
 from e2e.node import CDI_ROOT
-from e2e.pods import PODS, Pod, claim_spec, create_template
+from e2e.pods import PODS, Pod, claim_spec, create_pod, create_template
 from e2e.waiting import eventually
 
 CLUSTER_WIDE = (
     "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies",
+    "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings",
     "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
     "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
     "/apis/resource.k8s.io/v1/deviceclasses",
@@ -58,8 +60,14 @@ def test_uninstall_leaves_nothing_behind(chart: ChartCluster) -> None:
     chart.kubectl("delete", "pod", pod.name, "--grace-period=1", "--timeout=60s")
     chart.api.delete(template)
     eventually(lambda: not allocated(chart.api), "the claim is gone", within_s=60)
+    # And one waits at the controller's gate, in vain.
+    create_template(chart.api, "huge", claim_spec(99))
+    gated = Pod("gated", templates={"gpu": "huge"}, more={"schedulingGates": [{"name": f"{DRIVER}/allocation"}]})
+    create_pod(chart.api, gated)
     code, text = uninstall(chart)
     assert code == 0, text
+    assert "schedulingGates" not in chart.api.get(gated.path)["spec"]
+    chart.api.delete(gated.path, grace_s=0)
     eventually(lambda: not chart.slices(), "kubelet deletes the slices", within_s=PLUGIN_GONE_S)
     api = chart.api
     for path in CLUSTER_WIDE:

@@ -31,6 +31,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 
 {{/* Names of users as the API server sees them. */}}
 {{- define "dracaena.controllerUser" -}}system:serviceaccount:{{ .Release.Namespace }}:{{ include "dracaena.controller" . }}{{- end -}}
+{{- define "dracaena.uninstall" -}}{{ include "dracaena.name" . }}-uninstall{{- end -}}
 {{- define "dracaena.pluginUser" -}}system:serviceaccount:{{ .Release.Namespace }}:{{ include "dracaena.plugin" . }}{{- end -}}
 
 {{/* The settings files of the two programs. */}}

@@ -1,0 +1,116 @@
+"""Pods that wait at the controller's scheduling gate, in a namespace that asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from e2e.install.chart_cluster import NAMESPACE, RELEASE, ChartCluster
+from e2e.install.seen import gpus_in, wait_pods
+from e2e.installation import DRIVER
+from e2e.pods import Pod, claim_spec
+from e2e.waiting import eventually, never
+
+TEAM = "gated"
+NAMESPACES = "/api/v1/namespaces"
+PODS = f"{NAMESPACES}/{TEAM}/pods"
+TEMPLATES = f"/apis/resource.k8s.io/v1/namespaces/{TEAM}/resourceclaimtemplates"
+GATE = f"{DRIVER}/allocation"
+QUOTA = "kueue.x-k8s.io/admission"
+
+QUIET_S = 5.0
+"""The controller decides within 0.1 s."""
+
+PASSED_S = 60.0
+"""A pod that fits nowhere stays at the gate for 20 s."""
+
+CONTROLLER_S = 90.0
+
+
+@pytest.fixture
+def team(chart: ChartCluster) -> Iterator[ChartCluster]:
+    """Give a namespace with the label, and templates for 2 and for 20 GPUs in it."""
+    api = chart.api
+    api.create(NAMESPACES, {"metadata": {"name": TEAM, "labels": {f"{DRIVER}/gate": "true"}}})
+    for name, count in (("two", 2), ("too-many", 20)):
+        api.create(TEMPLATES, {"metadata": {"name": name}, "spec": {"spec": claim_spec(count)}})
+    eventually(lambda: is_gated_by_policy(chart), "the API server puts the gate", within_s=CONTROLLER_S)
+    yield chart
+    chart.kubectl("delete", "namespace", TEAM, "--timeout=90s")
+
+
+def is_gated_by_policy(chart: ChartCluster) -> bool:
+    """Policies and labels of namespaces take a moment to reach the API server's admission."""
+    pod = Pod("asks", templates={"gpus": "two"}).document()
+    return bool(gates(chart.api.create(f"{PODS}?dryRun=All", pod)))
+
+
+def gates(pod: Any) -> list[str]:
+    return [gate["name"] for gate in pod["spec"].get("schedulingGates", ())]
+
+
+def told(chart: ChartCluster, pod: str, reason: str) -> list[Any]:
+    events = chart.api.items(f"{NAMESPACES}/{TEAM}/events")
+    return [one for one in events if one["involvedObject"]["name"] == pod and one["reason"] == reason]
+
+
+def unscheduled(pod: Any) -> str:
+    conditions = pod["status"].get("conditions", ())
+    return next((one.get("reason", "") for one in conditions if one["type"] == "PodScheduled"), "")
+
+
+def create(chart: ChartCluster, name: str, template: str, **more: Any) -> str:
+    made = chart.api.create(PODS, Pod(name, templates={"gpus": template}, more=more).document())
+    assert GATE in gates(made)
+    return f"{PODS}/{name}"
+
+
+def test_a_pod_runs_with_its_gpus_and_was_never_tried_in_vain(team: ChartCluster) -> None:
+    create(team, "alone", "two")
+    wait_pods(team, TEAM, "Running")
+    assert len(gpus_in(team, TEAM, "alone", "main")) == 2
+    assert told(team, "alone", "GPUsAllocated")
+    assert told(team, "alone", "FailedScheduling") == []
+
+
+def test_pods_without_claims_or_with_a_node_get_no_gate_and_other_namespaces_neither(team: ChartCluster) -> None:
+    dry = "?dryRun=All"
+    plain = Pod("plain").document()
+    named = Pod("named", templates={"gpus": "two"}, more={"nodeName": "elsewhere"}).document()
+    elsewhere = Pod("other", templates={"gpus": "two"}).document()
+    assert gates(team.api.create(f"{PODS}{dry}", plain)) == []
+    assert gates(team.api.create(f"{PODS}{dry}", named)) == []
+    assert gates(team.api.create(f"{NAMESPACES}/default/pods{dry}", elsewhere)) == []
+
+
+def test_a_pod_that_fits_nowhere_is_shown_as_unschedulable_in_the_end(team: ChartCluster) -> None:
+    path = create(team, "huge", "too-many")
+    eventually(lambda: told(team, "huge", "WaitingForGPUs"), "it is told why it waits", within_s=PASSED_S)
+    assert unscheduled(team.api.get(path)) == "SchedulingGated"
+    eventually(lambda: unscheduled(team.api.get(path)) == "Unschedulable", "autoscalers see it", within_s=PASSED_S)
+
+
+def test_a_gate_of_others_comes_first(team: ChartCluster) -> None:
+    """As Kueue's: it holds pods until there is quota, and may change their node selector until then."""
+    path = create(team, "quota", "two", schedulingGates=[{"name": QUOTA}])
+    assert sorted(gates(team.api.get(path))) == sorted([QUOTA, GATE])
+    never(lambda: told(team, "quota", "GPUsAllocated"), "GPUs are given to it", for_s=QUIET_S)
+    left = {"spec": {"schedulingGates": [{"name": GATE}], "nodeSelector": {"kubernetes.io/os": "linux"}}}
+    team.api.patch(path, left)
+    wait_pods(team, TEAM, "Running")
+
+
+def test_pods_stay_at_the_gate_while_no_controller_runs_and_pass_when_one_is_back(team: ChartCluster) -> None:
+    deployment = ("--namespace", NAMESPACE, f"deployment/{RELEASE}-controller")
+    team.kubectl("scale", *deployment, "--replicas=0")
+    try:
+        team.kubectl("rollout", "status", *deployment, f"--timeout={CONTROLLER_S:.0f}s")
+        of_controller = f"{NAMESPACES}/{NAMESPACE}/pods?labelSelector=app.kubernetes.io/component=controller"
+        eventually(lambda: not team.api.items(of_controller), "no controller runs", within_s=CONTROLLER_S)
+        path = create(team, "patient", "two")
+        never(lambda: gates(team.api.get(path)) != [GATE], "the gate goes", for_s=QUIET_S)
+    finally:
+        team.kubectl("scale", *deployment, "--replicas=2")
+    wait_pods(team, TEAM, "Running")
