@@ -122,8 +122,8 @@ class WriteMetrics:
         self.results = Counter(
             "dracaena_controller_writes",
             "Writes to the API server, by verb: mark (finalizer and decision), allocate, reserve, deallocate, "
-            "nominate, probe (of a pod's condition), ungate; and by result: ok, conflict (changed meanwhile), invalid "
-            "(refused by validation), gone, failed.",
+            "nominate, probe (of a pod's condition), ungate, make-template, delete-template; and by result: ok, "
+            "exists, conflict (changed meanwhile), invalid (refused by validation), gone, failed.",
             ["verb", "result"],
             registry=registry,
         )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+from dracaena.api.gpu_templates import GpuTemplate
 from dracaena.api.objects import KubeObject, Pod
-from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaim, ResourceClaimTemplate
 from dracaena.kube.lease import Lease, LeaseSpec
 
 
@@ -63,6 +64,22 @@ class PodApi(Protocol):
 
         Carries the pod's UID and no resourceVersion. Raises ConflictError for another pod of that name.
         """
+        ...
+
+
+class TemplateApi(Protocol):
+    """The ResourceClaimTemplates that the controller makes (api.gpu_templates). All methods raise KubeError."""
+
+    def create(self, template: GpuTemplate, namespace: str) -> None:
+        """Make it. Raises AlreadyExistsError when there is one of this name, whoever made it."""
+        ...
+
+    def ours(self) -> Sequence[ResourceClaimTemplate]:
+        """Return those of all namespaces that bear our label."""
+        ...
+
+    def delete(self, template: ResourceClaimTemplate) -> None:
+        """Delete one that was read. Raises NotFoundError or ConflictError when it is gone, or another of that name."""
         ...
 
 

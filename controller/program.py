@@ -20,6 +20,7 @@ from dracaena.controller.leader.takeover import begin, wait_to_lead
 from dracaena.controller.queue.time_budgets import DECISION_S, Deadline
 from dracaena.controller.settings import ControllerSettings
 from dracaena.kube.client import KubeClient
+from dracaena.kube.errors import KubeError
 from dracaena.kube.server_version import ServerVersion, server_version, too_old
 from dracaena.kube.transport import Transport
 from dracaena.process.clock import Clock, SystemClock, rfc3339
@@ -145,6 +146,7 @@ class Controller:
         for pod in parts.watches.pods.values():
             parts.gatekeeper.see(pod)
         log.info("decisions begin", workers=self._settings.workers)
+        self._spawn("templates", self._collect_templates)
         for number in range(GATE_WRITES):
             self._spawn(f"gatekeeper-{number}", parts.gatekeeper.serve)
         for number in range(self._settings.workers):
@@ -177,6 +179,13 @@ class Controller:
         created_before = rfc3339(self._clock.now() - wait) if wait else ""
         deadline = Deadline(self._clock, DECISION_S)
         self.parts.cluster.keep_for_starving(created_before, now_s=self._clock.monotonic(), deadline=deadline)
+
+    def _collect_templates(self) -> None:
+        while not self._clock.sleep_until_set(self._stopping, self.parts.templates.look_every_s):
+            try:
+                self.parts.templates.collect()
+            except KubeError as error:
+                log.warning("unused templates not looked for", error=str(error))
 
     def _tick(self) -> None:
         while not self._clock.sleep_until_set(self._stopping, TICK_S):

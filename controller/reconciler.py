@@ -31,6 +31,7 @@ from dracaena.controller.queue.workqueue import WorkQueue
 from dracaena.controller.state.cluster import Cluster
 from dracaena.controller.state.decisions import Behind, Decision, Deferred, InProgress
 from dracaena.controller.state.upkeep import TakenBack
+from dracaena.controller.write.claim_templates import ClaimTemplates
 from dracaena.controller.write.claim_writer import ClaimWriter, Lost, Written
 from dracaena.controller.write.gatekeeper import Gatekeeper, Ungated
 from dracaena.controller.write.nomination import Nomination, earlier_nodes
@@ -106,6 +107,7 @@ class Reconciler:
         writer: ClaimWriter,
         nomination: Nomination,
         gatekeeper: Gatekeeper,
+        templates: ClaimTemplates,
         waiting: WaitingPods,
         queue: WorkQueue,
         budgets: TimeBudgets,
@@ -118,6 +120,7 @@ class Reconciler:
         self._writer = writer
         self._nomination = nomination
         self._gatekeeper = gatekeeper
+        self._templates = templates
         self._waiting = waiting
         self._queue = queue
         self._budgets = budgets
@@ -157,6 +160,9 @@ class Reconciler:
         if isinstance(step, Missing):
             assert step.pod is not None
             self._waiting.report(step.pod, "claim-missing", step.why, tell=True, patience_s=MISSING_CLAIM_S)
+            again_s = self._templates.make_for(step.pod)
+            if again_s is not None:
+                self._queue.add_after(key, again_s)
             return True
         if isinstance(step, HeldBack):
             self._waiting.report(step.pod, "held", why_held(self._cluster.said(step.pod), step.wait), tell=True)

@@ -107,6 +107,13 @@ class ControllerSettings:
         "autoscalers and people see it as Unschedulable; 0: it passes at once",
         least=0,
     )
+    # The next pod of a Deployment or Job then waits for one write less.
+    unused_template_s: float = option(
+        600.0,
+        help="seconds after which a ResourceClaimTemplate that was made for pods that ask for an extended resource is "
+        "deleted, once no pod names it",
+        least=10,
+    )
     # Long against the seconds in which devices are freed and given in the ordinary course, short against the hours
     # that large jobs run. While a node is kept, its free GPUs are idle: one node at most, as long as others hold it.
     starvation_wait_s: float = option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.controller.adapters.kube import KubeClaimWrites
+from dracaena.controller.adapters.templates import KubeTemplates
 from dracaena.controller.cache.claims import kept_claim
 from dracaena.controller.events.claim_reports import ClaimReports
 from dracaena.controller.events.collision_reports import CollisionReports
@@ -37,6 +38,7 @@ from dracaena.controller.state.intake import Intake
 from dracaena.controller.state.upkeep import UpkeepRules
 from dracaena.controller.watches import Watches
 from dracaena.controller.workers import Workers
+from dracaena.controller.write.claim_templates import ClaimTemplates
 from dracaena.controller.write.claim_tender import ClaimTender
 from dracaena.controller.write.claim_writer import ClaimWriter
 from dracaena.controller.write.gatekeeper import Gatekeeper
@@ -103,6 +105,7 @@ class Parts:
     reconciler: Reconciler
     workers: Workers
     gatekeeper: Gatekeeper
+    templates: ClaimTemplates
 
 
 def build(settings: ControllerSettings, given: Dependencies) -> Parts:
@@ -115,6 +118,9 @@ def build(settings: ControllerSettings, given: Dependencies) -> Parts:
 
     def cached_pod(key: str) -> Pod | None:
         return watches.pods.get(key)
+
+    def cached_pods() -> Sequence[Pod]:
+        return watches.pods.values()
 
     def cached_turn(key: str) -> Turn:
         return turn_of(key, cached_pod(key))
@@ -131,10 +137,13 @@ def build(settings: ControllerSettings, given: Dependencies) -> Parts:
     reports = _reports(shared)
     cluster, intake = _cluster(settings, shared, reports)
     slice_reports = SliceReports(shared.events, shared.metrics, lambda: shared.work.is_open)
-    writes = KubeClaimWrites(shared.client, shared.metrics.writes.wrote)
+    count_write = shared.metrics.writes.wrote
+    template_writes = KubeTemplates(shared.client, count_write)
+    templates = ClaimTemplates(template_writes, cached_pods, shared.clock, unused_s=settings.unused_template_s)
+    writes = KubeClaimWrites(shared.client, count_write)
     gatekeeper = _gatekeeper(settings, given, shared, writes, cached_pod)
     watches = _watches(settings, shared, intake, gatekeeper, reports, slice_reports)
-    reconciler, workers = _workers(settings, shared, writes, gatekeeper, waiting, cluster)
+    reconciler, workers = _workers(settings, shared, writes, gatekeeper, templates, waiting, cluster)
     _measure(shared, leadership, waiting, cluster, watches)
     return Parts(
         shared.client,
@@ -151,6 +160,7 @@ def build(settings: ControllerSettings, given: Dependencies) -> Parts:
         reconciler,
         workers,
         gatekeeper,
+        templates,
     )
 
 
@@ -271,6 +281,7 @@ def _workers(
     shared: Shared,
     claims: KubeClaimWrites,
     gatekeeper: Gatekeeper,
+    templates: ClaimTemplates,
     waiting: WaitingPods,
     cluster: Cluster,
 ) -> tuple[Reconciler, Workers]:
@@ -282,6 +293,7 @@ def _workers(
         writer=ClaimWriter(driver, claims, clock, metrics, shown=cluster.shown, may_send=cluster.send_allocation),
         nomination=nomination,
         gatekeeper=gatekeeper,
+        templates=templates,
         waiting=waiting,
         queue=shared.queue,
         budgets=shared.budgets,

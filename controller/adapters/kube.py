@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,8 +11,9 @@ from dracaena.api.names import DELETE_PROTECTION_FINALIZER
 from dracaena.api.objects import KubeObject, Pod
 from dracaena.api.packed import unpacked
 from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
+from dracaena.controller.adapters.counting import counted
 from dracaena.kube.client import KubeClient
-from dracaena.kube.errors import ConflictError, InvalidError, KubeError, NotFoundError
+from dracaena.kube.errors import NotFoundError
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -24,9 +24,7 @@ class KubeClaimWrites:
     """Writes are merge patches with the resourceVersion that was read, so nothing is overwritten unseen."""
 
     def __init__(self, client: KubeClient, count: Callable[[str, str], None] = lambda verb, result: None) -> None:
-        """`count` is called after each write with its verb (a method's name) and ok, conflict, invalid, gone or failed,
-        as metrics.ControllerMetrics.writes has them.
-        """
+        """`count` is called after each write with its verb (a method's name) and its result (counting.counted)."""
         self._client = client
         self._count = count
 
@@ -42,7 +40,7 @@ class KubeClaimWrites:
         """See ports.PodApi."""
         meta = pod.metadata
         patch = {"metadata": {"resourceVersion": meta.resource_version}, "status": {"nominatedNodeName": node or None}}
-        with self._counted("nominate"):
+        with counted("nominate", self._count):
             return self._client.merge_patch(Pod, meta.name, patch, namespace=meta.namespace, subresource="status")
 
     def probe(self, pod: Pod, at: str) -> Pod:
@@ -56,14 +54,14 @@ class KubeClaimWrites:
             "metadata": {"resourceVersion": meta.resource_version},
             "status": {"conditions": [msgspec.to_builtins(one) for one in conditions]},
         }
-        with self._counted("probe"):
+        with counted("probe", self._count):
             return self._client.merge_patch(Pod, meta.name, patch, namespace=meta.namespace, subresource="status")
 
     def ungate(self, pod: Pod) -> Pod:
         """See ports.PodApi. The server refuses a patch with another UID (409)."""
         meta = pod.metadata
         patch = {"metadata": {"uid": meta.uid}, "spec": {"schedulingGates": None}}
-        with self._counted("ungate"):
+        with counted("ungate", self._count):
             return self._client.merge_patch(Pod, meta.name, patch, namespace=meta.namespace)
 
     def mark(self, claim: ResourceClaim, *, annotation: str, value: str) -> ResourceClaim:
@@ -96,25 +94,13 @@ class KubeClaimWrites:
         except NotFoundError:
             return None
 
-    @contextmanager
-    def _counted(self, verb: str) -> Iterator[None]:
-        try:
-            yield
-        except KubeError as error:
-            self._count(verb, next((word for kind, word in _RESULTS if isinstance(error, kind)), "failed"))
-            raise
-        self._count(verb, "ok")
-
     def _patch(self, verb: str, claim: ResourceClaim, patch: Mapping[str, Any], subresource: str = "") -> ResourceClaim:
         meta = claim.metadata
         guarded = {**patch, "metadata": {**patch.get("metadata", {}), "resourceVersion": meta.resource_version}}
-        with self._counted(verb):
+        with counted(verb, self._count):
             return self._client.merge_patch(
                 ResourceClaim, meta.name, guarded, namespace=meta.namespace, subresource=subresource
             )
-
-
-_RESULTS = ((ConflictError, "conflict"), (InvalidError, "invalid"), (NotFoundError, "gone"))
 
 
 def _references(consumers: Sequence[ConsumerReference]) -> list[dict[str, Any]]:

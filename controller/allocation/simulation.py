@@ -10,6 +10,7 @@ import msgspec
 
 from dracaena.api.decision import Decision, describe
 from dracaena.api.gates import gates_of_others
+from dracaena.api.gpu_templates import read_gpu_template
 from dracaena.api.objects import Node, ObjectMeta, OwnerReference, Pod, PodResourceClaimStatus
 from dracaena.api.podclaims import is_made_for, made_for_another, pod_claims
 from dracaena.api.resource_objects import DeviceClass, DeviceResult, ResourceClaim, ResourceClaimTemplate, ResourceSlice
@@ -175,7 +176,8 @@ class Simulation:
             if entry.resource_claim_template_name is None or entry.name in statuses:
                 continue
             key = f"{pod.metadata.namespace}/{entry.resource_claim_template_name}"
-            claim = self._generated(pod, entry.name) or self._generate(pod, entry.name, self._templates.get(key))
+            template = self._templates.get(key) or _made_on_demand(entry.resource_claim_template_name)
+            claim = self._generated(pod, entry.name) or self._generate(pod, entry.name, template)
             if claim is not None:
                 name = claim.metadata.name
                 statuses[entry.name] = PodResourceClaimStatus(name=entry.name, resource_claim_name=name)
@@ -210,6 +212,12 @@ def _owned(claim: ResourceClaim, uids: Collection[str]) -> bool:
 
 def _is_pending(pod: Pod) -> bool:
     return pod.status.phase in ("", "Pending") and pod.metadata.deletion_timestamp is None
+
+
+def _made_on_demand(name: str) -> ResourceClaimTemplate | None:
+    """Return the template that the controller makes when a pod names it."""
+    template = read_gpu_template(name)
+    return None if template is None else msgspec.convert(template.document(), ResourceClaimTemplate)
 
 
 def _being_deleted(key: str) -> str:

@@ -7,10 +7,17 @@ from typing import Any, Literal
 
 import msgspec
 
+from dracaena.api.gpu_templates import MANAGED_BY, MANAGER, GpuTemplate
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER
 from dracaena.api.objects import KubeObject, Pod
-from dracaena.api.resource_objects import AllocationResult, ConsumerReference, ResourceClaim, ResourceClaimStatus
-from dracaena.kube.errors import ConflictError, NotFoundError
+from dracaena.api.resource_objects import (
+    AllocationResult,
+    ConsumerReference,
+    ResourceClaim,
+    ResourceClaimStatus,
+    ResourceClaimTemplate,
+)
+from dracaena.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 
 
 class FakeClaims:
@@ -152,6 +159,40 @@ class FakeClaims:
         self.writes.append((verb, key))
         self.after(verb, key)
         return result
+
+
+class FakeTemplates:
+    """Implements ports.TemplateApi. `before` is called with the verb and `namespace/name` before each write."""
+
+    def __init__(self) -> None:
+        self.templates: dict[str, ResourceClaimTemplate] = {}
+        self.writes: list[tuple[str, str]] = []
+        self.before: Callable[[str, str], None] = lambda verb, key: None
+        self._made = 0
+
+    def create(self, template: GpuTemplate, namespace: str) -> None:
+        key = f"{namespace}/{template.name}"
+        self.before("create", key)
+        self.writes.append(("create", key))
+        if key in self.templates:
+            raise AlreadyExistsError(f"POST {key}", 409, "AlreadyExists", "already exists")
+        self._made += 1
+        document = {**template.document()}
+        document["metadata"] = {**document["metadata"], "namespace": namespace, "uid": f"template-{self._made}"}
+        self.templates[key] = msgspec.convert(document, ResourceClaimTemplate)
+
+    def ours(self) -> Sequence[ResourceClaimTemplate]:
+        return [one for one in self.templates.values() if one.metadata.labels.get(MANAGED_BY) == MANAGER]
+
+    def delete(self, template: ResourceClaimTemplate) -> None:
+        self.before("delete", template.key)
+        stored = self.templates.get(template.key)
+        if stored is None:
+            raise NotFoundError(f"DELETE {template.key}", 404, "NotFound", "not found")
+        if stored.metadata.uid != template.metadata.uid:
+            raise ConflictError(f"DELETE {template.key}", 409, "Conflict", "the UID in the precondition does not match")
+        self.writes.append(("delete", template.key))
+        del self.templates[template.key]
 
 
 class FakeEvents:

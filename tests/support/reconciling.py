@@ -30,13 +30,14 @@ from dracaena.controller.state.cluster import ClusterState, Wakers
 from dracaena.controller.state.collisions import Collision
 from dracaena.controller.state.upkeep import UpkeepRules
 from dracaena.controller.wiring import DOUBT_S
+from dracaena.controller.write.claim_templates import ClaimTemplates
 from dracaena.controller.write.claim_tender import ClaimTender
 from dracaena.controller.write.claim_writer import ClaimWriter
 from dracaena.controller.write.gatekeeper import Gatekeeper
 from dracaena.controller.write.nomination import Nomination
 from dracaena.kube.errors import KubeError
 from support.allocation import DRIVER, blocks, device_class, device_name, machine, node, pool_slice
-from support.claim_api import FakeClaims, FakeEvents
+from support.claim_api import FakeClaims, FakeEvents, FakeTemplates
 from support.clock import FakeClock
 from support.watched_cluster import WatchedCluster
 
@@ -78,6 +79,7 @@ class Bench:
     ) -> None:
         self.api: FakeClaims = FakeClaims() if before is None else before.api
         self.clock: FakeClock = FakeClock() if before is None else before.clock
+        self.template_api = FakeTemplates()
         self.events = FakeEvents()
         self.registry = CollectorRegistry()
         metrics = ControllerMetrics(self.registry)
@@ -100,6 +102,7 @@ class Bench:
             metrics=metrics,
             wait_s=GATE_WAIT_S,
         )
+        self.templates = ClaimTemplates(self.template_api, self.api.pods.values, self.clock, unused_s=600.0)
         self.collisions = CollisionReports(DRIVER, self.events, metrics)
         self.reconciler = Reconciler(
             DRIVER,
@@ -114,6 +117,7 @@ class Bench:
             ),
             nomination=nomination,
             gatekeeper=self.gatekeeper,
+            templates=self.templates,
             waiting=self.waiting,
             queue=self.queue,
             budgets=self.budgets,

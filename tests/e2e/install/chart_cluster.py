@@ -157,7 +157,7 @@ class ChartCluster:
             "logLevel": "debug",
             # As on a large cluster, so that each pod has the controller use its right to nominate. Binds are short,
             # and kube-scheduler has no reason to try a pod again that only a cordon keeps out: time has to tell then.
-            "controller": {"settings": {"nominate-above-nodes": 0, "longest-bind-s": 20}},
+            "controller": {"settings": {"nominate-above-nodes": 0, "longest-bind-s": 20, "unused-template-s": 10}},
             "kubeletPlugin": {
                 "settings": {"machine": "/recorded/machine.json"},
                 "hostPaths": {

@@ -110,6 +110,7 @@ def stage(chart: ChartCluster) -> Iterator[Stage]:
     for name, on in (("bound-here", NODE_NAME), ("bound-elsewhere", OTHER_NODE), ("unbound", None)):
         api.create(PODS, a_pod(name, on))
     api.patch(f"{PODS}/unbound/status", unscheduled())
+    api.create(TEMPLATES, gpu_template(name="users-own", mine="1"))
     api.create(PODS, a_pod("gated", None, GATE))
     api.create(PODS, a_pod("gated-twice", None, GATE, OTHER_GATE))
     control_plane = chart.control_plane
@@ -118,6 +119,7 @@ def stage(chart: ChartCluster) -> Iterator[Stage]:
         api.delete(f"{ALL_SLICES}/{name}")
     for name in ("bound-here", "bound-elsewhere", "unbound", "gated", "gated-twice"):
         api.delete(f"{PODS}/{name}", grace_s=0)
+    api.delete(f"{TEMPLATES}/users-own")
     for name in ("here", "elsewhere", "of-other-driver", "free"):
         api.patch(f"{CLAIMS}/{name}/status", {"status": {"allocation": None, "devices": None}})
         api.patch(f"{CLAIMS}/{name}", metadata(finalizers=None))
@@ -139,6 +141,16 @@ class Call:
 
 def metadata(**fields: Any) -> dict[str, Any]:
     return {"metadata": fields}
+
+
+def gpu_template(count: int = 1, name: str = "", **labels: str) -> dict[str, Any]:
+    """A ResourceClaimTemplate as the controller makes it, or one that differs."""
+    labels = labels or {"app.kubernetes.io/managed-by": "dracaena-controller"}
+    requests = [{"name": "gpus", "exactly": {"deviceClassName": DRIVER, "count": count}}]
+    return {
+        "metadata": {"name": name or f"gpus-1.{DRIVER}", "labels": labels},
+        "spec": {"spec": {"devices": {"requests": requests}}},
+    }
 
 
 CONSUMER = {"resource": "pods", "name": "bound-here", "uid": "1"}
@@ -244,6 +256,9 @@ CONTROLLER_NEEDS = (
     Call("PATCH", f"{PODS}/unbound/status", {"status": {"nominatedNodeName": None}}),
     Call("PATCH", f"{PODS}/unbound/status", unscheduled(**PROBED)),
     Call("PATCH", f"{PODS}/gated", {"spec": {"schedulingGates": None}}),
+    Call("POST", TEMPLATES, gpu_template()),
+    Call("GET", "/apis/resource.k8s.io/v1/resourceclaimtemplates?labelSelector=app.kubernetes.io/managed-by"),
+    Call("DELETE", f"{TEMPLATES}/gpus-1.{DRIVER}"),
     Call("PATCH", f"{PODS}/gated-twice", {"spec": {"schedulingGates": [{"name": OTHER_GATE}]}}),
     Call("GET", f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/controller.{DRIVER}"),
 )
@@ -261,6 +276,10 @@ CONTROLLER_MUST_NOT = (
     Call("PATCH", f"{CLAIMS}/of-other-driver", metadata(finalizers=None)),
     Call("DELETE", f"{CLAIMS}/free"),
     Call("POST", CLAIMS, a_claim("new")),
+    Call("POST", TEMPLATES, gpu_template(count=2)),
+    Call("POST", TEMPLATES, gpu_template(name="users-own")),
+    Call("POST", TEMPLATES, gpu_template(mine="1")),
+    Call("DELETE", f"{TEMPLATES}/users-own"),
     Call("POST", ALL_SLICES, a_slice("new")),
     Call("PATCH", f"{ALL_SLICES}/slice-of-other-node", {"spec": {"pool": {"generation": 2}}}),
     Call("DELETE", f"{ALL_SLICES}/slice-of-other-node"),
@@ -419,6 +438,6 @@ def test_policies_have_no_type_errors(chart: ChartCluster) -> None:
     """The API server checks each expression against its types, and writes what it finds into the status."""
     policies = chart.api.items("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies")
     ours = [policy for policy in policies if policy["metadata"]["name"].endswith(f".{DRIVER}")]
-    assert len(ours) == 8
+    assert len(ours) == 9
     found = {p["metadata"]["name"]: p.get("status", {}).get("typeChecking", {}).get("expressionWarnings") for p in ours}
     assert {name: warnings for name, warnings in found.items() if warnings} == {}

@@ -16,7 +16,15 @@ from e2e.installation import DRIVER
 
 PARTS = dict(zip(AUDITED, ("controller", "kubelet-plugin"), strict=True))
 
-NEEDED_MODULES = {"test_bad_input", "test_gate", "test_repairs", "test_taint_rules", "test_upgrade", "test_waiting"}
+NEEDED_MODULES = {
+    "test_bad_input",
+    "test_gate",
+    "test_repairs",
+    "test_taint_rules",
+    "test_unchanged_manifests",
+    "test_upgrade",
+    "test_waiting",
+}
 """Tests that bring about what happens seldom."""
 
 

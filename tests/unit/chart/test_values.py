@@ -60,6 +60,9 @@ WRONG = {
     "label of every object": ("monitoring.dashboard.labels", {"helm.sh/chart": "mine"}),
     "no name of a class": ("admissionPolicies.otherDeviceClasses", ["nic'example"]),
     "field that no policy has": ("deviceClasses.policy", {"objectiv": "Pack"}),
+    "MIG devices, which are no whole GPUs": ("rewrite.resourceNames", ["nvidia.com/mig-1g.10gb"]),
+    "resource without a domain": ("rewrite.resourceNames", ["gpu"]),
+    "gate that there is not": ("schedulingGate", "Sometimes"),
     "requirement that there is not": ("deviceClasses.policy", {"requirement": "NVSwitch"}),
     "the template's own field": ("deviceClasses.policy", {"kind": "GpuConfig"}),
     "condition of a parent, and no parent": ("enabled", False),
@@ -70,6 +73,8 @@ RIGHT = {
     "Prometheus takes such a time": ("monitoring.podMonitor.interval", "1m30s"),
     "folder with a slash at its end": ("kubeletPlugin.hostPaths.driverRoot", "/run/nvidia/driver/"),
     "labels of one's own": ("kubeletPlugin.podLabels", {"team": "gpu", "app.kubernetes.io/part-of": "platform"}),
+    "resources of two vendors' names": ("rewrite.resourceNames", ["nvidia.com/gpu", "example.com/gpu.shared"]),
+    "nothing is rewritten": ("rewrite.resourceNames", []),
     "policy": ("deviceClasses.policy", {"requirement": "NVLink", "objective": "Pack", "minBandwidth": 100}),
     "condition of a parent": ("enabled", True),
 }

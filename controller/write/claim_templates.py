@@ -1,0 +1,98 @@
+"""Makes the ResourceClaimTemplates that pods name in place of `nvidia.com/gpu`, and deletes them when nobody does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import structlog
+
+from dracaena.api.gpu_templates import GpuTemplate, read_gpu_template
+from dracaena.api.objects import Pod
+from dracaena.api.podclaims import pod_claims
+from dracaena.controller.ports import TemplateApi
+from dracaena.kube.errors import AlreadyExistsError, ConflictError, KubeError, NotFoundError
+from dracaena.process.clock import Clock
+
+MADE_AGAIN_S: Final = 30.0
+"""A template that was there this short a time ago is taken to be there: pods come by the hundred, and claims are made
+from it within a second. One that was deleted meanwhile is made again after this time."""
+
+LOOKS: Final = 10
+"""Looks for unused templates in the time for which one stays: each is a list of all of ours."""
+
+log = structlog.get_logger()
+
+
+class ClaimTemplates:
+    """One template for each namespace, count and class. Safe to use from many threads. What it remembers only spares
+    writes."""
+
+    def __init__(
+        self, templates: TemplateApi, pods: Callable[[], Iterable[Pod]], clock: Clock, *, unused_s: float
+    ) -> None:
+        """`pods` returns all pods as the watch shows them. `unused_s`: how long a template stays that no pod names."""
+        self.look_every_s: Final = unused_s / LOOKS
+        """How often to call collect()."""
+        self._stays_s = unused_s
+        self._templates = templates
+        self._pods = pods
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._there_s: dict[tuple[str, str], float] = {}  # namespace, name → when it was there
+        self._unused_s: dict[str, float] = {}  # UID → since when nobody names it
+
+    def make_for(self, pod: Pod) -> float | None:
+        """Make the templates that a pod waits for, if their names say what is in them; return in how many seconds to
+        ask again if it still waits, None where it waits for no such template.
+
+        Raises KubeError when the server does not answer, or does not let us.
+        """
+        again_s: float | None = None
+        named = {entry.name: entry.resource_claim_template_name or "" for entry in pod.spec.resource_claims}
+        for claim in pod_claims(pod):
+            template = read_gpu_template(named[claim.alias]) if claim.generated and claim.name is None else None
+            if template is None:
+                continue
+            again_s = MADE_AGAIN_S
+            if self._was_there(pod.metadata.namespace, template):
+                continue
+            try:
+                self._templates.create(template, pod.metadata.namespace)
+                log.info("template made", namespace=pod.metadata.namespace, template=template.name)
+            except AlreadyExistsError:
+                pass
+            with self._lock:
+                self._there_s[pod.metadata.namespace, template.name] = self._clock.monotonic()
+        return again_s
+
+    def collect(self) -> None:
+        """Delete those of ours that no pod has named for long. Cost: one list, and one step for each pod."""
+        now_s = self._clock.monotonic()
+        with self._lock:
+            self._there_s = {key: at_s for key, at_s in self._there_s.items() if now_s - at_s < MADE_AGAIN_S}
+        ours = self._templates.ours()
+        used = {
+            (pod.metadata.namespace, entry.resource_claim_template_name)
+            for pod in self._pods()
+            for entry in pod.spec.resource_claims
+        }
+        unused = [one for one in ours if (one.metadata.namespace, one.metadata.name) not in used]
+        since = {one.metadata.uid: self._unused_s.get(one.metadata.uid, now_s) for one in unused}
+        self._unused_s = since
+        for template in unused:
+            if now_s - since[template.metadata.uid] < self._stays_s:
+                continue
+            try:
+                self._templates.delete(template)
+                log.info("unused template deleted", namespace=template.metadata.namespace, name=template.metadata.name)
+            except (NotFoundError, ConflictError):
+                pass  # somebody else did, and may have made another one
+            except KubeError as error:
+                log.warning("unused template not deleted", template=template.key, error=str(error))
+
+    def _was_there(self, namespace: str, template: GpuTemplate) -> bool:
+        with self._lock:
+            at_s = self._there_s.get((namespace, template.name))
+        return at_s is not None and self._clock.monotonic() - at_s < MADE_AGAIN_S

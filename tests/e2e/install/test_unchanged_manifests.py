@@ -1,0 +1,193 @@
+"""Workloads that ask for nvidia.com/gpu, as they are, in a namespace with one label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from e2e.images import PROBE_IMAGE
+from e2e.install.chart_cluster import ChartCluster
+from e2e.install.seen import gpus_in, wait_pods
+from e2e.installation import DRIVER
+from e2e.waiting import eventually
+
+TEAM = "unchanged"
+NAMESPACES = "/api/v1/namespaces"
+PODS = f"{NAMESPACES}/{TEAM}/pods"
+CLAIMS = f"/apis/resource.k8s.io/v1/namespaces/{TEAM}/resourceclaims"
+TEMPLATES = f"/apis/resource.k8s.io/v1/namespaces/{TEAM}/resourceclaimtemplates"
+DEPLOYMENTS = f"/apis/apps/v1/namespaces/{TEAM}/deployments"
+JOBS = f"/apis/batch/v1/namespaces/{TEAM}/jobs"
+REWRITE = f"{DRIVER}/rewrite"
+GPU = "nvidia.com/gpu"
+
+LABEL_S = 60.0
+"""Policies and labels of namespaces take a moment to reach the API server's admission."""
+
+DONE_S = 90.0
+
+
+@pytest.fixture
+def team(chart: ChartCluster) -> Iterator[ChartCluster]:
+    labels = {REWRITE: "true", f"{DRIVER}/gate": "true"}
+    chart.api.create(NAMESPACES, {"metadata": {"name": TEAM, "labels": labels}})
+    eventually(lambda: templates_of(dry(chart, container("main", 1))), "pods are rewritten", within_s=LABEL_S)
+    yield chart
+    chart.kubectl("delete", "namespace", TEAM, "--timeout=90s")
+
+
+def container(name: str, gpus: int | str, *, says: str = "show-and-wait", **more: Any) -> dict[str, Any]:
+    limits = {"limits": {GPU: gpus}} if gpus else {}
+    base = {"name": name, "image": PROBE_IMAGE, "imagePullPolicy": "Never", "args": [says]}
+    return {**base, "resources": limits, **more}
+
+
+def pod_spec(*containers: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {
+        "containers": list(containers),
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 2,
+        **more,
+    }
+
+
+def dry(chart: ChartCluster, *containers: dict[str, Any], metadata: dict[str, Any] | None = None, **more: Any) -> Any:
+    """Return what the API server would make of a pod."""
+    document = {"metadata": {"name": "asks", **(metadata or {})}, "spec": pod_spec(*containers, **more)}
+    return chart.api.create(f"{PODS}?dryRun=All", document)
+
+
+def templates_of(pod: Any) -> dict[str, str]:
+    return {entry["name"]: entry["resourceClaimTemplateName"] for entry in pod["spec"].get("resourceClaims", ())}
+
+
+def claims_of(pod: Any, kind: str = "containers") -> dict[str, list[str]]:
+    return {
+        one["name"]: [entry["name"] for entry in one["resources"].get("claims", ())]
+        for one in pod["spec"].get(kind, ())
+    }
+
+
+def resources_of(pod: Any) -> set[str]:
+    every = (*pod["spec"]["containers"], *pod["spec"].get("initContainers", ()))
+    return {name for one in every for part in ("limits", "requests") for name in one["resources"].get(part, ())}
+
+
+def test_a_deployment_that_never_heard_of_dra_runs_with_gpus_that_it_shares_with_nobody(team: ChartCluster) -> None:
+    spec = pod_spec(
+        container("one", 1),
+        container("two", 2),
+        container("none", 0),
+        initContainers=[
+            container("ends", 1, says="show"),
+            container("sidecar", 1, restartPolicy="Always"),
+        ],
+    )
+    template = {"metadata": {"labels": {"app": "train"}}, "spec": spec}
+    selector = {"matchLabels": {"app": "train"}}
+    deployment = {"metadata": {"name": "train"}, "spec": {"replicas": 1, "selector": selector, "template": template}}
+    team.api.create(DEPLOYMENTS, deployment)
+    (pod,) = wait_pods(team, TEAM, "Running")
+    assert templates_of(pod) == {
+        "dracaena-0": f"gpus-1.{DRIVER}",
+        "dracaena-1": f"gpus-2.{DRIVER}",
+        "dracaena-init-1": f"gpus-1.{DRIVER}",
+    }
+    assert claims_of(pod) == {"one": ["dracaena-0"], "two": ["dracaena-1"], "none": []}
+    assert claims_of(pod, "initContainers") == {"ends": ["dracaena-0"], "sidecar": ["dracaena-init-1"]}
+    assert GPU not in resources_of(pod)
+    name = pod["metadata"]["name"]
+    shown = [gpus_in(team, TEAM, name, one) for one in ("one", "two", "sidecar")]
+    assert [len(gpus) for gpus in shown] == [1, 2, 1]
+    assert len(frozenset().union(*shown)) == 4
+    events = [one["reason"] for one in team.api.items(f"{NAMESPACES}/{TEAM}/events")]
+    assert "FailedScheduling" not in events
+    made = {one["metadata"]["name"] for one in team.api.items(TEMPLATES)}
+    assert made == {f"gpus-1.{DRIVER}", f"gpus-2.{DRIVER}"}
+
+
+def test_a_job_runs_to_its_end_and_gives_its_gpus_back(team: ChartCluster) -> None:
+    template = {"spec": pod_spec(container("main", 2, says="show"), restartPolicy="Never")}
+    spec = {"completions": 2, "parallelism": 2, "template": template}
+    team.api.create(JOBS, {"metadata": {"name": "batch"}, "spec": spec})
+    wait_pods(team, TEAM, "Succeeded", count=2)
+    eventually(lambda: not team.api.items(CLAIMS), "the claims go", within_s=DONE_S)
+    assert [one["metadata"]["name"] for one in team.api.items(TEMPLATES)] == [f"gpus-2.{DRIVER}"]
+    team.kubectl("--namespace", TEAM, "delete", "job", "batch", "--timeout=60s")
+    eventually(lambda: not team.api.items(TEMPLATES), "the template goes with the last pod", within_s=DONE_S)
+
+
+def test_the_class_is_the_pods_the_namespaces_or_our_own(team: ChartCluster) -> None:
+    asked = {"annotations": {f"{DRIVER}/class": "pcie-switch"}}
+    whole = {"annotations": {f"{DRIVER}/class": "gold.example.com"}}
+    assert templates_of(dry(team, container("main", "2e0"))) == {"dracaena-0": f"gpus-2.{DRIVER}"}
+    assert templates_of(dry(team, container("main", 2), metadata=asked)) == {
+        "dracaena-0": f"gpus-2.pcie-switch.{DRIVER}"
+    }
+    assert templates_of(dry(team, container("main", 2), metadata=whole)) == {"dracaena-0": "gpus-2.gold.example.com"}
+    team.kubectl("label", "namespace", TEAM, f"{DRIVER}/class=nvlink")
+    eventually(
+        lambda: templates_of(dry(team, container("main", 2))) == {"dracaena-0": f"gpus-2.nvlink.{DRIVER}"},
+        "the namespace's class counts",
+        within_s=LABEL_S,
+    )
+    assert templates_of(dry(team, container("main", 2), metadata=asked)) == {
+        "dracaena-0": f"gpus-2.pcie-switch.{DRIVER}"
+    }
+
+
+def test_pods_that_opt_out_ask_for_no_gpu_or_ask_wrongly_stay_as_they_are(team: ChartCluster) -> None:
+    out = dry(team, container("main", 1), metadata={"labels": {REWRITE: "false"}})
+    assert (templates_of(out), resources_of(out)) == ({}, {GPU})
+    for gpus in (0, "0"):
+        assert templates_of(dry(team, container("main", gpus))) == {}
+    for wrong in ({"limits": {GPU: 2}, "requests": {GPU: 1}}, {"limits": {GPU: "1500m"}}, {"requests": {GPU: 1}}):
+        document = {"metadata": {"name": "wrong"}, "spec": pod_spec(container("main", 0, resources=wrong))}
+        answer = team.api.send("POST", f"{PODS}?dryRun=All", document)
+        assert answer.status == 422, answer.message
+        assert "spec.containers[0].resources" in answer.message
+
+
+def test_claims_that_a_pod_has_already_stay_beside_those_that_it_gets(team: ChartCluster) -> None:
+    own = [{"name": "mine", "resourceClaimName": "mine"}]
+    first = container("main", 1)
+    first["resources"]["claims"] = [{"name": "mine"}]
+    pod = dry(team, first, resourceClaims=own)
+    assert [entry["name"] for entry in pod["spec"]["resourceClaims"]] == ["mine", "dracaena-0"]
+    assert claims_of(pod) == {"main": ["mine", "dracaena-0"]}
+
+
+def test_without_the_label_new_pods_stay_as_they_are_and_old_ones_go_on(team: ChartCluster) -> None:
+    team.api.create(PODS, {"metadata": {"name": "old"}, "spec": pod_spec(container("main", 1))})
+    wait_pods(team, TEAM, "Running")
+    team.kubectl("label", "namespace", TEAM, f"{REWRITE}-")
+    eventually(lambda: not templates_of(dry(team, container("main", 1))), "pods stay as they are", within_s=LABEL_S)
+    assert resources_of(dry(team, container("main", 1))) == {GPU}
+    assert len(gpus_in(team, TEAM, "old", "main")) == 1
+
+
+def test_a_quota_on_the_class_holds_for_them(team: ChartCluster) -> None:
+    """As docs/claims.md says: a pod above the quota is accepted, and waits until there is room in it."""
+    hard = {f"{DRIVER}.deviceclass.resource.k8s.io/devices": "2"}
+    path = f"{NAMESPACES}/{TEAM}/resourcequotas"
+    team.api.create(path, {"metadata": {"name": "gpus"}, "spec": {"hard": hard}})
+    eventually(lambda: "used" in team.api.get(f"{path}/gpus").get("status", {}), "the quota counts", within_s=LABEL_S)
+    for name in ("first", "second"):
+        team.api.create(PODS, {"metadata": {"name": name}, "spec": pod_spec(container("main", 2))})
+        eventually(lambda: team.api.items(CLAIMS), "the first has its claim", within_s=DONE_S)
+    eventually(
+        lambda: team.api.get(f"{PODS}/first")["status"].get("phase") == "Running", "the first runs", within_s=DONE_S
+    )
+    eventually(
+        lambda: [
+            e for e in team.api.items(f"{NAMESPACES}/{TEAM}/events") if e["reason"] == "FailedResourceClaimCreation"
+        ],
+        "the second is told of the quota",
+        within_s=DONE_S,
+    )
+    team.kubectl("--namespace", TEAM, "delete", "pod", "first", "--timeout=60s")
+    eventually(
+        lambda: team.api.get(f"{PODS}/second")["status"].get("phase") == "Running", "the second runs", within_s=DONE_S
+    )
