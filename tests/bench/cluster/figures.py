@@ -17,6 +17,12 @@ ALONE: Final = "kube-scheduler alone"
 FLOORS: Final = {100: (1.1, 1.2), 1_000: (1.5, 2.0), 5_000: (2.0, 3.0)}
 """Floor and goal of pods bound per second against kube-scheduler alone, by number of nodes (DESIGN, section 8)."""
 
+GATED_FLOORS: Final = {1_000: 2.0, 5_000: 2.5}
+"""The same with gates, where each pod costs a fourth write."""
+
+ALONE_FLOORS: Final = {100: (2.0, 1.3), 1_000: (1.0, 0.7), 5_000: (1.0, 0.4)}
+"""Floor and goal of the time from created to bound of pods that come one by one, with gates, p50 (section 8)."""
+
 MEMORY_NODES: Final = 5_000
 MEMORY_FLOOR_MIB, MEMORY_GOAL_MIB = 500.0, 350.0
 
@@ -44,7 +50,11 @@ def section(nodes: int, sides: Sequence[Side], runs: Sequence[Run]) -> Section:
             continue
         rows += _rows(side, runs)
     ours = next((side for side in sides if side.flags is not None), None)
-    if ours is not None and any(side.flags is None for side in sides) and nodes in FLOORS:
+    gated = next((side for side in sides if side.gated), None)
+    has_alone = any(side.flags is None for side in sides)
+    if gated is not None and has_alone:
+        floors += _floors_with_gates(nodes, gated.name, runs)
+    if ours is not None and has_alone and nodes in FLOORS:
         floor, goal = FLOORS[nodes]
         ratio = _mean_rate(ours.name, runs) / _mean_rate(ALONE, runs)
         floors.append(
@@ -60,6 +70,20 @@ def section(nodes: int, sides: Sequence[Side], runs: Sequence[Run]) -> Section:
         floors=tuple(floors),
         notes=_notes(runs),
     )
+
+
+def _floors_with_gates(nodes: int, side: str, runs: Sequence[Run]) -> list[Floor]:
+    found = []
+    if nodes in GATED_FLOORS:
+        ratio = _mean_rate(side, runs) / _mean_rate(ALONE, runs)
+        name = f"pods bound per second with gates, {nodes:,} nodes, against {ALONE}"
+        found.append(Floor(name, ratio, GATED_FLOORS[nodes], "x", at_least=True))
+    mine, theirs = (_at(_merged(_calm(name, runs), "binds_s"), 50) for name in (side, ALONE))
+    if nodes in ALONE_FLOORS and mine is not None and theirs:
+        floor, goal = ALONE_FLOORS[nodes]
+        name = f"created to bound with gates, one by one, p50, {nodes:,} nodes, against {ALONE}"
+        found.append(Floor(name, mine / theirs, floor, "x", goal))
+    return found
 
 
 def _rows(side: Side, runs: Sequence[Run]) -> list[Row]:

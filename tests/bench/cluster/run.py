@@ -82,7 +82,12 @@ def _measure(options: argparse.Namespace) -> int:
 
 
 def _sides(ours: Sequence[str], *, alone: bool) -> tuple[Side, ...]:
-    made = [Side(f"ours {flags}".strip(), tuple(flags.split())) for flags in ours]
+    """Return the sides: of ours each without gates and with them, the first of them being judged."""
+    made = [
+        Side(f"ours {flags}".strip() + (" with gates" if gated else ""), tuple(flags.split()), gated=gated)
+        for flags in ours
+        for gated in (False, True)
+    ]
     return (*([Side(ALONE, None)] if alone else []), *made)
 
 

@@ -19,11 +19,14 @@ from bench.report import Progress
 from e2e.api import Api
 from e2e.bulk import Connection, Request, send_all
 from e2e.control_plane import ADMIN, DRACAENA_CONTROLLER, ControlPlane
+from e2e.install.helm import CHART, Helm
 from e2e.installation import DEVICE_CLASSES, RIGHTS
 from e2e.made_up_nodes import DRIVER, NODES, SLICES, MadeUpNode
 from e2e.processes import Program
 from e2e.waiting import eventually
 from support.readiness import readiness
+
+NAMESPACE: Final = "default"
 
 TEMPLATES: Final = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"
 
@@ -76,6 +79,8 @@ class Side:
     name: str
     flags: tuple[str, ...] | None
     """Settings of our controller; None: kube-scheduler alone."""
+    gated: bool = False
+    """Whether pods come to the controller's scheduling gate, by the chart's policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +141,7 @@ class World:
             self._ends.callback(self._plane.stop)
             self._plane.start()
             self._plane.kubectl("apply", "--filename", RIGHTS, "--filename", DEVICE_CLASSES)
+            self._plane.kubectl("apply", "--filename", self._gate_policy())
             self.tell(f"{self.nodes:,} nodes are made")
             self._send(Request("POST", NODES, MadeUpNode(number).document()) for number in range(self.nodes))
             self._send(Request("POST", TEMPLATES, template(count)) for count in COUNTS)
@@ -152,6 +158,7 @@ class World:
     def run(self, side: Side, pods: int, *, calm: bool) -> Outcome:
         """Let a side bind so many pods that come at once, before that some `calm` ones, and clear the cluster again."""
         self._publish(tainted=side.flags is not None)
+        self._gate(side.gated)
         with self._controller(side) as controller:
             idle = _idle_share(controller) if controller is not None and calm else None
             trickle = self._trickle(side) if calm else Calm()
@@ -261,6 +268,26 @@ class World:
             yield program
         finally:
             program.stop()
+
+    def _gate_policy(self) -> Path:
+        """Return a file with the policy as the chart brings it."""
+        helm = Helm(self.binaries / "helm", self._plane.kubeconfig(ADMIN), self.root / "helm")
+        template = "templates/scheduling-gate.yaml"
+        rendered = helm.do("template", "bench", CHART, "--kube-version=1.36.3", f"--show-only={template}")
+        path = self.root / "gate.yaml"
+        path.write_text(rendered, encoding="utf-8")
+        return path
+
+    def _gate(self, gated: bool) -> None:
+        """Have the API server put the gate on new pods, or not; wait until it does so."""
+        label = f"{DRIVER}/gate={str(gated).lower()}"
+        self._plane.kubectl("label", "--overwrite", "namespace", NAMESPACE, label)
+
+        def is_so() -> bool:
+            made = self._api.create(f"{PODS}?dryRun=All", pod("asks", 1))
+            return ("schedulingGates" in made["spec"]) is gated
+
+        eventually(is_so, "the policy counts", within_s=READY_S)
 
     def _publish(self, *, tainted: bool) -> None:
         """Have all slices with the taint, or all without; wait until the watchers have taken it in."""
