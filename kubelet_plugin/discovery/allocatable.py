@@ -6,7 +6,7 @@ import msgspec
 
 from dracaena.api import limits
 from dracaena.api.machine import Machine
-from dracaena.api.names import TAINT_EFFECT, TAINT_VALUE, taint_key
+from dracaena.api.names import TAINT_EFFECT, TAINT_VALUE, gpu_device_name, taint_key
 from dracaena.api.objects import Taint
 from dracaena.api.resource_objects import Device, ResourcePool, ResourceSliceSpec
 from dracaena.api.resourceslice import encode_devices
@@ -34,8 +34,11 @@ def allocatable(machine: Machine, *, driver: str, tainted: bool) -> tuple[tuple[
 def slice_specs(machine: Machine, *, driver: str, node_name: str, tainted: bool) -> tuple[ResourceSliceSpec, ...]:
     """Return the specs of all slices of the node's pool, in page order, as of its first generation.
 
-    The pool is called like the node. A publisher decides the generation by what is published already.
+    The pool is called like the node. A publisher decides the generation by what is published already. GPUs in MIG mode
+    are left out, as a node leaves them out: nobody can be given one as a whole. Pages keep their place.
     """
-    pages = allocatable(machine, driver=driver, tainted=tainted)
+    divided = {gpu_device_name(gpu.uuid) for gpu in machine.gpus if gpu.mig_enabled}
+    every = allocatable(machine, driver=driver, tainted=tainted)
+    pages = [[device for device in page if device.name not in divided] for page in every]
     pool = ResourcePool(name=node_name, generation=FIRST_GENERATION, resource_slice_count=len(pages))
-    return tuple(ResourceSliceSpec(driver=driver, pool=pool, node_name=node_name, devices=list(page)) for page in pages)
+    return tuple(ResourceSliceSpec(driver=driver, pool=pool, node_name=node_name, devices=page) for page in pages)

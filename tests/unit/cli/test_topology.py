@@ -10,11 +10,14 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from dracaena.api.machine_json import encode_machine
+from dracaena.api.names import gpu_device_name
 from dracaena.api.resource_objects import ResourceSlice
 from dracaena.api.resourceslice import decode_pool
 from dracaena.cli.main import main
 from dracaena.kubelet_plugin.adapters.recorded_machine import machine_names, read_machine
 from dracaena.kubelet_plugin.discovery.nvidia_smi_topo import decode_text, parse_topo_matrix
+from support.machines import divided_machine
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "topologies"
 TRUTH = json.loads((FOLDER.parent / "topologies-truth.json").read_text(encoding="utf-8"))
@@ -110,6 +113,17 @@ def test_recorded_machines_show_in_every_form(run: Run, name: str) -> None:
     (published,) = slices_in(run("topology", "show", "--machine", name, "-o", "resourceslices").out)
     assert decode_pool(published.spec.devices).topology.pairs == machine.topology.pairs
     assert published.spec.node_name == name
+
+
+def test_a_gpu_in_mig_mode_is_shown_as_its_parts_only(run: Run, tmp_path: Path) -> None:
+    machine = divided_machine()
+    path = tmp_path / "divided.json"
+    path.write_bytes(encode_machine(machine))
+    (published,) = slices_in(run("topology", "show", "--machine", path, "-o", "resourceslices").out)
+    assert [device.name for device in published.spec.devices] == [
+        gpu_device_name(machine.gpus[0].uuid),
+        *(mig.device_name for mig in machine.mig_devices),
+    ]
 
 
 def test_machines_are_listed(run: Run) -> None:

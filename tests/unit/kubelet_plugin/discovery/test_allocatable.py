@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
+from dracaena.api.mig import MigDevice
+from dracaena.api.names import gpu_device_name
 from dracaena.api.objects import Taint
 from dracaena.api.topology import Topology
 from dracaena.kubelet_plugin.discovery.allocatable import allocatable, slice_specs
@@ -36,3 +42,22 @@ def test_the_taint_follows_the_driver_and_the_wish() -> None:
     ):
         ((device, _),) = allocatable(machine_of(2), driver="gpu.example.com", tainted=tainted)
         assert device.taints == expected
+
+
+@given(st.lists(st.sampled_from([None, False, True]), max_size=70))
+def test_gpus_in_mig_mode_are_left_out_of_the_specs_and_their_parts_are_not(modes: list[bool | None]) -> None:
+    machine = machine_of(len(modes))
+    gpus = tuple(replace(gpu, mig_enabled=mode) for gpu, mode in zip(machine.gpus, modes, strict=True))
+    migs = tuple(
+        MigDevice(gpu.uuid, f"MIG-00000000-0000-4000-8000-{gpu.index:012x}", 1, 0, "1g.10gb", 0, 1)
+        for gpu in gpus
+        if gpu.mig_enabled
+    )
+    specs = slice_specs(
+        replace(machine, gpus=gpus, mig_devices=migs), driver="gpu.example.com", node_name="n1", tainted=True
+    )
+    assert [device.name for spec in specs for device in spec.devices] == [
+        *(gpu_device_name(gpu.uuid) for gpu in gpus if not gpu.mig_enabled),
+        *(mig.device_name for mig in migs),
+    ]
+    assert {spec.pool.resource_slice_count for spec in specs} == {len(specs)}
