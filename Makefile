@@ -12,7 +12,7 @@ JOBS ?= 2
 INTEGRATION_JOBS ?= $(if $(DRACAENA_TEST_API),0,4)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long unit unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test bench bench-go bench-node bench-cluster conformance peer-cases check format lint types imports proto lock wheels image chart clean
+.PHONY: help demo test test-long unit unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test bench bench-go bench-node bench-cluster conformance peer-cases check format lint types imports proto schemas lock wheels image chart clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,6 +94,9 @@ imports: $(VENV)/dev.stamp ## check the direction of imports
 
 proto: $(VENV)/dev.stamp ## generate the gRPC code anew from proto/**/*.proto
 	@$(RUN) -m dracaena.proto.generate
+
+schemas: $(VENV)/dev.stamp ## write docs/schemas/*.json anew, the JSON Schemas for editors
+	@for name in manifest topologypolicy gpuconfig; do $(BIN)/dracaena schema $$name > docs/schemas/$$name.json || exit $$?; done
 
 lock: $(VENV)/dev.stamp ## resolve requirements/*.in anew (names, versions and hashes)
 	@$(BIN)/python -m pip install --quiet uv

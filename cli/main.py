@@ -112,6 +112,7 @@ def build_parser() -> argparse.ArgumentParser:
         driver,
         explain,
         kubelet_plugin,
+        schema,
         simulate,
         status,
         topology,
@@ -127,7 +128,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dracaena {__version__}", help="print the version")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for module in (explain, status, topology, simulate, validate, demo, controller, kubelet_plugin, driver, version):
+    users = (explain, status, topology, simulate, validate, schema, demo)
+    for module in (*users, controller, kubelet_plugin, driver, version):
         module.register(commands)
     return parser
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from enum import Enum
 from functools import cache
-from importlib import resources
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -16,6 +14,7 @@ from referencing import Registry
 
 from dracaena.api.config.v1alpha1.errors import ConfigError, UnreadableTextError
 from dracaena.api.config.v1alpha1.merge import check_policy
+from dracaena.api.config.v1alpha1.schemas import KINDS, schema_of
 from dracaena.api.config.v1alpha1.types import (
     API_VERSION,
     GpuConfig,
@@ -35,8 +34,6 @@ MOST_LEVELS: Final = 32
 at about 1,000."""
 MOST_BYTES: Final = 64 << 10
 """The API takes `limits.PARAMETERS_BYTES`, and writes each `<`, `>` and `&` of them in six bytes."""
-
-_KINDS = ("TopologyPolicy", "GpuConfig")
 
 E = TypeVar("E", bound=Enum)
 
@@ -87,8 +84,8 @@ def _config(parameters: Mapping[str, Any]) -> TopologyPolicy | GpuConfig:
     if parameters.get("apiVersion") != API_VERSION:
         raise ConfigError("$.apiVersion", parameters.get("apiVersion"), repr(API_VERSION))
     kind = parameters.get("kind")
-    if kind not in _KINDS:
-        raise ConfigError("$.kind", kind, "one of " + ", ".join(map(repr, _KINDS)))
+    if kind not in KINDS:
+        raise ConfigError("$.kind", kind, "one of " + ", ".join(map(repr, KINDS)))
     problem = best_match(_validator(kind).iter_errors(parameters))
     if problem is not None:
         raise _config_error(problem)
@@ -128,8 +125,7 @@ def _number(path: str, value: float | None) -> float | None:
 @cache
 def _validator(kind: str) -> Draft202012Validator:
     """Build the validator of a kind once: building costs 50 times as much as validating."""
-    text = resources.files(__package__).joinpath(f"{kind.lower()}.schema.json").read_text(encoding="utf-8")
-    schema = json.loads(text)
+    schema = schema_of(kind)
     Draft202012Validator.check_schema(schema)
     return Draft202012Validator(schema, registry=Registry())  # an empty registry: nothing is ever fetched
 
