@@ -11,7 +11,13 @@ import msgspec
 
 from dracaena.api.errors import BadInputError
 from dracaena.api.objects import KubeObject, Node, Pod
-from dracaena.api.resource_objects import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
+from dracaena.api.resource_objects import (
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
 from dracaena.cli.manifests import Manifest, ManifestError
 from dracaena.validation import is_checked, reference_to
 from dracaena.validation.field import Field, Report
@@ -26,10 +32,15 @@ _KINDS: Final[tuple[type[KubeObject], ...]] = (
     Node,
     ResourceSlice,
     DeviceClass,
+    DeviceTaintRule,
     ResourceClaim,
     ResourceClaimTemplate,
     Pod,
 )
+_OLDER_VERSIONS: Final[Mapping[type[KubeObject], tuple[str, ...]]] = {
+    DeviceTaintRule: ("resource.k8s.io/v1beta2", "resource.k8s.io/v1alpha3")
+}
+"""Versions of a kind that have the fields of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,7 @@ class ClusterObjects:
     nodes: tuple[Node, ...] = ()
     slices: tuple[ResourceSlice, ...] = ()
     classes: tuple[DeviceClass, ...] = ()
+    taint_rules: tuple[DeviceTaintRule, ...] = ()
     claims: tuple[ResourceClaim, ...] = ()
     templates: tuple[ResourceClaimTemplate, ...] = ()
     pods: tuple[Pod, ...] = ()
@@ -65,6 +77,7 @@ def read_cluster_objects(manifests: Iterable[Manifest]) -> ClusterObjects:
         nodes=_all(found, Node),
         slices=_all(found, ResourceSlice),
         classes=_all(found, DeviceClass),
+        taint_rules=_all(found, DeviceTaintRule),
         claims=_all(found, ResourceClaim),
         templates=_all(found, ResourceClaimTemplate),
         pods=_all(found, Pod),
@@ -84,7 +97,7 @@ def _kind_of(manifest: Manifest) -> type[KubeObject] | None:
     name, version = manifest.object["kind"], manifest.object["apiVersion"]
     for kind in _KINDS:
         if name == kind.KIND and version.rpartition("/")[0] == kind.API_VERSION.rpartition("/")[0]:
-            if version != kind.API_VERSION:
+            if version not in (kind.API_VERSION, *_OLDER_VERSIONS.get(kind, ())):
                 raise _error(manifest, f"{name} has apiVersion {version}, expected {kind.API_VERSION}")
             return kind
     return None

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 _DESCRIPTION: Final = """\
 Read Kubernetes objects from files and say what the controller would do, pod by pod, without a cluster.
 
-Read are Nodes, ResourceSlices, DeviceClasses, ResourceClaims, ResourceClaimTemplates and Pods, in YAML or JSON, also
-as lists. Claims that are allocated hold their devices. Pods are taken by priority (spec.priority: a PriorityClass is
-not looked up), then by age, then as they stand in the files: one that was never created comes after those that were.
-At last come claims that no pod names, as if a pod without other needs used each.
+Read are Nodes, ResourceSlices, DeviceTaintRules, DeviceClasses, ResourceClaims, ResourceClaimTemplates and Pods, in
+YAML or JSON, also as lists. Claims that are allocated hold their devices. Pods are taken by priority (spec.priority: a
+PriorityClass is not looked up), then by age, then as they stand in the files: one that was never created comes after
+those that were. At last come claims that no pod names, as if a pod without other needs used each.
 
 Exit code: 0 also when something gets no devices, 2 when something cannot be read. Remarks go to standard error.
 """
@@ -38,7 +38,7 @@ examples:
       dracaena topology show --machine dgx-1v -o resourceslices --node worker-1 > worker-1.yaml
       dracaena simulate -f worker-1.yaml -f deploy/deviceclasses -f pod.yaml
 """
-_WRITTEN_BY_PEOPLE: Final = ("DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "Pod")
+_WRITTEN_BY_PEOPLE: Final = ("DeviceClass", "DeviceTaintRule", "ResourceClaim", "ResourceClaimTemplate", "Pod")
 _POD_S: Final = 10.0
 """What one decision may take here: a hundred times what the controller gives it, for a person waits for the answer."""
 
@@ -88,6 +88,7 @@ def _run(arguments: argparse.Namespace) -> int:
         nodes=(*objects.nodes, *assumed),
         slices=objects.slices,
         classes=objects.classes,
+        taint_rules=objects.taint_rules,
         claims=objects.claims,
         templates=objects.templates,
         limit=lambda: Deadline(clock, _POD_S).begin(),

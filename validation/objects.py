@@ -14,17 +14,23 @@ from dracaena.validation.pods import check_pod
 from dracaena.validation.policies import check_policies
 from dracaena.validation.references import Input, check_pod_references, check_repeated
 from dracaena.validation.slices import check_slice
+from dracaena.validation.taints import check_taint_rule
 
 RESOURCE_GROUP: Final = "resource.k8s.io"
 RESOURCE_VERSION: Final = f"{RESOURCE_GROUP}/v1"
 
 _RESOURCE_CHECKS: Final[Mapping[str, Callable[[Field, str], None]]] = {
     "DeviceClass": check_class,
+    "DeviceTaintRule": check_taint_rule,
     "ResourceClaim": check_claim,
     "ResourceClaimTemplate": check_template,
     "ResourceSlice": lambda field, _: check_slice(field),
 }
-_OTHER_RESOURCE_KINDS: Final = ("DeviceTaintRule", "ResourcePoolStatusRequest")
+_VERSIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "DeviceTaintRule": tuple(f"{RESOURCE_GROUP}/{version}" for version in ("v1", "v1beta2", "v1alpha3"))
+}
+"""Kind → versions that are checked, where it is more than v1: 1.36 has no v1 of it."""
+_OTHER_RESOURCE_KINDS: Final = ("ResourcePoolStatusRequest",)
 """Kinds of the group that are not checked, in whichever version."""
 _POD_TEMPLATES: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("", "Pod"): (),
@@ -101,9 +107,9 @@ def _check_resource(field: Field, about: ObjectReference, driver: str) -> None:
     if check is None:
         known = ", ".join((*_RESOURCE_CHECKS, *_OTHER_RESOURCE_KINDS))
         field.below("kind", about.kind).error(f"no kind of {RESOURCE_GROUP}", f"one of {known}")
-    elif about.api_version != RESOURCE_VERSION:
+    elif about.api_version not in (versions := _VERSIONS.get(about.kind, (RESOURCE_VERSION,))):
         version = field.below("apiVersion", about.api_version)
-        version.error("not the stable version, nothing else was checked", RESOURCE_VERSION)
+        version.error("not the stable version, nothing else was checked", " or ".join(versions))
     else:
         check(field, driver)
 

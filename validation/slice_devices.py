@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from dracaena.api import limits
 from dracaena.validation.capacities import check_capacity
 from dracaena.validation.field import Field, Fields, check_distinct
@@ -13,10 +11,10 @@ from dracaena.validation.syntax import (
     DNS_LABEL,
     DNS_SUBDOMAIN,
     LABEL_KEY,
-    LABEL_VALUE,
     QUALIFIED_NAME,
     SEMVER,
 )
+from dracaena.validation.taints import check_taint
 
 _DEVICE = (
     "name",
@@ -37,7 +35,6 @@ _DEVICE = (
 _NODES = ("nodeName", "nodeSelector", "allNodes")
 _SCALARS = ("int", "bool", "string", "version")
 _LISTS = ("ints", "bools", "strings", "versions")
-_EFFECTS = ("NoSchedule", "NoExecute", "None")
 
 
 def check_device(field: Field, *, per_device_nodes: bool) -> None:
@@ -52,7 +49,7 @@ def check_device(field: Field, *, per_device_nodes: bool) -> None:
         _check_key(name, capacity)
         check_capacity(capacity, shared=shared)
     for taint in device["taints"].items(limits.DEVICE_TAINTS) or ():
-        _check_taint(taint)
+        check_taint(taint)
     _check_consumption(device["consumesCounters"])
     _check_nodes(field, device, per_device_nodes=per_device_nodes)
     device["bindsToNode"].boolean()
@@ -136,27 +133,6 @@ def _check_value(field: Field, kind: str) -> None:
         text = field.text()
         if text is not None and (size := len(text.encode("utf-8", "replace"))) > limits.ATTRIBUTE_VALUE_BYTES:
             field.error(f"a text of {size} bytes", f"at most {limits.ATTRIBUTE_VALUE_BYTES}")
-
-
-def _check_taint(field: Field) -> None:
-    taint = field.fields("key", "value", "effect", "timeAdded")
-    if taint is None:
-        return
-    taint["key"].name(LABEL_KEY)
-    value = taint["value"].text()
-    if value and not LABEL_VALUE.holds(value):
-        taint["value"].error(f"not {LABEL_VALUE.what}", LABEL_VALUE.expected)
-    taint["effect"].choice(_EFFECTS)
-    time = taint["timeAdded"]
-    if not time.absent and (text := time.text()) is not None and not _is_time(text):
-        time.error("not a time", "a time of RFC 3339 such as 2026-01-31T12:00:00Z")
-
-
-def _is_time(text: str) -> bool:
-    try:
-        return "T" in text and datetime.fromisoformat(text).tzinfo is not None
-    except ValueError:
-        return False
 
 
 def _check_consumption(field: Field) -> None:

@@ -13,7 +13,14 @@ from dracaena.api.gates import gates_of_others
 from dracaena.api.gpu_templates import read_gpu_template
 from dracaena.api.objects import Node, ObjectMeta, OwnerReference, Pod, PodResourceClaimStatus
 from dracaena.api.podclaims import is_made_for, made_for_another, pod_claims
-from dracaena.api.resource_objects import DeviceClass, DeviceResult, ResourceClaim, ResourceClaimTemplate, ResourceSlice
+from dracaena.api.resource_objects import (
+    DeviceClass,
+    DeviceResult,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.effort import never
 from dracaena.controller.allocation.explanation import Unsatisfied
@@ -61,6 +68,7 @@ class Simulation:
         nodes: Iterable[Node],
         slices: Iterable[ResourceSlice],
         classes: Iterable[DeviceClass],
+        taint_rules: Iterable[DeviceTaintRule] = (),
         claims: Iterable[ResourceClaim] = (),
         templates: Iterable[ResourceClaimTemplate] = (),
         limit: Callable[[], Callable[[int], bool]] = lambda: never,
@@ -73,7 +81,12 @@ class Simulation:
         self._templates = {template.key: template for template in templates}
         self._allocator = Allocator()
         self.inventory: Inventory = make_inventory(
-            driver, nodes=nodes, slices=slices, claims=self._claims.values(), classes=classes
+            driver,
+            nodes=nodes,
+            slices=slices,
+            claims=self._claims.values(),
+            classes=classes,
+            taint_rules=taint_rules,
         )
         self._allocator.reprice(self.inventory, AskedSizes().shares(self.inventory.holdings.by_size, now_s=0.0))
 
@@ -237,9 +250,12 @@ def make_inventory(
     slices: Iterable[ResourceSlice],
     claims: Iterable[ResourceClaim] = (),
     classes: Iterable[DeviceClass] = (),
+    taint_rules: Iterable[DeviceTaintRule] = (),
 ) -> Inventory:
     """Build an inventory of a moment; `claims` that are allocated hold their devices."""
     inventory = Inventory(driver)
+    for rule in taint_rules:
+        inventory.set_taint_rule(rule)
     for node in nodes:
         inventory.set_node(node)
     for item in slices:

@@ -156,6 +156,12 @@ def node_slice() -> dict[str, Any]:
     return _object("ResourceSlice", "s", spec=spec)
 
 
+def taint_rule() -> dict[str, Any]:
+    selector = {"driver": "gpu.dracaena.dev", "pool": "node-1", "device": "gpu-0"}
+    taint = {"key": "example.com/t", "value": "x", "effect": "NoExecute", "timeAdded": "2026-01-31T12:00:00Z"}
+    return _object("DeviceTaintRule", "r", spec={"deviceSelector": selector, "taint": taint})
+
+
 BASES = {
     "claim": claim,
     "template": template,
@@ -165,7 +171,7 @@ BASES = {
     "counter_slice": counter_slice,
     "node_slice": node_slice,
 }
-"""All of them by name."""
+"""Those of which the verdicts of a server were recorded, by name."""
 
 
 def edited(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:

@@ -486,3 +486,27 @@ def test_cpu_that_nodes_have_and_pods_take_counts_where_the_input_tells_it(
     assert [outcome["node"] for outcome in decided] == ["worker-1", None, None]
     assert decided[1]["reason"] == "0/1 nodes fit: 1 with too little free cpu (worker-1)"
     assert decided[2]["reason"] == "pod default/c: request for cpu: 'much' is no quantity"
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1alpha3"])
+def test_what_a_taint_rule_takes_out_of_use_is_given_to_nobody(
+    run: Run, node: Callable[..., Path], tmp_path: Path, version: str
+) -> None:
+    slices = node("worker-1", "dgx-1v")
+    (before,) = outcomes(run, slices, written(tmp_path / "c.yaml", claim("two", 2)))
+    rules = [
+        {
+            "apiVersion": f"resource.k8s.io/{version}",
+            "kind": "DeviceTaintRule",
+            "metadata": {"name": name},
+            "spec": {
+                "deviceSelector": {"pool": "worker-1", "device": name},
+                "taint": {"key": "a", "effect": "NoSchedule"},
+            },
+        }
+        for name in devices(before)
+    ]
+    path = written(tmp_path / "c.yaml", *rules, *(claim(f"c{number}", 1) for number in range(8)))
+    decided = outcomes(run, slices, path)
+    assert sum(outcome["node"] is not None for outcome in decided) == 6
+    assert not set().union(*map(devices, decided)) & devices(before)

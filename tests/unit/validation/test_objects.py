@@ -55,7 +55,7 @@ def test_a_kind_that_the_group_does_not_have_is_an_error() -> None:
         ("v1", "ConfigMap"),
         ("example.com/v1", "ResourceClaim"),
         ("example.com/v1", "Pod"),
-        ("resource.k8s.io/v1beta2", "DeviceTaintRule"),
+        ("resource.k8s.io/v1alpha3", "ResourcePoolStatusRequest"),
     ],
 )
 def test_other_kinds_are_not_checked(api_version: str, kind: str) -> None:

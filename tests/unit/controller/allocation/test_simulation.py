@@ -1,0 +1,81 @@
+"""What a simulation says beside slower ways to find the same out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dracaena.api.objects import ObjectMeta, Taint
+from dracaena.api.resource_objects import (
+    DeviceTaintRule,
+    DeviceTaintRuleSpec,
+    DeviceTaintSelector,
+    ResourceClaim,
+    ResourceSlice,
+)
+from dracaena.controller.allocation.simulation import Outcome, Simulation
+from support.allocation import DRIVER, blocks, claim, device_class, device_name, machine, node, pool_slice, request
+
+TOPOLOGY = blocks(2, 2, inside="NV2", outside="SYS")
+MACHINES = {name: machine(name, TOPOLOGY) for name in ("n1", "n2")}
+DEVICES = [device_name(MACHINES["n1"], ordinal) for ordinal in range(4)]
+RULES = st.lists(
+    st.builds(
+        lambda selector, effect: DeviceTaintRuleSpec(Taint("example.com/t", "x", effect), selector),
+        st.none()
+        | st.builds(
+            DeviceTaintSelector,
+            st.sampled_from([None, DRIVER, "nic.example.com"]),
+            st.sampled_from([None, "n1", "n2", "n3"]),
+            st.sampled_from([None, *DEVICES]),
+        ),
+        st.sampled_from(["NoSchedule", "NoExecute", "None"]),
+    ),
+    max_size=3,
+)
+
+
+def decided(
+    slices: Sequence[ResourceSlice], claims: Sequence[ResourceClaim], rules: Sequence[DeviceTaintRule] = ()
+) -> list[Outcome]:
+    simulation = Simulation(
+        DRIVER,
+        nodes=[node(name) for name in MACHINES],
+        slices=slices,
+        classes=[device_class()],
+        claims=claims,
+        taint_rules=rules,
+    )
+    return list(simulation.outcomes(()))
+
+
+def tainted(item: ResourceSlice, rules: Sequence[DeviceTaintRuleSpec]) -> ResourceSlice:
+    """The slice as if its node had published what the rules add."""
+    devices = []
+    for device in item.spec.devices:
+        own = {"driver": item.spec.driver, "pool": item.spec.pool.name, "device": device.name}
+        added = [
+            rule.taint
+            for rule in rules
+            if rule.device_selector is not None
+            if all(getattr(rule.device_selector, key) in (None, value) for key, value in own.items())
+        ]
+        devices.append(msgspec.structs.replace(device, taints=[*device.taints, *added]))
+    return msgspec.structs.replace(item, spec=msgspec.structs.replace(item.spec, devices=devices))
+
+
+@given(RULES, st.lists(st.integers(1, 4), min_size=1, max_size=3))
+def test_taint_rules_are_obeyed_as_if_the_slices_had_their_taints(
+    specs: list[DeviceTaintRuleSpec], counts: list[int]
+) -> None:
+    slices = [pool_slice(name, made) for name, made in MACHINES.items()]
+    claims = [claim(f"c{number}", request(count=count)) for number, count in enumerate(counts)]
+    rules = [DeviceTaintRule(ObjectMeta(name=f"r{number}"), spec) for number, spec in enumerate(specs)]
+    by_rules = decided(slices, claims, rules)
+    by_slices = decided([tainted(item, specs) for item in slices], claims)
+    assert [(each.claim, each.node, each.devices) for each in by_rules] == [
+        (each.claim, each.node, each.devices) for each in by_slices
+    ]
