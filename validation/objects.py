@@ -10,6 +10,7 @@ from dracaena.validation.claims import check_claim, check_template
 from dracaena.validation.classes import check_class
 from dracaena.validation.field import Field, Report
 from dracaena.validation.findings import Finding, ObjectReference
+from dracaena.validation.pod_templates import holds_pods, pod_template_paths, value_at
 from dracaena.validation.pods import check_pod
 from dracaena.validation.policies import check_policies
 from dracaena.validation.references import Input, check_pod_references, check_repeated
@@ -32,18 +33,6 @@ _VERSIONS: Final[Mapping[str, tuple[str, ...]]] = {
 """Kind → versions that are checked, where it is more than v1: 1.36 has no v1 of it."""
 _OTHER_RESOURCE_KINDS: Final = ("ResourcePoolStatusRequest",)
 """Kinds of the group that are not checked, in whichever version."""
-_POD_TEMPLATES: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
-    ("", "Pod"): (),
-    ("", "PodTemplate"): ("template",),
-    ("", "ReplicationController"): ("spec", "template"),
-    ("apps", "DaemonSet"): ("spec", "template"),
-    ("apps", "Deployment"): ("spec", "template"),
-    ("apps", "ReplicaSet"): ("spec", "template"),
-    ("apps", "StatefulSet"): ("spec", "template"),
-    ("batch", "CronJob"): ("spec", "jobTemplate", "spec", "template"),
-    ("batch", "Job"): ("spec", "template"),
-}
-"""API group and kind of what makes pods → where the pod is in it."""
 
 
 def validate_object(document: Mapping[str, Any], driver: str = DEFAULT_DRIVER_NAME) -> tuple[Finding, ...]:
@@ -57,8 +46,9 @@ def validate_object(document: Mapping[str, Any], driver: str = DEFAULT_DRIVER_NA
     group, kind = _group_and_kind(document)
     if _is_resource_kind(group, kind):
         _check_resource(field, report.about, driver)
-    elif (group, kind) in _POD_TEMPLATES:
-        check_pod(field, _POD_TEMPLATES[group, kind])
+    else:
+        for path in pod_template_paths(group, kind, document):
+            check_pod(Field(value_at(document, path), path, report))
     return tuple(report.findings)
 
 
@@ -77,7 +67,7 @@ def validate_all(
 def is_checked(document: Mapping[str, Any]) -> bool:
     """Whether objects of this kind are checked at all."""
     group, kind = _group_and_kind(document)
-    return _is_resource_kind(group, kind) or (group, kind) in _POD_TEMPLATES
+    return _is_resource_kind(group, kind) or holds_pods(group, kind)
 
 
 def reference_to(document: Mapping[str, Any]) -> ObjectReference:
@@ -96,8 +86,11 @@ def _check_against(
     inputs: Input, number: int, reference: ObjectReference, document: Mapping[str, Any], driver: str
 ) -> tuple[Finding, ...]:
     group, kind = _group_and_kind(document)
-    path = _POD_TEMPLATES.get((group, kind))
-    references = () if path is None else check_pod_references(reference, document, path, inputs)
+    references = [
+        finding
+        for path in pod_template_paths(group, kind, document)
+        for finding in check_pod_references(reference, document, path, inputs)
+    ]
     policies = check_policies(reference, document, inputs.classes, driver) if group == RESOURCE_GROUP else ()
     return (*check_repeated(number, reference, inputs), *references, *policies)
 

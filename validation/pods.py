@@ -12,13 +12,8 @@ _MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 _CONTAINERS = ("initContainers", "containers")
 
 
-def check_pod(field: Field, template_path: tuple[str, ...]) -> None:
-    """Check a pod, or the pod template that an object has at this path."""
-    for step in template_path:
-        fields = field.some_fields()
-        if fields is None:
-            return
-        field = fields[step]
+def check_pod(field: Field) -> None:
+    """Check a pod, or a pod template that stands in another object."""
     pod = field.some_fields()
     spec = pod and pod["spec"].some_fields()
     if not pod or not spec:

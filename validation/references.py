@@ -7,7 +7,8 @@ from typing import Any
 
 from dracaena.validation.claims import RequestNames, request_names
 from dracaena.validation.field import Field, Report
-from dracaena.validation.findings import Finding, ObjectReference
+from dracaena.validation.findings import Finding, ObjectReference, Path
+from dracaena.validation.pod_templates import value_at
 
 Key = tuple[str, str, str]
 """Kind, namespace, name."""
@@ -23,7 +24,7 @@ class Input:
         """Name → spec of each DeviceClass, as it was written."""
         met: set[tuple[str, Key]] = set()
         for number, (reference, document) in enumerate(objects):
-            if not isinstance(_value_at(document, ("metadata", "name")), str):
+            if not isinstance(value_at(document, ("metadata", "name")), str):
                 continue  # a generated name is different each time
             key = (reference.kind, reference.namespace, reference.name)
             if (reference.api_version, key) in met:
@@ -32,7 +33,7 @@ class Input:
             if reference.kind == "DeviceClass":
                 self.classes[reference.name] = document.get("spec")
             if steps := _REQUESTS.get(reference.kind):
-                self._requests[key] = request_names(_value_at(document, steps))
+                self._requests[key] = request_names(value_at(document, steps))
 
     def is_repeated(self, number: int) -> bool:
         """Whether an earlier object of the input has the same kind, namespace and name as the one of this number."""
@@ -68,12 +69,12 @@ def check_repeated(number: int, reference: ObjectReference, inputs: Input) -> li
 
 
 def check_pod_references(
-    reference: ObjectReference, document: Mapping[str, Any], template_path: tuple[str, ...], inputs: Input
+    reference: ObjectReference, document: Mapping[str, Any], template_path: Path, inputs: Input
 ) -> list[Finding]:
     """Check that the requests that containers name are there, where the claim or template is in the input."""
     report = Report(reference)
     spec_path = (*template_path, "spec")
-    spec = _value_at(document, spec_path)
+    spec = value_at(document, spec_path)
     claims = spec.get("resourceClaims") if isinstance(spec, dict) else None
     requests = {
         claim["name"]: inputs.requests(reference.namespace, claim)
@@ -90,19 +91,11 @@ def check_pod_references(
 def _uses(spec: Field) -> Iterator[tuple[Field, str, str]]:
     """Yield (field of the request, name of the claim, request) for each use of one request by a container."""
     for group in ("initContainers", "containers"):
-        containers = _value_at(spec.value, (group,))
+        containers = value_at(spec.value, (group,))
         for index, container in enumerate(containers if isinstance(containers, list) else ()):
-            uses = _value_at(container, ("resources", "claims"))
+            uses = value_at(container, ("resources", "claims"))
             for at, use in enumerate(uses if isinstance(uses, list) else ()):
                 match use:
                     case {"name": str(name), "request": str(request)} if request:
                         path = (*spec.path, group, index, "resources", "claims", at, "request")
                         yield Field(request, path, spec.report), name, request
-
-
-def _value_at(value: Any, steps: tuple[str, ...]) -> Any:
-    for step in steps:
-        if not isinstance(value, dict):
-            return None
-        value = value.get(step)
-    return value

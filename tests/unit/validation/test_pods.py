@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -82,13 +83,17 @@ WORKLOADS = [
     ("batch/v1", "CronJob", "spec.jobTemplate.spec.template.spec"),
     ("v1", "ReplicationController", "spec.template.spec"),
     ("v1", "PodTemplate", "template.spec"),
+    ("jobset.x-k8s.io/v1alpha2", "JobSet", "spec.replicatedJobs[0].template.spec.template.spec"),
+    ("jobset.x-k8s.io/v1alpha2", "JobSet", "spec.replicatedJobs[1].template.spec.template.spec"),
+    ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "spec.leaderWorkerTemplate.leaderTemplate.spec"),
+    ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "spec.leaderWorkerTemplate.workerTemplate.spec"),
 ]
 
 
 def workload(api_version: str, kind: str, path: str) -> dict[str, Any]:
     value: Any = pod_spec()
-    for step in reversed(path.split(".")):
-        value = {step: value}
+    for step in reversed(re.findall(r"\w+", path)):
+        value = [{}] * int(step) + [value] if step.isdigit() else {step: value}
     return {"apiVersion": api_version, "kind": kind, "metadata": {"name": "w"}, **value}
 
 
@@ -101,6 +106,14 @@ def test_the_pods_of_workloads_are_checked(api_version: str, kind: str, path: st
     assert error.startswith(f"{path}.resourceClaims[0].name: not a DNS label")
     (findings,) = validate_all([document])
     assert findings == ()
+
+
+@pytest.mark.parametrize("broken", [None, 5, "x", [], {"replicatedJobs": 5}, {"replicatedJobs": [None, 5, {}]}])
+def test_a_workload_without_pods_has_no_finding_about_them(broken: Any) -> None:
+    for api_version, kind, _ in WORKLOADS:
+        document = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "w"}, "spec": broken}
+        assert is_checked(document)
+        assert errors(document) == []
 
 
 def errors_among(*documents: dict[str, Any]) -> list[str]:
@@ -131,9 +144,10 @@ def test_a_claim_that_is_not_in_the_input_or_in_another_namespace_says_nothing()
 
 
 def test_pods_of_workloads_are_held_against_the_claims_too() -> None:
-    document = edited(workload(*WORKLOADS[0]), "spec.template.spec.containers[0].resources.claims[0].request", "gpu")
-    (error,) = errors_among(document, claim())
-    assert error.startswith("spec.template.spec.containers[0].resources.claims[0].request: no such request")
+    for workload_of in WORKLOADS:
+        place = f"{workload_of[2]}.containers[0].resources.claims[0].request"
+        (error,) = errors_among(edited(workload(*workload_of), place, "gpu"), claim())
+        assert error.startswith(f"{place}: no such request")
 
 
 def test_an_object_that_stands_twice_is_warned_of_once() -> None:
