@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -19,7 +19,7 @@ from dracaena.api.resource_objects import (
     ResourceSlice,
 )
 from dracaena.cli.manifests import Manifest, ManifestError
-from dracaena.validation import is_checked, reference_to
+from dracaena.validation import reference_to
 from dracaena.validation.field import Field, Report
 from dracaena.validation.nodes import check_node_selector
 
@@ -54,22 +54,32 @@ class ClusterObjects:
     claims: tuple[ResourceClaim, ...] = ()
     templates: tuple[ResourceClaimTemplate, ...] = ()
     pods: tuple[Pod, ...] = ()
+    workloads: tuple[Manifest, ...] = ()
+    """What makes pods, as it was written."""
     left_out: tuple[str, ...] = ()
     """What was read and plays no part, one line a kind."""
 
 
-def read_cluster_objects(manifests: Iterable[Manifest]) -> ClusterObjects:
-    """Decode what decisions read. Raises BadInputError, with its place, for an object of one of these kinds that has
-    another version than ours, is not of the API's shape, or stands in the input as something else too.
+def read_cluster_objects(
+    manifests: Iterable[Manifest], *, is_workload: Callable[[Manifest], bool] = lambda _: False
+) -> ClusterObjects:
+    """Decode what decisions read; workloads are set apart.
+
+    Raises BadInputError, with its place, for an object of one of these kinds that has another version than ours, is not
+    of the API's shape, or stands in the input as something else too.
     """
     found: dict[type[KubeObject], dict[str, tuple[KubeObject, Manifest]]] = {kind: {} for kind in _KINDS}
     others: dict[str, list[Manifest]] = {}
+    workloads: list[Manifest] = []
     for manifest in manifests:
+        if is_workload(manifest):
+            workloads.append(manifest)
+            continue
         kind = _kind_of(manifest)
         if kind is None:
             others.setdefault(manifest.object["kind"], []).append(manifest)
             continue
-        item = _decode(kind, manifest)
+        item = decode_object(kind, manifest)
         earlier, first = found[kind].setdefault(item.key, (item, manifest))
         if earlier != item:
             raise _error(manifest, f"another {kind.KIND} {item.key} stands in the input already: {first.source}")
@@ -81,14 +91,13 @@ def read_cluster_objects(manifests: Iterable[Manifest]) -> ClusterObjects:
         claims=_all(found, ResourceClaim),
         templates=_all(found, ResourceClaimTemplate),
         pods=_all(found, Pod),
+        workloads=tuple(workloads),
         left_out=tuple(_left_out(kind, found_there) for kind, found_there in others.items()),
     )
 
 
 def _left_out(kind: str, manifests: Sequence[Manifest]) -> str:
     count = f"{len(manifests)} of kind {kind}, the first at {manifests[0].source}"
-    if is_checked(manifests[0].object):  # then it makes pods
-        return f"left out: {count}: pods are simulated when they are in the input themselves"
     return f"left out: {count}: plays no part in decisions"
 
 
@@ -103,7 +112,8 @@ def _kind_of(manifest: Manifest) -> type[KubeObject] | None:
     return None
 
 
-def _decode(kind: type[T], manifest: Manifest) -> T:
+def decode_object(kind: type[T], manifest: Manifest) -> T:
+    """Decode one object. Raises BadInputError, with its place, where it is not of the API's shape."""
     document = _without_nulls(manifest.object)
     meta = document.get("metadata")
     if kind.NAMESPACED and isinstance(meta, dict) and not meta.get("namespace"):
@@ -111,7 +121,7 @@ def _decode(kind: type[T], manifest: Manifest) -> T:
     try:
         item = kind.from_json(json.dumps(document).encode())
     except msgspec.DecodeError as error:
-        raise _error(manifest, f"{kind.KIND} does not decode: {error}") from error
+        raise _error(manifest, f"{manifest.object['kind']} does not decode: {error}") from error
     _check_node_selector(manifest)
     return item
 

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 _DESCRIPTION: Final = """\
 Read Kubernetes objects from files and say what the controller would do, pod by pod, without a cluster.
 
-Read are Nodes, ResourceSlices, DeviceTaintRules, DeviceClasses, ResourceClaims, ResourceClaimTemplates and Pods, in
-YAML or JSON, also as lists. Claims that are allocated hold their devices. Pods are taken by priority (spec.priority: a
-PriorityClass is not looked up), then by age, then as they stand in the files: one that was never created comes after
-those that were. At last come claims that no pod names, as if a pod without other needs used each.
+Read are Nodes, ResourceSlices, DeviceTaintRules, DeviceClasses, ResourceClaims, ResourceClaimTemplates, Pods and what
+makes pods: Deployments, StatefulSets, DaemonSets, Jobs, CronJobs, JobSets, LeaderWorkerSets. Claims that are allocated
+hold their devices. Pods are taken by priority (spec.priority: a PriorityClass is not looked up), then by age, then as
+they stand in the files: one that was never created comes after those that were. At last come claims that no pod names,
+as if a pod without other needs used each.
 
 Exit code: 0 also when something gets no devices, 2 when something cannot be read. Remarks go to standard error.
 """
@@ -38,7 +39,6 @@ examples:
       dracaena topology show --machine dgx-1v -o resourceslices --node worker-1 > worker-1.yaml
       dracaena simulate -f worker-1.yaml -f deploy/deviceclasses -f pod.yaml
 """
-_WRITTEN_BY_PEOPLE: Final = ("DeviceClass", "DeviceTaintRule", "ResourceClaim", "ResourceClaimTemplate", "Pod")
 _POD_S: Final = 10.0
 """What one decision may take here: a hundred times what the controller gives it, for a person waits for the answer."""
 
@@ -75,14 +75,16 @@ def _run(arguments: argparse.Namespace) -> int:
     from dracaena.cli.cluster_objects import read_cluster_objects
     from dracaena.cli.columns import print_lines, shown
     from dracaena.cli.manifests import load_manifests
+    from dracaena.cli.workloads import is_workload, workload_pods
     from dracaena.controller.allocation.simulation import Simulation
     from dracaena.controller.queue.time_budgets import Deadline
     from dracaena.process.clock import SystemClock
 
     clock = SystemClock()
     manifests = load_manifests(arguments.paths)
-    objects = read_cluster_objects(manifests.objects)
+    objects = read_cluster_objects(manifests.objects, is_workload=is_workload)
     assumed = tuple(_nodes_without_object(objects))
+    made = workload_pods(objects.workloads, (*objects.nodes, *assumed), objects.pods)
     simulation = Simulation(
         arguments.driver_name,
         nodes=(*objects.nodes, *assumed),
@@ -93,9 +95,10 @@ def _run(arguments: argparse.Namespace) -> int:
         templates=objects.templates,
         limit=lambda: Deadline(clock, _POD_S).begin(),
     )
-    outcomes = list(simulation.outcomes(objects.pods))
+    outcomes = list(simulation.outcomes((*objects.pods, *made.pods)))
     refused = _refused(manifests.objects, arguments.driver_name)
-    for line in (*manifests.left_out, *objects.left_out, *refused, *_remarks(objects, assumed, simulation)):
+    told = (*manifests.left_out, *objects.left_out, *refused, *made.remarks)
+    for line in (*told, *_remarks(objects, assumed, simulation)):
         print(f"dracaena: {shown(line)}", file=sys.stderr)
     if arguments.output == "json":
         print(json.dumps([_document(outcome) for outcome in outcomes], indent=2))
@@ -126,7 +129,7 @@ def _mistakes(manifests: Sequence[Manifest], driver: str) -> Iterator[str]:
     from dracaena.validation import Severity, validate_object
 
     for manifest in manifests:
-        if manifest.object["kind"] not in _WRITTEN_BY_PEOPLE:
+        if manifest.object["kind"] == "ResourceSlice":  # no person wrote it
             continue
         for finding in validate_object(manifest.object, driver):
             if finding.severity is Severity.ERROR:

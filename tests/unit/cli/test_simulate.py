@@ -371,16 +371,47 @@ def test_nothing_to_decide_is_said(run: Run, node: Callable[..., Path]) -> None:
 
 def test_other_kinds_are_left_out_and_named(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
     services = [{"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}} for name in ("web", "db")]
-    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"}}
-    path = written(tmp_path / "s.yaml", *services, job)
+    made_of = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "train"}}
+    path = written(tmp_path / "s.yaml", *services, made_of)
     result = run("simulate", "-f", node("worker-1", "dgx-1v"), "-f", path)
     assert result.code == 0
-    services_told, job_told = result.err.splitlines()
+    services_told, template_told = result.err.splitlines()
     assert services_told == (
         f"dracaena: left out: 2 of kind Service, the first at {path}:1: plays no part in decisions"
     )
-    assert job_told.startswith(f"dracaena: left out: 1 of kind Job, the first at {path}:")
-    assert job_told.endswith("pods are simulated when they are in the input themselves")
+    assert template_told.startswith(f"dracaena: left out: 1 of kind PodTemplate, the first at {path}:")
+
+
+def test_a_family_that_tells_its_size_goes_where_all_of_it_has_room_and_a_deployment_does_not(
+    run: Run, node: Callable[..., Path], tmp_path: Path
+) -> None:
+    nodes = [node(name, "dgx-1v") for name in ("worker-1", "worker-2")]
+    (first,) = outcomes(run, nodes[0], written(tmp_path / "first.yaml", claim("first", 4)))
+    taken = claim("first", 4) | {"status": {"allocation": {"devices": {"results": first["devices"]}}}}
+    spec = {"resourceClaims": [generated("four")], "containers": [{"name": "main"}]}
+    meta = {"metadata": {"name": "train"}}
+    group = {"leaderWorkerTemplate": {"size": 2, "workerTemplate": {"spec": spec}}}
+    kinds = (
+        {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", **meta, "spec": group},
+        {"apiVersion": "apps/v1", "kind": "Deployment", **meta, "spec": {"replicas": 2, "template": {"spec": spec}}},
+    )
+    of_group, of_deployment = (
+        outcomes(run, *nodes, written(tmp_path / "w.yaml", taken, template("four", 4), kind)) for kind in kinds
+    )
+    assert [(each["pod"], each["node"]) for each in of_group] == [
+        ("default/train-0", "worker-2"),
+        ("default/train-0-1", "worker-2"),
+    ]
+    assert [each["node"] for each in of_deployment] == ["worker-1", "worker-2"]
+
+
+def test_a_mistake_in_a_pod_template_is_told_with_its_path(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
+    wrong = pod("a", named("two"))["spec"] | {"containers": [{"name": "m", "resources": {"claims": [{"name": "gpu"}]}}]}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {"template": {"spec": wrong}}}
+    result = run("simulate", "-f", CLASSES, "-f", node("w", "dgx-1v"), "-f", written(tmp_path / "j.yaml", job))
+    assert "a mistake in Job j, taken as far as it goes: spec.template.spec.containers[0].resources.claims[0]" in (
+        result.err
+    )
 
 
 def test_objects_come_from_standard_input(run: Run, node: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
