@@ -13,6 +13,7 @@ import yaml
 
 from dracaena.api import attributes
 from dracaena.cli.main import build_parser, main
+from support.page_cluster import NODES, page_cluster
 
 ROOT = Path(__file__).parents[3]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -105,20 +106,6 @@ def test_pages_hold_commands_of_ours() -> None:
     assert len([command for page in PAGES for command in _commands(page)]) > 20
 
 
-def _node(capsys: pytest.CaptureFixture[str], folder: Path) -> Path:
-    """Write a node with the links of a DGX A100 and GPUs that every manifest of the pages can use."""
-    assert main(["topology", "show", "--machine", "dgx-a100", "-o", "resourceslices", "--node", "worker-1"]) == 0
-    slices = list(yaml.safe_load_all(capsys.readouterr().out))
-    for item in slices:
-        for number, device in enumerate(item["spec"]["devices"]):
-            device["attributes"]["architecture"] = {"string": "Hopper"}
-            device["attributes"]["resource.kubernetes.io/numaNode"] = {"int": number // 4}
-            device["capacity"] = {"memory": {"value": "85520809984"}}
-    path = folder / "worker-1.yaml"
-    path.write_text(yaml.safe_dump_all(slices), encoding="utf-8")
-    return path
-
-
 @pytest.mark.parametrize("text", MANIFESTS)
 def test_a_manifest_of_a_page_is_right_and_gets_its_gpus(
     text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -127,13 +114,14 @@ def test_a_manifest_of_a_page_is_right_and_gets_its_gpus(
     manifest.write_text(text, encoding="utf-8")
     assert main(["validate", str(manifest)]) == 0, capsys.readouterr().out
     assert "0 warnings" in capsys.readouterr().out
-    node = _node(capsys, tmp_path)
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(yaml.safe_dump_all(page_cluster()), encoding="utf-8")
     users = _users(list(yaml.safe_load_all(text)))
     manifest.write_text("---\n".join([text, *map(yaml.safe_dump, users)]), encoding="utf-8")
-    assert main(["simulate", "-f", str(node), "-f", str(CLASSES), "-f", str(manifest), "-o", "json"]) == 0
+    assert main(["simulate", "-f", str(cluster), "-f", str(CLASSES), "-f", str(manifest), "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found or any(kind in text for kind in ("ResourceQuota", "DeviceTaintRule"))
-    assert all(entry["node"] == "worker-1" and entry["devices"] for entry in found)
+    assert all(entry["node"] in NODES and entry["devices"] for entry in found)
 
 
 def _users(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -161,6 +149,10 @@ def _pod_of(template: dict[str, Any]) -> dict[str, Any]:
 def test_the_page_about_claims_lists_every_attribute_of_our_domain() -> None:
     text = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| \w+ \| (.*) \|$", text, re.MULTILINE))
-    assert rows == {spec.name: spec.meaning for spec in attributes.GPU_ATTRIBUTES if "/" not in spec.name}
+    ours = {*attributes.GPU_ATTRIBUTES, *attributes.MIG_ATTRIBUTES}
+    assert rows == {spec.name: spec.meaning for spec in ours if "/" not in spec.name}
+    (shared,) = re.findall(r"A MIG device has the attributes (.*?)\n\n", text, re.DOTALL)
+    common = {spec.name for spec in attributes.MIG_ATTRIBUTES if not spec.name.endswith(("Text", "Version"))}
+    assert common - set(re.findall(r"`(\w+)`", shared)) == {"parentUUID", "profile"}
     for spec in attributes.GPU_ATTRIBUTES:
         assert spec.name.rpartition("/")[2] in text

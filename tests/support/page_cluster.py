@@ -1,0 +1,81 @@
+"""The cluster that manifests of the pages are simulated on: it has all that any of them asks for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+
+from dracaena.api.machine import Machine
+from dracaena.api.mig import MigDevice
+from dracaena.api.names import DEFAULT_DRIVER_NAME
+from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
+from dracaena.kubelet_plugin.discovery.allocatable import slice_specs
+
+NODES: Final = ("worker-1", "worker-2")
+"""A node of eight whole GPUs, and one of eight GPUs of which three are divided."""
+
+_GIB: Final = 1 << 30
+_PROFILES: Final = (
+    (0, "1g.10gb", 0, 1, 10, 14),
+    (0, "1g.10gb", 1, 1, 10, 14),
+    (0, "1g.10gb+me", 2, 1, 10, 14),
+    (0, "3g.40gb", 4, 4, 40, 42),
+    (1, "2g.20gb", 0, 2, 20, 28),
+    (1, "2g.20gb", 2, 2, 20, 28),
+    (1, "1g.10gb", 4, 1, 10, 14),
+    (2, "7g.80gb", 0, 8, 80, 98),
+)
+"""Of each MIG device the ordinal of its GPU, profile, first memory slice, their number, GiB and multiprocessors."""
+
+
+def page_cluster() -> list[dict[str, Any]]:
+    """Return the cluster's ResourceSlices as documents, as the plugins of its nodes would publish them."""
+    machines = {"worker-1": _whole(), "worker-2": _divided()}
+    return [_slice(name, machine) for name, machine in machines.items()]
+
+
+def _slice(node: str, machine: Machine) -> dict[str, Any]:
+    """Return the one slice of a node; a GPU that is divided is not published beside its parts."""
+    (spec,) = slice_specs(machine, driver=DEFAULT_DRIVER_NAME, node_name=node, tainted=True)
+    divided = {gpu.uuid for gpu in machine.gpus if gpu.mig_enabled}
+    document = msgspec.to_builtins(spec)
+    document["devices"] = [one for one in document["devices"] if one["attributes"]["uuid"]["string"] not in divided]
+    about = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": node}}
+    return about | {"spec": document}
+
+
+def _whole() -> Machine:
+    recorded = read_machine("dgx-a100")
+    topology = replace(recorded.topology, numa_nodes=tuple(ordinal // 4 for ordinal in range(8)))
+    gpus = tuple(
+        replace(gpu, product_name="NVIDIA H100 80GB HBM3", architecture="Hopper", memory_bytes=85_520_809_984)
+        for gpu in recorded.gpus
+    )
+    return replace(recorded, gpus=gpus, topology=topology)
+
+
+def _divided() -> Machine:
+    whole = _whole()
+    ordinals = {ordinal for ordinal, *_ in _PROFILES}
+    gpus = tuple(
+        replace(gpu, uuid=gpu.uuid[:-4] + "0002", mig_enabled=True if ordinal in ordinals else None)
+        for ordinal, gpu in enumerate(whole.gpus)
+    )
+    parts = tuple(
+        MigDevice(
+            parent_uuid=gpus[ordinal].uuid,
+            uuid=f"MIG-00000000-0000-4000-8000-{number:012x}",
+            gpu_instance_id=number,
+            compute_instance_id=0,
+            profile=profile,
+            start=start,
+            size=size,
+            memory_bytes=gib * _GIB - 256 * (1 << 20),
+            multiprocessors=processors,
+            access_minors=(2 * number, 2 * number + 1),
+        )
+        for number, (ordinal, profile, start, size, gib, processors) in enumerate(_PROFILES)
+    )
+    return replace(whole, gpus=gpus, mig_devices=parts)
