@@ -92,9 +92,10 @@ class GroupWorld:
     def run(self) -> Sequence[Group]:
         """Go on until every group that fits was bound, or long after it should have been; return those that were not.
 
-        Whoever comes first may have to give up first, and what is taken back takes a proof.
+        Whoever comes first may have to give up first, and gets nothing for as long again even when the others are gone;
+        and what is taken back takes a proof.
         """
-        until_s = sum(group.life_s + PROOF_S if group.fits else 2 * GIVE_UP_S for group in self.groups)
+        until_s = sum(group.life_s + PROOF_S if group.fits else 2 * GIVE_UP_S for group in self.groups) + int(GIVE_UP_S)
         while (left := self._not_bound()) and self.now_s < until_s:
             self.step()
         return left

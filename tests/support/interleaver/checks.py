@@ -277,6 +277,10 @@ def check_collisions(world: World, process: Process) -> None:
                 continue
             if any(_is_put_off(process, one) for one in (claim, other)):
                 continue
+            # One that gives way has lost its reservation after the first of two writes, and is not among the able then.
+            both = [records.claim(one.key) for one in (claim, other)]
+            if any(record is not None and record.ending for record in both):
+                continue
             known = [records.claim(one.key) for one in able]
             if all(record is not None and record.phase is Phase.ALLOCATED and not record.ending for record in known):
                 raise ViolationError(f"{claim.key} and {other.key} have one device, and none gives way")

@@ -61,6 +61,7 @@ def test_readers_see_the_newest_instance_that_has_published_whatever_happens(tmp
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_readers_see_the_newest_instance_in_many_more_updates(tmp_path: Path) -> None:
     assert violations(range(1_000, 21_000), tmp_path) == []
 
