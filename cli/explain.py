@@ -311,7 +311,12 @@ def _pod_state(pod: Pod, claims: Sequence[ClaimAnswer]) -> str:
 
 
 def _pod_reasons(pod: Pod, state: str, claims: Sequence[ClaimAnswer], told: Told | None) -> Iterator[str]:
+    from dracaena.api.extended_resources import advice, is_extended_gpu_resource, seen
+
     if state == "no-claims":
+        named = {name for container in pod.spec.containers for name in container.resources.requests}
+        for name in sorted(filter(is_extended_gpu_resource, named)):
+            yield f"it {seen(name)}: it needs {advice(name)}"
         yield "it names no ResourceClaims, so Dracaena has nothing to do with it"
     if state == "allocated" and not pod.spec.scheduling_gates:
         yield _scheduling(pod)

@@ -126,13 +126,16 @@ def _refused(manifests: Sequence[Manifest], driver: str) -> Iterator[str]:
 
 
 def _mistakes(manifests: Sequence[Manifest], driver: str) -> Iterator[str]:
+    from dracaena.api.extended_resources import GPUS, MIG_PREFIX, advice
     from dracaena.validation import Severity, validate_object
 
     for manifest in manifests:
         if manifest.object["kind"] == "ResourceSlice":  # no person wrote it
             continue
         for finding in validate_object(manifest.object, driver):
-            if finding.severity is Severity.ERROR:
+            if finding.expected in (advice(GPUS), advice(MIG_PREFIX)):
+                yield f"{finding.object}: {finding.message}: it needs {finding.expected}"
+            elif finding.severity is Severity.ERROR:
                 place = manifest.source.place.at(finding.path)
                 where = f"{manifest.source.file}:{place.line}:{place.column}"
                 yield f"{where}: a mistake in {finding.object}, taken as far as it goes: {finding}"

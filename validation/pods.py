@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dracaena.api.extended_resources import advice, is_extended_gpu_resource, seen
 from dracaena.validation.field import Field, Fields, check_distinct, text_at
 from dracaena.validation.syntax import DNS_LABEL, DNS_SUBDOMAIN
 
@@ -18,6 +19,8 @@ def check_pod(field: Field) -> None:
     spec = pod and pod["spec"].some_fields()
     if not pod or not spec:
         return
+    for container in _containers(spec):
+        _check_extended_resources(container)
     claims = spec["resourceClaims"]
     if claims.value and _is_mirror(pod["metadata"].value):
         claims.error("claims of a static pod", "no claims: kubelet cannot prepare them")
@@ -63,6 +66,20 @@ def _check_claims(field: Field) -> dict[str, Field]:
             claim.error(seen.format("resourceClaimName", "resourceClaimTemplateName"), "exactly one of the two")
     check_distinct(claims, "name", "a second claim of this name", "a name for each claim")
     return names
+
+
+def _check_extended_resources(container: Field) -> None:
+    """Warn of what another driver would have to serve."""
+    fields = container.some_fields()
+    resources = fields and fields["resources"].some_fields()
+    for part in ("limits", "requests"):
+        amounts = resources and resources[part]
+        named = amounts.value if amounts and isinstance(amounts.value, dict) else {}
+        for name, amount in named.items():
+            if isinstance(name, str) and is_extended_gpu_resource(name) and str(amount) != "0":
+                assert amounts
+                amounts.warn(seen(name), advice(name))
+                return
 
 
 def _check_uses(container: Field, names: dict[str, Field]) -> set[str]:

@@ -204,6 +204,14 @@ def test_what_holds_a_pod_at_our_gate_is_told_and_that_nobody_leads(run: Run, cl
     assert name not in quota
 
 
+def test_a_pod_that_asks_for_the_extended_resource_is_told_what_it_needs(run: Run, client: KubeClient) -> None:
+    limits = {"limits": {"nvidia.com/gpu": "2"}, "requests": {"nvidia.com/gpu": "2"}}
+    create_pod(client, "old", containers=[{"name": "main", "image": "example/app:1.0", "resources": limits}])
+    said = " ".join(run("explain", "pod", "old").out.split())
+    assert "it asks for the extended resource nvidia.com/gpu, for which Dracaena gives no devices" in said
+    assert "the label gpu.dracaena.dev/rewrite=true on the namespace" in said
+
+
 def test_when_nobody_says_anything_it_asks_for_the_controller(run: Run, client: KubeClient) -> None:
     ask(client, "p", {"c": 1})
     assert "see whether a controller runs and leads" in " ".join(run("explain", "pod", "p").out.split())

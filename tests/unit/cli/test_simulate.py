@@ -541,3 +541,21 @@ def test_what_a_taint_rule_takes_out_of_use_is_given_to_nobody(
     decided = outcomes(run, slices, path)
     assert sum(outcome["node"] is not None for outcome in decided) == 6
     assert not set().union(*map(devices, decided)) & devices(before)
+
+
+def test_pods_that_ask_for_the_extended_resource_are_told_what_they_need(tmp_path: Path, run: Run) -> None:
+    resources = {"limits": {"nvidia.com/gpu": 2}}
+    container = {"name": "main", "image": "example/app:1.0", "resources": resources}
+    document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "old"}, "spec": {"containers": [container]}}
+    files = written(tmp_path / "pods.yaml", document)
+    said = run("simulate", "-f", str(files)).err
+    assert "asks for the extended resource nvidia.com/gpu" in said
+    assert "gpu.dracaena.dev/rewrite=true on the namespace" in said
+
+
+def test_a_template_that_the_controller_makes_when_it_is_named_need_not_be_there(
+    run: Run, node: Callable[..., Path], tmp_path: Path
+) -> None:
+    files = written(tmp_path / "pods.yaml", pod("train", generated("gpus-2.gpu.dracaena.dev")))
+    result = run("simulate", "-f", CLASSES, "-f", node("worker-1", "dgx-1v"), "-f", files)
+    assert result.out.splitlines()[-1] == "1 of 1 claims get their devices"

@@ -33,6 +33,33 @@ def test_what_the_server_takes_has_no_error(path: str, value: Any) -> None:
     assert errors(document) == []
 
 
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [
+        ({"limits": {"nvidia.com/gpu": 4}}, "the extended resource nvidia.com/gpu"),
+        ({"limits": {"nvidia.com/gpu": "2"}, "requests": {"nvidia.com/gpu": "2"}}, "extended resource nvidia.com/gpu"),
+        ({"requests": {"nvidia.com/gpu.shared": 1}}, "the extended resource nvidia.com/gpu.shared"),
+        ({"limits": {"nvidia.com/mig-1g.10gb": 1}}, "the extended resource nvidia.com/mig-1g.10gb"),
+    ],
+)
+def test_an_extended_resource_is_told_once_with_what_to_do(resources: dict[str, Any], words: str) -> None:
+    document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}
+    containers = [{"name": "main", "image": "a", "resources": resources}]
+    (told,) = warnings({**document, "spec": {"containers": containers}})
+    assert words in told
+    assert ("gpu.dracaena.dev/rewrite=true on the namespace" in told) is ("/mig-" not in words)
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}}
+    (told,) = warnings({**deployment, "spec": {"template": {"spec": {"containers": containers}}}})
+    assert told.startswith("spec.template.spec.containers[0].resources.")
+
+
+@pytest.mark.parametrize("amount", [0, "0"])
+def test_none_of_an_extended_resource_is_no_mistake(amount: Any) -> None:
+    container = {"name": "main", "image": "a", "resources": {"limits": {"nvidia.com/gpu": amount, "cpu": 1}}}
+    document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [container]}}
+    assert warnings(document) == []
+
+
 BAD = [
     (f"{CLAIM}.name", ABSENT, f"{CLAIM}.name: missing"),
     (f"{CLAIM}.name", "GPUs", f"{CLAIM}.name: not a DNS label"),
