@@ -32,6 +32,7 @@ _EXAMPLE = "test_examples.py does it and compares with what the example's page p
 _DRIVER = "asks NVIDIA's driver, which no machine of these tests has"
 _ON_A_NODE = "is typed on a node; tests/unit/cli/test_driver.py types it"
 _TAKES_THE_NODE = "takes the only node away from the tests that come after"
+_MOVES = "moves a node from another program, which these tests do not have"
 _LETS_GO = "makes the plugin let go of the driver; tests/integration/test_kubelet_plugin_health.py sets the label"
 
 NOT_RUN_HERE = {
@@ -52,9 +53,14 @@ NOT_RUN_HERE = {
     "dracaena topology record -o mine.json": _DRIVER,
     "dracaena topology show --nvml": _DRIVER,
     "dracaena validate": _SPOKEN_OF,
+    "dracaena validate pod.yaml": "tests/unit/docs/test_pages.py types it",
     "git worktree add folder v0.1.0": "needs a checkout with its history and a version that was tagged",
     "go mod tidy -e": "fetches modules from a network that these tests do not have",
     "helm install dracaena deploy/helm/dracaena --namespace dracaena --create-namespace": _MORE,
+    (
+        "helm install dracaena deploy/helm/dracaena --namespace dracaena --create-namespace "
+        "--values deploy/helm/gpu-operator.values.yaml"
+    ): _MOVES,
     "helm rollback": _SPOKEN_OF,
     "helm uninstall": _SPOKEN_OF,
     "helm uninstall --no-hooks": _SPOKEN_OF,
@@ -90,6 +96,9 @@ NOT_RUN_HERE = {
     "kubectl label node NODE gpu.dracaena.dev/settings=left-to-kube-scheduler": "test_examples.py types it",
     "kubectl label node NODE gpu.dracaena.dev/release-driver-": _LETS_GO,
     "kubectl label node NODE gpu.dracaena.dev/release-driver=true": _LETS_GO,
+    "kubectl get resourceslices --field-selector=spec.nodeName=NODE": _MOVES,
+    "kubectl label node NODE gpu.dracaena.dev/serves=true": _MOVES,
+    "kubectl label node NODE nvidia.com/gpu.deploy.device-plugin=false": _MOVES,
     "kubectl uncordon NODE": _TAKES_THE_NODE,
     "nvidia-smi --gpu-reset": _DRIVER,
     "nvidia-smi -L": "in a container of a user's image, which brings that program",

@@ -136,6 +136,15 @@ def test_schema_takes_what_the_cluster_takes(path: str, value: Any) -> None:
     jsonschema.Draft7Validator(SCHEMA).validate(replaced(path, value))
 
 
+def test_values_beside_the_gpu_operator_pass_the_schema() -> None:
+    given = yaml.safe_load((CHART.parent / "gpu-operator.values.yaml").read_text(encoding="utf-8"))
+    values = copy.deepcopy(VALUES)
+    for name, value in given["kubeletPlugin"].items():
+        values["kubeletPlugin"][name] = {**values["kubeletPlugin"][name], **value}
+    assert given.keys() == {"kubeletPlugin"}
+    jsonschema.Draft7Validator(SCHEMA).validate(values)
+
+
 def test_every_map_of_values_must_be_there() -> None:
     """`null` takes a key away; templates look into the maps."""
     maps = {path for path in required(SCHEMA) if isinstance(at(VALUES, path), dict)}

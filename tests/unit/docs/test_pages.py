@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 CLASSES = ROOT / "deploy" / "deviceclasses"
 _BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.DOTALL | re.MULTILINE)
-_FENCED = re.compile(r"^```(?:sh)?\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _TYPED = re.compile(r"(?:^|[|$] )(?:\.venv/bin/)?dracaena ([a-z][^|>#&\n]*)", re.MULTILINE)
 _NAMED = re.compile(r"`dracaena ([a-z][^`|>]*)`")
 MANIFESTS = [
@@ -84,7 +84,12 @@ def test_the_page_about_waiting_has_the_words_that_pods_are_told() -> None:
 def _commands(page: Path) -> list[str]:
     """Return what stands after `dracaena` in the commands of a page; those inside a sentence may be cut short."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
-    typed = [command for block in _FENCED.findall(text) for command in _TYPED.findall(block)]
+    typed = [
+        command
+        for language, block in _FENCED.findall(text)
+        if language in ("", "sh")
+        for command in _TYPED.findall(block)
+    ]
     return [*typed, *(f"{command} --help" for command in _NAMED.findall(text))]
 
 
@@ -122,6 +127,99 @@ def test_a_manifest_of_a_page_is_right_and_gets_its_gpus(
     found = json.loads(capsys.readouterr().out)
     assert found or any(kind in text for kind in ("ResourceQuota", "DeviceTaintRule"))
     assert all(entry["node"] in NODES and entry["devices"] for entry in found)
+
+
+MIGRATION = ROOT / "docs" / "migration.md"
+UNSUPPORTED = {
+    "a profile that is not there": {
+        "exactly": {
+            "deviceClassName": "mig.gpu.dracaena.dev",
+            "selectors": [{"cel": {"expression": 'device.attributes["gpu.dracaena.dev"].profile == "4g.40gb"'}}],
+        }
+    },
+    "an IMEX channel": {"exactly": {"deviceClassName": "compute-domain-default-channel.nvidia.com"}},
+    "a selector of NVIDIA's driver": {
+        "exactly": {
+            "deviceClassName": "gpu.dracaena.dev",
+            "selectors": [{"cel": {"expression": 'device.attributes["gpu.nvidia.com"].productName == "A100"'}}],
+        }
+    },
+}
+
+
+def _simulated(documents: list[Any], folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what simulate prints about documents on the cluster of the pages, in one line."""
+    cluster = folder / "all.yaml"
+    cluster.write_text(yaml.safe_dump_all([*page_cluster(), *documents]), encoding="utf-8")
+    assert main(["simulate", "-f", str(cluster), "-f", str(CLASSES)]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def _claim(request: dict[str, Any], config: list[Any] | None = None) -> dict[str, Any]:
+    devices = {"requests": [{"name": "gpu", **request}], "config": config or []}
+    about = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"}}
+    return {**about, "spec": {"devices": devices}}
+
+
+@pytest.mark.parametrize("request_", UNSUPPORTED.values(), ids=UNSUPPORTED)
+def test_the_page_about_migration_has_the_words_for_what_is_not_there(
+    request_: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = _simulated([_claim(request_)], tmp_path, capsys)
+    assert "0 of 1 claims get their devices" in said
+    words = [words for words in re.findall(r"`([^`\n]+)`", MIGRATION.read_text(encoding="utf-8")) if " " in words]
+    assert any(words in said for words in words)
+
+
+def test_the_page_about_migration_has_the_words_for_sharing_and_extended_resources(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = MIGRATION.read_text(encoding="utf-8")
+    parameters = {"apiVersion": "gpu.dracaena.dev/v1alpha1", "kind": "GpuConfig", "sharing": {"strategy": "MPS"}}
+    shared = _claim(
+        {"exactly": {"deviceClassName": "gpu.dracaena.dev"}},
+        [{"opaque": {"driver": "gpu.dracaena.dev", "parameters": parameters}}],
+    )
+    (tmp_path / "shared.yaml").write_text(yaml.safe_dump(shared), encoding="utf-8")
+    assert main(["validate", str(tmp_path / "shared.yaml")]) == 1
+    words = "not understood by the driver, expected no such field"
+    assert words in capsys.readouterr().out
+    assert f"`{words}`" in page
+    pod = _pod_of({"metadata": {"name": "t"}})
+    limits = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
+    pod["spec"] = {"containers": [{"name": "main", "image": "i", **limits}]}
+    assert "nothing to decide" in _simulated([pod], tmp_path, capsys)
+    assert "`nothing to decide`" in page
+
+
+SAMPLES = re.findall(r"\]\(\.\./deploy/examples/([\w-]+)/README\.md\)", MIGRATION.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("example", SAMPLES)
+def test_a_sample_that_the_page_about_migration_names_is_right_and_gets_its_gpus(
+    example: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = sorted((ROOT / "deploy" / "examples" / example).glob("*.yaml"))
+    assert main(["validate", *map(str, files)]) == 0
+    assert "0 warnings" in capsys.readouterr().out
+    documents = [one for path in files for one in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
+    said = _simulated(documents, tmp_path, capsys)
+    (got, asked) = re.findall(r"(\d+) of (\d+) claims get their devices", said)[0]
+    assert got == asked != "0"
+
+
+def test_the_commands_of_the_page_about_migration_answer_for_its_manifests(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    classes = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(CLASSES.glob("*.yaml"))]
+    Path("cluster.yaml").write_text(yaml.safe_dump_all([*page_cluster(), *classes]), encoding="utf-8")
+    Path("pod.yaml").write_text(_BLOCK.findall(MIGRATION.read_text(encoding="utf-8"))[0], encoding="utf-8")
+    typed = [command for command in _commands(MIGRATION) if not command.endswith("--help")]
+    assert len(typed) == 2
+    for command in typed:
+        assert main(shlex.split(command)) == 0
+    assert "1 of 1 claims get their devices" in capsys.readouterr().out
 
 
 def _users(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
