@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from dracaena.cli.main import main
 from dracaena.demo.apiserver import ApiServer
 from dracaena.kube.client import KubeClient
 from dracaena.kube.events import Event
+from dracaena.kube.transport import Transport
 from support.allocation import DRIVER, blocks, device_name, machine
 from support.api_ground import ApiGround
 from support.controller import NAMESPACE, ask, create_pod, publish, running_controller, transport
@@ -261,6 +263,56 @@ def test_the_namespace_of_the_kubeconfig_is_meant_when_none_is_given(
     (tmp_path / "other").write_text(yaml.safe_dump(config))
     assert main(["explain", "pod", "p", "--kubeconfig", str(tmp_path / "other")]) == 2
     assert capsys.readouterr().err == "dracaena: pod research/p does not exist\n"
+
+
+def _right(path: str) -> tuple[str, str, str]:
+    """Return API group, resource and verb of a GET."""
+    parts = path.strip("/").split("/")
+    group, rest = ("", parts[2:]) if parts[0] == "api" else (parts[1], parts[3:])
+    if rest[0] == "namespaces" and len(rest) > 2:
+        rest = rest[2:]
+    return group, rest[0], "get" if len(rest) > 1 else "list"
+
+
+def _rights(role: str) -> set[tuple[str, str, str]]:
+    """Return what a ClusterRole of docs/command.md permits."""
+    page = (Path(__file__).parents[2] / "docs" / "command.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (rules,) = (one["rules"] for one in yaml.safe_load_all(text) if one["metadata"]["name"] == role)
+    return {
+        (group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+@pytest.mark.usefixtures("decided")
+def test_the_roles_of_the_page_permit_just_what_the_commands_ask_for(
+    run: Run, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_pod(client, "later", resourceClaims=[{"name": "one", "resourceClaimTemplateName": "no-template"}])
+    asked: set[tuple[str, str, str]] = set()
+    send, read = Transport.request, Transport.read
+
+    def sent(self: Transport, method: str, path: str, **options: Any) -> bytes:
+        assert method == "GET"
+        asked.add(_right(path))
+        return send(self, method, path, **options)
+
+    def listed(self: Transport, path: str, **options: Any) -> bytes | None:
+        asked.add(_right(path))
+        return read(self, path, **options)
+
+    monkeypatch.setattr(Transport, "request", sent)
+    monkeypatch.setattr(Transport, "read", listed)
+    explained = (("pod", "train"), ("pod", "huge"), ("pod", "later"), ("claim", "x"), ("claim", "nine"))
+    assert [run("explain", *what).code for what in explained] == [0] * len(explained)
+    assert asked == _rights("dracaena-explain")
+    asked.clear()
+    assert [run("status").code, run("status", "--node", "a").code] == [0, 0]
+    assert asked == _rights("dracaena-status")
 
 
 @pytest.mark.usefixtures("decided")

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -147,3 +148,20 @@ def test_resources_and_version_are_discovered(kubectl: Run) -> None:
     listed = kubectl("api-resources", "--no-headers", "-o", "name").stdout.split()
     assert "resourceclaims.resource.k8s.io" in listed
     assert RELEASES[NEWEST] in kubectl("version").stdout
+
+
+def test_our_command_is_a_plugin_of_kubectl(server: ApiServer, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(yaml.safe_dump(server.kubeconfig()))
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {"PATH": path, "HOME": str(tmp_path), "KUBECONFIG": str(config)}
+    done = subprocess.run(
+        [str(KUBECTL), "dracaena", "status"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("no node publishes devices of gpu.dracaena.dev")

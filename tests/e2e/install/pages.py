@@ -33,6 +33,10 @@ _DRIVER = "asks NVIDIA's driver, which no machine of these tests has"
 _ON_A_NODE = "is typed on a node; tests/unit/cli/test_driver.py types it"
 _TAKES_THE_NODE = "takes the only node away from the tests that come after"
 _MOVES = "moves a node from another program, which these tests do not have"
+_INSTALLS = (
+    "needs a registry of Python packages, which these tests do not have; tests/architecture/test_wheel.py builds it"
+)
+_PLUGIN = "tests/integration/test_kubectl.py types it"
 _LETS_GO = "makes the plugin let go of the driver; tests/integration/test_kubelet_plugin_health.py sets the label"
 
 NOT_RUN_HERE = {
@@ -100,6 +104,15 @@ NOT_RUN_HERE = {
     "kubectl label node NODE gpu.dracaena.dev/serves=true": _MOVES,
     "kubectl label node NODE nvidia.com/gpu.deploy.device-plugin=false": _MOVES,
     "kubectl uncordon NODE": _TAKES_THE_NODE,
+    "dracaena demo": "shows a cluster of its own for minutes; tests/integration/test_demo_program.py runs it",
+    "kubectl dracaena status": _PLUGIN,
+    "kubectl dracaena status --context other": _PLUGIN,
+    "kubectl get": _SPOKEN_OF,
+    "kubectl --namespace dracaena exec deployment/dracaena-controller -- dracaena status": (
+        "test_image.py sees that the image has the command"
+    ),
+    "pip wheel --no-deps --wheel-dir dist .": _INSTALLS,
+    "pip install '.[demo]'": _INSTALLS,
     "nvidia-smi --gpu-reset": _DRIVER,
     "nvidia-smi -L": "in a container of a user's image, which brings that program",
     "nvidia-smi topo -m": "only what it prints is spoken of",

@@ -12,7 +12,9 @@ import pytest
 import yaml
 
 from dracaena.api import attributes
+from dracaena.api.decision import part_in_words
 from dracaena.cli.main import build_parser, main
+from dracaena.controller.allocation.score.order import PARTS
 from support.page_cluster import NODES, page_cluster
 
 ROOT = Path(__file__).parents[3]
@@ -125,7 +127,7 @@ def test_a_manifest_of_a_page_is_right_and_gets_its_gpus(
     manifest.write_text("---\n".join([text, *map(yaml.safe_dump, users)]), encoding="utf-8")
     assert main(["simulate", "-f", str(cluster), "-f", str(CLASSES), "-f", str(manifest), "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found or any(kind in text for kind in ("ResourceQuota", "DeviceTaintRule"))
+    assert found or any(kind in text for kind in ("ResourceQuota", "DeviceTaintRule", "ClusterRole"))
     assert all(entry["node"] in NODES and entry["devices"] for entry in found)
 
 
@@ -242,6 +244,13 @@ def _pod_of(template: dict[str, Any]) -> dict[str, Any]:
     containers = [{"name": "main", "image": "i", "resources": {"claims": [{"name": "gpus"}]}}]
     spec = {"resourceClaims": claims, "containers": containers}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
+
+
+def test_the_page_about_explain_lists_every_part_of_the_score_with_its_words() -> None:
+    page = (ROOT / "docs" / "explain.md").read_text(encoding="utf-8")
+    table = page.partition("### The words of the score")[2].partition("| it waits for |")[0]
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", table, re.MULTILINE)
+    assert rows == [(name, part_in_words(name)) for name in PARTS]
 
 
 def test_the_page_about_claims_lists_every_attribute_of_our_domain() -> None:
