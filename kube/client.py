@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 import msgspec
 import structlog
 
+from dracaena.api import objects, resource_objects
 from dracaena.api.go_json import encode_as_go
 from dracaena.api.json_text import elements, set_apart
 from dracaena.api.objects import KubeObject
@@ -75,15 +77,13 @@ class _Status(msgspec.Struct):
     code: int = 500
 
 
-def _kinds(base: type[KubeObject]) -> Iterator[type[KubeObject]]:
-    for kind in base.__subclasses__():
-        yield kind
-        yield from _kinds(kind)
+def _kinds(module: ModuleType) -> Iterator[type[KubeObject]]:
+    yield from (kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, KubeObject))
 
 
 # msgspec looks into a type when it is first decoded, and two threads that do so at once crash the process (0.22.0).
 # Several caches begin in the same moment, so all types are looked into here, by the one thread that imports.
-for _shape in (*_kinds(KubeObject), _Raws, _Metadata, _Typed, _RawEvent, _Versioned, _Status):
+for _shape in (*_kinds(objects), *_kinds(resource_objects), _Raws, _Metadata, _Typed, _RawEvent, _Versioned, _Status):
     msgspec.json.Decoder(_shape)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal
 
+import msgspec
 import structlog
 
 from dracaena.api import limits
@@ -99,6 +100,9 @@ class TokenBucket:
 class _Entry:
     namespace: str
     document: dict[str, Any]
+
+
+msgspec.json.Decoder(Event)  # looked into by the thread that imports: see kube.client
 
 
 class EventRecorder:

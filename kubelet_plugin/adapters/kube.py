@@ -65,6 +65,9 @@ class NodeReadiness(KubeObject, frozen=True):
     status: ConditionsOnly = ConditionsOnly()
 
 
+msgspec.json.Decoder(NodeReadiness)  # looked into by the thread that imports: see kube.client
+
+
 def node_is_ready(client: KubeClient, name: str) -> bool:
     """Whether the API server holds a node to be ready. Raises KubeError."""
     conditions = client.get(NodeReadiness, name).status.conditions
