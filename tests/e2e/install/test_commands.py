@@ -54,6 +54,9 @@ spec:
 """
 """A claim for storage that nothing can serve."""
 
+TEAM = "research"
+"""The namespace that the pages give labels to."""
+
 FREED_S = 60.0
 
 
@@ -116,10 +119,12 @@ def desk(chart: ChartCluster, tmp_path: Path) -> Iterator[Desk]:
     wait_event(chart.api, huge, "WaitingForGPUs", "0/1 nodes fit")
     wait_event(chart.api, Pod("train"), "GPUsAllocated", "4 of the GPUs")
     chart.kubectl("apply", "--filename", tmp_path / "storage.yaml")
+    chart.kubectl("create", "namespace", TEAM)
     (claim,) = pod_claims(chart.api, Pod("train")).values()
     desk = Desk(tmp_path, environment, claim["metadata"]["name"])
     desk.typed("kubectl get nodes,resourceslices,deviceclasses,pods -A -o yaml > cluster.yaml")
     yield desk
+    chart.kubectl("delete", "namespace", TEAM, "--timeout=60s")
     chart.kubectl("delete", "pods", "train", "huge", "--grace-period=1", "--timeout=60s")
     chart.kubectl("delete", "resourceclaimtemplate,resourceclaim", "--all", "--timeout=60s")
     chart.kubectl("delete", "persistentvolumeclaim", "data", "--wait=false")
