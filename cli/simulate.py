@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +13,7 @@ from dracaena.cli.commands import Commands, add_driver_name
 
 if TYPE_CHECKING:
     from dracaena.api.objects import Node
+    from dracaena.api.resource_objects import ResourceClaimTemplate
     from dracaena.cli.cluster_objects import ClusterObjects
     from dracaena.cli.manifests import Manifest
     from dracaena.controller.allocation.simulation import Outcome, Simulation
@@ -34,6 +35,9 @@ examples:
       kubectl get -A -o yaml \\
           nodes,resourceslices,deviceclasses,resourceclaims,resourceclaimtemplates,pods > cluster.yaml
       dracaena simulate -f cluster.yaml -f pod.yaml
+
+  How many more of my pods fit now?
+      dracaena simulate -f cluster.yaml -f pod.yaml --what-fits
 
   With no cluster at all: a recorded machine as the one node
       dracaena topology show --machine dgx-1v -o resourceslices --node worker-1 > worker-1.yaml
@@ -67,6 +71,11 @@ def register(commands: Commands) -> None:
     parser.add_argument(
         "-o", "--output", choices=("table", "json"), default="table", help="form of the output (default: table)"
     )
+    parser.add_argument(
+        "--what-fits",
+        action="store_true",
+        help="say how many pods of each pod, workload and claim template fit now, each asked of the cluster as it is",
+    )
     add_driver_name(parser)
     parser.set_defaults(run=_run)
 
@@ -75,6 +84,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from dracaena.cli.cluster_objects import read_cluster_objects
     from dracaena.cli.columns import print_lines, shown
     from dracaena.cli.manifests import load_manifests
+    from dracaena.cli.what_fits import fit_document, fit_table, fits, pod_templates
     from dracaena.cli.workloads import is_workload, workload_pods
     from dracaena.controller.allocation.simulation import Simulation
     from dracaena.controller.queue.time_budgets import Deadline
@@ -85,25 +95,35 @@ def _run(arguments: argparse.Namespace) -> int:
     objects = read_cluster_objects(manifests.objects, is_workload=is_workload)
     assumed = tuple(_nodes_without_object(objects))
     made = workload_pods(objects.workloads, (*objects.nodes, *assumed), objects.pods)
-    simulation = Simulation(
-        arguments.driver_name,
-        nodes=(*objects.nodes, *assumed),
-        slices=objects.slices,
-        classes=objects.classes,
-        taint_rules=objects.taint_rules,
-        claims=objects.claims,
-        templates=objects.templates,
-        limit=lambda: Deadline(clock, _POD_S).begin(),
-    )
-    outcomes = list(simulation.outcomes((*objects.pods, *made.pods)))
+
+    def start(templates: Iterable[ResourceClaimTemplate]) -> Simulation:
+        return Simulation(
+            arguments.driver_name,
+            nodes=(*objects.nodes, *assumed),
+            slices=objects.slices,
+            classes=objects.classes,
+            taint_rules=objects.taint_rules,
+            claims=objects.claims,
+            templates=templates,
+            limit=lambda: Deadline(clock, _POD_S).begin(),
+        )
+
+    simulation = start(objects.templates)
     refused = _refused(manifests.objects, arguments.driver_name)
     told = (*manifests.left_out, *objects.left_out, *refused, *made.remarks)
     for line in (*told, *_remarks(objects, assumed, simulation)):
         print(f"dracaena: {shown(line)}", file=sys.stderr)
-    if arguments.output == "json":
-        print(json.dumps([_document(outcome) for outcome in outcomes], indent=2))
+    documents: list[dict[str, Any]]
+    if arguments.what_fits:
+        found = list(fits(pod_templates(objects, made.pods), objects, start))
+        documents, lines = [fit_document(fit) for fit in found], fit_table(found)
     else:
-        print_lines(_table(outcomes, simulation))
+        outcomes = list(simulation.outcomes((*objects.pods, *made.pods)))
+        documents, lines = [_document(outcome) for outcome in outcomes], _table(outcomes, simulation)
+    if arguments.output == "json":
+        print(json.dumps(documents, indent=2))
+    else:
+        print_lines(lines)
     return 0
 
 

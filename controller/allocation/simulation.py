@@ -99,16 +99,20 @@ class Simulation:
         node count there with what they request.
         """
         every = tuple(pods)
-        for pod in every:
-            if pod.spec.node_name and pod.status.phase not in ENDED:
-                self._place(pod, pod.spec.node_name)
+        self.place_bound(every)
         named = {claim.key for pod in every for claim in pod_claims(pod)}
         owners = {pod.metadata.uid for pod in every} - {""}
         alone = [key for key, claim in self._claims.items() if key not in named and not _owned(claim, owners)]
-        for pod in sorted(filter(_is_pending, every), key=_turn):
-            yield from self._of_pod(pod)
+        for pod in sorted(filter(is_pending, every), key=_turn):
+            yield from self.decide(pod)
         for key in alone:
             yield from self._of_nobody(self._claims[key])
+
+    def place_bound(self, pods: Iterable[Pod]) -> None:
+        """Let pods that have a node and have not ended count there with what they request."""
+        for pod in pods:
+            if pod.spec.node_name and pod.status.phase not in ENDED:
+                self._place(pod, pod.spec.node_name)
 
     def _place(self, pod: Pod, node: str) -> None:
         self.inventory.place(pod, node)
@@ -122,7 +126,8 @@ class Simulation:
         nobody = Pod(metadata=ObjectMeta(name="", namespace=claim.metadata.namespace))
         yield from self._decide(nobody, None, (claim.key,))
 
-    def _of_pod(self, pod: Pod) -> Iterator[Outcome]:
+    def decide(self, pod: Pod) -> Iterator[Outcome]:
+        """Decide for one pod, knowing all decisions before; yield what becomes of each claim without devices."""
         pod = self._with_generated_claims(pod)
         # Two entries may name one claim: it is still one claim.
         keys = tuple(dict.fromkeys(claim.key or f"{pod.key}-{claim.alias}" for claim in pod_claims(pod)))
@@ -223,7 +228,8 @@ def _owned(claim: ResourceClaim, uids: Collection[str]) -> bool:
     return any(owner.controller and owner.uid in uids for owner in claim.metadata.owner_references)
 
 
-def _is_pending(pod: Pod) -> bool:
+def is_pending(pod: Pod) -> bool:
+    """Whether a pod is decided for: it does not run, has not ended and is not going."""
     return pod.status.phase in ("", "Pending") and pod.metadata.deletion_timestamp is None
 
 

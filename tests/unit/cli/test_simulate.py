@@ -559,3 +559,20 @@ def test_a_template_that_the_controller_makes_when_it_is_named_need_not_be_there
     files = written(tmp_path / "pods.yaml", pod("train", generated("gpus-2.gpu.dracaena.dev")))
     result = run("simulate", "-f", CLASSES, "-f", node("worker-1", "dgx-1v"), "-f", files)
     assert result.out.splitlines()[-1] == "1 of 1 claims get their devices"
+
+
+def test_what_fits_is_asked_of_the_cluster_without_deciding_for_what_waits(
+    run: Run, node: Callable[..., Path], tmp_path: Path
+) -> None:
+    waiting = [pod(f"p{number}", generated("four")) for number in range(2)]
+    path = written(tmp_path / "p.yaml", template("four", 4), template("one", 1), *waiting)
+    options = ("-f", CLASSES, "-f", node("worker-1", "dgx-1v"), "-f", path, "--what-fits")
+    rows = json.loads(run("simulate", *options, "-o", "json").out)
+    assert [(row["template"], row["pods"], row["nodes"]) for row in rows] == [
+        ("Pod default/p0", 2, {"worker-1": 2}),
+        ("Pod default/p1", 2, {"worker-1": 2}),
+        ("ResourceClaimTemplate default/one", 8, {"worker-1": 8}),
+    ]
+    lines = run("simulate", *options).out.splitlines()
+    assert lines[0].split() == ["TEMPLATE", "PODS", "NODES", "BEST", "LAST"]
+    assert lines[1].split()[:5] == ["Pod", "default/p0", "2", "worker-1", "(2)"]
