@@ -17,7 +17,7 @@ from dracaena.controller.metrics import ControllerMetrics
 from dracaena.controller.ports import EventSink, PodApi
 from dracaena.controller.queue.retry import retry_later
 from dracaena.controller.queue.workqueue import WorkQueue
-from dracaena.kube.errors import ConflictError, ForbiddenError, InvalidError, KubeError, NotFoundError
+from dracaena.kube.errors import ForbiddenError, InvalidError, KubeError, NotFoundError
 from dracaena.process.clock import Clock
 
 EVENT_REASON: Final = "GateNotRemoved"
@@ -133,24 +133,31 @@ class Gatekeeper:
         self._queue.close()
 
     def _is_there(self, key: str, uid: str) -> bool:
+        return self._at_gate(key, uid) is not None
+
+    def _at_gate(self, key: str, uid: str) -> Pod | None:
+        """Return a pod that the watch shows at the gate; None: it shows it past the gate, or another of that name."""
         pod = self._pod_of(key)
-        return pod is not None and pod.metadata.uid == uid and is_at_our_gate(pod, self._driver)
+        is_it = pod is not None and pod.metadata.uid == uid and is_at_our_gate(pod, self._driver)
+        return pod if is_it else None
 
     def _remove(self, key: str) -> None:
         with self._lock:
             known = self._known.get(key)
-        pod = self._pod_of(key)
-        if known is None or known.reason is None or known.is_done or pod is None or not self._is_there(key, known.uid):
+        pod = None if known is None else self._at_gate(key, known.uid)
+        if known is None or known.reason is None or known.is_done or pod is None:
             self._queue.forget(key)
             return
         try:
             self._pods.ungate(pod)
-        except (ConflictError, NotFoundError, InvalidError) as error:
-            self._give_up(key, known, error)
+        except NotFoundError:
+            self._queue.forget(key)  # the watch will show it
         except KubeError as error:
+            # A conflict too: the server gives a patch up after some tries when others write the pod all the time. If it
+            # is about another pod of that name, the watch will have shown it by the next try.
             self._tell(pod, error)
             log.warning("gate not removed", error=str(error), in_s=round(retry_later(self._queue, key, error), 2))
-        except Exception:  # one pod's trouble must not end the thread for all others
+        except Exception:  # a fault that one pod brings about must not end the process, and with it all other decisions
             log.exception("fault in the controller, will try again")
             self._queue.retry(key)
         else:
@@ -164,18 +171,10 @@ class Gatekeeper:
         self._metrics.writes.ungated.labels(reason.value).inc()
         log.info("gate removed", reason=reason.value, after_s=round(self._clock.monotonic() - known.since_s, 3))
 
-    def _give_up(self, key: str, known: _Known, error: KubeError) -> None:
-        """The pod is another one than the watch shows, or is not at the gate any more: what comes next says more."""
-        self._queue.forget(key)
-        with self._lock:
-            if self._known.get(key) is known:
-                del self._known[key]
-        log.info("gate not removed", error=str(error))
-
     def _tell(self, pod: Pod, error: KubeError) -> None:
-        if isinstance(error, ForbiddenError):
+        if isinstance(error, ForbiddenError | InvalidError):
             text = (
                 f"the controller may not remove its scheduling gate {allocation_gate(self._driver)}: an admin has to "
-                f"give it the right to patch pods (chart value schedulingGate). The API server says: {error}"
+                f"give it the right to patch pods, or to mend the policy that refuses it. The API server says: {error}"
             )
             self._events.record(pod, "Warning", EVENT_REASON, text, latest=True)

@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION, allocation_gate
 from dracaena.api.objects import Pod, SchedulingGate
-from dracaena.kube.errors import ApiUnavailableError, ForbiddenError, KubeError
+from dracaena.kube.errors import ApiUnavailableError, ConflictError, ForbiddenError, InvalidError, KubeError
 from support.allocation import DRIVER, blocks, claim, machine, pod, request
 from support.reconciling import GATE_WAIT_S, PASSED_OVER_WAIT_S, Bench
 from support.watched_cluster import WatchedCluster
@@ -247,3 +247,65 @@ def test_a_gate_of_others_is_never_removed_and_ours_only_when_it_is_alone(names:
     bench.pass_time(30)
     assert gates(bench, "p") == ([] if names == [OURS["name"]] else names)
     assert (bench.held("c") is not None) is (names in ([], [OURS["name"]]))
+
+
+FITS, TOO_LARGE, NOT_OURS, PLAIN = "fits", "too large", "not ours", "plain"
+KINDS = (FITS, TOO_LARGE, NOT_OURS, PLAIN)
+LOST = "the answer is lost"
+"""The gate is gone, and the controller does not hear of it."""
+NEW_LEADER = "a new leader"
+FAULTS: dict[str, type[KubeError]] = {
+    "conflict": ConflictError,
+    "invalid": InvalidError,
+    "forbidden": ForbiddenError,
+    "unavailable": ApiUnavailableError,
+}
+
+
+def create(bench: Bench, name: str, kind: str) -> None:
+    if kind == PLAIN:
+        bench.add(gated(name))
+        bench.gatekeeper.see(bench.api.pods[f"default/{name}"])
+        return
+    more = {"deviceClassName": "nic.example.com"} if kind == NOT_OURS else {}
+    bench.add(gated(name, name), claim(name, request(count=3 if kind == TOO_LARGE else 1, **more)))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.sampled_from(KINDS), min_size=1, max_size=2),
+    st.lists(st.sampled_from([*FAULTS, LOST, NEW_LEADER, "ok"]), max_size=6),
+)
+@example([TOO_LARGE], ["conflict"])
+@example([PLAIN], ["conflict"])
+@example([FITS], [LOST, NEW_LEADER])
+def test_whatever_becomes_of_the_writes_every_pod_passes_in_the_end(kinds: list[str], fates: list[str]) -> None:
+    """The server refuses a patch without a resourceVersion too, when others write the pod all the time."""
+    bench = Bench(a=TWO)
+    left, changes_leader = list(fates), []
+
+    def before(verb: str, key: str) -> None:
+        fate = left.pop(0) if verb == "ungate" and left else "ok"
+        changes_leader.extend([True] if fate == NEW_LEADER else [])
+        if fate in FAULTS or fate == NEW_LEADER:
+            raise FAULTS.get(fate, ApiUnavailableError)(f"PATCH {key}", None, "", fate)
+        if fate == LOST:
+            bench.api.after = after
+
+    def after(verb: str, key: str) -> None:
+        bench.api.after = lambda verb, key: None
+        raise ApiUnavailableError(f"PATCH {key}", None, "", LOST)
+
+    bench.api.before = before
+    for number, kind in enumerate(kinds):
+        create(bench, f"p{number}", kind)
+    for _ in range(240):
+        bench.pass_time(1)
+        if changes_leader:
+            changes_leader.clear()
+            bench = bench.next_leader()
+            for item in list(bench.api.pods.values()):
+                bench.gatekeeper.see(item)
+    assert {name: gates(bench, name) for name in (f"p{n}" for n in range(len(kinds)))} == {
+        f"p{number}": [] for number in range(len(kinds))
+    }
