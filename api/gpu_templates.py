@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dracaena.api.names import rewrite_label
+from dracaena.api.objects import Namespace
+
 REQUEST: Final = "gpus"
 """Name of the one request."""
 
@@ -41,6 +44,11 @@ class GpuTemplate:
     def document(self) -> Mapping[str, Any]:
         """Return the object to create."""
         return {"metadata": {"name": self.name, "labels": {MANAGED_BY: MANAGER}}, "spec": self.spec()}
+
+
+def has_opted_in(namespace: Namespace, driver: str) -> bool:
+    """Whether such templates are made in a namespace."""
+    return namespace.metadata.labels.get(rewrite_label(driver)) == "true"
 
 
 def read_gpu_template(name: str) -> GpuTemplate | None:

@@ -66,6 +66,12 @@ def allocation_gate(driver: str) -> str:
     return f"{driver}/allocation"
 
 
+def rewrite_label(driver: str) -> str:
+    """Namespace label: with `true`, pods that ask for extended resources get claims from templates that the controller
+    makes. On a pod `false` opts out."""
+    return f"{driver}/rewrite"
+
+
 def settings_label(driver: str) -> str:
     """Node label: which section of its settings file the plugin of that node takes."""
     return f"{driver}/settings"

@@ -207,11 +207,15 @@ class _Reader:
 
     def _not_generated(self, template: str) -> str:
         from dracaena.api.gpu_templates import read_gpu_template
+        from dracaena.api.names import rewrite_label
         from dracaena.api.resource_objects import ResourceClaimTemplate
 
         if not self._exists(ResourceClaimTemplate, template, self._namespace):
             if read_gpu_template(template) is not None:
-                return f"the controller has not made ResourceClaimTemplate {self._namespace}/{template} yet"
+                return (
+                    f"ResourceClaimTemplate {self._namespace}/{template} does not exist yet: the controller makes it if"
+                    f" the namespace has the label {rewrite_label(self._driver)}=true"
+                )
             return f"ResourceClaimTemplate {self._namespace}/{template} does not exist: somebody has to make it"
         return f"kube-controller-manager has not generated it from ResourceClaimTemplate {template} yet"
 

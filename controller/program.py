@@ -186,6 +186,8 @@ class Controller:
                 self.parts.templates.collect()
             except KubeError as error:
                 log.warning("unused templates not looked for", error=str(error))
+            except Exception:  # what is left lying about must not end the process that decides
+                log.exception("fault in the controller, will try again")
 
     def _tick(self) -> None:
         while not self._clock.sleep_until_set(self._stopping, TICK_S):

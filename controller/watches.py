@@ -23,6 +23,7 @@ from dracaena.kube.freshness import cache_trouble, unfollowed
 from dracaena.kube.reflector import Reflector
 from dracaena.process.clock import Clock
 
+NamespaceChanged = Callable[[Namespace | None, Namespace | None], None]
 PodChanged = Callable[[Pod | None, Pod | None], None]
 ClaimChanged = Callable[[ResourceClaim | None, ResourceClaim | None], None]
 SliceChanged = Callable[[ResourceSlice | None, ResourceSlice | None], None]
@@ -38,16 +39,21 @@ class Watches:
         intake: Intake,
         drivers: Iterable[str],
         pod_changed: PodChanged,
+        namespace_changed: NamespaceChanged,
         claim_changed: ClaimChanged,
         slice_changed: SliceChanged,
     ) -> None:
-        """The first of `drivers` is ours. `pod_changed`, `claim_changed` and `slice_changed` take in changes of pods,
-        claims and slices, `intake` all others."""
+        """The first of `drivers` is ours. `pod_changed`, `namespace_changed`, `claim_changed` and `slice_changed` take
+        in changes of these, `intake` all others."""
         drivers = tuple(drivers)
         self.claims = _claims(client, clock, intake, drivers[0], claim_changed)
         self.pods = Reflector(client, Pod, clock=clock, on_change=pod_changed, transform=kept_pod)
+        self.namespaces = Reflector(
+            client, Namespace, clock=clock, on_change=namespace_changed, transform=kept_namespace
+        )
         self.all: tuple[Reflector[Any], ...] = (
-            *_nodes_and_namespaces(client, clock, intake),
+            Reflector(client, Node, clock=clock, on_change=intake.node_changed, unread_is_gone=True),
+            self.namespaces,
             *_storage(client, clock, intake),
             *_devices(client, clock, intake, drivers, slice_changed),
             self.claims,
@@ -98,13 +104,6 @@ def _claims(
         stand_in=claim_stand_in,
         set_aside=intake.claim_set_aside,
         first=lost_devices,
-    )
-
-
-def _nodes_and_namespaces(client: KubeClient, clock: Clock, intake: Intake) -> tuple[Reflector[Any], ...]:
-    return (
-        Reflector(client, Node, clock=clock, on_change=intake.node_changed, unread_is_gone=True),
-        Reflector(client, Namespace, clock=clock, on_change=intake.namespace_changed, transform=kept_namespace),
     )
 
 

@@ -13,7 +13,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from dracaena.api.objects import Pod
+from dracaena.api.gpu_templates import has_opted_in
+from dracaena.api.objects import Namespace, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.controller.adapters.kube import KubeClaimWrites
 from dracaena.controller.adapters.templates import KubeTemplates
@@ -122,6 +123,10 @@ def build(settings: ControllerSettings, given: Dependencies) -> Parts:
     def cached_pods() -> Sequence[Pod]:
         return watches.pods.values()
 
+    def opted_in(namespace: str) -> bool:
+        known = watches.namespaces.get(namespace)
+        return known is not None and has_opted_in(known, settings.driver_name)
+
     def cached_turn(key: str) -> Turn:
         return turn_of(key, cached_pod(key))
 
@@ -139,10 +144,12 @@ def build(settings: ControllerSettings, given: Dependencies) -> Parts:
     slice_reports = SliceReports(shared.events, shared.metrics, lambda: shared.work.is_open)
     count_write = shared.metrics.writes.wrote
     template_writes = KubeTemplates(shared.client, count_write)
-    templates = ClaimTemplates(template_writes, cached_pods, shared.clock, unused_s=settings.unused_template_s)
+    templates = ClaimTemplates(
+        template_writes, cached_pods, opted_in, shared.clock, unused_s=settings.unused_template_s
+    )
     writes = KubeClaimWrites(shared.client, count_write)
     gatekeeper = _gatekeeper(settings, given, shared, writes, cached_pod)
-    watches = _watches(settings, shared, intake, gatekeeper, reports, slice_reports)
+    watches = _watches(settings, shared, cluster, intake, gatekeeper, reports, slice_reports)
     reconciler, workers = _workers(settings, shared, writes, gatekeeper, templates, waiting, cluster)
     _measure(shared, leadership, waiting, cluster, watches)
     return Parts(
@@ -254,6 +261,7 @@ def _gatekeeper(
 def _watches(
     settings: ControllerSettings,
     shared: Shared,
+    cluster: Cluster,
     intake: Intake,
     gatekeeper: Gatekeeper,
     reports: ClaimReports,
@@ -264,6 +272,15 @@ def _watches(
         if new is not None and shared.work.is_open:
             gatekeeper.see(new)
 
+    def namespace_changed(old: Namespace | None, new: Namespace | None) -> None:
+        intake.namespace_changed(old, new)
+        was_in = old is not None and has_opted_in(old, shared.driver)
+        if new is not None and has_opted_in(new, shared.driver) and not was_in:
+            # Some of its pods may wait for templates.
+            for key in cluster.pods_with_claims():
+                if key.startswith(f"{new.metadata.name}/"):
+                    shared.work.add_pod(key)
+
     def claim_changed(old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         intake.claim_changed(old, new)
         reports.changed(new)
@@ -273,7 +290,9 @@ def _watches(
         slice_reports.changed(old, new)
 
     drivers = (shared.driver, *_allowed_drivers(settings))
-    return Watches(shared.client, shared.clock, intake, drivers, pod_changed, claim_changed, slice_changed)
+    return Watches(
+        shared.client, shared.clock, intake, drivers, pod_changed, namespace_changed, claim_changed, slice_changed
+    )
 
 
 def _workers(

@@ -11,6 +11,7 @@ import structlog
 from dracaena.api.gpu_templates import GpuTemplate, read_gpu_template
 from dracaena.api.objects import Pod
 from dracaena.api.podclaims import pod_claims
+from dracaena.api.resource_objects import ResourceClaimTemplate
 from dracaena.controller.ports import TemplateApi
 from dracaena.kube.errors import AlreadyExistsError, ConflictError, KubeError, NotFoundError
 from dracaena.process.clock import Clock
@@ -30,14 +31,22 @@ class ClaimTemplates:
     writes."""
 
     def __init__(
-        self, templates: TemplateApi, pods: Callable[[], Iterable[Pod]], clock: Clock, *, unused_s: float
+        self,
+        templates: TemplateApi,
+        pods: Callable[[], Iterable[Pod]],
+        opted_in: Callable[[str], bool],
+        clock: Clock,
+        *,
+        unused_s: float,
     ) -> None:
-        """`pods` returns all pods as the watch shows them. `unused_s`: how long a template stays that no pod names."""
+        """`pods` returns all pods as the watch shows them, `opted_in` whether a namespace has the label. `unused_s`:
+        how long a template stays that no pod names."""
         self.look_every_s: Final = unused_s / LOOKS
         """How often to call collect()."""
         self._stays_s = unused_s
         self._templates = templates
         self._pods = pods
+        self._opted_in = opted_in
         self._clock = clock
         self._lock = threading.Lock()
         self._there_s: dict[tuple[str, str], float] = {}  # namespace, name → when it was there
@@ -47,8 +56,13 @@ class ClaimTemplates:
         """Make the templates that a pod waits for, if their names say what is in them; return in how many seconds to
         ask again if it still waits, None where it waits for no such template.
 
+        Nothing is made in a namespace that has not opted in: who may create pods there, and neither claims nor
+        templates, must not come to devices by a name. Its opting in has to bring the pod here again.
+
         Raises KubeError when the server does not answer, or does not let us.
         """
+        if not self._opted_in(pod.metadata.namespace):
+            return None
         again_s: float | None = None
         named = {entry.name: entry.resource_claim_template_name or "" for entry in pod.spec.resource_claims}
         for claim in pod_claims(pod):
@@ -78,7 +92,9 @@ class ClaimTemplates:
             for pod in self._pods()
             for entry in pod.spec.resource_claims
         }
-        unused = [one for one in ours if (one.metadata.namespace, one.metadata.name) not in used]
+        unused = [
+            one for one in ours if _is_made_by_us(one) and (one.metadata.namespace, one.metadata.name) not in used
+        ]
         since = {one.metadata.uid: self._unused_s.get(one.metadata.uid, now_s) for one in unused}
         self._unused_s = since
         for template in unused:
@@ -86,6 +102,8 @@ class ClaimTemplates:
                 continue
             try:
                 self._templates.delete(template)
+                with self._lock:
+                    self._there_s.pop((template.metadata.namespace, template.metadata.name), None)
                 log.info("unused template deleted", namespace=template.metadata.namespace, name=template.metadata.name)
             except (NotFoundError, ConflictError):
                 pass  # somebody else did, and may have made another one
@@ -96,3 +114,9 @@ class ClaimTemplates:
         with self._lock:
             at_s = self._there_s.get((namespace, template.name))
         return at_s is not None and self._clock.monotonic() - at_s < MADE_AGAIN_S
+
+
+def _is_made_by_us(template: ResourceClaimTemplate) -> bool:
+    """Whether it is what we would make; others may give our label to templates of their own."""
+    named = read_gpu_template(template.metadata.name)
+    return named is not None and template.spec.spec == named.spec()["spec"]

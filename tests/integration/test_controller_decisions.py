@@ -11,9 +11,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dracaena.api.decision import decode_decision
-from dracaena.api.names import DELETE_PROTECTION_FINALIZER, allocation_gate, decision_annotation
-from dracaena.api.objects import Pod
-from dracaena.api.resource_objects import DeviceClass, ResourceClaim
+from dracaena.api.gpu_templates import GpuTemplate
+from dracaena.api.names import DELETE_PROTECTION_FINALIZER, allocation_gate, decision_annotation, rewrite_label
+from dracaena.api.objects import Namespace, Pod
+from dracaena.api.resource_objects import DeviceClass, ResourceClaim, ResourceClaimTemplate
 from dracaena.controller.allocation.walk.pod_demand import turn
 from dracaena.demo.apiserver import Faults, InjectedFault
 from dracaena.kube.client import KubeClient
@@ -105,6 +106,28 @@ def test_several_workers_serve_pods_in_the_order_of_their_turns(client: KubeClie
 
 def gates(client: KubeClient, name: str) -> list[str]:
     return [gate.name for gate in client.get(Pod, name, namespace=NAMESPACE).spec.scheduling_gates]
+
+
+def template_names(client: KubeClient) -> list[str]:
+    return [item.metadata.name for item in client.list(ResourceClaimTemplate, namespace=NAMESPACE).items]
+
+
+def test_a_template_that_a_pod_names_is_made_once_its_namespace_has_opted_in(
+    client: KubeClient, connection: DyingTransport
+) -> None:
+    publish(client, {"n": SEVEN})
+    with running_controller(connection):
+        entry = {"name": "gpus", "resourceClaimTemplateName": f"gpus-2.{DRIVER}"}
+        spec = {"containers": [{"name": "main", "image": "example/app:1.0"}], "resourceClaims": [entry]}
+        client.create(Pod, {"metadata": {"name": "p"}, "spec": spec}, namespace=NAMESPACE)
+        ask(client, "other", {"c": 1})
+        wait_for(lambda: devices_of(claims_by_name(client)["c"]), "a later pod to be served")
+        assert template_names(client) == []
+        label = {"metadata": {"labels": {rewrite_label(DRIVER): "true"}}}
+        client.merge_patch(Namespace, NAMESPACE, label)
+        wait_for(lambda: template_names(client) == [f"gpus-2.{DRIVER}"], "the template to be made")
+    (made,) = client.list(ResourceClaimTemplate, namespace=NAMESPACE).items
+    assert made.spec.spec == GpuTemplate(2, DRIVER).spec()["spec"]
 
 
 def has_no_gate(client: KubeClient, name: str) -> bool:

@@ -80,6 +80,8 @@ class Bench:
         self.api: FakeClaims = FakeClaims() if before is None else before.api
         self.clock: FakeClock = FakeClock() if before is None else before.clock
         self.template_api = FakeTemplates()
+        self.opted_in = {"default"}
+        """Namespaces with the label for rewriting."""
         self.events = FakeEvents()
         self.registry = CollectorRegistry()
         metrics = ControllerMetrics(self.registry)
@@ -102,7 +104,9 @@ class Bench:
             metrics=metrics,
             wait_s=GATE_WAIT_S,
         )
-        self.templates = ClaimTemplates(self.template_api, self.api.pods.values, self.clock, unused_s=600.0)
+        self.templates = ClaimTemplates(
+            self.template_api, self.api.pods.values, self.opted_in.__contains__, self.clock, unused_s=600.0
+        )
         self.collisions = CollisionReports(DRIVER, self.events, metrics)
         self.reconciler = Reconciler(
             DRIVER,

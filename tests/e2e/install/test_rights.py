@@ -12,12 +12,15 @@ import pytest
 from e2e.install.chart_cluster import NAMESPACE, NODE_NAME, ChartCluster
 from e2e.install.impersonation import As, controller, plugin, plugin_as_node
 from e2e.installation import DRIVER
+from e2e.waiting import eventually
 
 ALL_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"
 PODS = "/api/v1/namespaces/default/pods"
 OTHER_NODE = "other-node"
+LABEL_S = 60.0
+"""Labels of namespaces take a moment to reach the API server's admission."""
 OTHER_DRIVER = "other.example.com"
 GATE = f"{DRIVER}/allocation"
 OTHER_GATE = "example.com/quota"
@@ -110,16 +113,26 @@ def stage(chart: ChartCluster) -> Iterator[Stage]:
     for name, on in (("bound-here", NODE_NAME), ("bound-elsewhere", OTHER_NODE), ("unbound", None)):
         api.create(PODS, a_pod(name, on))
     api.patch(f"{PODS}/unbound/status", unscheduled())
-    api.create(TEMPLATES, gpu_template(name="users-own", mine="1"))
+    api.create(TEMPLATES, gpu_template(name="users-own", is_ours=False))
+    api.create(TEMPLATES, gpu_template(name="users-own-with-our-label"))
+    api.patch("/api/v1/namespaces/default", metadata(labels={f"{DRIVER}/rewrite": "true"}))
     api.create(PODS, a_pod("gated", None, GATE))
     api.create(PODS, a_pod("gated-twice", None, GATE, OTHER_GATE))
     control_plane = chart.control_plane
-    yield Stage(chart, controller(control_plane), plugin(control_plane, NODE_NAME))
+    stage = Stage(chart, controller(control_plane), plugin(control_plane, NODE_NAME))
+    eventually(
+        lambda: stage.controller.send("POST", f"{TEMPLATES}?dryRun=All", gpu_template()).is_good,
+        "the namespace's label counts",
+        within_s=LABEL_S,
+    )
+    yield stage
     for name in ("slice-of-other-node", "slice-of-other-driver", "new"):
         api.delete(f"{ALL_SLICES}/{name}")
     for name in ("bound-here", "bound-elsewhere", "unbound", "gated", "gated-twice"):
         api.delete(f"{PODS}/{name}", grace_s=0)
-    api.delete(f"{TEMPLATES}/users-own")
+    api.patch("/api/v1/namespaces/default", metadata(labels={f"{DRIVER}/rewrite": None}))
+    for name in ("users-own", "users-own-with-our-label"):
+        api.delete(f"{TEMPLATES}/{name}")
     for name in ("here", "elsewhere", "of-other-driver", "free"):
         api.patch(f"{CLAIMS}/{name}/status", {"status": {"allocation": None, "devices": None}})
         api.patch(f"{CLAIMS}/{name}", metadata(finalizers=None))
@@ -143,9 +156,9 @@ def metadata(**fields: Any) -> dict[str, Any]:
     return {"metadata": fields}
 
 
-def gpu_template(count: int = 1, name: str = "", **labels: str) -> dict[str, Any]:
+def gpu_template(count: int = 1, name: str = "", *, is_ours: bool = True) -> dict[str, Any]:
     """A ResourceClaimTemplate as the controller makes it, or one that differs."""
-    labels = labels or {"app.kubernetes.io/managed-by": "dracaena-controller"}
+    labels = {"app.kubernetes.io/managed-by": "dracaena-controller"} if is_ours else {"mine": "1"}
     requests = [{"name": "gpus", "exactly": {"deviceClassName": DRIVER, "count": count}}]
     return {
         "metadata": {"name": name or f"gpus-1.{DRIVER}", "labels": labels},
@@ -278,8 +291,10 @@ CONTROLLER_MUST_NOT = (
     Call("POST", CLAIMS, a_claim("new")),
     Call("POST", TEMPLATES, gpu_template(count=2)),
     Call("POST", TEMPLATES, gpu_template(name="users-own")),
-    Call("POST", TEMPLATES, gpu_template(mine="1")),
+    Call("POST", TEMPLATES, gpu_template(is_ours=False)),
+    Call("POST", TEMPLATES.replace("/default/", "/kube-public/"), gpu_template()),
     Call("DELETE", f"{TEMPLATES}/users-own"),
+    Call("DELETE", f"{TEMPLATES}/users-own-with-our-label"),
     Call("POST", ALL_SLICES, a_slice("new")),
     Call("PATCH", f"{ALL_SLICES}/slice-of-other-node", {"spec": {"pool": {"generation": 2}}}),
     Call("DELETE", f"{ALL_SLICES}/slice-of-other-node"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from e2e.images import PROBE_IMAGE
-from e2e.install.chart_cluster import ChartCluster
+from e2e.install.chart_cluster import NODE_NAME, ChartCluster
 from e2e.install.seen import gpus_in, wait_pods
 from e2e.installation import DRIVER
 from e2e.waiting import eventually
@@ -139,6 +139,9 @@ def test_the_class_is_the_pods_the_namespaces_or_our_own(team: ChartCluster) -> 
 
 
 def test_pods_that_opt_out_ask_for_no_gpu_or_ask_wrongly_stay_as_they_are(team: ChartCluster) -> None:
+    mirror = {"annotations": {"kubernetes.io/config.mirror": "x"}}
+    static = dry(team, container("main", 1), metadata=mirror, nodeName=NODE_NAME)
+    assert (templates_of(static), resources_of(static)) == ({}, {GPU})
     out = dry(team, container("main", 1), metadata={"labels": {REWRITE: "false"}})
     assert (templates_of(out), resources_of(out)) == ({}, {GPU})
     for gpus in (0, "0"):

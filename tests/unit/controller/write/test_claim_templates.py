@@ -62,6 +62,49 @@ def test_nothing_is_made_for_a_pod_that_has_its_claim() -> None:
     assert bench.template_api.writes == []
 
 
+def test_nothing_is_made_in_a_namespace_that_has_not_opted_in() -> None:
+    """Who may create pods there, and neither claims nor templates, must not come to GPUs by a name."""
+    bench = Bench(a=machine("two", blocks(2, inside="PIX", outside="PIX")))
+    bench.opted_in.clear()
+    bench.add(asking("p"))
+    bench.pass_time(2 * int(MADE_AGAIN_S))
+    assert bench.template_api.writes == []
+    bench.opted_in.add("default")
+    bench.queue.add("default/p")  # as its change has the pods of the namespace looked at
+    bench.run()
+    assert list(bench.template_api.templates) == [KEY]
+
+
+def test_a_template_of_a_user_with_our_label_is_left_alone() -> None:
+    api, clock = FakeTemplates(), FakeClock()
+    metadata = {"namespace": "default", "labels": {MANAGED_BY: MANAGER}}
+    one = GpuTemplate(1, DRIVER).spec()
+    mine = {"metadata": {**metadata, "name": "mine", "uid": "1"}, "spec": one}
+    other = {"metadata": {**metadata, "name": TWO, "uid": "2"}, "spec": one}
+    for document in (mine, other):
+        made = msgspec.convert(document, ResourceClaimTemplate)
+        api.templates[made.key] = made
+    templates = ClaimTemplates(api, tuple, lambda namespace: True, clock, unused_s=UNUSED_S)
+    for _ in range(20):
+        clock.advance(UNUSED_S / 5)
+        templates.collect()
+    assert len(api.templates) == 2
+
+
+def test_a_pod_that_comes_right_after_its_template_was_deleted_gets_it_at_once() -> None:
+    api, clock, pods = FakeTemplates(), FakeClock(), dict[str, Pod]()
+    templates = ClaimTemplates(api, pods.values, lambda namespace: True, clock, unused_s=UNUSED_S)
+    templates.make_for(asking("first"))
+    templates.collect()
+    clock.advance(UNUSED_S - 1)
+    templates.make_for(asking("between two looks"))
+    clock.advance(1)
+    templates.collect()
+    assert api.templates == {}
+    templates.make_for(asking("next"))
+    assert list(api.templates) == [KEY]
+
+
 @pytest.mark.parametrize("error", [ApiUnavailableError, ForbiddenError])
 def test_what_the_server_does_not_take_is_tried_again(error: type[ApiUnavailableError | ForbiddenError]) -> None:
     bench = Bench(a=machine("two", blocks(2, inside="PIX", outside="PIX")))
@@ -86,7 +129,9 @@ class World(RuleBasedStateMachine):
         super().__init__()
         self.api, self.clock = FakeTemplates(), FakeClock()
         self.pods: dict[str, Pod] = {}
-        self.templates = ClaimTemplates(self.api, self.pods.values, self.clock, unused_s=UNUSED_S)
+        self.templates = ClaimTemplates(
+            self.api, self.pods.values, lambda namespace: True, self.clock, unused_s=UNUSED_S
+        )
         self.used_s: dict[str, float] = {}
         self.own: dict[str, ResourceClaimTemplate] = {}
 
