@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dracaena.api.names import DEFAULT_DRIVER_NAME
+from dracaena.api.names import rewrite_label
 
 GPUS: Final = "nvidia.com/gpu"
 MIG_PREFIX: Final = "nvidia.com/mig-"
@@ -20,10 +20,10 @@ def seen(name: str) -> str:
     return f"asks for the extended resource {name}, for which Dracaena gives no devices"
 
 
-def advice(name: str) -> str:
+def advice(name: str, driver: str) -> str:
     """Say what to do about it; one text for each kind of resource."""
     claims = "a ResourceClaim or ResourceClaimTemplate"
     if name.startswith(MIG_PREFIX):
         return f"{claims} for MIG devices"
-    label = f"{DEFAULT_DRIVER_NAME}/rewrite=true"
+    label = f"{rewrite_label(driver)}=true"
     return f"{claims}, or the label {label} on the namespace, which makes claims of it in new pods"

@@ -186,7 +186,10 @@ class _Reader:
         is_gated = is_at_our_gate(pod, self._driver)
         told = newest(self._events(pod.metadata.uid)) if state == "waiting" or is_gated else None
         nobody_leads = why_nobody_leads(self._client, self._driver, datetime.now(UTC)) if is_gated else None
-        reasons = (*_gate_reasons(pod, state, self._driver, nobody_leads), *_pod_reasons(pod, state, claims, told))
+        reasons = (
+            *_gate_reasons(pod, state, self._driver, nobody_leads),
+            *_pod_reasons(pod, state, claims, told, self._driver),
+        )
         return PodAnswer(pod.key, state, pod.spec.node_name, claims, reasons, told)
 
     def _named_claim(self, pod: Pod, entry: PodClaim, template: str) -> ClaimAnswer:
@@ -314,13 +317,14 @@ def _pod_state(pod: Pod, claims: Sequence[ClaimAnswer]) -> str:
     return "waiting"
 
 
-def _pod_reasons(pod: Pod, state: str, claims: Sequence[ClaimAnswer], told: Told | None) -> Iterator[str]:
+def _pod_reasons(pod: Pod, state: str, claims: Sequence[ClaimAnswer], told: Told | None, driver: str) -> Iterator[str]:
     from dracaena.api.extended_resources import advice, is_extended_gpu_resource, seen
 
     if state == "no-claims":
-        named = {name for container in pod.spec.containers for name in container.resources.requests}
-        for name in sorted(filter(is_extended_gpu_resource, named)):
-            yield f"it {seen(name)}: it needs {advice(name)}"
+        every = (*pod.spec.init_containers, *pod.spec.containers)
+        asked = {name for one in every for name, amount in one.resources.requests.items() if str(amount) != "0"}
+        for name in sorted(filter(is_extended_gpu_resource, asked)):
+            yield f"it {seen(name)}: it needs {advice(name, driver)}"
         yield "it names no ResourceClaims, so Dracaena has nothing to do with it"
     if state == "allocated" and not pod.spec.scheduling_gates:
         yield _scheduling(pod)

@@ -153,7 +153,7 @@ def _mistakes(manifests: Sequence[Manifest], driver: str) -> Iterator[str]:
         if manifest.object["kind"] == "ResourceSlice":  # no person wrote it
             continue
         for finding in validate_object(manifest.object, driver):
-            if finding.expected in (advice(GPUS), advice(MIG_PREFIX)):
+            if finding.expected in (advice(GPUS, driver), advice(MIG_PREFIX, driver)):
                 yield f"{finding.object}: {finding.message}: it needs {finding.expected}"
             elif finding.severity is Severity.ERROR:
                 place = manifest.source.place.at(finding.path)

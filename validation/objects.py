@@ -48,7 +48,7 @@ def validate_object(document: Mapping[str, Any], driver: str = DEFAULT_DRIVER_NA
         _check_resource(field, report.about, driver)
     else:
         for path in pod_template_paths(group, kind, document):
-            check_pod(Field(value_at(document, path), path, report))
+            check_pod(Field(value_at(document, path), path, report), driver)
     return tuple(report.findings)
 
 

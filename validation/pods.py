@@ -13,14 +13,14 @@ _MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 _CONTAINERS = ("initContainers", "containers")
 
 
-def check_pod(field: Field) -> None:
-    """Check a pod, or a pod template that stands in another object."""
+def check_pod(field: Field, driver: str) -> None:
+    """Check a pod, or a pod template that stands in another object. `driver`: the one that messages name."""
     pod = field.some_fields()
     spec = pod and pod["spec"].some_fields()
     if not pod or not spec:
         return
     for container in _containers(spec):
-        _check_extended_resources(container)
+        _check_extended_resources(container, driver)
     claims = spec["resourceClaims"]
     if claims.value and _is_mirror(pod["metadata"].value):
         claims.error("claims of a static pod", "no claims: kubelet cannot prepare them")
@@ -68,7 +68,7 @@ def _check_claims(field: Field) -> dict[str, Field]:
     return names
 
 
-def _check_extended_resources(container: Field) -> None:
+def _check_extended_resources(container: Field, driver: str) -> None:
     """Warn of what another driver would have to serve."""
     fields = container.some_fields()
     resources = fields and fields["resources"].some_fields()
@@ -78,7 +78,7 @@ def _check_extended_resources(container: Field) -> None:
         for name, amount in named.items():
             if isinstance(name, str) and is_extended_gpu_resource(name) and str(amount) != "0":
                 assert amounts
-                amounts.warn(seen(name), advice(name))
+                amounts.warn(seen(name), advice(name, driver))
                 return
 
 

@@ -55,35 +55,38 @@ class FakeClaims:
         )
 
     def ungate(self, pod: Pod) -> Pod:
-        key, replace = pod.key, msgspec.structs.replace
-        self.before("ungate", key)
-        stored = self.pods.get(key)
-        if stored is None:
-            raise NotFoundError(f"PATCH {key}", 404, "NotFound", "not found")
-        if stored.metadata.uid != pod.metadata.uid:
-            raise ConflictError(f"PATCH {key}", 409, "Conflict", "the UID in the precondition does not match")
-        self._version += 1
-        metadata = replace(stored.metadata, resource_version=str(self._version))
-        changed = replace(stored, metadata=metadata, spec=replace(stored.spec, scheduling_gates=[]))
-        self.pods[key] = changed
-        self.writes.append(("ungate", key))
-        self.on_pod_change(stored, changed)
-        self.after("ungate", key)
+        def is_it(stored: Pod) -> bool:
+            return stored.metadata.uid == pod.metadata.uid
+
+        def without_gates(stored: Pod) -> Pod:
+            return msgspec.structs.replace(stored, spec=msgspec.structs.replace(stored.spec, scheduling_gates=[]))
+
+        changed = self._change_pod("ungate", pod.key, is_it, without_gates)
+        self.after("ungate", pod.key)
         return changed
 
     def _patch_pod(self, verb: str, pod: Pod, change: Callable[[Pod], dict[str, Any]]) -> Pod:
-        """Change fields of a pod's status, guarded by its version; the watch shows it."""
-        key, replace = pod.key, msgspec.structs.replace
+        """Change fields of a pod's status, guarded by its version."""
+
+        def is_newest(stored: Pod) -> bool:
+            return stored.metadata.resource_version == pod.metadata.resource_version
+
+        def with_status(stored: Pod) -> Pod:
+            return msgspec.structs.replace(stored, status=msgspec.structs.replace(stored.status, **change(stored)))
+
+        return self._change_pod(verb, pod.key, is_newest, with_status)
+
+    def _change_pod(self, verb: str, key: str, guard: Callable[[Pod], bool], change: Callable[[Pod], Pod]) -> Pod:
+        """Change a pod if the guard holds; the watch shows it."""
         self.before(verb, key)
         stored = self.pods.get(key)
         if stored is None:
             raise NotFoundError(f"PATCH {key}", 404, "NotFound", "not found")
-        if stored.metadata.resource_version != pod.metadata.resource_version:
+        if not guard(stored):
             raise ConflictError(f"PATCH {key}", 409, "Conflict", "the object has been modified")
         self._version += 1
-        metadata = replace(stored.metadata, resource_version=str(self._version))
-        changed = replace(stored, metadata=metadata, status=replace(stored.status, **change(stored)))
-        self.pods[key] = changed
+        metadata = msgspec.structs.replace(stored.metadata, resource_version=str(self._version))
+        changed = self.pods[key] = msgspec.structs.replace(change(stored), metadata=metadata)
         self.writes.append((verb, key))
         self.on_pod_change(stored, changed)
         return changed
