@@ -278,8 +278,6 @@ class Reconciler:
             # The next decision completes what was written, on its node, or takes it back. It can do better only when
             # the watch shows what changed.
             return False
-        if step.pod.spec.scheduling_gates:
-            self._gatekeeper.ungate(step.pod, Ungated.ALLOCATED)
         self._tell(step.pod, allocation)
         return True
 

@@ -43,9 +43,7 @@ class _Known:
     since_s: float
     """When it was first found to fit nowhere, or asked to be ungated."""
     reason: Ungated | None = None
-    """Why it is ungated; None: it waits."""
-    is_done: bool = False
-    """Whether the server has said that the gate is gone. The watch may show it later."""
+    """Why it is ungated; None: it waits. It stays until the watch shows the pod past the gate, so that is done once."""
 
 
 class Gatekeeper:
@@ -145,7 +143,7 @@ class Gatekeeper:
         with self._lock:
             known = self._known.get(key)
         pod = None if known is None else self._at_gate(key, known.uid)
-        if known is None or known.reason is None or known.is_done or pod is None:
+        if known is None or known.reason is None or pod is None:
             self._queue.forget(key)
             return
         try:
@@ -165,9 +163,6 @@ class Gatekeeper:
 
     def _passed(self, key: str, known: _Known, reason: Ungated) -> None:
         self._queue.forget(key)
-        with self._lock:
-            if self._known.get(key) is known:
-                self._known[key] = _Known(known.uid, known.since_s, reason, is_done=True)
         self._metrics.writes.ungated.labels(reason.value).inc()
         log.info("gate removed", reason=reason.value, after_s=round(self._clock.monotonic() - known.since_s, 3))
 

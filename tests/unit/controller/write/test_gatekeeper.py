@@ -135,6 +135,39 @@ def test_a_pod_without_claims_passes_at_once() -> None:
     assert (gates(bench, "p"), ungated(bench, "not-ours")) == ([], 1)
 
 
+def test_a_pod_without_claims_passes_only_once_it_is_at_no_other_gate() -> None:
+    bench = Bench(a=TWO)
+    bench.add(gated("p", gates=(THEIRS, OURS)))
+    bench.gatekeeper.see(bench.api.pods["default/p"])
+    bench.run()
+    assert gates(bench, "p") == [THEIRS["name"], OURS["name"]]
+
+
+def test_what_was_found_of_a_pod_is_nothing_to_the_next_of_its_name() -> None:
+    """The first has its GPUs and cannot pass; the second fits nowhere, and must stay as long as any."""
+    bench = Bench(a=TWO)
+    is_down = True
+
+    def fail(verb: str, key: str) -> None:
+        if verb == "ungate" and is_down:
+            raise ApiUnavailableError(f"PATCH {key}", None, "", "no")
+
+    bench.api.before = fail
+    bench.add(gated("p", "c"), claim("c"))
+    bench.run()
+    bench.remove_pod("default/p")
+    second = gated("p", "d")
+    metadata = msgspec.structs.replace(second.metadata, uid="second")
+    bench.add(claim("d", request(count=3)))
+    bench.api.put_pod(msgspec.structs.replace(second, metadata=metadata))
+    is_down = False
+    bench.clock.advance(1.0)
+    bench.remove_gate()  # before anybody has decided for the second
+    bench.pod_changed(None, bench.api.pods["default/p"])
+    bench.pass_time(int(GATE_WAIT_S) - 2)
+    assert gates(bench, "p") == [OURS["name"]]
+
+
 def test_a_pod_of_a_claim_that_is_allocated_already_passes_at_once() -> None:
     bench = Bench(a=TWO)
     bench.add(pod("first", "c"), claim("c"))
