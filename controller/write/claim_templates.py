@@ -61,15 +61,10 @@ class ClaimTemplates:
 
         Raises KubeError when the server does not answer, or does not let us.
         """
-        if not self._opted_in(pod.metadata.namespace):
+        templates = _awaited(pod)
+        if not templates or not self._opted_in(pod.metadata.namespace):
             return None
-        again_s: float | None = None
-        named = {entry.name: entry.resource_claim_template_name or "" for entry in pod.spec.resource_claims}
-        for claim in pod_claims(pod):
-            template = read_gpu_template(named[claim.alias]) if claim.generated and claim.name is None else None
-            if template is None:
-                continue
-            again_s = MADE_AGAIN_S
+        for template in templates:
             if self._was_there(pod.metadata.namespace, template):
                 continue
             try:
@@ -79,7 +74,7 @@ class ClaimTemplates:
                 pass
             with self._lock:
                 self._there_s[pod.metadata.namespace, template.name] = self._clock.monotonic()
-        return again_s
+        return MADE_AGAIN_S
 
     def collect(self) -> None:
         """Delete those of ours that no pod has named for long. Cost: one list, and one step for each pod."""
@@ -114,6 +109,13 @@ class ClaimTemplates:
         with self._lock:
             at_s = self._there_s.get((namespace, template.name))
         return at_s is not None and self._clock.monotonic() - at_s < MADE_AGAIN_S
+
+
+def _awaited(pod: Pod) -> list[GpuTemplate]:
+    """Return the templates that a pod names and has no claims from yet, if their names say what is in them."""
+    named = {entry.name: entry.resource_claim_template_name or "" for entry in pod.spec.resource_claims}
+    missing = (claim.alias for claim in pod_claims(pod) if claim.generated and claim.name is None)
+    return [template for alias in missing if (template := read_gpu_template(named[alias])) is not None]
 
 
 def _is_made_by_us(template: ResourceClaimTemplate) -> bool:
