@@ -18,7 +18,7 @@ NAMESPACES = "/api/v1/namespaces"
 PODS = f"{NAMESPACES}/{TEAM}/pods"
 TEMPLATES = f"/apis/resource.k8s.io/v1/namespaces/{TEAM}/resourceclaimtemplates"
 GATE = f"{DRIVER}/allocation"
-QUOTA = "kueue.x-k8s.io/admission"
+KUEUE = ("kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology")
 
 QUIET_S = 5.0
 """The controller decides within 0.1 s."""
@@ -92,14 +92,28 @@ def test_a_pod_that_fits_nowhere_is_shown_as_unschedulable_in_the_end(team: Char
     eventually(lambda: unscheduled(team.api.get(path)) == "Unschedulable", "autoscalers see it", within_s=PASSED_S)
 
 
-def test_a_gate_of_others_comes_first(team: ChartCluster) -> None:
-    """As Kueue's: it holds pods until there is quota, and may change their node selector until then."""
-    path = create(team, "quota", "two", schedulingGates=[{"name": QUOTA}])
-    assert sorted(gates(team.api.get(path))) == sorted([QUOTA, GATE])
-    never(lambda: told(team, "quota", "GPUsAllocated"), "GPUs are given to it", for_s=QUIET_S)
-    left = {"spec": {"schedulingGates": [{"name": GATE}], "nodeSelector": {"kubernetes.io/os": "linux"}}}
-    team.api.patch(path, left)
-    wait_pods(team, TEAM, "Running")
+def test_gates_of_kueue_come_first(team: ChartCluster) -> None:
+    """A pod as Kueue's webhook leaves it: labels, a finalizer, a gate until there is quota, and one until it is known
+    where in the topology it runs. It takes them off one by one, and sets a node selector before the last."""
+    document = Pod("quota", templates={"gpus": "two"}, more={"schedulingGates": [{"name": one} for one in KUEUE]})
+    whole = document.document()
+    whole["metadata"] |= {
+        "labels": {"kueue.x-k8s.io/queue-name": "team-queue", "kueue.x-k8s.io/managed": "true"},
+        "finalizers": ["kueue.x-k8s.io/managed"],
+    }
+    assert set(gates(team.api.create(PODS, whole))) == {*KUEUE, GATE}
+    path = f"{PODS}/quota"
+    try:
+        never(lambda: told(team, "quota", "GPUsAllocated"), "GPUs are given to it", for_s=QUIET_S)
+        team.api.patch(path, {"spec": {"schedulingGates": [{"name": KUEUE[1]}, {"name": GATE}]}})
+        never(lambda: told(team, "quota", "GPUsAllocated"), "GPUs are given to it", for_s=QUIET_S)
+        placed = {"schedulingGates": [{"name": GATE}], "nodeSelector": {"kubernetes.io/os": "linux"}}
+        team.api.patch(path, {"spec": placed})
+        (pod,) = wait_pods(team, TEAM, "Running")
+        assert pod["metadata"]["finalizers"] == ["kueue.x-k8s.io/managed"]
+        assert pod["metadata"]["labels"] == whole["metadata"]["labels"]
+    finally:
+        team.api.patch(path, {"metadata": {"finalizers": None}})
 
 
 def test_pods_stay_at_the_gate_while_no_controller_runs_and_pass_when_one_is_back(team: ChartCluster) -> None:
