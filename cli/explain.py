@@ -184,11 +184,12 @@ class _Reader:
         claims = tuple(self._named_claim(pod, entry, templates[entry.alias]) for entry in pod_claims(pod))
         state = _pod_state(pod, claims)
         is_gated = is_at_our_gate(pod, self._driver)
-        told = newest(self._events(pod.metadata.uid)) if state == "waiting" or is_gated else None
+        events = self._events(pod.metadata.uid) if state == "waiting" or is_gated else ()
+        told = newest(events) if events is not None else None
         nobody_leads = why_nobody_leads(self._client, self._driver, datetime.now(UTC)) if is_gated else None
         reasons = (
             *_gate_reasons(pod, state, self._driver, nobody_leads),
-            *_pod_reasons(pod, state, claims, told, self._driver),
+            *_pod_reasons(pod, state, claims, told, self._driver, may_read_events=events is not None),
         )
         return PodAnswer(pod.key, state, pod.spec.node_name, claims, reasons, told)
 
@@ -257,11 +258,16 @@ class _Reader:
             return True
         return True
 
-    def _events(self, uid: str) -> Sequence[Event]:
+    def _events(self, uid: str) -> Sequence[Event] | None:
+        """Return the Events about an object; None when they may not be read."""
+        from dracaena.kube.errors import ForbiddenError
         from dracaena.kube.events import Event
 
         selector = f"involvedObject.uid={uid}"
-        return self._client.list(Event, namespace=self._namespace, field_selector=selector).items
+        try:
+            return self._client.list(Event, namespace=self._namespace, field_selector=selector).items
+        except ForbiddenError:
+            return None
 
 
 def newest(events: Iterable[Event]) -> Told | None:
@@ -317,7 +323,9 @@ def _pod_state(pod: Pod, claims: Sequence[ClaimAnswer]) -> str:
     return "waiting"
 
 
-def _pod_reasons(pod: Pod, state: str, claims: Sequence[ClaimAnswer], told: Told | None, driver: str) -> Iterator[str]:
+def _pod_reasons(
+    pod: Pod, state: str, claims: Sequence[ClaimAnswer], told: Told | None, driver: str, *, may_read_events: bool
+) -> Iterator[str]:
     from dracaena.api.extended_resources import advice, is_extended_gpu_resource, seen
 
     if state == "no-claims":
@@ -338,11 +346,17 @@ def _pod_reasons(pod: Pod, state: str, claims: Sequence[ClaimAnswer], told: Told
             yield f"claim {claim.name}: it is being deleted"
     if told is not None and told.warning:
         yield _in_words(told)
+    elif not may_read_events:
+        yield f"why it waits stands in its Events, which may not be read here: {_describe(pod)} shows them"
     elif not pod.spec.scheduling_gates and not any(claim.reasons for claim in claims):
         yield (
             "the controller has told nothing about it in the last hour: if it has waited for more than some seconds, "
             "see whether a controller runs and leads (its /readyz says so)"
         )
+
+
+def _describe(pod: Pod) -> str:
+    return f"kubectl describe pod {pod.metadata.name} --namespace {pod.metadata.namespace}"
 
 
 def _in_words(told: Told) -> str:

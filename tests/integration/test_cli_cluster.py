@@ -21,6 +21,7 @@ from dracaena.api.resource_objects import ResourceClaim, ResourceClaimTemplate, 
 from dracaena.cli.main import main
 from dracaena.demo.apiserver import ApiServer
 from dracaena.kube.client import KubeClient
+from dracaena.kube.errors import ForbiddenError
 from dracaena.kube.events import Event
 from dracaena.kube.transport import Transport
 from support.allocation import DRIVER, blocks, device_name, machine
@@ -313,6 +314,26 @@ def test_the_roles_of_the_page_permit_just_what_the_commands_ask_for(
     asked.clear()
     assert [run("status").code, run("status", "--node", "a").code] == [0, 0]
     assert asked == _rights("dracaena-status")
+
+
+@pytest.mark.usefixtures("decided")
+def test_a_pod_whose_events_may_not_be_read_is_explained_without_them(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Transport.read
+
+    def refused(self: Transport, path: str, **options: Any) -> bytes | None:
+        if _right(path) == ("", "events", "list"):
+            raise ForbiddenError(f"GET {path}", 403, "Forbidden", "events is forbidden")
+        return read(self, path, **options)
+
+    monkeypatch.setattr(Transport, "read", refused)
+    answer = run("explain", "pod", "huge")
+    assert (answer.code, answer.err) == (0, "")
+    said = " ".join(answer.out.split())
+    assert "pod default/huge waits why it waits stands in its Events, which may not be read here" in said
+    assert "kubectl describe pod huge --namespace default shows them" in said
+    assert "has told nothing" not in said
 
 
 @pytest.mark.usefixtures("decided")
