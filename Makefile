@@ -12,7 +12,7 @@ JOBS ?= 2
 INTEGRATION_JOBS ?= $(if $(DRACAENA_TEST_API),0,4)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long unit unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test bench bench-go bench-node bench-cluster conformance peer-cases check format lint types imports proto schemas lock wheels image chart clean
+.PHONY: help demo test test-long unit unit-image-python image-python integration e2e e2e-all e2e-soak e2e-soak-planted device-test bench bench-go bench-node bench-cluster conformance peer-cases check format lint types imports proto schemas lock wheels image chart krew clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -112,6 +112,9 @@ image: wheels ## build the container image with buildah or docker (IMAGE=name, B
 	@if command -v buildah >/dev/null; then buildah build --timestamp $(IMAGE_TIME) --build-arg BASE=$(BASE) --tag $(IMAGE) .; \
 	elif docker info >/dev/null 2>&1; then SOURCE_DATE_EPOCH=$(IMAGE_TIME) docker build --build-arg BASE=$(BASE) --tag $(IMAGE) .; \
 	else echo "make image: neither buildah nor a running docker is here" >&2; exit 1; fi
+
+krew: $(VENV)/runtime.stamp ## build the archives for krew and their manifest into dist/krew (KREW_URL=https://address of the archives)
+	@$(RUN) deploy/krew/archives.py --url "$(KREW_URL)"
 
 IMAGE := docker.io/dracaena/dracaena:0.1.0
 BASE := docker.io/library/python:3.13-slim-trixie

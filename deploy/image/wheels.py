@@ -40,23 +40,34 @@ OLDEST_GLIBC_MINOR = 17
 NEWEST_GLIBC_MINOR = 36
 """Wheels for glibc 2.17 to 2.36, which is Debian 12's; bases with a newer one take them too."""
 
+MACOS = (*(f"{major}_0" for major in range(15, 10, -1)), *(f"10_{minor}" for minor in range(16, 8, -1)))
+"""Versions of macOS whose wheels are taken, newest first. 15, because google-re2 has no wheel for an older one."""
+
 
 def main() -> int:
     """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", required=True, metavar="3.N", help="version of Python in the image's base")
     parser.add_argument("--machine", default="x86_64", help="processor, as `uname -m` says (x86_64, aarch64)")
+    parser.add_argument("--system", choices=("linux", "darwin"), default="linux", help="what the wheels run on (linux)")
     parser.add_argument("--output", type=Path, default=ROOT / "wheels", help="folder to write; replaced whole")
     options = parser.parse_args()
     try:
-        make(options.output, options.python, options.machine)
+        make(options.output, options.python, platforms(options.system, options.machine))
     except subprocess.CalledProcessError as error:
         sys.stderr.write(f"wheels: {' '.join(map(str, error.cmd))} ended with {error.returncode}\n")
         return 1
     return 0
 
 
-def make(output: Path, python: str, machine: str) -> None:
+def platforms(system: str, machine: str) -> list[str]:
+    """Return pip's names of the platforms whose wheels run on a system and processor, best first."""
+    if system == "darwin":
+        return [f"macosx_{version}_{kind}" for version in MACOS for kind in (machine, "universal2")]
+    return [f"manylinux_2_{minor}_{machine}" for minor in range(NEWEST_GLIBC_MINOR, OLDEST_GLIBC_MINOR - 1, -1)]
+
+
+def make(output: Path, python: str, takes: Sequence[str]) -> None:
     """Write the folder `output`. Raises CalledProcessError; then `output` is as it was."""
     with tempfile.TemporaryDirectory(prefix="dracaena-wheels-") as name:
         wheels, lock = Path(name) / "wheels", Path(name) / "wheels" / "requirements.txt"
@@ -64,7 +75,7 @@ def make(output: Path, python: str, machine: str) -> None:
         blocks = [block for block in _blocks(LOCK.read_text(encoding="utf-8")) if _name(block) not in NOT_IN_THE_IMAGE]
         lock.write_text("".join(blocks), encoding="utf-8")
         if not _reused(output, blocks, wheels):
-            _download(lock, wheels, python, machine)
+            _download(lock, wheels, python, takes)
         own = _own_wheel(Path(name) / "source", wheels)
         digest = hashlib.sha256(own.read_bytes()).hexdigest()
         package, version, _ = own.name.split("-", 2)
@@ -85,12 +96,9 @@ def _reused(earlier: Path, blocks: Sequence[str], wheels: Path) -> bool:
     return True
 
 
-def _download(lock: Path, wheels: Path, python: str, machine: str) -> None:
-    platforms = [
-        f"--platform=manylinux_2_{minor}_{machine}" for minor in range(NEWEST_GLIBC_MINOR, OLDEST_GLIBC_MINOR - 1, -1)
-    ]
+def _download(lock: Path, wheels: Path, python: str, takes: Sequence[str]) -> None:
     _pip("download", "--require-hashes", "--no-deps", "--only-binary=:all:", f"--python-version={python}",
-         *platforms, f"--dest={wheels}", f"--requirement={lock}")  # fmt: skip
+         *(f"--platform={platform}" for platform in takes), f"--dest={wheels}", f"--requirement={lock}")  # fmt: skip
 
 
 def _own_wheel(source: Path, wheels: Path) -> Path:

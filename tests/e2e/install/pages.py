@@ -37,6 +37,7 @@ _INSTALLS = (
     "needs a registry of Python packages, which these tests do not have; tests/architecture/test_wheel.py builds it"
 )
 _PLUGIN = "tests/integration/test_kubectl.py types it"
+_KREW = "needs krew and archives for all platforms; tests/unit/chart/test_krew.py unpacks one and links it as krew does"
 _LETS_GO = "makes the plugin let go of the driver; tests/integration/test_kubelet_plugin_health.py sets the label"
 
 NOT_RUN_HERE = {
@@ -108,9 +109,8 @@ NOT_RUN_HERE = {
     "kubectl dracaena status": _PLUGIN,
     "kubectl dracaena status --context other": _PLUGIN,
     "kubectl get": _SPOKEN_OF,
-    "kubectl --namespace dracaena exec deployment/dracaena-controller -- dracaena status": (
-        "test_image.py sees that the image has the command"
-    ),
+    "kubectl krew install --manifest=dist/krew/dracaena.yaml "
+    "--archive=dist/krew/kubectl-dracaena-v0.1.0-linux-amd64.tar.gz": _KREW,
     "pip wheel --no-deps --wheel-dir dist .": _INSTALLS,
     "pip install '.[demo]'": _INSTALLS,
     "nvidia-smi --gpu-reset": _DRIVER,
