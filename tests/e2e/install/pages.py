@@ -58,7 +58,7 @@ NOT_RUN_HERE = {
     "dracaena topology record -o mine.json": _DRIVER,
     "dracaena topology show --nvml": _DRIVER,
     "dracaena validate": _SPOKEN_OF,
-    "dracaena validate pod.yaml": "tests/unit/docs/test_pages.py types it",
+    "dracaena validate pod.yaml": "tests/unit/docs/test_migration.py types it",
     "git worktree add folder v0.1.0": "needs a checkout with its history and a version that was tagged",
     "go mod tidy -e": "fetches modules from a network that these tests do not have",
     "helm install dracaena deploy/helm/dracaena --namespace dracaena --create-namespace": _MORE,
