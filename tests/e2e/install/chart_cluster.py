@@ -37,6 +37,9 @@ AUDITED = tuple(f"system:serviceaccount:{NAMESPACE}:{RELEASE}-{part}" for part i
 TRYING = "e2e-trying"
 """User agent of tests that try with a token of ours what it may do: not what our programs ask for."""
 
+COMMAND = "dracaena-cli"
+"""User agent of our command, which docs/command.md has run in the controller's pod: more than the controller asks."""
+
 PUBLISHED_S = 120.0
 """From the plugin's start until its devices are there: 3 s on a free machine."""
 
@@ -246,10 +249,10 @@ class ChartCluster:
         return self.kubectl("--namespace", NAMESPACE, "logs", selector, "--tail=-1", "--prefix", check=False)
 
     def audited(self) -> Iterator[Any]:
-        """Yield the finished requests of our two ServiceAccounts, but for those of tests."""
+        """Yield the finished requests of our two ServiceAccounts, but for those of tests and of the command."""
         for line in self.audit_log.read_text(encoding="utf-8").splitlines():
             event = json.loads(line)
-            if event.get("userAgent") != TRYING:
+            if event.get("userAgent") not in (TRYING, COMMAND):
                 yield event
 
     def files_in_image(self, *command: str) -> subprocess.CompletedProcess[str]:
