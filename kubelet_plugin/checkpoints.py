@@ -1,9 +1,9 @@
 """The checkpoints of this node: one file a claim. The files are the state.
 
-A node may have hundreds of claims where GPUs are divided or shared, and to read them all takes longer than to prepare
-one. So what the files said is kept. Two instances of the plugin share the folder during an upgrade, so each call looks
-first, under the node's lock, whether the folder still has the mark that was set when it was last looked at; if not, at
-the stamp of each file, and reads those that changed.
+Where GPUs are divided or shared a node may have hundreds of claims, and reading them all takes longer than preparing
+one, so their contents are cached. Two instances of the plugin share the folder during an upgrade. Each call therefore
+first checks, under the node's lock, whether the folder still has the mark that was set when it was last read; if not,
+it compares the stamp of each file and reads those that changed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BOOT_MARK = "boot-id"
 """File that names the boot in which an instance of the plugin last started."""
 
 ByBoot = tuple[tuple[Checkpoint, ...], tuple[Checkpoint, ...], tuple[Broken, ...]]
-"""Of this boot, of earlier ones, and those that cannot be trusted."""
+"""Checkpoints of this boot, of earlier ones, and those that cannot be trusted."""
 
 log = structlog.get_logger()
 
@@ -49,7 +49,7 @@ class Checkpoints:
         self.boot_id = boot_id
         self._turn = turn
         self._kept: dict[str, tuple[Hashable, Checkpoint | Broken | None]] = {}  # in the order of the names
-        self._mark: Hashable | None = None  # of the folder when that was right; None: it is to be looked at
+        self._mark: Hashable | None = None  # of the folder when the cache was right; None: look again
         self._seen_in: int | None = None  # the turn in which that was found out
         self._sorted: ByBoot | None = None  # both worked out from what is kept
         self._prepared: tuple[PreparedClaim, ...] | None = None
@@ -90,21 +90,21 @@ class Checkpoints:
         return self._sorted
 
     def enter_boot(self) -> tuple[Broken, ...]:
-        """Say that this boot began; return the broken checkpoints that were left by an earlier one for certain.
+        """Record that this boot has begun; return the broken checkpoints that certainly come from an earlier one.
 
-        Those are the ones that are there when an instance starts for the first time in a boot. Without a mark of an
-        earlier one nothing is certain: a release that leaves none may have run in this boot.
+        Those are the ones found when an instance starts for the first time in a boot. Without the mark of an earlier
+        boot nothing is certain: a release that leaves no mark may have run in this one.
         """
         now = f"{self.boot_id}\n".encode()
         last = self._marks.read(BOOT_MARK)
         if last == now:
             return ()
-        # Marked first: what breaks from here on is of this boot, whatever happens to those that are returned.
+        # Marked first: whatever breaks from now on belongs to this boot, whatever becomes of those that are returned.
         self._marks.write(BOOT_MARK, now)
         return () if last is None else self.load_by_boot()[2]
 
     def look_at_each(self) -> None:
-        """Look at each file the next time: one that somebody changed in place leaves the mark of its folder."""
+        """Check every file next time: a file that is changed in place does not change its folder's mark."""
         self._mark = self._seen_in = None
 
     def _look(self) -> None:
@@ -112,7 +112,7 @@ class Checkpoints:
         if turn == self._seen_in:
             return
         if self._mark is None or self._files.mark() != self._mark:
-            # A stamp is older than what is read after it: at worst a file is read once more than needed.
+            # The stamp is taken before the read: at worst a file is read once more than needed.
             stamps = self._files.stamps(SUFFIX)
             self._keep({name: self._kept_or_read(name, stamp) for name, stamp in stamps.items()})
         self._seen_in = turn
@@ -136,16 +136,16 @@ class Checkpoints:
         return self._prepared
 
     def start(self, prepared: PreparedClaim) -> Checkpoint:
-        """Write that this claim takes its devices; fields of an older checkpoint that we do not know are kept.
+        """Record that this claim takes its devices; unknown fields of an older checkpoint are kept.
 
-        A broken file is copied to `<name>.broken` first, then replaced: at no moment is there no file.
+        A broken file is first copied to `<name>.broken`, then replaced, so that there is a file at every moment.
         """
         started = self._anew(prepared)
         self._write(started)
         return started
 
     def set_aside(self, prepared: PreparedClaim, reason: str, *, planned: bool) -> Checkpoint:
-        """Write that this claim holds its devices and no container of it can be started, and why.
+        """Record that this claim holds its devices, that none of its containers can be started, and why.
 
         `planned`: whether its devices and configs are known to be right.
         """
@@ -154,7 +154,7 @@ class Checkpoints:
         return aside
 
     def finish(self, started: Checkpoint) -> None:
-        """Write that the claim is prepared."""
+        """Record that the claim is prepared."""
         self._write(dataclasses.replace(started, state=State.DONE, answered=False, aside=None))
 
     def _anew(self, prepared: PreparedClaim) -> Checkpoint:
@@ -178,7 +178,7 @@ class Checkpoints:
         self.discard(uid)
 
     def discard(self, uid: ClaimUid) -> None:
-        """Forget a claim, whatever its checkpoint says."""
+        """Forget a claim, even if its checkpoint is broken."""
         name = file_name(uid)
         with self._changing() as seen:
             self._files.remove(name)
@@ -190,7 +190,7 @@ class Checkpoints:
         with self._changing() as seen:
             self._files.write(name, encode_checkpoint(checkpoint))
             if seen:
-                # A claim that has just begun is none of the prepared ones yet: those stay as they were worked out.
+                # A claim that has only started is not prepared yet, so the cached list of prepared claims stays valid.
                 prepared = self._prepared if checkpoint.state is State.STARTED and name not in self._kept else None
                 kept = {**self._kept, name: (None, checkpoint)}
                 self._keep(kept if name in self._kept else {name: kept[name] for name in sorted(kept)})
@@ -198,7 +198,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[bool]:
-        """Say whether what is kept was right before this change. Where it fails nobody knows what is there."""
+        """Tell whether the cache was right before this change. If the change fails, nobody knows what is on disk."""
         seen_in, self._seen_in = self._seen_in, None
         self._mark = None
         yield seen_in == self._turn()

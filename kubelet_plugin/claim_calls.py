@@ -1,4 +1,4 @@
-"""The two calls of kubelet over many claims: one result a claim, never all or nothing."""
+"""Kubelet's two calls, for many claims at once: one result per claim, never all or nothing."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from dracaena.process.clock import Clock
 T = TypeVar("T")
 
 ANSWER_RESERVE_S = 10.0
-"""Left of the call's time when waiting ends: for the API read, the disk and the answer after a late tear-down."""
+"""Time kept in reserve when waiting ends: for the API read, the disk and the answer after a late unprepare."""
 
 MAX_WAIT_S = 30.0
-"""Longest wait where a caller gives more time than kubelet does (45 s): no worker is bound for longer."""
+"""Longest wait when a caller allows more time than kubelet does (45 s), so that no worker is tied up for longer."""
 
 log = structlog.get_logger()
 
@@ -48,7 +48,7 @@ class ClaimCalls:
     ) -> Mapping[ClaimUid, PreparedClaim | ClaimFailure]:
         """Prepare each claim; the answer has exactly the UIDs that were asked for.
 
-        within_s is what is left of the call's time: devices that are about to come free are waited for in it.
+        within_s is the time left for the call: within it, devices that are about to become free are waited for.
         """
         deadline_s = self._clock.monotonic() + min(within_s - ANSWER_RESERVE_S, MAX_WAIT_S)
 
@@ -84,7 +84,7 @@ class ClaimCalls:
             outcome = "refused" if isinstance(error, PermanentError) else "failed"
             result = ClaimFailure(str(error))
         except Exception as error:
-            # The outermost loop of a call: an error of ours in one claim must not fail the claims beside it.
+            # The outermost loop of a call: a bug that hits one claim must not fail the others.
             log.exception("claim failed by an error of the plugin", operation=operation)
             outcome = "internal"
             result = ClaimFailure(f"internal error of the plugin ({type(error).__name__}), see its log")

@@ -1,12 +1,12 @@
 """Reconciles prepared claims with where their devices are now.
 
-Prepare asks for it before it gives any device, the start before anything is served, and DeviceWatch after each change.
-A claim whose device has other numbers now gets its files written anew, in an order in which a crash after any step is
-harmless: CDI spec away → checkpoint "aside" with the new numbers and the former ones → CDI spec → device metadata →
-checkpoint "done". A claim stays aside, without a CDI spec, while a device of it is gone, and while containers of
-another claim hold a node that it would get: the runtime starts no container of it then, and kubelet says so on the
-pod. Where the nodes are the same and only what else is known of the devices changed, the files are replaced and the
-spec never goes.
+It runs at the start before anything is served, in prepare before any device is given, and after each change, for
+DeviceWatch. If a claim's device has new numbers, the claim's files are rewritten in an order that makes a crash after
+any step harmless: remove the CDI spec → checkpoint "aside" with the new and the former numbers → CDI spec → device
+metadata → checkpoint "done". A claim stays aside, without a CDI spec, while one of its devices is gone, and while
+containers of another claim hold a node that it would get. Meanwhile the runtime starts none of its containers, and
+kubelet says so on the pod. If the nodes are the same and only other facts about the devices changed, the files are
+replaced and there is a spec all the time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dracaena.kubelet_plugin.prepare.moved_devices import Followed, follow, held
 from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, PublishedPool
 
 REWRITING = "its files are being written anew"
-"""Why a claim is aside that nothing hinders."""
+"""Why a claim is aside although nothing stands in its way."""
 
 log = structlog.get_logger()
 
@@ -39,7 +39,7 @@ class ClaimTrouble:
     aside: str | None
     """Why none of its containers can be started; None: they can."""
     moved: tuple[str, ...]
-    """Which nodes its containers may have that are other devices now, in words."""
+    """In words: which device nodes its containers may have that are other devices by now."""
 
 
 class ClaimReconciler:
@@ -49,16 +49,16 @@ class ClaimReconciler:
         self._checkpoints = checkpoints
         self._files = files
         self._pool: PublishedPool | None = None
-        self._now: tuple[Checkpoint, ...] | None = None  # what was there then, the same object while nothing changed
+        self._now: tuple[Checkpoint, ...] | None = None  # the same object as long as nothing changed
         self._followed: dict[ClaimUid, tuple[Checkpoint, Followed]] = {}  # by that pool
         self._not_followed: dict[ClaimUid, DracaenaError] = {}  # of those, why
 
     def reconcile(self, pool: PublishedPool) -> Mapping[ClaimUid, DracaenaError]:
-        """Bring all prepared claims of this boot in line with a pool; return those that could not be, and why."""
+        """Bring all prepared claims of this boot in line with a pool; return those for which that failed, and why."""
         claims = self._look(pool)
         failed: dict[ClaimUid, DracaenaError] = dict(self._not_followed)
         formers = [followed.prepared for _, followed in claims if followed.prepared.former]
-        # A broken checkpoint cannot be followed: containers may have all nodes that its spec names.
+        # A broken checkpoint cannot be followed: its containers may have every node that its spec names.
         formers += [self._files.salvage(broken) for broken in self._checkpoints.load_all()[1]]
         for checkpoint, followed in claims:
             uid = checkpoint.prepared.claim.uid
@@ -66,7 +66,7 @@ class ClaimReconciler:
                 continue
             unchanged = followed.prepared is checkpoint.prepared and not followed.missing
             if unchanged and checkpoint.state is State.DONE and not formers:
-                continue  # nearly always, and each prepare asks it of each claim of the node
+                continue  # the usual case, and every prepare asks it about every claim of the node
             try:
                 held = held_nodes(followed.prepared, formers) if formers else ()
                 problems = (*followed.missing, *map(str, held))
@@ -78,7 +78,7 @@ class ClaimReconciler:
                     "claim of a moved device is not settled yet", claim=str(followed.prepared.claim), error=str(error)
                 )
             except Exception as error:
-                # An error of ours in one claim must not fail the claims beside it.
+                # A bug that hits one claim must not fail the others.
                 log.exception("claim not settled by an error of the plugin", claim=str(checkpoint.prepared.claim))
                 failed[uid] = _internal_error(checkpoint.prepared, error)
         return failed
@@ -88,7 +88,7 @@ class ClaimReconciler:
         return [followed.prepared for _, followed in self._look(pool)]
 
     def troubles(self) -> Sequence[ClaimTrouble]:
-        """Return what must be said of prepared claims, by their checkpoints."""
+        """Return what has to be told about prepared claims, according to their checkpoints."""
         now, _ = self._checkpoints.load_all()
         return [
             ClaimTrouble(c.prepared, c.aside, moves(c.prepared))
@@ -107,14 +107,14 @@ class ClaimReconciler:
         for checkpoint in now:
             uid = checkpoint.prepared.claim.uid
             seen = known.get(uid)
-            # A checkpoint that nobody wrote since is the same object.
+            # A checkpoint that nobody has written since then is the same object.
             same = seen is not None and seen[0] is checkpoint
             self._followed[uid] = seen if same and seen is not None else (checkpoint, self._follow(checkpoint, pool))
         self._pool, self._now = pool, now
         return tuple(self._followed.values())
 
     def _follow(self, checkpoint: Checkpoint, pool: PublishedPool) -> Followed:
-        """Follow one claim. One that cannot be followed, by an error of ours, holds all that it had."""
+        """Follow one claim. If a bug keeps us from following it, it holds all that it had."""
         prepared = checkpoint.prepared
         try:
             return follow(prepared, pool)
@@ -137,7 +137,7 @@ class ClaimReconciler:
             return
         uid = prepared.claim.uid
         if problem is None and checkpoint.state is State.DONE and same_nodes(checkpoint.prepared, prepared):
-            # Its pod may run, and the spec names the right nodes: it is replaced, so that there is always one.
+            # Its pod may be running and the spec names the right nodes, so it is replaced: there is always one.
             self._files.write(prepared, pool)
             self._checkpoints.finish(dataclasses.replace(checkpoint, prepared=prepared))
             log.info("what is known of a claim's devices brought up to date", claim=str(prepared.claim), claim_uid=uid)

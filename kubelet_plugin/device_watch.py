@@ -1,7 +1,7 @@
-"""Looks after prepared claims when the node's devices change, and tells who must act when that is not enough.
+"""Looks after prepared claims when the node's devices change, and tells people who have to act.
 
-It looks after each change of the machine, after each unprepare (a node may have come free that another claim waits for)
-and once a minute. Kubelet is never kept waiting by it: prepare looks for itself.
+It looks after each change of the machine, after each unprepare (which may free a device node that another claim waits
+for) and once a minute. It never keeps kubelet waiting: prepare checks for itself.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
 LOOK_EVERY_S = 60.0
-"""A look where nothing changed costs some microseconds a claim; pods that came late are told within this time."""
+"""A look when nothing has changed costs some microseconds per claim; pods that come late are told within this time."""
 
 GATHER_S = 0.05
-"""Pause between a change and the look: the answer to kubelet goes first, and a burst of changes is one."""
+"""Pause between a change and the look: the answer to kubelet goes first, and a burst of changes counts as one."""
 
 MOVED, SET_ASIDE = "GpuMoved", "ClaimSetAside"
 """Reasons of the Events."""
@@ -39,7 +39,7 @@ log = structlog.get_logger()
 
 
 class DeviceWatch:
-    """Looks in a thread of its own. look() is for that thread or, in its place, for a test."""
+    """Looks in a thread of its own. Only that thread calls look(), or a test in its place."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class DeviceWatch:
         self._worker.notice()
 
     def look(self) -> None:
-        """Look once. Raises DracaenaError where a claim could not be settled, after all were told of."""
+        """Look once. Raises DracaenaError if a claim could not be settled, once everything has been told."""
         troubles, failures = self._state.follow_devices()
         self._metrics.claims.set_aside.set(sum(trouble.aside is not None for trouble in troubles))
         self._metrics.claims.moved.set(sum(bool(trouble.moved) for trouble in troubles))
@@ -88,7 +88,7 @@ class DeviceWatch:
             raise failure
 
     def _say(self, trouble: ClaimTrouble, reason: str, text: str) -> set[tuple[str, str, str]]:
-        """Tell the claim and those of its pods that were not told yet; return who knows it now."""
+        """Tell the claim and those of its pods that have not been told; return everyone who knows now."""
         claim = trouble.prepared.claim
         users = [p for p in self._pods.values() if p.metadata.uid in trouble.prepared.consumers and may_run(p)]
         knows: set[tuple[str, str, str]] = {
@@ -109,12 +109,12 @@ class DeviceWatch:
                 self._complaint = ""
                 self._backoff.reset()
             except DracaenaError as error:
-                if str(error) != self._complaint:  # before the first reading the same for minutes
+                if str(error) != self._complaint:  # before the first reading it is the same error for minutes
                     log.warning("prepared claims are not looked after, trying again", error=str(error))
                 self._complaint = str(error)
                 self._try_again()
             except Exception:
-                # The thread's outermost loop: an error of ours must not end it for the life of the process.
+                # The thread's outermost loop: a bug must not end it for the life of the process.
                 log.exception("look at prepared claims failed")
                 self._try_again()
 
@@ -124,7 +124,7 @@ class DeviceWatch:
 
 
 def _words(trouble: ClaimTrouble) -> Sequence[tuple[str, str]]:
-    """Return what is to be said: reason and text, who must act and how in each."""
+    """Return what to say, as reason and text; each text says who must act and how."""
     claim, found = trouble.prepared.claim, []
     if trouble.aside is not None:
         found.append((SET_ASIDE, f"no container of claim {claim} can be started: {trouble.aside}"))

@@ -35,11 +35,11 @@ from dracaena.process.clock import Clock, SystemClock
 T = TypeVar("T")
 
 NO_HOOKS = "none"
-"""In place of the path of the hook tool: it is not used."""
+"""Given in place of the hook tool's path: no hook tool is used."""
 
 LOOK_S = 10.0
-"""Longest look at the files: some hundred look-ups, of milliseconds together. Kubelet gives a call 45 s, and who waits
-for the node's lock gives up after 20 s."""
+"""Longest look at the files: some hundred look-ups that take milliseconds in all. Kubelet allows a call 45 s, and
+whoever waits for the node's lock gives up after 20 s."""
 
 log = structlog.get_logger()
 
@@ -63,14 +63,15 @@ class GpuDriverPlaces:
 
 
 class GpuDriverInstallation:
-    """The driver below one root. Safe from many threads; a call costs some hundred look-ups, a new driver also reads.
+    """The driver below one root. Safe from many threads. A call costs some hundred look-ups; a new driver is also read.
 
-    All files are looked at in a thread of their own, so a root that hangs (a driver container's file system, a network
-    share) holds up nobody for longer than LOOK_S.
+    All files are looked at in a separate thread, so a root that hangs (a driver container's file system, a network
+    share) holds nobody up for longer than LOOK_S.
 
     Without `required` a root that holds no driver gives no edits, and the kernel is not asked which driver is loaded:
     the GPUs of a recorded machine need none. `refusal` says why nobody should be given the driver right now.
-    `on_troubles` is told after each look all that is wrong with the installation. `clock` measures what the files take.
+    After each look `on_troubles` gets everything that is wrong with the installation. `clock` measures how long the
+    look takes.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class GpuDriverInstallation:
         return self._look(self._edits)
 
     def fault(self) -> Fault | None:
-        """Return what all devices of the node are tainted with because of how the driver is installed, if anything."""
+        """Return the taint that all devices of the node get because of how the driver is installed, if any."""
         try:
             mismatch = self._look(self._mismatch) if self._required else None
         except WedgedError as error:
@@ -140,7 +141,7 @@ class GpuDriverInstallation:
         return self._kernel.gpu_driver_version() if self._required else None
 
     def _mismatch(self) -> str | None:
-        """Return in words that no libraries fit the loaded kernel module; None when some do, or not both are known."""
+        """Say that no libraries fit the loaded kernel module; None if some do, or if either version is unknown."""
         loaded = self._loaded()
         _, other = library_versions(GpuDriverRoot(self._places.seen_root), loaded)
         text = None
@@ -150,7 +151,7 @@ class GpuDriverInstallation:
                 f"module that is loaded is {loaded}: programs in containers would fail"
             )
         if any(one.reason == TroubleKind.HOOK_TOOL_MISSING.value for one in self._without_hooks) and self._find_tool():
-            self._without_hooks, self._found = (), None  # the next prepare looks whole, also if it is gone again
+            self._without_hooks, self._found = (), None  # so the next prepare looks at everything
         mismatch = () if text is None else (trouble(TroubleKind.VERSION_MISMATCH, text),)
         self._on_troubles((*mismatch, *self._without_hooks))
         return text
@@ -183,7 +184,7 @@ class GpuDriverInstallation:
         return edits
 
     def _note_hooks(self, tool: HookTool | None) -> None:
-        """Note what containers lose by the tool that is not there or is old."""
+        """Note what containers lose because the tool is missing or old."""
         self._without_hooks = ()
         if self._places.hook_tool == NO_HOOKS or not self._required:
             return

@@ -1,7 +1,7 @@
 """One thread for all calls into the GPU driver, and a watch over how long they take.
 
-A call into a driver that hangs never returns and cannot be ended. Here it holds up nobody but the thread that it
-runs in: who waits for it is let go at the deadline.
+A call into a driver that hangs never returns and cannot be ended. Here it blocks only the thread that it runs in;
+whoever waits for it is released at the deadline.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class WedgedError(GpuDriverTroubleError):
 
 
 class StoppedError(TemporaryError):
-    """No more calls are made."""
+    """No more calls are accepted."""
 
 
 class _Job(Generic[T]):
@@ -68,7 +68,7 @@ class GpuDriverThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let go of all callers and of the driver. A call that hangs is left behind: it must not hold up the exit."""
+        """Release all callers and close the driver. A call that hangs is left behind: it must not delay the exit."""
         with self._condition:
             self._stopping = True
             self._condition.notify_all()
@@ -78,11 +78,11 @@ class GpuDriverThread:
 
     @property
     def native_id(self) -> int | None:
-        """The kernel's number of the thread, None before start()."""
+        """The kernel's ID of the thread, None before start()."""
         return self._thread.native_id
 
     def hung(self, beyond_s: float = 0.0) -> str | None:
-        """Return in words which call has not returned beyond_s after its deadline; None when there is none."""
+        """Say which call has not returned beyond_s after its deadline; None if there is none."""
         with self._condition:
             job = self._job
         if job is None or self._clock.monotonic() < job.deadline_s + beyond_s:
@@ -92,8 +92,8 @@ class GpuDriverThread:
     def call(self, what: str, work: Callable[[], T], deadline_s: float) -> T:
         """Return work(), run in the driver's thread, or raise what it raises.
 
-        Raises WedgedError when it is not done within deadline_s, at once when an earlier call hangs beyond its own.
-        Raises StoppedError after stop(). The result of a call that was given up is lost; its work still runs on.
+        Raises WedgedError if it is not done within deadline_s, and at once if an earlier call hangs beyond its
+        deadline. Raises StoppedError after stop(). The result of an abandoned call is lost, but its work runs on.
         """
         began_s = self._clock.monotonic()
         job = _Job(what, work, began_s + deadline_s)

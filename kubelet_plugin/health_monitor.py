@@ -1,7 +1,7 @@
-"""Watches the health of this node's GPUs: asks the driver, keeps what is held against each, tells who needs it.
+"""Watches the health of this node's GPUs: asks the driver, remembers the faults of each, and tells whoever needs it.
 
-Every call into the driver runs in its one thread with a deadline, so a driver that hangs holds up this loop alone; then
-nothing is known about any GPU, and that is what is told.
+Every call into the driver runs in its one thread with a deadline, so a driver that hangs blocks only this loop; then
+nothing is known about any GPU, and that is what gets reported.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ EVENTS_S = 1.0
 """Pause between two looks at the driver's events: one call of microseconds."""
 
 POLL_S = 15.0
-"""Pause between two polls: a handful of calls a GPU. Twice within kubelet's default limit of 30 s."""
+"""Pause between two polls, a handful of calls per GPU: two of them fit into kubelet's default limit of 30 s."""
 
 DEADLINE_S = 30.0
-"""Longest that a look may take, for 16 GPUs: calls that are slow take some 100 ms each."""
+"""Longest that a look may take, for 16 GPUs: slow calls take some 100 ms each."""
 
 STALE_S = 60.0
 """After this long without news of a device kubelet calls its health unknown: four polls."""
@@ -63,7 +63,7 @@ log = structlog.get_logger()
 
 
 class Status(enum.Enum):
-    """Health as kubelet takes it."""
+    """Health in kubelet's terms."""
 
     UNKNOWN = "unknown"
     HEALTHY = "healthy"
@@ -77,12 +77,12 @@ class DeviceHealth:
     device: DeviceName
     status: Status
     updated_s: int
-    """When the driver was last heard about it, in seconds of the time of day; 0: never."""
+    """When the driver last reported on it, in seconds since the epoch; 0: never."""
     message: str = ""
 
 
 class HealthSource(Protocol):
-    """What is asked. All calls come from the driver's thread; each may hang."""
+    """Answers about health. All calls come from the driver's thread; each may hang."""
 
     def events(self) -> Sequence[GpuEvent]:
         """Return what happened since the last call, without waiting. Raises DracaenaError."""
@@ -94,7 +94,7 @@ class HealthSource(Protocol):
 
 
 Ask = Callable[[str, Callable[[], object], float], object]
-"""Runs one call in the driver's thread within a number of seconds (LiveMachine.ask): what it is called, the call."""
+"""Runs a call in the driver's thread within a number of seconds (LiveMachine.ask): the call's name, the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +109,19 @@ class HealthListeners:
     """Who is told what a HealthMonitor finds, from its thread."""
 
     faults: Callable[[Mapping[DeviceName, Sequence[Fault]]], None]
-    """Called with the faults of each device, after each look that changed something, and after the first one whatever
-    came of it."""
+    """Called with the faults of each device, after each look that changed something and always after the first one."""
     status: Callable[[DeviceHealth], None]
     """Called for each device whose own status changed."""
     news: Callable[[], None]
-    """Called when HealthMonitor.devices() says something else than before."""
+    """Called when HealthMonitor.devices() has changed."""
     troubles: Callable[[Sequence[Trouble]], None]
     """Called with what is wrong with the whole node."""
 
 
 class HealthMonitor:
-    """Keeps the health of all devices. A thread of its own asks; take() and devices() are for any thread, never wait.
+    """Keeps the health of all devices. A separate thread asks; take() and devices() never wait, from any thread.
 
-    `node_faults` tells at each look what is held against all devices at once.
+    `node_faults` returns, at each look, the faults that all devices have at once.
     """
 
     def __init__(
@@ -148,7 +147,7 @@ class HealthMonitor:
         self._lock = threading.Lock()
         self._given: Machine | None = None
         self._told: tuple[DeviceHealth, ...] = ()
-        # All below is for the monitor's thread alone.
+        # Everything below belongs to the monitor's thread.
         self._machine: Machine | None = None
         self._devices: tuple[_Device, ...] = ()
         self._present: frozenset[str] = frozenset()
@@ -162,7 +161,7 @@ class HealthMonitor:
         self._trouble: str | None = None
         self._of_gpu_driver: tuple[Trouble, ...] = ()
         self._silences: set[str] = set()
-        """Why whole polls failed, as far as a GPU still has it held against it."""
+        """Why whole polls failed, as long as any GPU still has that as a fault."""
         self._worker = Worker("health", self._run, clock)
 
     def start(self) -> None:
@@ -174,7 +173,7 @@ class HealthMonitor:
         self._worker.stop()
 
     def take(self, machine: Machine) -> None:
-        """Watch the devices of this machine from now on. A GPU that it does not have any more stays known as gone."""
+        """Watch the devices of this machine from now on. A GPU that it no longer has is remembered as gone."""
         with self._lock:
             self._given = machine
         self._worker.notice()
@@ -191,12 +190,12 @@ class HealthMonitor:
             except StoppedError:
                 return
             except Exception:
-                # The thread's outermost loop: an error of ours must not end the watch for the life of the process.
+                # The thread's outermost loop: a bug must not end the watch for the life of the process.
                 log.exception("watching health failed")
                 self._worker.pause(POLL_S)
 
     def look(self) -> None:
-        """Look once at what happened, and at how all GPUs are when that is due. Raises StoppedError."""
+        """Look once at what has happened and, when it is due, at the state of all GPUs. Raises StoppedError."""
         with self._lock:
             machine = self._given
         if machine is None:
@@ -207,7 +206,7 @@ class HealthMonitor:
         try:
             happened = self._note_events()
         except GpuDriverReleasedError as error:
-            self._due_s = 0.0  # the first look after it is given back is a whole one
+            self._due_s = 0.0  # the first look after the driver is back is a full one
             told, self._of_gpu_driver = self._of_gpu_driver, (trouble(error.reason, str(error)),)
             if before != self._of_node or told != self._of_gpu_driver or self._faults is None:
                 self._tell()
@@ -228,7 +227,7 @@ class HealthMonitor:
         self._due_s = 0.0
 
     def _note_events(self) -> bool:
-        """Take note of what happened, also of what an earlier look that was given up has brought since."""
+        """Record what has happened, including what an abandoned earlier look has brought in since."""
         happened = self._take_heard()
         try:
             self._ask("a look at events", self._listen, DEADLINE_S)
@@ -239,7 +238,7 @@ class HealthMonitor:
         return self._take_heard() or happened
 
     def _listen(self) -> None:
-        """Run in the driver's thread. An event is told once: it must not be lost when nobody waits for this look."""
+        """Run in the driver's thread. The driver tells an event once: it must not get lost if nobody waits."""
         self._heard.extend(self._source.events())
 
     def _take_heard(self) -> bool:
@@ -308,19 +307,19 @@ class HealthMonitor:
             if health.status is not (earlier.status if earlier is not None else Status.HEALTHY):
                 log.warning("health changed", device=health.device, status=health.status.value, reason=health.message)
         self._tell_statuses(faults)
-        # A GPU that was taken out is told to kubelet for the pods that had it; it is no device of this node any more.
+        # Kubelet hears of a GPU that was removed because pods had it; the node no longer has the device.
         there = [health for device, health in zip(self._devices, told, strict=True) if device.gpu in self._present]
         for status in Status:
             count = sum(1 for health in there if health.status is status)
             self._metrics.devices.by_health.labels(status.value).set(count)
 
     def _tell_statuses(self, faults: Mapping[DeviceName, Sequence[Fault]]) -> None:
-        """Tell each device whose own status changed: what is wrong with all of the node is told once, as a trouble."""
+        """Report each device whose own status changed; what the whole node has is reported once, as a trouble."""
         for device in self._devices:
             own = [fault for fault in faults[device.name] if not self._is_of_node(fault)]
             health = self._device_health(device, own)
             if self._of_gpu_driver and health.status is not Status.UNHEALTHY:
-                continue  # nothing is known about any device, which is told
+                continue  # nothing is known about any device, and that is reported
             if health.status is not self._statuses.get(device.name, Status.HEALTHY):
                 self._listeners.status(health)
             self._statuses[device.name] = health.status
@@ -330,7 +329,7 @@ class HealthMonitor:
         return silent or fault.key == FABRIC or fault in self._of_node
 
     def _fabric_troubles(self) -> tuple[Trouble, ...]:
-        """Return what keeps the NVSwitch fabric from working; while it is being brought up only after a minute."""
+        """Return what keeps the NVSwitch fabric from working; a fabric that is coming up counts after a minute."""
         held = {uuid: self._health[uuid].held for uuid in sorted(self._present) if uuid in self._health}
         found = {
             uuid: one.fault.message

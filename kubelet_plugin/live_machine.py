@@ -1,7 +1,7 @@
-"""This node's machine as the driver tells it, read again and again; whoever needs it is told when it differs.
+"""This node's machine as the driver describes it, read again and again; whoever needs it is told when it changes.
 
-Before the driver is there it waits and says what for. A driver that hangs later makes the reading stale, and nothing
-else: prepare works from the last one that was told.
+Until the driver is there it waits and says what for. If the driver hangs later, the reading becomes stale and nothing
+else happens: prepare works from the last one.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ READ_DEADLINE_S = 120.0
 some seconds each, and a node has up to 16."""
 
 RETRY_S = 5.0
-"""Pause before the driver is asked again while it is not there: a driver container needs minutes, pods wait for us."""
+"""Pause before asking again for a driver that is not there: a driver container needs minutes, and pods wait for us."""
 
 INCOMPLETE_S = 15.0
 """Pause after a reading in which questions went unanswered that may be answered later."""
 
 RELEASED_S = 5.0
-"""Pause between two looks whether the driver may be asked again, after somebody wanted it to be let go of."""
+"""Pause between two checks whether the driver may be used again, after somebody asked us to let go of it."""
 
 POORER_S = 300.0
-"""How long a reading that knows less must stay the same before it is taken. A GPU that is reset or busy answers again
-within a minute or two; one that has not done so for 5 minutes must not hide what became of the others."""
+"""How long a poorer reading must stay the same before it is accepted. A GPU that is reset or busy answers again within
+a minute or two; one that has not answered for 5 minutes must not hide what became of the others."""
 
 REREAD_S = 60.0
-"""Pause between readings in good times. One costs some hundred calls of microseconds each."""
+"""Pause between readings when all is well. One costs some hundred calls of microseconds each."""
 
 RESTART_S = 300.0
-"""How long a call may hang beyond its deadline, outside of the kernel, before a new process is worth it."""
+"""How long a call may hang beyond its deadline, outside of the kernel, before a restart is worth it."""
 
 _NOT_OPEN = frozenset(
     {TroubleKind.RELEASED, TroubleKind.LIBRARY_MISSING, TroubleKind.NOT_LOADED, TroubleKind.VERSION_MISMATCH}
 )
-"""After these the driver is opened anew, maybe another one: what was read before may be true no more."""
+"""After these the driver is opened again and may be another one: earlier readings may no longer hold."""
 
 T = TypeVar("T")
 
@@ -62,14 +62,14 @@ log = structlog.get_logger()
 
 
 class ReadingSource(Protocol):
-    """What is read. All calls but doing() come from one thread."""
+    """What is read from. All calls except doing() come from one thread."""
 
     def read_all(self) -> Reading:
         """Return the node's GPUs as they are. Raises DracaenaError; may hang."""
         ...
 
     def doing(self) -> str:
-        """Return what a reading is at right now."""
+        """Return which step a reading is at right now."""
         ...
 
     def close(self) -> None:
@@ -78,9 +78,9 @@ class ReadingSource(Protocol):
 
 
 class LiveMachine:
-    """Tells each machine that differs from the last one to `on_change`, in a thread of its own.
+    """Passes each machine that differs from the last one to `on_change`, in a thread of its own.
 
-    All methods from any thread; none but ask() waits for the driver.
+    Methods may be called from any thread; only ask() waits for the driver.
     """
 
     def __init__(
@@ -91,13 +91,13 @@ class LiveMachine:
         on_change: Callable[[Machine], None],
         on_troubles: Callable[[Sequence[Trouble]], None] = lambda _found: None,
     ) -> None:
-        """`on_troubles` is told after each try all that is wrong with the driver, as far as a reading shows it."""
+        """After each attempt `on_troubles` gets everything that a reading shows to be wrong with the driver."""
         self._source = source
         self._clock = clock
         self._on_change = on_change
         self._on_troubles = on_troubles
         self._driver = GpuDriverThread(clock, source.doing, source.close)
-        # For the thread that looks alone:
+        # Only for the thread that looks:
         self._missing: tuple[Trouble, ...] = ()
         self._opened_anew = False
         self._poorer: tuple[Reading, float] | None = None
@@ -112,7 +112,7 @@ class LiveMachine:
         self._worker.start()
 
     def stop(self) -> None:
-        """End both threads and let go of the driver. A hanging call is left behind."""
+        """End both threads and close the driver. A hanging call is left behind."""
         self._driver.stop()  # first: it lets the worker go
         self._worker.stop()
 
@@ -121,25 +121,25 @@ class LiveMachine:
         return self._driver.call(what, work, deadline_s)
 
     def hung(self) -> str | None:
-        """Return which call into the driver hangs, None when none does."""
+        """Return which call into the driver hangs, None if none does."""
         return self._driver.hung()
 
     def needs_restart(self) -> str | None:
-        """Return which call hangs where a new process would help, None when none does.
+        """Return which call hangs in a way that a restart would mend, None if none does.
 
-        A call that hangs in the kernel is none: its process cannot be killed, and the node would be left without a
-        plugin that unprepares what ends.
+        A call that hangs in the kernel is not one of them: its process cannot be killed, and the node would be left
+        without a plugin to unprepare what ends.
         """
         hung, thread = self._driver.hung(RESTART_S), self._driver.native_id
         return None if hung is None or thread is None or is_uninterruptible(thread) else hung
 
     def ready(self) -> str | None:
-        """Return None once there is a machine, before that what is waited for."""
+        """Return what is being waited for; None once there is a machine."""
         with self._lock:
             return self._trouble if self._reading is None else None
 
     def stale(self) -> str | None:
-        """Return why the last reading is older than it should be; None when it is not."""
+        """Return why the last reading is out of date; None if it is not."""
         with self._lock:
             return self._trouble
 
@@ -152,7 +152,7 @@ class LiveMachine:
                 return
 
     def look(self) -> float:
-        """Read once and return how long to wait for the next look. Raises StoppedError."""
+        """Read once and return how long to wait before the next look. Raises StoppedError."""
         try:
             return self._take(self._driver.call("a reading", self._source.read_all, READ_DEADLINE_S))
         except StoppedError:
@@ -167,13 +167,13 @@ class LiveMachine:
         except DracaenaError as error:
             return self._fail(str(error))
         except Exception as error:
-            # The thread's outermost loop: an error of ours must not end the reading for the life of the process.
+            # The thread's outermost loop: a bug must not end the reading for the life of the process.
             log.exception("reading failed")
             return self._fail(f"internal error of the plugin ({type(error).__name__}), see its log")
 
     def _take(self, reading: Reading) -> float:
-        """Keep a reading, unless it may only be poorer for a while; return how long to wait for the next."""
-        before = self._reading  # changed by this thread alone
+        """Keep a reading unless it may be poorer only for a while; return how long to wait before the next one."""
+        before = self._reading  # only this thread changes it
         kept = before if before is not None and self._may_recover(before, reading) else None
         self._missing = reading_troubles(reading, (kept or reading).machine)
         if kept is not None:
@@ -182,7 +182,7 @@ class LiveMachine:
         self._on_troubles(self._missing)
         self._tell(before, reading)
         self._opened_anew, self._poorer = False, None
-        with self._lock:  # only now: what could not be taken is told again, and is not ready
+        with self._lock:  # only now: a change that failed is passed on again, and we are not ready
             self._reading = reading
             self._trouble = None
         return INCOMPLETE_S if reading.unanswered else REREAD_S
@@ -211,11 +211,11 @@ class LiveMachine:
 
     def _fail(self, why: str, reason: TroubleKind = TroubleKind.READING_FAILED) -> float:
         self._opened_anew = self._opened_anew or reason in _NOT_OPEN
-        self._on_troubles((*self._missing, trouble(reason, why)))  # no reading is no proof that a GPU is there
+        self._on_troubles((*self._missing, trouble(reason, why)))  # no reading proves that a GPU is there
         return self._note(why)
 
     def _note(self, why: str) -> float:
-        """Remember what is wrong and log it once; return how long to wait before the next try."""
+        """Remember what is wrong and log it once; return how long to wait before the next attempt."""
         with self._lock:
             news = why != self._trouble
             self._trouble = why

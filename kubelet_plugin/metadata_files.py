@@ -1,7 +1,7 @@
 """Keeps the files that tell containers which devices they got (prepare.device_metadata), behind a setting.
 
 A claim's checkpoint says whether it has such files. So a claim gets the same answer for as long as it is prepared,
-whatever the setting is by then, and what was written with the setting on is removed with it off.
+whatever the setting has become, and files that were written with the setting on are removed with it off.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ log = structlog.get_logger()
 class MetadataFiles:
     """Writes and removes them. Callers hold the node's lock; all methods raise DracaenaError naming the path.
 
-    A document is named after its claim, not after the UID. So a claim that takes the name of one that is not
-    unprepared yet takes its document over, and what is removed is looked at first: whose it is.
+    A document is named after its claim, not after the claim's UID. A claim may take the name of one that has not been
+    unprepared yet, and its document with it, so before a document is removed we look whose it is.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class MetadataFiles:
         self._enabled = enabled
 
     def wanted(self, prepared: PreparedClaim, claim: ResourceClaim) -> PreparedClaim:
-        """Return what to prepare, with what the files need when the setting is on."""
+        """Return the plan, with what the files need if the setting is on."""
         return dataclasses.replace(prepared, metadata=claim_metadata(claim)) if self._enabled else prepared
 
     def write(self, prepared: PreparedClaim, attributes: Attributes) -> None:
@@ -63,7 +63,7 @@ class MetadataFiles:
             self._write_spec(prepared, request)
 
     def restore(self, prepared: PreparedClaim, read_pool: ReadPool) -> None:
-        """Write again what was lost of a prepared claim. Raises TemporaryError where the GPUs are not known yet."""
+        """Rewrite lost files of a prepared claim. Raises TemporaryError while the GPUs are not known yet."""
         for request in requests(prepared) if prepared.metadata is not None else ():
             name = document_name(prepared.claim, request)
             if self._documents.read(name) is None:
@@ -73,7 +73,7 @@ class MetadataFiles:
                 self._write_spec(prepared, request)
 
     def remove(self, checkpoint: Checkpoint | Broken) -> None:
-        """Remove all files of a claim. A broken checkpoint does not say which: those with its UID are looked for."""
+        """Remove all files of a claim. A broken checkpoint does not say which, so we look for those with its UID."""
         if isinstance(checkpoint, Broken):
             self._remove(lambda uid: uid == checkpoint.uid)
             return
@@ -105,7 +105,7 @@ class MetadataFiles:
         return len(specs) + len(documents)
 
     def _claim_of(self, name: str) -> ClaimUid:
-        """Return whose document this is; nobody's UID is empty."""
+        """Return the UID of the claim whose document this is, empty if it is nobody's."""
         return claim_of_document(self._documents.read(name) or b"") or ClaimUid("")
 
     def _write_spec(self, prepared: PreparedClaim, request: str) -> None:

@@ -1,7 +1,7 @@
-"""Which section of the settings file holds on this node: a label of its Node names it.
+"""Which section of the settings file applies to this node: a label of its Node names it.
 
-The label is looked at once at the start, and followed from then on. Settings are taken at a start alone: when the
-label comes to mean others the program ends and says why, and kubelet starts it again. Pods go on running meanwhile.
+The label is read at the start and followed from then on. Settings are only taken at a start: when the label comes to
+mean others, the program says why and ends, and kubelet starts it again. Pods keep running meanwhile.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from dracaena.process.clock import Clock
 from dracaena.process.settings import Layers
 
 LAST_SECTION = "settings-section"
-"""File that holds the label as it was last seen, for a start while the API server is away."""
+"""File that holds the label as last seen, for a start while the API server is away."""
 
 LAST_ASKING = "release-labels"
-"""File that holds the labels, as they were last seen, that ask for the driver to be let go of; a JSON map."""
+"""File that holds, as last seen, the labels that ask us to let go of the driver; a JSON map."""
 
 Tell = Callable[[EventType, str, str], None]
 """Writes an Event on this node: type, reason, text."""
@@ -61,7 +61,7 @@ class NodeSection:
         self._settings = self._general
         self._section = ""
         self.labels: Mapping[str, str] = {}
-        """Of the node, as choose() read them; without the API server those that asked for the driver when last seen."""
+        """The node's labels as choose() read them; without the API server those that last asked us to let go."""
         self._asking: dict[str, str] | None = None
         self._follow: Callable[[Mapping[str, str]], None] = lambda _labels: None
         self._tell: Tell = lambda _type, _reason, _text: None
@@ -75,11 +75,10 @@ class NodeSection:
         )
 
     def choose(self) -> PluginSettings:
-        """Return the settings that hold on this node.
+        """Return the settings that apply to this node.
 
-        Raises TemporaryError when nobody says which section that is: the API server does not answer, and there was no
-        earlier start that could have remembered. With a section that the file does not have the general settings hold;
-        start() tells so.
+        Raises TemporaryError if nothing says which section that is: the API server does not answer, and no earlier
+        start has left a note. If the file has no such section, the general settings apply, and start() says so.
         """
         self._section = self._read_label()
         self._settings = self._layers.resolve(self._section)
@@ -96,7 +95,7 @@ class NodeSection:
         metrics: PluginMetrics,
         follow: Callable[[Mapping[str, str]], None] = lambda _labels: None,
     ) -> None:
-        """Begin to follow the label. `follow` is told all labels of the node, each time that the node changes."""
+        """Begin to follow the label. `follow` gets all labels of the node each time that the node changes."""
         self._follow = follow
         self._tell = tell
         self._metrics = metrics
@@ -105,7 +104,7 @@ class NodeSection:
 
     @property
     def cache(self) -> Reflector[Node]:
-        """What follows the Node: while it is not fresh a label goes unheard."""
+        """What follows the Node: while it is not fresh, a change of label goes unnoticed."""
         return self._node
 
     def stop(self) -> None:
@@ -153,7 +152,7 @@ class NodeSection:
         self._end()
 
     def _judge(self, section: str) -> None:
-        """Show a section in the metrics, and tell that it is unknown when it is."""
+        """Show a section in the metrics, and say so if it is unknown."""
         known = self._known(section)
         if self._metrics is not None:
             self._metrics.node.settings_section.clear()
@@ -189,7 +188,7 @@ class NodeSection:
         return asking_labels(self._general.driver_name, asking)
 
     def _write(self, name: str, data: bytes | None) -> None:
-        """Write a file, or remove it where there is nothing to remember."""
+        """Write a file, or remove it if there is nothing to remember."""
         try:
             with self._lock.hold():
                 if data is None:

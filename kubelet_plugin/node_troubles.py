@@ -1,4 +1,4 @@
-"""Tells what is wrong with this node's driver and GPUs: by an Event when it begins, by /readyz while it lasts."""
+"""Says what is wrong with this node's driver and GPUs: in an Event when it begins, in /readyz while it lasts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ log = structlog.get_logger()
 
 
 class NodeTroubles:
-    """Joins what several sources found. From any thread; nothing waits.
+    """Joins what several sources find. For any thread; nothing waits.
 
-    A trouble begins when the first source has it and is over when the last one has it no more: that is one occurrence,
-    whatever becomes of its words meanwhile, and `tell` is called once for it.
+    A trouble begins when the first source reports it and is over when the last one no longer does. That is one
+    occurrence, however its words change meanwhile, and `tell` is called once for it.
     """
 
     def __init__(self, metrics: PluginMetrics, tell: Callable[[EventType, str, str], None]) -> None:
@@ -29,13 +29,13 @@ class NodeTroubles:
         self._count({})
 
     def update(self, source: str, found: Iterable[Trouble]) -> None:
-        """Take note of all that one source has now."""
+        """Record everything that one source reports now."""
         with self._lock:
             before = self._all()
             self._found[source] = tuple(found)
             now = self._all()
             self._count(now)
-            # Under the lock: two sources that find the same at once tell it in one order.
+            # Under the lock: two sources that find the same thing at once report it in one order.
             for identity, trouble in now.items():
                 if identity not in before:
                     self._tell_begin(trouble)
@@ -44,7 +44,7 @@ class NodeTroubles:
                     log.info("trouble over", reason=trouble.reason, subject=trouble.subject or None)
 
     def words(self) -> str | None:
-        """Return all that is wrong as one text, None when nothing is."""
+        """Return all that is wrong as one text, None if nothing is."""
         with self._lock:
             found = sorted(self._all().values())
         return "; ".join(f"{trouble.reason}: {trouble.text}" for trouble in found) or None

@@ -1,4 +1,4 @@
-"""Where the plugin's files and sockets are; all follow from kubelet's folder, the driver name and the pod's UID."""
+"""Where the plugin's files and sockets are; all follow from kubelet's folder, the driver's name and the pod's UID."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class PluginPaths:
     instance_lock: Path
     call_lock: Path
     writer_lock: Path
-    """Held while an instance publishes; says which one did last."""
+    """Held while an instance publishes; says which one published last."""
     gpu_driver_lock: Path
-    """Locked, shared, while an instance has the GPU driver open."""
+    """Has a shared lock while an instance has the GPU driver open."""
     release_request: Path
-    """While it is there, no instance opens the GPU driver."""
+    """While this file is there, no instance opens the GPU driver."""
     checkpoints: Path
     """Folder."""
     metadata: Path
     """Folder of device metadata."""
     podlist: Path
-    """Folder of podlist.json: monitoring mounts it whole, a mounted file would never change."""
+    """Folder of podlist.json: monitoring mounts the whole folder, because a mounted file would never change."""
 
 
 def plugin_paths(kubelet_root: str, driver: str, pod_uid: str) -> PluginPaths:
@@ -63,7 +63,7 @@ def plugin_paths(kubelet_root: str, driver: str, pod_uid: str) -> PluginPaths:
 
 
 def instance_of_lock(name: str) -> str | None:
-    """Return the pod_uid of the instance whose lock file has this name, None when it is no such file."""
+    """Return the pod_uid of the instance whose lock file has this name, None if it is no lock file."""
     match = _LOCK_NAME.fullmatch(name)
     return None if match is None else match["pod_uid"] or ""
 

@@ -1,7 +1,7 @@
-"""What each pod of this node has of the prepared claims, worked out anew only where something changed.
+"""What each pod of this node has of the prepared claims, computed again only where something changed.
 
-Each prepare, each unprepare and each change of a pod asks for all pods of the node, and nearly all are as they were: a
-node that is divided or shared may have hundreds.
+Each prepare, each unprepare and each change of a pod asks about all pods of the node, and nearly all are unchanged:
+where GPUs are divided or shared, a node may have hundreds.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ from dracaena.kubelet_plugin.prepare.podlist import (
 
 @dataclass(frozen=True, slots=True)
 class PodDevices:
-    """All that is told of one pod."""
+    """All that is reported about one pod."""
 
     pod: Pod
     places: tuple[ClaimPlace, ...]
-    """Of the claims that it uses, prepared or not."""
+    """UIDs of the claims that it uses, prepared or not."""
     lines: tuple[PodlistLine, ...]
-    """Of podlist.json, one a container that has GPUs."""
+    """Entries of podlist.json, one for each container that has GPUs."""
     wanted: Mapping[str, str | None]
-    """Its annotations as they should be; None: it should not be there."""
+    """Its annotations as they should be; None: the annotation should not be there."""
     changes: Mapping[str, str | None]
-    """What is still to be written of them."""
+    """Those that are still to be written."""
     unknown: tuple[ClaimUid, ...]
     """Claims of which it is not known whether it uses them."""
 
 
 class PodDevicesCache:
-    """Keeps what was worked out last. Callers of of() hold the node's lock."""
+    """Remembers the last result. Callers of of() hold the node's lock."""
 
     def __init__(self, driver: str, name_format: GpuNameFormat) -> None:
         self._driver = driver
         self._name_format = name_format
-        self._known: dict[str, PodDevices] = {}  # by the pod's UID; replaced whole, never changed
+        self._known: dict[str, PodDevices] = {}  # by the pod's UID; replaced as a whole, never modified
         self._pods: tuple[Pod, ...] = ()  # of which that is
         self._users: Mapping[ClaimPlace, Sequence[Pod]] = {}  # the same, by the claims that they use
-        self._prepared: Mapping[int, PreparedClaim] = {}  # by identity, which tells at once what is the same
+        self._prepared: Mapping[int, PreparedClaim] = {}  # compared by identity, which tells at once what is the same
         self._claims: dict[ClaimPlace, Sequence[PreparedClaim]] = {}  # the same
 
     def of(self, pods: Sequence[Pod], prepared: Sequence[PreparedClaim]) -> tuple[PodDevices, ...]:
-        """Return what these pods have, in their order; the others are forgotten.
+        """Return what these pods have, in their order; all others are forgotten.
 
-        A pod is the same as before when it is the same object, which the watch replaces with each change. While all
-        are, only the users of changed claims are looked at.
+        A pod is unchanged if it is the same object: the watch replaces it with each change. While all pods are
+        unchanged, only the users of changed claims are looked at.
         """
         changed, pods = self._take(prepared), tuple(pods)
         if pods == self._pods:
@@ -72,12 +72,12 @@ class PodDevicesCache:
         return tuple(self._known.values())
 
     def are_told(self, pod: Pod) -> bool:
-        """Whether a pod has the annotations that it should have by what was worked out last. From any thread."""
+        """Whether a pod has the annotations that it should have by the last result. For any thread."""
         known = self._known.get(pod.metadata.uid)
         return known is not None and not annotation_changes(pod, known.wanted)
 
     def _take(self, prepared: Sequence[PreparedClaim]) -> AbstractSet[ClaimPlace]:
-        """Take in the claims as they are now; return the places where something changed."""
+        """Take in the claims as they are now; return the indices of those that changed."""
         before, now = self._prepared, dict(zip(map(id, prepared), prepared, strict=True))
         gone = {before[key].claim.uid: before[key] for key in before.keys() - now.keys()}
         come = {now[key].claim.uid: now[key] for key in now.keys() - before.keys()}

@@ -1,13 +1,13 @@
-"""Reports which pod has which GPU, by the prepared claims: in podlist.json and in annotations on the node's pods.
+"""Reports which pod has which GPU, from the prepared claims: in podlist.json and in annotations on the node's pods.
 
 Kubelet makes no call when a second pod uses a prepared claim, so both follow the pods by watch. Prepare and
 unprepare only see to it that podlist.json holds their own change before kubelet gets its answer.
 
-A pod names its claims, but anybody may write a name: it may have gone over to another claim while the old one is still
-prepared, or the pod may be bound to this node by hand. So a pod that was no consumer of the claim when it was prepared
-is listed once the API has shown that the claim still is that one and is reserved for this pod, which kubelet asks as
-well before it starts a container: one read a claim, in the thread here, never while kubelet waits. What podlist.json of
-an earlier run says of such pods still holds after a restart.
+A pod names its claims, but anybody may write a name: the name may belong to another claim by now while the old one is
+still prepared, or somebody may have bound the pod to this node by hand. So a pod that was not a consumer of the claim
+when it was prepared is listed only once the API has shown that the claim is still the same and is reserved for this
+pod, which kubelet checks too before it starts a container. That costs one read per claim, in the thread here, never
+while kubelet waits. What an earlier run's podlist.json says of such pods still holds after a restart.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ GATHER_S = 0.05
 """Pause between a change and the reconciliation: the answer to kubelet goes first, and a burst of changes is one."""
 
 RECONCILE_EVERY_S = 60.0
-"""Look at all files at least this often: podlist.json that somebody removed or changed is right again after a minute.
-Costs one read of each file and no request."""
+"""Look at all files at least this often: if somebody removes or changes podlist.json, it is right again within a
+minute. Costs one read of each file and no request."""
 
 ASK_AGAIN_S = 60.0
-"""How long the answer holds that a claim is not reserved for a pod that names it. kube-scheduler reserves before it
-binds, so a pod of ours never waits for it; and who binds pods by hand costs us one read a claim and minute."""
+"""How long to believe that a claim is not reserved for a pod that names it. kube-scheduler reserves before it binds,
+so a pod of ours never waits for this; somebody who binds pods by hand costs us one read per claim and minute."""
 
 log = structlog.get_logger()
 
 
 class PodDevicesReporter:
-    """Follows pods and prepared claims. One thread of its own reconciles after each change, with backoff on failure.
+    """Follows pods and prepared claims. A separate thread reconciles after each change, with backoff on failure.
 
     `write_podlist` and `forget` are called with the node's lock held; all other methods take it themselves.
     """
@@ -90,7 +90,7 @@ class PodDevicesReporter:
         job_mapping: DocumentStore | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        """`statuses` and `job_mapping`: None where status.devices and files for dcgm-exporter are not wanted."""
+        """`statuses` and `job_mapping`: None if status.devices or files for dcgm-exporter are not wanted."""
         self._node_name = node_name
         self._pods = pods
         self._access = access
@@ -100,21 +100,21 @@ class PodDevicesReporter:
         self._lock = lock
         self._clock = clock
         self._metrics = metrics
-        self._right_s = clock.monotonic()  # when podlist.json was last seen to be right, or the start
+        self._right_s = clock.monotonic()  # when podlist.json was last seen to be right, at first the start
         metrics.publishing.podlist_age.set_function(lambda: clock.monotonic() - self._right_s)
         self._statuses = statuses
         self._pod_devices = PodDevicesCache(driver, gpu_name_format)
         self._job_mapping = job_mapping
         self._backoff = Backoff(rng or random.Random())  # noqa: S311 - jitter, no secret
         self._recover: Callable[[Sequence[Pod]], bool] | None = None
-        self._early: dict[PodUid, tuple[Pod, ClaimUid]] = {}  # read for a claim before the watch showed them
+        self._early: dict[PodUid, tuple[Pod, ClaimUid]] = {}  # read for a claim before the watch had shown them
         self._early_lock = threading.Lock()
-        self._strangers: dict[tuple[ClaimUid, PodUid], float] = {}  # for whom a claim was not reserved, and when
-        self._users: Users | None = None  # of prepared claims, replaced whole, never changed; None: not read yet
+        self._strangers: dict[tuple[ClaimUid, PodUid], float] = {}  # pods for which a claim was not reserved, and when
+        self._users: Users | None = None  # of prepared claims; replaced as a whole, never modified; None: not read yet
         self._worker = Worker("assignments", self._run, clock)
 
     def start(self, recover: Callable[[Sequence[Pod]], bool]) -> None:
-        """Begin to reconcile. `recover` is called with the node's pods before the first time, until it returns True."""
+        """Begin to reconcile. Before the first time, `recover` is called with the node's pods until it returns True."""
         self._recover = recover
         self._worker.start()
 
@@ -127,10 +127,10 @@ class PodDevicesReporter:
         self._worker.notice()
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        """Take note of a change that the watch told; pods without claims are none of ours.
+        """Take note of a change that the watch reported; pods without claims do not concern us.
 
-        Nor is there anything to do when what we wrote comes back: to look at all files then would stand in the way of
-        the next call. The cache has the pod as it is now, so whoever decides later what it should have sees it too.
+        Nor is there anything to do when our own write comes back: looking at all files then would be in the way of the
+        next call. The cache holds the pod as it is now, so whoever decides later what it should have sees that too.
         """
         if not any(pod is not None and has_claims(pod) for pod in (old, new)):
             return
@@ -156,22 +156,22 @@ class PodDevicesReporter:
                     self._early[PodUid(consumer.uid)] = (pod, ClaimUid(claim.metadata.uid))
 
     def in_use(self, prepared: PreparedClaim) -> bool:
-        """Whether a pod uses the claim that neither ended nor is being deleted, as the watch last told."""
+        """Whether a pod that has not ended and is not being deleted uses the claim, as the watch last reported."""
         return any(runs_on(pod) for pod in self._pods_of(prepared))
 
     def may_be_in_use(self, prepared: PreparedClaim) -> bool:
-        """The same with pods that are being deleted: their containers may still run."""
+        """The same, counting pods that are being deleted: their containers may still run."""
         return any(may_run(pod) for pod in self._pods_of(prepared))
 
     def _pods_of(self, prepared: PreparedClaim) -> Sequence[Pod]:
-        # A look without the lock sees the users of a moment ago at worst.
+        # Without the lock this sees the users of a moment ago at worst.
         users = with_users(prepared, self._users or {}).consumers
         return [pod for pod in self._pods.values() if pod.metadata.uid in users]
 
     def write_podlist(self, *, including: PreparedClaim | None = None, without: ClaimUid | None = None) -> None:
-        """Bring podlist.json up to date: all prepared claims, with one that is not done yet, or without one.
+        """Bring podlist.json up to date: all prepared claims, plus one that is not done yet, or minus one.
 
-        Not written when equal. Raises DracaenaError when the file cannot be written.
+        Not written if it is equal. Raises DracaenaError if the file cannot be written.
         """
         prepared = self._prepared()
         if including is not None:
@@ -185,7 +185,7 @@ class PodDevicesReporter:
         pod_devices = self._pod_devices.of(self._known_pods(), prepared)
         lines = [line for each in pod_devices for line in each.lines]
         if not self._pods.synced:
-            # Right after a restart not all pods are known: what the last run wrote about the others still holds.
+            # Right after a restart not all pods are known: for the others, what the last run wrote still holds.
             ours = {order for order, _ in lines}
             lines += [podlist_line(e) for e in self._last_written(without) if e.order not in ours]
         if self._files.write_if_changed(PODLIST, join_lines(lines)):
@@ -194,7 +194,7 @@ class PodDevicesReporter:
         return pod_devices
 
     def forget(self, uid: ClaimUid) -> None:
-        """Take a claim out of podlist.json. A file that cannot be written now does not keep a claim: it is retried."""
+        """Take a claim out of podlist.json. A file that cannot be written now does not keep the claim: we retry."""
         with self._early_lock:
             self._early = {pod: early for pod, early in self._early.items() if early[1] != uid}
         try:
@@ -204,7 +204,7 @@ class PodDevicesReporter:
             self.changed()
 
     def reconcile(self) -> None:
-        """Bring podlist.json and all annotations up to date once. Raises the first DracaenaError, after trying all."""
+        """Bring podlist.json and all annotations up to date once. Tries all, then raises the first DracaenaError."""
         prepared, pod_devices, failures = self._write_files()
         learned, more_failures = self._learn_users(prepared, pod_devices)
         failures += more_failures
@@ -225,7 +225,7 @@ class PodDevicesReporter:
             raise failures[0]
 
     def _write_files(self) -> tuple[Sequence[PreparedClaim], tuple[PodDevices, ...], list[DracaenaError]]:
-        """Write podlist.json and the job mapping; return what they say, and why the job mapping is still to do."""
+        """Write podlist.json and the job mapping; return what they say, and why the job mapping failed, if it did."""
         with self._lock.hold():
             self._forget_users()
             prepared = self._prepared()
@@ -241,8 +241,8 @@ class PodDevicesReporter:
     def _write_job_mapping(self, prepared: Sequence[PreparedClaim]) -> None:
         """Bring the files for dcgm-exporter up to date. Called with the node's lock held.
 
-        A GPU that nobody has any more keeps an empty file: the exporter lists the folder before it reads, and a file
-        that disappears in between ends the rendering of all its metrics.
+        A GPU that nobody has any more keeps an empty file: the exporter lists the folder before it reads the files, and
+        one that disappears in between makes it drop all its metrics.
         """
         if self._job_mapping is None or not self._pods.synced:
             return  # right after a restart what the last run wrote still holds
@@ -254,10 +254,10 @@ class PodDevicesReporter:
     def _learn_users(
         self, prepared: Sequence[PreparedClaim], pod_devices: Sequence[PodDevices]
     ) -> tuple[bool, list[DracaenaError]]:
-        """Find out about pods that name a prepared claim without being its consumer.
+        """Find out about pods that name a prepared claim and were not among its consumers.
 
-        Returns whether something new is known, and why some stay unknown. The pods were seen before the claims are
-        read: a pod that comes later may mean a later claim.
+        Returns whether something new is known, and why some remain unknown. The pods are looked at before the claims
+        are read: a pod that comes later may mean a later claim.
         """
         unknown = self._unknown_users(pod_devices)
         found: dict[ClaimUid, set[PodUid]] = {}
@@ -286,7 +286,7 @@ class PodDevicesReporter:
         return bool(found), failures
 
     def _unknown_users(self, pod_devices: Sequence[PodDevices]) -> Mapping[ClaimUid, set[PodUid]]:
-        """Return which pods to ask about, by the claim that they name; not those that were refused of late."""
+        """Return which pods to ask about, by the claim that they name, without those that were refused recently."""
         since_s = self._clock.monotonic() - ASK_AGAIN_S
         self._strangers = {who: at_s for who, at_s in self._strangers.items() if at_s > since_s}
         unknown: dict[ClaimUid, set[PodUid]] = {}
@@ -298,7 +298,7 @@ class PodDevicesReporter:
         return unknown
 
     def _forget_users(self) -> None:
-        """Drop claims that are not prepared any more, and pods that are gone. Called with the node's lock held."""
+        """Drop claims that are no longer prepared, and pods that are gone. Called with the node's lock held."""
         seen = self._users_so_far()
         if not seen:
             return
@@ -315,7 +315,7 @@ class PodDevicesReporter:
         return [with_users(p, users) if p.claim.uid in users else p for p in self._checkpoints.prepared()]
 
     def _users_so_far(self) -> Users:
-        """Return who is known to use which claim. Called with the node's lock held, as is all that changes it."""
+        """Return who is known to use which claim. Called with the node's lock held, like everything that changes it."""
         if self._users is None:
             users: dict[ClaimUid, set[PodUid]] = {}
             for entry in self._last_written(None):
@@ -325,13 +325,13 @@ class PodDevicesReporter:
         return self._users
 
     def _known_pods(self) -> tuple[Pod, ...]:
-        """Return the pods of the watch, and those read for a claim that the watch has not shown yet."""
+        """Return the pods of the watch, and those that were read for a claim and that the watch has not shown yet."""
         seen = self._pods.values()
         with self._early_lock:
             if not self._early:
                 return seen
             keys = {pod.key for pod in seen}
-            # A pod of the same name in the watch is the same one or its successor: either way ours has served.
+            # A pod of that name in the watch is the same one or its successor: either way ours is no longer needed.
             self._early = {uid: early for uid, early in self._early.items() if early[0].key not in keys}
             return (*seen, *(self._early[uid][0] for uid in sorted(self._early)))
 
@@ -346,7 +346,7 @@ class PodDevicesReporter:
             return ()
 
     def _run(self) -> None:
-        # The cache's sync comes with changes, but a node without pods has none: look again each second.
+        # The cache's sync shows with a change, but a node without pods has none: look again every second.
         while self._worker.wait(lambda: self._pods.synced, within_s=RECONCILE_EVERY_S, look_every_s=1.0):
             if not self._pods.synced:
                 continue
@@ -363,7 +363,7 @@ class PodDevicesReporter:
                 log.warning("assignments not up to date, trying again", error=str(error))
                 self._try_again()
             except Exception:
-                # The thread's outermost loop: an error of ours must not end the monitoring of this node.
+                # The thread's outermost loop: a bug must not end the monitoring of this node.
                 log.exception("assignments failed")
                 self._try_again()
 

@@ -1,4 +1,4 @@
-"""What the services need from outside, as small Protocols. adapters/ implement them; tests have their own."""
+"""What the services need from outside, as small Protocols. adapters/ implements them; tests have their own."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedDevice,
 
 
 class ClaimGoneError(PermanentError):
-    """The claim that kubelet speaks of does not exist any more, or another one has its name."""
+    """The claim that kubelet means no longer exists, or another one has its name."""
 
 
 class ClaimReader(Protocol):
     """Reads claims afresh, past any cache."""
 
     def read_claim(self, reference: ClaimReference) -> ResourceClaim:
-        """Return the claim with this UID. Raises ClaimGoneError, or TemporaryError when the API does not answer."""
+        """Return the claim with this UID. Raises ClaimGoneError, or TemporaryError if the API does not answer."""
         ...
 
 
@@ -34,28 +34,28 @@ class ClaimStatusWriter(Protocol):
     """Writes status.devices of claims."""
 
     def set_devices(self, claim: ResourceClaim, devices: Sequence[msgspec.Raw | Mapping[str, Any]]) -> None:
-        """Set the list of a claim that is as it was read.
+        """Set the list, provided that the claim has not changed since it was read.
 
-        Raises PermanentError when the API server refuses it as such, TemporaryError for all else, also when the claim
-        changed meanwhile.
+        Raises PermanentError if the API server rejects the content, TemporaryError for everything else, including a
+        claim that has changed.
         """
         ...
 
 
 class PodAccess(Protocol):
-    """Reads single pods and writes their annotations. Both raise TemporaryError when the API does not answer."""
+    """Reads single pods and writes their annotations. Both raise TemporaryError if the API does not answer."""
 
     def read_pod(self, namespace: str, name: str) -> Pod | None:
-        """Return a pod of this node as it is now, None when there is none."""
+        """Return a pod of this node as it is now, None if there is none."""
         ...
 
     def annotate_pod(self, pod: Pod, annotations: Mapping[str, str | None]) -> None:
-        """Set annotations, None removes one; a pod that is gone by now is fine."""
+        """Set annotations; None removes one. A pod that is gone by now is fine."""
         ...
 
 
 class PodCache(Protocol):
-    """The pods of this node as the watch last told."""
+    """The pods of this node as the watch last reported them."""
 
     @property
     def synced(self) -> bool:
@@ -72,7 +72,7 @@ class PodCache(Protocol):
 
 
 class SliceCache(Protocol):
-    """The ResourceSlices of this driver and node as the watch last told."""
+    """The ResourceSlices of this driver and node as the watch last reported them."""
 
     @property
     def synced(self) -> bool:
@@ -100,11 +100,11 @@ class SliceAccess(Protocol):
         ...
 
     def update_slice(self, published: ResourceSlice, spec: Mapping[str, Any]) -> ResourceSlice:
-        """Set the spec of a slice that is as it was read, and return what the server kept. Raises ConflictError."""
+        """Set the spec of a slice and return what the server kept. Raises ConflictError if it has changed."""
         ...
 
     def delete_slice(self, published: ResourceSlice) -> None:
-        """Delete a slice that is as it was read; one that is gone is fine. Raises ConflictError."""
+        """Delete a slice; one that is gone is fine. Raises ConflictError if it has changed since it was read."""
         ...
 
 
@@ -113,17 +113,17 @@ class WriteTurn(Protocol):
 
     @property
     def may_land(self) -> int | None:
-        """The highest generation of what another instance, or an earlier look, sent and that may still land, 0 where
-        that is not known; None where nothing may."""
+        """The highest generation that another instance, or an earlier look, has sent and that may still land, 0 if that
+        is unknown; None if nothing may."""
         ...
 
     def sends(self, generation: int) -> None:
-        """Say that a slice of this generation is about to be sent, or one deleted. Raises TemporaryError where a newer
-        instance has begun to write: then it must not be."""
+        """Announce that a slice of this generation is about to be sent, or one deleted. Raises TemporaryError if a
+        newer instance has begun to write: then nothing may be sent."""
         ...
 
     def is_settled(self) -> None:
-        """Say that all was answered, and that whatever may still land is outdated by its generation."""
+        """Record that everything was answered, and that whatever may still land is outdated by its generation."""
         ...
 
 
@@ -131,7 +131,7 @@ class Writers(Protocol):
     """The instances of this plugin that write this node's slices."""
 
     def hold(self) -> AbstractContextManager[WriteTurn | None]:
-        """Hold the right to write for a block; None when a newer instance has it. Waits for an older one."""
+        """Hold the right to write for a block; None if a newer instance has it. Waits for an older one."""
         ...
 
 
@@ -139,11 +139,11 @@ class DocumentStore(Protocol):
     """Files of one folder, replaced as a whole. Methods raise DracaenaError naming the path."""
 
     def names(self, suffix: str) -> tuple[str, ...]:
-        """Return the names of all files that end so, sorted."""
+        """Return the names of all files with this ending, sorted."""
         ...
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's content, None when there is none."""
+        """Return a file's content, None if there is no such file."""
         ...
 
     def write(self, name: str, data: bytes) -> None:
@@ -151,7 +151,7 @@ class DocumentStore(Protocol):
         ...
 
     def write_if_changed(self, name: str, data: bytes) -> bool:
-        """Replace a file unless it has this content; return whether it was written."""
+        """Replace a file unless it already has this content; return whether it was written."""
         ...
 
     def remove(self, name: str) -> None:
@@ -160,18 +160,18 @@ class DocumentStore(Protocol):
 
 
 class StampedStore(DocumentStore, Protocol):
-    """A DocumentStore that tells which files changed without reading them."""
+    """A DocumentStore that knows which files changed without reading them."""
 
     def stamps(self, suffix: str) -> Mapping[str, Hashable]:
-        """Return the files that end so, sorted by name, each with a value that is another one after each write."""
+        """Return the files with this ending, sorted by name, each with a value that changes with every write."""
         ...
 
     def set_mark(self) -> Hashable | None:
-        """Mark the folder and return the mark, another one each time; None where it cannot be marked."""
+        """Mark the folder and return the mark, a different one each time; None if it cannot be marked."""
         ...
 
     def mark(self) -> Hashable | None:
-        """Return the mark: not the one that was set any more once a file was made, replaced or removed since."""
+        """Return the mark. It differs from the one that was set once a file has been made, replaced or removed."""
         ...
 
 
@@ -180,7 +180,7 @@ class KubeletView:
     """What kubelet says of itself at one moment."""
 
     run: str
-    """Another one after each start of kubelet."""
+    """Different after each start of kubelet."""
     claims: frozenset[ClaimUid]
     """Claims of our driver that its active pods have."""
 
@@ -189,8 +189,8 @@ class KubeletWitness(Protocol):
     """Asks kubelet which claims it knows."""
 
     def look(self) -> KubeletView:
-        """Return its view. Raises TemporaryError saying why nothing is known: kubelet does not answer, or its node is
-        not ready, so that it may not have heard of its pods yet.
+        """Return its view. Raises TemporaryError with the reason if nothing is known: kubelet does not answer, or its
+        node is not ready, so that kubelet may not have heard of its pods yet.
         """
         ...
 
@@ -199,20 +199,20 @@ class NodeLock(Protocol):
     """Orders all changes of this node's claims, across threads and instances of the plugin."""
 
     def hold(self) -> AbstractContextManager[None]:
-        """Hold it for a block. Raises TemporaryError when it cannot be had in time. Not re-entrant."""
+        """Hold it for a block. Raises TemporaryError if it cannot be had in time. Not re-entrant."""
         ...
 
 
 ReadClaimNodes = Callable[[Sequence[PreparedDevice]], ClaimNodes]
-"""Reads which nodes the host has right now for the devices of a claim. Raises TemporaryError when one is not right."""
+"""Reads which device nodes the host has right now for a claim's devices. Raises TemporaryError if one is wrong."""
 
 ReadPool = Callable[[], PublishedPool]
-"""Returns this node's devices as they were last read, at once. Raises TemporaryError before the first reading."""
+"""Returns at once this node's devices as last read. Raises TemporaryError before the first reading."""
 
 ReadGpuDriverEdits = Callable[[], GpuDriverEdits]
-"""Returns what containers get of the installed driver. Raises TemporaryError when there is none."""
+"""Returns what containers get of the installed driver. Raises TemporaryError if there is none."""
 
 ReadMinors = Callable[[], Mapping[str, int]]
-"""Reads which minor the driver gave to each GPU, by PCI address (`dddd:bb:dd.f`); empty where nothing tells.
+"""Reads which minor the driver gave to each GPU, by PCI address (`dddd:bb:dd.f`); empty if nothing says.
 
-Raises TemporaryError when the driver does not answer."""
+Raises TemporaryError if the driver does not answer."""

@@ -1,11 +1,11 @@
 """Keeps this node's ResourceSlices as they should be, whoever changes or deletes them.
 
 Kubelet deletes all slices of its node when it starts, and those of a driver that was away for 30 s (kubelet, DRA
-plugin manager). So the publisher follows its slices by watch and writes again what is missing. The watch only tells
-that something may differ: before each write a fresh list decides, so that a late watch never doubles a slice.
+plugin manager). So the publisher follows its slices by watch and rewrites what is missing. The watch only says that
+something may differ: before each write a fresh list decides, so that a late watch never leads to a second slice.
 
-During an update two instances run side by side, maybe with other settings. The newest that has something to publish
-writes, and the others only when it is gone (ports.Writers).
+During an update two instances run side by side, possibly with different settings. The newest one that has something to
+publish writes; the others write only when it is gone (ports.Writers).
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
 DEBOUNCE_S = 1.0
-"""Pause between a change of our slices and the look at them: kubelet deletes page by page."""
+"""Pause between a change of our slices and the look at them: kubelet deletes one page after the other."""
 
 LONGEST_DEBOUNCE_S = 30.0
-"""Where the pause stops growing when something else keeps changing our slices, for example the other instance of
-this plugin during an upgrade, which sees other devices: neither must flood the API server."""
+"""Longest pause while something else keeps changing our slices, such as the other instance of this plugin during an
+upgrade, which sees other devices: neither must flood the API server."""
 
 CALM_S = 60.0
-"""Without a write for this long the pause starts anew."""
+"""After this long without a write the pause is short again."""
 
 RESYNC_S = 60.0
-"""Look at the cache at least this often, whatever the watch says. Costs no request while nothing differs."""
+"""Look at the cache at least this often, whatever the watch says. Costs no request unless something differs."""
 
 TAINT_RETRY_S = 600.0
-"""After the server dropped our taint: an admin may turn the feature gate on, which takes a server restart."""
+"""Pause after the server dropped our taint: an admin may turn the feature gate on, which takes a server restart."""
 
 log = structlog.get_logger()
 
@@ -56,11 +56,11 @@ class TaintRefusedError(DracaenaError):
 
 
 class Publisher:
-    """Publishes one pool. A thread of its own writes; ready() says whether the first publication is through.
+    """Publishes one pool. A separate thread writes; ready() says whether the first publication is done.
 
-    Until set_pages() has said what there is and kubelet has registered this plugin nothing is written: what is
-    published from an earlier run stays. A pod that is bound before kubelet knows the driver waits for kubelet's next
-    look at it, a minute or more.
+    Nothing is written until set_pages() has said what there is and kubelet has registered this plugin: slices of an
+    earlier run stay. A pod that is bound before kubelet knows the driver would wait for kubelet's next look at it, a
+    minute or more.
     """
 
     def __init__(
@@ -106,16 +106,16 @@ class Publisher:
         self._worker.notice()
 
     def kubelet_registered(self) -> None:
-        """Publish from now on: kubelet has taken the plugin once in this process. From any thread; never blocks."""
+        """Publish from now on: kubelet has registered the plugin in this process. From any thread; never blocks."""
         self._registered = True
         self._worker.notice()
 
     def slice_changed(self, _old: ResourceSlice | None, _new: ResourceSlice | None) -> None:
-        """Take note of a change that the watch told. Never blocks."""
+        """Take note of a change that the watch reported. Never blocks."""
         self._worker.notice()
 
     def ready(self) -> str | None:
-        """Return None after the first publication, before it what is missing."""
+        """Return what is missing before the first publication, None after it."""
         if self._published:
             return None
         if not self._registered:
@@ -154,7 +154,7 @@ class Publisher:
         return wrote
 
     def _wanted_pages(self) -> list[Page] | None:
-        """Return what is to be published, None before it may be. The list is replaced, and changed by us alone."""
+        """Return what to publish, None as long as nothing may be. Only we change the list, by replacing it."""
         if not self._registered:
             return None
         if self._refused_until_s is not None:
@@ -167,15 +167,15 @@ class Publisher:
         published = self._access.list_slices()
         wrote, may_land = False, turn.may_land
         if any(device.taints for page in pages for device in page) and not self._taint_is_kept(published):
-            # Nobody may allocate from a pool that is incomplete: so the devices go out as such until the answers
-            # show that the server keeps their taint.
+            # Nobody may allocate from an incomplete pool, so the pool stays incomplete until the answers show that
+            # the server keeps the taint of its devices.
             wrote = self._write(plan_pool(self._pool, pages, published, missing=1, may_land=may_land), pages, turn)
             self._taint_kept, may_land = True, None
             published = self._access.list_slices()
         return self._write(plan_pool(self._pool, pages, published, may_land=may_land), pages, turn) or wrote
 
     def _taint_is_kept(self, published: Sequence[ResourceSlice]) -> bool:
-        """Whether this server is known to keep taints: it did so in this process, or it still shows some of ours."""
+        """Whether this server is known to keep taints: it did so for this process, or it still shows some of ours."""
         self._taint_kept = self._taint_kept or any(d.taints for s in published for d in s.spec.devices)
         return self._taint_kept
 
@@ -208,7 +208,7 @@ class Publisher:
         return bool(writes)
 
     def _judge(self, index: int, pages: list[Page], stored: ResourceSlice) -> None:
-        """Compare what the server kept with what was sent: it drops fields of gates that are off without a word."""
+        """Compare what the server kept with what was sent: it silently drops fields of feature gates that are off."""
         wanted: Page = pages[index] if index < len(pages) else ()
         bare = untainted(wanted, stored.spec.devices)
         if bare:
@@ -240,7 +240,7 @@ class Publisher:
                 log.warning("not published, trying again", error=str(error))
                 self._try_again()
             except Exception:
-                # The thread's outermost loop: an error of ours must not end publishing for the life of the process.
+                # The thread's outermost loop: a bug must not end publishing for the life of the process.
                 self._metrics.publishing.errors.inc()
                 log.exception("publishing failed")
                 self._try_again()
@@ -265,7 +265,7 @@ class Publisher:
 
 
 def _without_tainted(pages: Sequence[Page]) -> list[Page]:
-    """Return the pages without devices that have a taint; none where nothing is left."""
+    """Return the pages without the devices that have a taint; no pages if nothing is left."""
     kept = [tuple(device for device in page if not device.taints) for page in pages]
     return kept if any(kept) else []
 

@@ -1,23 +1,22 @@
-"""Takes back what no call of kubelet will take back any more: at the start, and every few minutes.
+"""Cleans up what no call of kubelet will clean up any more: at the start, and every few minutes.
 
-Kubelet unprepares every claim that it prepared, and asks again until that works. It cannot when it has lost its own
-state (a new disk, its folder removed) or when the plugin was given another folder. What stays then:
+Kubelet unprepares every claim that it prepared, and asks again until that works. It cannot do so if it has lost its own
+state (a new disk, its folder removed) or if the plugin was given another folder. What remains then:
 
 * half a preparation, a lost CDI spec, a broken checkpoint: DeviceState.recover settles them;
 * a prepared claim that is gone from the API, replaced by another of its name, or deallocated, and that no pod of this
-  node uses: it would hold its devices for ever;
-* a checkpoint of an earlier boot whose claim is gone: it holds nothing and would lie there for ever;
+  node uses: it would hold its devices forever;
+* a checkpoint of an earlier boot whose claim is gone: it holds nothing and would stay forever;
 * a CDI spec without a checkpoint: it would hand out devices that nobody holds. A claim of a pod of this node gets its
   checkpoint back instead, since its containers may run;
-* device metadata without a checkpoint that speaks of it: of a release or a time in which it was written.
+* device metadata that no checkpoint mentions: left by another release, or by another setting.
 
-A claim that is gone may still have containers: a pod that was deleted by force is gone from the API first, and where
-kubelet does not run, or cannot reach the API, they go on for as long as it does not. Kubelet alone ends them. It looks
-each minute at what it prepared for pods that are not active any more, and unprepares it; containers that it does not
-know it ends as well. So devices come free only when kubelet answered, with its node ready, at each look of
-ORPHAN_GRACE_S without a start in between, knew no pod with the claim, and still did not unprepare it: then it does not
-know the claim. After any doubt nothing comes free: an API or a kubelet that does not answer settles nothing. That is
-said on the node after ORPHAN_GRACE_S.
+A claim that is gone may still have containers: a pod that is deleted by force disappears from the API first, and while
+kubelet is down or cannot reach the API, its containers keep running. Only kubelet ends them. Every minute it looks at
+what it prepared for pods that are no longer active, and unprepares it; it also ends containers that it does not know.
+So devices are freed only if, for ORPHAN_GRACE_S, kubelet answered at every look, with its node ready and without a
+restart, knew no pod with the claim, and still did not unprepare it: then it does not know the claim. Any doubt frees
+nothing: an API or a kubelet that does not answer settles nothing. After ORPHAN_GRACE_S the node says so.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 
 SWEEP_EVERY_S = 300.0
-"""Pause between sweeps. Nothing waits for one, and each reads all checkpoints once."""
+"""Pause between sweeps. Nothing waits for a sweep, and each reads all checkpoints once."""
 
 LOOK_AGAIN_S = 60.0
-"""Pause while claims are seen as gone: how often kubelet itself looks after claims of ended pods."""
+"""Pause while some claims seem to be gone: as often as kubelet itself looks at claims of ended pods."""
 
 ORPHAN_GRACE_S = 600.0
-"""How long a prepared claim must be seen as gone, by the API and by one and the same run of kubelet, which has looked
-after it some ten times then; a pod that ends orderly has 30 s by default (terminationGracePeriodSeconds)."""
+"""How long the API and one run of kubelet must both say that a prepared claim is gone; kubelet has looked at it some
+ten times by then. A pod that ends in order has 30 s by default (terminationGracePeriodSeconds)."""
 
 UNHEARD = "KubeletUnheard"
 """Reason of the Event on the node."""
@@ -55,7 +54,7 @@ log = structlog.get_logger()
 
 
 class Sweeper:
-    """Sweeps in a thread of its own. sweep() is for that thread or, in its place, for a test."""
+    """Sweeps in a thread of its own. Only that thread calls sweep(), or a test in its place."""
 
     def __init__(
         self,
@@ -87,7 +86,7 @@ class Sweeper:
         self._clock = clock
         self._metrics = metrics
         self._gone_since_s: dict[ClaimUid, float] = {}  # by the API
-        self._unknown_since_s: dict[ClaimUid, float] = {}  # to kubelet as well, in this run of it:
+        self._unknown_since_s: dict[ClaimUid, float] = {}  # unknown to kubelet as well, in this run of it:
         self._kubelet_run = ""
         self._said = ""
         self._worker = Worker("sweeper", self._run, clock)
@@ -101,7 +100,7 @@ class Sweeper:
         self._worker.stop()
 
     def sweep(self) -> None:
-        """Sweep once. Raises DracaenaError where the checkpoints or specs cannot be read; else it logs and goes on."""
+        """Sweep once. Raises DracaenaError if checkpoints or specs cannot be read; other failures are only logged."""
         pods = self._pods.values()
         self._state.recover(pods)
         with self._lock.hold():
@@ -130,7 +129,7 @@ class Sweeper:
                 self._take_back(claim, f"gone, and unknown to kubelet, for {unknown_for_s:.0f} s")
 
     def _unknown_to_kubelet(self, gone: Sequence[ClaimReference]) -> Sequence[ClaimReference]:
-        """Return those that kubelet does not know either, and note since when; none where it does not say."""
+        """Return those that kubelet does not know either, and note since when; none if it does not answer."""
         if not gone:
             self._unknown_since_s, self._said = {}, ""
             return ()
@@ -149,7 +148,7 @@ class Sweeper:
         return unknown
 
     def _say_unheard(self, why: str) -> None:
-        """Say once, after some time, that devices are held because of kubelet."""
+        """Say once, after some time, that devices stay held because of kubelet."""
         since_s = min(self._gone_since_s.values())
         if self._clock.monotonic() - since_s < ORPHAN_GRACE_S or self._said == why:
             return
@@ -178,7 +177,7 @@ class Sweeper:
                 log.warning("CDI spec without a checkpoint stays", claim_uid=uid, error=str(error))
 
     def _unclaimed(self, uids: set[ClaimUid], pods: Sequence[Pod]) -> list[ClaimReference]:
-        """Return those that no pod of this node uses; none while the API does not answer. Their names are not known."""
+        """Return those that no pod of this node uses; none while the API does not answer. Their names are unknown."""
         try:
             found = {claim.uid for claim in self._state.find_claims(uids, pods)}
         except DracaenaError as error:
@@ -190,7 +189,7 @@ class Sweeper:
         return not self._may_be_in_use(prepared) and self._is_gone(prepared.claim)
 
     def _is_gone(self, claim: ClaimReference) -> bool:
-        """Whether the claim holds nothing any more by the API; an API that does not answer says no."""
+        """Whether the API shows that the claim no longer holds anything; if the API does not answer, it may."""
         try:
             return self._claims.read_claim(claim).status.allocation is None
         except ClaimGoneError:
@@ -219,7 +218,7 @@ class Sweeper:
                 self._metrics.sweeping.sweeps.labels("failed").inc()
                 log.warning("sweep failed, trying again", error=str(error))
             except Exception:
-                # The thread's outermost loop: an error of ours must not end the sweeping of this node.
+                # The thread's outermost loop: a bug must not end the sweeping of this node.
                 self._metrics.sweeping.sweeps.labels("failed").inc()
                 log.exception("sweep failed")
             self._worker.notice()
