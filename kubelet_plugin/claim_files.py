@@ -1,4 +1,4 @@
-"""What containers get of a prepared claim: its CDI spec, and the device metadata where it has that."""
+"""What containers get of a prepared claim: its CDI spec, and device metadata if it has any."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class ClaimFiles:
         self.metadata = metadata
 
     def write(self, prepared: PreparedClaim, pool: PublishedPool) -> None:
-        """Write all of them: the devices are where they were read last."""
+        """Write all of them; the devices are where they were when last read."""
         self.write_spec(prepared)
         self.metadata.write(prepared, pool.attributes)
 
     def write_spec(self, prepared: PreparedClaim) -> None:
         """Write the CDI spec."""
-        # First: its wait for a driver root that hangs has an end, and a look at the nodes below that root has none.
+        # This first: its wait for a driver root that hangs is limited, a look at the nodes below that root is not.
         edits = self._gpu_driver_edits()
         spec = claim_spec(prepared, self._driver, self._claim_nodes(prepared.devices), edits)
         self._specs.write(spec_file_name(self._driver, prepared.claim.uid), spec)
@@ -51,16 +51,16 @@ class ClaimFiles:
         return self._specs.read(spec_file_name(self._driver, uid)) is None
 
     def spec_is_seen(self, uid: ClaimUid) -> bool:
-        """Whether there is a CDI spec; in a folder that cannot even be read there is none of ours."""
+        """Whether there is a CDI spec; a folder that cannot even be read holds none of ours."""
         try:
             return not self.spec_is_gone(uid)
         except DracaenaError:
             return False
 
     def salvage(self, broken: Broken) -> PreparedClaim:
-        """Return what a claim with a broken checkpoint holds by its CDI spec; no devices where it has none.
+        """Return what a claim with a broken checkpoint holds according to its CDI spec; no devices if it has none.
 
-        The nodes in the spec may be those of another device by now, so all of them count as former ones as well.
+        The nodes in the spec may belong to another device by now, so all of them also count as former ones.
         """
         spec = self._specs.read(spec_file_name(self._driver, broken.uid))
         devices = () if spec is None else devices_in_spec(spec, broken.uid)

@@ -20,7 +20,7 @@ CHECKPOINT_MODE = 0o600
 
 @dataclass(frozen=True, slots=True)
 class ClaimFolders:
-    """The folders that hold something of each prepared claim."""
+    """The folders that hold files of each prepared claim."""
 
     checkpoints: DocumentFolder
     marks: DocumentFolder
@@ -30,7 +30,7 @@ class ClaimFolders:
     metadata: DocumentTree
 
     def written(self, driver: str) -> tuple[tuple[DocumentFolder | DocumentTree, str], ...]:
-        """Return each folder with the beginning of the names there that are ours."""
+        """Return each folder with the prefix of our file names there."""
         return (
             (self.checkpoints, ""),
             (self.marks, BOOT_MARK),

@@ -1,4 +1,4 @@
-"""Keeps status.devices of the prepared claims: people and tools see on the claim which GPUs it has."""
+"""Keeps status.devices of the prepared claims up to date: people and tools see on the claim which GPUs it has."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ log = structlog.get_logger()
 
 
 class DeviceStatuses:
-    """Writes each claim once: it is read, and written where our entries differ. For one thread.
+    """Writes each claim once: reads it, and writes it if our entries differ. For one thread.
 
-    After a restart each is read again. Entries go with the allocation: the API server drops those of devices that are
-    not allocated any more.
+    After a restart each claim is read again. Entries go with the allocation: the API server drops those of devices that
+    are no longer allocated.
     """
 
     def __init__(self, *, driver: str, claims: ClaimReader, writer: ClaimStatusWriter) -> None:
@@ -29,7 +29,7 @@ class DeviceStatuses:
         self._settled: dict[ClaimUid, PreparedClaim] = {}
 
     def reconcile(self, prepared: Sequence[PreparedClaim]) -> list[DracaenaError]:
-        """Write what is not written yet; return why some claims are still to do. All are tried."""
+        """Write what is not written yet; try all claims and return why some could not be written."""
         uids = {p.claim.uid for p in prepared}
         self._settled = {uid: claim for uid, claim in self._settled.items() if uid in uids}
         failures: list[DracaenaError] = []

@@ -1,4 +1,4 @@
-"""Makes the parts of the plugin that follow from settings alone."""
+"""Builds the parts of the plugin that depend on settings alone."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _xids(text: str) -> frozenset[int]:
 def installation(
     settings: PluginSettings, release: GpuDriverRelease, troubles: NodeTroubles, sys_root: str
 ) -> GpuDriverInstallation | None:
-    """Return where containers get the driver from. A recorded machine has one only when it brings it."""
+    """Return where containers get the driver from. A recorded machine has one only if it brings its own."""
     if settings.machine and not settings.driver_root:
         return None
     host_root = settings.driver_root or "/"
@@ -76,7 +76,7 @@ def claim_nodes(settings: PluginSettings) -> ReadClaimNodes:
 
 
 def nvml_source(settings: PluginSettings, metrics: PluginMetrics, release: GpuDriverRelease) -> NodeSource:
-    """Return what asks the driver of this node through NVML."""
+    """Return what asks this node's driver through NVML."""
     from dracaena.kubelet_plugin.adapters.nvml_machine import NvmlMachine  # pynvml is for nodes with a driver
 
     return NvmlMachine.of_this_node(
@@ -89,10 +89,10 @@ def nvml_source(settings: PluginSettings, metrics: PluginMetrics, release: GpuDr
 
 
 def node_view(settings: PluginSettings, client: KubeClient) -> KubeClient:
-    """Return the client for reading pods and the Node: those of this node are all that it can see where it may be so.
+    """Return the client for reading pods and the Node; where the settings allow it, it sees those of this node only.
 
-    RBAC knows no field selectors, so a right to list pods is one to list those of all nodes with their environment. As
-    `system:node:<name>` the node authorizer answers, which does know them.
+    RBAC knows no field selectors, so the right to list pods covers the pods of all nodes with their environment. For
+    `system:node:<name>` the node authorizer decides, which knows whose pods they are.
     """
     if not settings.read_as_node:
         return client

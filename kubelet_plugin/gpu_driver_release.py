@@ -1,7 +1,7 @@
-"""Who wants us to let go of the driver: an admin by a command or a label on the node, or the GPU operator by its own.
+"""Who asks us to let go of the driver: an admin by a command or a node label, or the GPU operator by its own labels.
 
-An open NVML keeps device nodes of the driver open. Then the kernel module cannot be unloaded, no GPU be reset and no
-MIG mode be changed. The plugin itself stays: pods that end meanwhile must be unprepared, or a drain would never end.
+While NVML is open, so are device nodes of the driver: the kernel module cannot be unloaded, no GPU can be reset and no
+MIG mode changed. The plugin itself stays: pods that end meanwhile must be unprepared, or a drain would never finish.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError
 
 _OPERATOR_LABELS = "nvidia.com/gpu.deploy."
 _PAUSED = "paused-for-"
-"""k8s-driver-manager and mig-parted give these labels a value that begins so while they need the GPUs for themselves:
-`paused-for-driver-upgrade`, `paused-for-mig-change`. Labels that an admin set to `false` they leave alone, so any will
-do."""
+"""k8s-driver-manager and mig-parted give these labels a value with this prefix while they need the GPUs for themselves:
+`paused-for-driver-upgrade`, `paused-for-mig-change`. They leave labels alone that an admin has set to `false`, so
+one of them is enough."""
 _OFF = frozenset({"", "false"})
 
 
 def asking_labels(driver: str, labels: Mapping[str, str]) -> dict[str, str]:
-    """Return those of a node's labels that ask for the driver to be let go of."""
+    """Return those of a node's labels that ask us to let go of the driver."""
     return {
         key: value
         for key, value in labels.items()
@@ -32,9 +32,9 @@ def asking_labels(driver: str, labels: Mapping[str, str]) -> dict[str, str]:
 
 
 class GpuDriverRelease:
-    """Allows the driver to be opened, or says who does not want that. note_labels() and refusal() are for any thread.
+    """Allows the driver to be opened, or says who objects. note_labels() and refusal() are for any thread.
 
-    `use` is None where there are no other processes to be told: then labels alone count.
+    `use` is None if there are no other processes to tell: then only labels count.
     """
 
     def __init__(self, driver: str, use: GpuDriverUse | None = None) -> None:
@@ -47,7 +47,7 @@ class GpuDriverRelease:
         self._labels = dict(labels)
 
     def refusal(self) -> str | None:
-        """Return who wants the driver to be let go of, None when nobody does. Costs one look for a file."""
+        """Return who asks us to let go of the driver, None if nobody does. Costs one look for a file."""
         found = self._by_label()
         if found is None and self._use is not None:
             asked = self._use.asked()
@@ -55,23 +55,23 @@ class GpuDriverRelease:
         return None if found is None else f"the NVIDIA driver is let go of, as asked for by {found}"
 
     def fault(self) -> Fault | None:
-        """Return what all devices of the node are tainted with meanwhile."""
+        """Return the taint that all devices of the node have meanwhile."""
         refusal = self.refusal()
         return None if refusal is None else Fault(HealthClass.UNREADY, "driver-released", message=refusal)
 
     def enter(self) -> None:
-        """Say that the driver is about to be opened. Raises GpuDriverReleasedError when it must not be."""
+        """Announce that the driver is about to be opened. Raises GpuDriverReleasedError if it must not be."""
         if self._use is None:
             return
         if not self._use.enter():
             raise GpuDriverReleasedError("another process of this node waits for the NVIDIA driver to be let go of")
-        refusal = self.refusal()  # a request that came before the lock was ours waits for nobody
+        refusal = self.refusal()  # whoever asked before we had the lock does not wait for us
         if refusal is not None:
             self._use.leave()
             raise GpuDriverReleasedError(refusal)
 
     def leave(self) -> None:
-        """Say that the driver is closed."""
+        """Announce that the driver is closed."""
         if self._use is not None:
             self._use.leave()
 

@@ -1,4 +1,4 @@
-"""Hands each new reading of this node's GPUs to those who work with it, in the order in which they subscribed."""
+"""Hands each new reading of this node's GPUs to its subscribers, in the order in which they subscribed."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class MachineUpdates:
         self._subscribers.append(take)
 
     def publish(self, machine: Machine) -> None:
-        """Hand a machine on. Raises what a subscriber raises; those after it do not get the machine then.
+        """Pass a machine on. Raises what a subscriber raises; those after it do not get the machine then.
 
-        The first subscriber publishes the devices, so only after it is the node told that another driver is loaded.
+        The first subscriber publishes the devices; the node hears of another driver only after that.
         """
         first, *others = self._subscribers
         first(machine)

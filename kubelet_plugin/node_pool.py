@@ -1,4 +1,4 @@
-"""What of this node can be given to a container at all, by the names under which devices are published."""
+"""Which devices of this node can be given to a container at all, by the names under which they are published."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def node_pool(machine: Machine, driver: str, name: PoolName, pages: Sequence[Seq
 def preparable_pages(
     pages: Sequence[Sequence[Device]], pool: PublishedPool
 ) -> tuple[tuple[tuple[Device, ...], ...], Mapping[DeviceName, str]]:
-    """Return the pages without the devices that no claim could be prepared for, and for each left out why.
+    """Return the pages without the devices that no claim could be prepared for, and why each of those is left out.
 
-    Published, such a device would only strand pods: it has no device node that we could name, or it is a GPU that is
-    divided into MIG devices. Pages keep their place, empty ones too.
+    Such a device would only strand pods: it has no device node that we could name, or it is a GPU that is divided into
+    MIG devices. Pages keep their position, even if they are empty.
     """
     reasons = {DeviceName(d.name): why_not_preparable(pool, DeviceName(d.name)) for page in pages for d in page}
     skipped = {name: reason for name, reason in reasons.items() if reason is not None}

@@ -1,4 +1,4 @@
-"""What is kept of the pods of this node: anybody may write labels and annotations of 256 KiB, and few are read."""
+"""What is kept of this node's pods: anybody may write labels and annotations of 256 KiB, and few of them are read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dracaena.api.objects import ContainerStatus, ObjectMeta, Pod
 
 
 def kept_pod(driver: str) -> Callable[[Pod], Pod]:
-    """Return what makes the kept part of a pod: who it is, its claims, containers, which of these
+    """Return the function that cuts a pod down to what is kept: who it is, its claims, its containers, which of these
     run, and our annotations."""
     ours = (devices_annotation(driver), uuids_annotation(driver))
     replace = msgspec.structs.replace
@@ -40,5 +40,5 @@ def kept_pod(driver: str) -> Callable[[Pod], Pod]:
 
 
 def _states(statuses: Sequence[ContainerStatus]) -> list[ContainerStatus]:
-    """Keep whether each container runs or has ended: podlist.json names those that run (podlist.used_now)."""
+    """Keep whether each container is running or has ended: podlist.json names those that run (podlist.used_now)."""
     return [ContainerStatus(name=status.name, state=status.state) for status in statuses]

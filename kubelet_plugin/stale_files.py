@@ -1,7 +1,7 @@
-"""What instances of the plugin left that are no more: lock files, sockets, half-written files.
+"""What dead instances of the plugin left behind: lock files, sockets, half-written files.
 
-Each plugin pod has a lock file of its own, which outlives it, and a process that is killed removes neither its
-sockets nor the file that it was writing. Kubelet would go on trying a socket in its registry folder.
+Each plugin pod has its own lock file, which outlives it, and a process that is killed removes neither its sockets nor
+the file that it was writing. Kubelet would keep trying a socket in its registry folder.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def remove_stale_files(
     driver: str,
     written: Sequence[tuple[DocumentFolder | DocumentTree, str]],
 ) -> None:
-    """Remove all of it; what a living instance has stays. What cannot be removed is logged and tried by the next start.
+    """Remove all of it, except what a living instance has. What cannot be removed is logged; the next start retries.
 
-    `written` are the folders that instances write to under the call lock, each with the beginning of the names there
-    that are ours. The call lock must be held: so no living instance writes a file, and none that starts looks at its
-    lock file. Whether an instance lives is told by its lock alone.
+    `written` holds the folders that instances write to under the call lock, each with the prefix of our file names
+    there. The call lock must be held, so that no living instance is writing a file and none that starts looks at its
+    lock file. Only its lock tells whether an instance lives.
     """
     for lock, paths in _dead(mine, kubelet_root, driver):
         try:

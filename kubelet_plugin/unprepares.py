@@ -1,5 +1,5 @@
-"""Waiting for a device whose last claim is being torn down: kubelet may prepare the next pod before it has unprepared
-the one before.
+"""Waiting for a device whose last claim is still being unprepared: kubelet may prepare the next pod before it has
+unprepared the previous one.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from collections.abc import Callable
 from dracaena.process.clock import Clock
 
 LOOK_EVERY_S = 0.5
-"""Pause between looks at what the other instance of the plugin did during an upgrade; our own unprepares wake at
-once."""
+"""Pause between looks at what the other instance of the plugin has done during an upgrade; our own unprepares wake
+whoever waits at once."""
 
 MAX_WAITING = 2
-"""Calls that wait at a time, each with one of the server's workers (adapters.grpc_server): the unprepare that is waited
-for and the calls of all other claims must find one. A call beyond that fails at once, and kubelet asks again."""
+"""Most calls that wait at a time. Each occupies one of the server's workers (adapters.grpc_server), and workers must be
+left for the unprepare that is awaited and for the calls of other claims. A call beyond that fails at once, and kubelet
+asks again."""
 
 
 class Unprepares:
@@ -30,14 +31,14 @@ class Unprepares:
         self._waiting = 0
 
     def note(self) -> None:
-        """Say that a claim was unprepared."""
+        """Record that a claim was unprepared."""
         with self._condition:
             self._count += 1
             self._condition.notify_all()
         self._on_note()
 
     def count(self) -> int:
-        """Return how many there were. To be read before it is looked whether a device is free."""
+        """Return how many there were. Read this before checking whether a device is free."""
         with self._condition:
             return self._count
 
@@ -46,7 +47,7 @@ class Unprepares:
         return self._clock.monotonic() + within_s
 
     def wait(self, seen: int, deadline_s: float) -> bool:
-        """Wait until there were more than `seen`, or LOOK_EVERY_S; False: the time is over or too many wait already."""
+        """Wait until there were more than `seen`, or LOOK_EVERY_S; False: time is up, or too many wait already."""
         with self._condition:
             now_s = self._clock.monotonic()
             if now_s >= deadline_s or self._waiting >= MAX_WAITING:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dracaena.process.clock import Clock
 
 STOP_S = 3.0
-"""Longest that stop() waits: work takes milliseconds, unless the API server hangs, which is then asked once for each
-claim, 15 s each. Kubelet gives the whole pod 30 s."""
+"""Longest that stop() waits: work takes milliseconds, unless the API server hangs; then each claim costs one request
+of 15 s. Kubelet gives the whole pod 30 s."""
 
 
 class Worker:
@@ -31,10 +31,10 @@ class Worker:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the loop and wait for that; a worker that was never started is fine.
+        """End the loop and wait until it has ended; a worker that was never started is fine.
 
         Work that takes longer than STOP_S is left behind and ends with the process: what it does to files may be cut
-        off at any step.
+        short at any step.
         """
         with self._condition:
             self._stopping = True
@@ -43,7 +43,7 @@ class Worker:
             self._thread.join(STOP_S)
 
     def notice(self) -> None:
-        """Say that there is work. Never blocks; what is said during the work counts for the next time."""
+        """Announce work. Never blocks; an announcement during the work counts for the next round."""
         with self._condition:
             self._noticed = True
             self._condition.notify_all()
@@ -57,8 +57,8 @@ class Worker:
     ) -> bool:
         """Wait until there is work that is due, at most within_s; False: it is time to end.
 
-        `due` is asked again after each notice, and every look_every_s where it may turn true without one. It must
-        not block.
+        `due` is asked again after each notice, and every look_every_s if it may become true without one. It must not
+        block.
         """
         deadline_s = self._clock.monotonic() + within_s
         with self._condition:
@@ -72,7 +72,7 @@ class Worker:
             return not self._stopping
 
     def pause(self, seconds: float) -> bool:
-        """Wait, whatever is noticed; False: it is time to end."""
+        """Wait, whatever is announced; False: it is time to end."""
         deadline_s = self._clock.monotonic() + seconds
         with self._condition:
             while not self._stopping and (left_s := deadline_s - self._clock.monotonic()) > 0:

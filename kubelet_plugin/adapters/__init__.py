@@ -1,1 +1,1 @@
-"""The plugin's edges: one outside thing a file. They translate and decide nothing."""
+"""The plugin's edges: one outside thing per file. They translate and decide nothing."""

@@ -11,7 +11,7 @@ BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
 def read_boot_id(path: Path = BOOT_ID_FILE) -> str:
-    """Return the boot's id. Raises PermanentError when the kernel does not tell."""
+    """Return the boot's id. Raises PermanentError if the kernel does not say."""
     try:
         return path.read_text(encoding="ascii").strip()
     except OSError as error:

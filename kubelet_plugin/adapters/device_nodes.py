@@ -31,11 +31,11 @@ _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.AS
 _MAJOR = re.compile(r"\s*([0-9]{1,10}) (\S+)", re.ASCII)
 """A line of /proc/devices."""
 _LINK_WORDS = {"card": "card", "renderD": "render"}
-"""How names begin → last word of the link that udev makes."""
+"""Prefix of a node's name → last word of the link that udev makes."""
 
 
 class DeviceNodesMissingError(TemporaryError):
-    """A node is not there, or is not the driver's: a container would get a GPU that it cannot use."""
+    """A node is missing or is not the driver's: a container would get a GPU that it cannot use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class DevRoot:
 
 
 def look_at(path: str) -> NodeFacts | None:
-    """Return what is at a path, links not followed, as container runtimes do; None where nothing is."""
+    """Return what is at a path without following links, as container runtimes do; None if nothing is there."""
     try:
         facts = os.lstat(path)
     except OSError:
@@ -60,9 +60,8 @@ def look_at(path: str) -> NodeFacts | None:
 class DeviceNodes:
     """Finds the nodes of claims. Holds nothing: nodes may come and go at any time. Cost: some twenty small look-ups.
 
-    Of several `roots` the first that has /dev/nvidiactl holds, else the last. `required`: every node that is needed
-    must be there and be the driver's own; otherwise, for recorded machines, nothing is looked at but whether the
-    control nodes exist.
+    Of several `roots` the first that has /dev/nvidiactl counts, else the last. `required`: every node that is needed
+    must exist and be the driver's own; otherwise, for recorded machines, we only look whether the control nodes exist.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class DeviceNodes:
         self._look = look
 
     def of_claim(self, devices: Sequence[PreparedDevice]) -> ClaimNodes:
-        """Return the nodes of a claim's devices. Raises DeviceNodesMissingError naming every node that is not right."""
+        """Return the nodes of a claim's devices. Raises DeviceNodesMissingError naming every node that is wrong."""
         root = self._root()
         if not self._required:
             control = tuple(wanted for wanted in CONTROL_NODES if self._look(root.seen + wanted.path) is not None)
@@ -110,7 +109,7 @@ class DeviceNodes:
         return problem(wanted, self._look(root.seen + wanted.path), majors, root.host + wanted.path)
 
     def _majors(self) -> Mapping[str, int]:
-        """Return the majors of character devices by driver (/proc/devices); none where it cannot be read."""
+        """Return the majors of character devices by driver (/proc/devices); none if it cannot be read."""
         try:
             text = (self._proc / "devices").read_text(encoding="ascii", errors="replace")
         except OSError:
@@ -119,7 +118,7 @@ class DeviceNodes:
         return {match[2]: int(match[1]) for match in lines if match is not None}
 
     def _drm(self, device: PreparedDevice, root: DevRoot) -> Iterator[DrmNode]:
-        """Yield the DRM nodes of a GPU by PCI address, by name; those that the kernel lists and /dev has."""
+        """Yield a GPU's DRM nodes, found by PCI address, in order of name: those that the kernel lists and /dev has."""
         address = (device.pci_bus_id or "").lower()
         if not _PCI_ADDRESS.fullmatch(address):
             return
@@ -139,7 +138,7 @@ def _named(wanted: Sequence[WantedNode], root: DevRoot) -> tuple[DeviceNode, ...
 
 
 def _by_path(root: DevRoot, address: str, name: str) -> str | None:
-    """Return the name of udev's link to a node, None where there is none that leads to it."""
+    """Return the name of udev's link to a node, None if none leads to it."""
     word = _LINK_WORDS.get(name.rstrip("0123456789"))
     if word is None:
         return None
@@ -159,7 +158,7 @@ def _names(folder: Path) -> tuple[str, ...]:
 
 
 def _numbers(file: Path) -> tuple[int, int] | None:
-    """Return what the kernel says a node's numbers are."""
+    """Return a node's numbers according to the kernel."""
     try:
         match = _NUMBERS.fullmatch(file.read_text(encoding="ascii", errors="replace").strip())
     except OSError:

@@ -14,7 +14,7 @@ _DYNAMIC = struct.Struct("<qQ")
 _LOAD, _DYNAMIC_SEGMENT = 1, 2
 _NULL, _STRING_TABLE, _SONAME = 0, 5, 14
 _MOST_PROGRAM_HEADERS = 128
-"""A library has about ten. The bound keeps a broken file from being read whole."""
+"""A library has about ten. The limit keeps a broken file from being read to its end."""
 _MOST_DYNAMIC_BYTES = 1 << 16
 _MOST_NAME_BYTES = 256
 

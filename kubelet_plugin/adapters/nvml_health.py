@@ -24,10 +24,10 @@ EVENT_TYPES = (
     | pynvml.nvmlEventTypeGpuUnavailableError
     | pynvml.nvmlEventTypeGpuRecoveryAction
 )
-"""Only XIDs carry a meaning of their own; the others make the states worth a look at once."""
+"""Only XIDs have a meaning of their own; other events are a reason to look at the states at once."""
 
 MAX_EVENTS = 256
-"""Taken of one GPU at one look: one that floods events must not keep the driver's thread for ever."""
+"""Most events taken from one GPU per look: a GPU that floods events must not keep the driver's thread busy forever."""
 
 _WHOLE_GPU = 0xFFFFFFFF
 _RECOVERY_ACTION_FIELD = 230
@@ -43,17 +43,17 @@ class _LostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Unwatched:
-    """Why no event set hears of a GPU."""
+    """Why no event set covers a GPU."""
 
     reason: str
     lasting: bool
 
 
 class NvmlHealth:
-    """Looks through a library that others open and close too. One thread at a time; `doing` may be read by others.
+    """Looks through a library that others open and close too. One thread at a time; others may read `doing`.
 
-    Each GPU has an event set of its own: nvmlEventSetWait fails for a whole set as soon as one GPU of it is lost, and
-    NVML has no call that takes a GPU out of a set.
+    Each GPU has its own event set: nvmlEventSetWait fails for a whole set as soon as one of its GPUs is lost, and NVML
+    has no call that takes a GPU out of a set.
     """
 
     def __init__(self, library: NvmlLibrary) -> None:
@@ -68,23 +68,23 @@ class NvmlHealth:
     def events(self) -> tuple[GpuEvent, ...]:
         """Return what happened since the last look, without waiting; nothing before the first poll() of a session.
 
-        A GPU whose events cannot be read counts as unwatched in the next poll(), which asks for them anew. One that is
-        lost is an event too, so that the poll comes at once. Raises GpuDriverReleasedError while the driver is
+        A GPU whose events cannot be read counts as unwatched in the next poll(), which registers for them again. A lost
+        GPU is an event too, so that the poll follows at once. Raises GpuDriverReleasedError while the driver is
         released.
         """
         try:
             self._library.obey()
         except GpuDriverReleasedError:
             if not self._kept:
-                raise  # else what came before is told first
+                raise  # otherwise report what came before first
         found, self._kept = [*self._kept, *self._take()], []
         return tuple(found)
 
     def poll(self) -> Poll:
-        """Return the states of all GPUs. Raises NvmlError when the driver is not ready or tells no count.
+        """Return the states of all GPUs. Raises NvmlError if the driver is not ready or does not tell their number.
 
-        Then NVML is closed, and so it is when not one GPU can be named: the handles may be those of a driver that was
-        reloaded.
+        NVML is closed then, and also if not a single GPU can be named: the handles may belong to a driver that has
+        been reloaded since.
         """
         self.doing = "nvmlInit"
         try:
@@ -131,7 +131,7 @@ class NvmlHealth:
             return pynvml.nvmlDeviceGetUUID(handle), handle
 
     def _watch_again(self, handles: Mapping[str, Any], states: Sequence[GpuState]) -> None:
-        """Ask anew for the events of GPUs that answer. Their states say that they were unwatched until now."""
+        """Register again for the events of GPUs that answer. Their states say that they were unwatched until now."""
         answered = {state.uuid for state in states if state.lost is None and state.silent is None}
         again = {uuid for uuid in answered & self._unwatched.keys() if not self._unwatched[uuid].lasting}
         for uuid in again:
@@ -139,7 +139,7 @@ class NvmlHealth:
         self._watch({uuid: handle for uuid, handle in handles.items() if uuid in again})
 
     def _watch(self, handles: Mapping[str, Any]) -> None:
-        """Ask for the events of these GPUs."""
+        """Register for the events of these GPUs."""
         for uuid, handle in handles.items():
             event_set = None
             try:
@@ -191,7 +191,7 @@ class NvmlHealth:
         return found
 
     def _let_go(self) -> None:
-        """Free all event sets, which hold the driver too, and keep what they had for the next look."""
+        """Free all event sets, which keep the driver in use too, and save their events for the next look."""
         self._kept += self._take()
         for event_set in self._sets.values():
             with suppress(pynvml.NVMLError):  # then it goes with the session

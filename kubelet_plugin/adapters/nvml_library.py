@@ -29,7 +29,7 @@ ERROR_NAMES: dict[int, str] = {
 
 
 class NvmlError(GpuDriverTroubleError):
-    """NVML refused a call without which nothing can be said. The text names the call; `code` is nvmlReturn_t."""
+    """NVML refused a call that nothing works without. The text names the call; `code` is nvmlReturn_t."""
 
     def __init__(self, message: str, code: int | None = None, reason: TroubleKind = TroubleKind.READING_FAILED) -> None:
         super().__init__(message, reason)
@@ -37,7 +37,7 @@ class NvmlError(GpuDriverTroubleError):
 
 
 class GpuDriverNotReadyError(NvmlError):
-    """The driver is not there yet, or not usable as it is: wait for it."""
+    """The driver is not there yet, or not usable: wait for it."""
 
 
 _REASONS = {
@@ -57,9 +57,9 @@ _WHY_NOT_READY = {
 
 
 def load_library(gpu_driver_root: str) -> object:
-    """Return the NVML library below the driver root. Raises GpuDriverNotReadyError when it is not there or broken.
+    """Return the NVML library below the driver root. Raises GpuDriverNotReadyError if it is missing or broken.
 
-    With `/` the dynamic loader is asked too, which knows folders that we do not.
+    With `/` the dynamic loader is asked too: it knows folders that we do not.
     """
     root = GpuDriverRoot(gpu_driver_root)
     path = root.library(LIBRARY)
@@ -81,15 +81,15 @@ class Permission(Protocol):
     """Allows NVML to be open (dracaena.kubelet_plugin.gpu_driver_release)."""
 
     def refusal(self) -> str | None:
-        """Return why NVML must not be open now, None when it may be. Costs little: it is asked once a second."""
+        """Return why NVML must not be open now, None if it may be. Must be cheap: it is asked once a second."""
         ...
 
     def enter(self) -> None:
-        """Take note that NVML is about to be opened. Raises GpuDriverReleasedError when it must not be."""
+        """Record that NVML is about to be opened. Raises GpuDriverReleasedError if it must not be."""
         ...
 
     def leave(self) -> None:
-        """Take note that NVML is closed."""
+        """Record that NVML is closed."""
         ...
 
 
@@ -108,13 +108,13 @@ class Always:
 
 
 OnError = Callable[[str, str], None]
-"""Told of each call that gave no answer and might have: the call, the name of the error."""
+"""Called for each call that could have been answered and was not: the call, the name of the error."""
 
 
 class NvmlLibrary:
-    """Opens and closes NVML. `load` finds the library anew at each opening, so a driver may come later or change.
+    """Opens and closes NVML. `load` looks for the library at each opening, so a driver may come later or change.
 
-    It is never opened without `permission`, and obey() closes it when that has been withdrawn.
+    NVML is never opened without `permission`, and obey() closes it once that has been withdrawn.
     """
 
     def __init__(
@@ -128,9 +128,9 @@ class NvmlLibrary:
         self._permission = permission or Always()
         self._open = False
         self.before_close: Callable[[], None] = lambda: None
-        """Called while calls can still be made, before each close(): what else holds the driver must let go of it."""
+        """Called before each close(), while calls still work: whatever else uses the driver must let go of it."""
         self.session = 0
-        """Number of openings. Handles and event sets hold for one."""
+        """How often NVML was opened. Handles and event sets are valid for one opening."""
 
     @property
     def is_open(self) -> bool:
@@ -152,7 +152,7 @@ class NvmlLibrary:
         self.session += 1
 
     def obey(self) -> None:
-        """Close NVML and raise GpuDriverReleasedError when it must be let go of."""
+        """Close NVML and raise GpuDriverReleasedError if somebody asked us to let go of it."""
         refusal = self._permission.refusal()
         if refusal is not None:
             self.close()
@@ -173,7 +173,7 @@ class NvmlLibrary:
             ) from error
 
     def close(self) -> None:
-        """Shut down; also when the driver has gone. All handles are invalid afterwards."""
+        """Shut down, even if the driver is gone. All handles are invalid afterwards."""
         if not self._open:
             return
         self.before_close()
@@ -193,7 +193,7 @@ class NvmlLibrary:
 
     @contextmanager
     def needed(self, call: str, what: str) -> Iterator[None]:
-        """Turn a refusal of a call that must work into an NvmlError that says what could not be read."""
+        """Turn the refusal of an essential call into an NvmlError that says what could not be read."""
         try:
             yield
         except pynvml.NVMLError as error:

@@ -16,8 +16,8 @@ from dracaena.kubelet_plugin.discovery.inventory import MigFacts, NodeInventory
 from dracaena.process.clock import Clock, SystemClock
 
 REOPEN_S = 300.0
-"""Pause between two openings of NVML while a GPU cannot be named. To be reset a GPU must be let go of, and one that is
-taken out and put back is bound anew: both are seen at once. This is for what nobody told."""
+"""Pause between two openings of NVML while a GPU cannot be named. A GPU that is reset has to be released, and one that
+is removed and put back is bound again: both are noticed at once. This is for changes that nobody announces."""
 
 SOURCE = "read from the NVIDIA driver of this machine"
 
@@ -35,8 +35,8 @@ class NvmlMachine:
         *,
         listens: bool = False,
     ) -> None:
-        """With `listens` NVML stays open between two calls, so that events are heard; else nobody is in the way of a
-        GPU reset, a change of the MIG mode or of the driver.
+        """With `listens` NVML stays open between two calls, so that events are received; otherwise it is closed and
+        not in the way of a GPU reset or a change of the MIG mode or the driver.
         """
         self._name = name
         self._nvml = nvml
@@ -110,11 +110,11 @@ class NvmlMachine:
         return poll
 
     def _open_anew_if_due(self) -> None:
-        """Close NVML where it may go on showing what was there when it was opened. Only a poll may: it asks for events
-        as soon as it has opened NVML again, a reading would leave that to the next poll.
+        """Close NVML if it may still show what was there when it was opened. Only a poll may do this: it registers for
+        events as soon as it has opened NVML again, while a reading would leave that to the next poll.
 
-        That is when the kernel has bound other devices to the driver since, and now and then while a GPU cannot be
-        named. What happened until then is kept; for the moment in between no events are heard.
+        That is the case if the kernel has bound other devices to the driver since then, and now and then while a GPU
+        cannot be named. Earlier events are kept; for a moment none are received.
         """
         now_s, bound = self._clock.monotonic(), self._sysfs.bound_to_gpu_driver()
         other = self._bound is not None and bound != self._bound
@@ -124,7 +124,7 @@ class NvmlMachine:
         self._bound = bound
 
     def doing(self) -> str:
-        """Return which call of the driver runs right now, empty between two of ours. From any thread."""
+        """Return which call into the driver is running, empty if none is. From any thread."""
         return self._nvml.doing or self._health.doing
 
     def close(self) -> None:

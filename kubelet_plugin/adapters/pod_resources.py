@@ -27,9 +27,9 @@ MAX_ANSWER_BYTES = 16 << 20
 class PodResourcesWitness:
     """Implements ports.KubeletWitness.
 
-    List tells active pods alone (1.34 and later), and a kubelet that has just started and has not reached the API
-    server yet has none. So an answer counts only while the node is ready: kubelet tells the API server so every 10 s,
-    and 50 s after the last time it is not held to be ready any more. Each start of kubelet makes the socket anew.
+    List returns active pods only (1.34 and later), and a kubelet that has just started and has not reached the API
+    server yet has none. So an answer counts only while the node is ready: kubelet reports that to the API server every
+    10 s, and 50 s after the last report the node no longer counts as ready. Kubelet recreates the socket at each start.
     """
 
     def __init__(self, socket: Path, driver: str, node_is_ready: Callable[[], bool]) -> None:

@@ -1,4 +1,4 @@
-"""Whether kubelet can call us, asked the way kubelet does; and the gRPC health service that tells probes so."""
+"""Whether kubelet can call us, checked the way kubelet calls; and the gRPC health service that answers probes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from dracaena.proto.pluginregistration.v1 import api_pb2 as registration
 from dracaena.proto.pluginregistration.v1 import api_pb2_grpc as registration_grpc
 
 CALL_S = 5.0
-"""Longest that each of the two calls may take. They do no work: more means that no thread is free to answer."""
+"""Longest that each of the two calls may take. They do no work: a longer one means that no thread is free."""
 
 WORKERS = 2
 """Probes at a time: one for liveness, one for readiness."""
 
 Problem = Callable[[], str | None]
-"""Returns None, or in words what is wrong."""
+"""Returns what is wrong, in words, or None."""
 
 
 def socket_problem(dra_socket: Path, registration_socket: Path) -> str | None:
-    """Call both of our sockets as kubelet does; return which does not answer and why, None when both do.
+    """Call both of our sockets as kubelet does; return which one does not answer and why, None if both do.
 
-    A socket file that somebody removed cannot be reached any more though its server runs: a new start makes it again.
+    If somebody removes a socket file, its server runs on but cannot be reached: a restart creates the file again.
     """
     try:
         with grpc.insecure_channel(f"unix:{registration_socket}") as channel:
@@ -58,7 +58,7 @@ class ProbeServer:
     def __init__(self, address: str, services: Mapping[str, Problem]) -> None:
         """`address` is `host:port`, port 0 takes a free one. `services`: name → what is wrong with it."""
         self._address = address
-        # Else a port that another gRPC server has would be shared with it, and probes would reach either.
+        # Otherwise we would share the port with another gRPC server that has it, and probes would reach either one.
         alone = (("grpc.so_reuseport", 0),)
         self._server = grpc.server(ThreadPoolExecutor(WORKERS, thread_name_prefix="probes"), options=alone)
         health_grpc.add_HealthServicer_to_server(_Health(services), self._server)  # type: ignore[no-untyped-call]
@@ -73,7 +73,7 @@ class ProbeServer:
         self._server.start()
 
     def stop(self) -> None:
-        """Close the port; also when it never was open."""
+        """Close the port, even if it was never open."""
         self._server.stop(0).wait()
 
 

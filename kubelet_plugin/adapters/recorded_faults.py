@@ -1,4 +1,4 @@
-"""Faults of a recorded machine's GPUs, from a file that is read again at each look: to see what a broken GPU does."""
+"""Faults of a recorded machine's GPUs, from a file that is read at each look: to see what a broken GPU does."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _WORDS = {"str": str, "int": int, "bool": bool}
 
 
 class RecordedFaults:
-    """Tells the faults in a file: a JSON object, GPU UUID → what is wrong. No file: nothing is.
+    """Reports the faults in a file: a JSON object, GPU UUID → what is wrong. Without the file nothing is.
 
-    `{"GPU-…": {"recovery_action": 1, "xids": [79]}}`: the fields of GpuState, and `xids`, each of which is told once
-    for as long as it stands there. A GPU that is not named is well. For one thread.
+    `{"GPU-…": {"recovery_action": 1, "xids": [79]}}`: the fields of GpuState, and `xids`, each of which is reported
+    once as long as it stands there. A GPU that is not named is healthy. For one thread.
     """
 
     def __init__(self, path: str, uuids: Sequence[str]) -> None:

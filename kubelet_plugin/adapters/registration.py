@@ -21,7 +21,7 @@ HEALTH_VERSIONS = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 """Named only when the streams say something: the second is that of kubelet before 1.37."""
 
 OnStatus = Callable[[str | None], None]
-"""Called with kubelet's answer: None when it took the plugin, else why it did not."""
+"""Called with kubelet's answer: None if it accepted the plugin, else why it did not."""
 
 
 def registration_server(
@@ -29,7 +29,8 @@ def registration_server(
 ) -> UnixServer:
     """Return the server on the socket that kubelet finds in its plugins_registry folder, not started.
 
-    `endpoint` must be served already when it starts: kubelet calls it at once. `health`: it tells devices' health too.
+    `endpoint` must be served before this one starts: kubelet calls it at once. `health`: it reports devices' health
+    too.
     """
 
     def add_services(server: grpc.Server) -> None:

@@ -1,9 +1,9 @@
-"""Which instance of the plugin writes this node's pool, where several run side by side during an update.
+"""Which instance of the plugin writes this node's pool when several run side by side during an update.
 
-The newest living instance that has had something to publish writes, and no other. Each one notes in its own lock file,
-which it holds while it lives, when it began. One more file orders them: who holds its flock(2) may write now, and it
-says whether all that was sent was answered. A request without an answer may still land, seconds after its sender died
-or gave up.
+Only the newest living instance that has had something to publish writes. Each notes when it began in its own lock file,
+which it holds while it lives. One more file puts them in order: whoever holds its flock(2) may write, and it says
+whether everything that was sent has been answered. A request without an answer may still land seconds after its sender
+has died or given up.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 WAIT_S = 20.0
-"""Longest wait for an older instance that writes. A look takes milliseconds and a request to a server that hangs is
-given up after 15 s, so who holds the lock for longer stands still, and can only be overtaken."""
+"""Longest wait for an older instance that writes. A look takes milliseconds, and a request to a server that hangs is
+given up after 15 s, so an instance that holds the lock for longer is stuck, and can only be overtaken."""
 
 POLL_S = 0.02
 """Pause between tries. A write to the API server takes about as long."""
 
 NOTE_BYTES = 256
-"""A note is written over the last one in one piece, with blanks to its end."""
+"""A note overwrites the last one in one piece, padded with blanks."""
 
 log = structlog.get_logger()
 
@@ -49,18 +49,18 @@ class Publishing(msgspec.Struct, frozen=True):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """What the file says that all share. Without it, whatever was sent before is in doubt."""
+    """Content of the shared file. Without it, whatever was sent before is in doubt."""
 
     generation: int = 0
     """The highest one of the pool that was sent."""
     is_in_doubt: bool = True
     """Whether something that was sent may still land."""
     by: str = ""
-    """Whose turn was the last: the name of its lock file."""
+    """Who had the last turn: the name of its lock file."""
 
 
 class OvertakenError(TemporaryError):
-    """Another instance has taken the turn of this one, which stood still."""
+    """Another instance has taken over the turn of this one, which was stuck."""
 
 
 class HeldTurn:
@@ -84,7 +84,7 @@ class WriterLock:
     """The right of one instance to write. For one thread."""
 
     def __init__(self, path: Path, instance_lock: Path, boot_id: str, clock: Clock) -> None:
-        """`instance_lock` is what this instance holds as long as it lives, in the folder of those of all others."""
+        """`instance_lock` is held by this instance as long as it lives; its folder has those of all others too."""
         self._path = path
         self._instance_lock = instance_lock
         self._clock = clock
@@ -92,12 +92,12 @@ class WriterLock:
         # Not the time of day, which may jump. This one is the same for all processes of a machine.
         self._mine = Publishing(boot_id, time.clock_gettime(time.CLOCK_BOOTTIME))
         self._noted: Sent | None = None
-        """What this instance wrote last in its turn; None where it could not."""
+        """What this instance last wrote in its turn; None if it could not."""
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[HeldTurn | None]:
-        """Hold the right to write for a block; None when a newer instance has it. Waits at most WAIT_S for an older
-        one, which is overtaken then."""
+        """Hold the right to write for a block; None if a newer instance has it. Waits at most WAIT_S for an older
+        one, and then overtakes it."""
         lock = FileLock(self._path)
         is_held = self._wait(lock)
         try:
@@ -114,7 +114,7 @@ class WriterLock:
             lock.release()
 
     def note(self, generation: int, *, is_in_doubt: bool) -> None:
-        """Note what is sent, and whether it may still land. Raises OvertakenError when this turn is over."""
+        """Note what is sent, and whether it may still land. Raises OvertakenError if this turn is over."""
         sent = self._sent()
         if self._newer_publishes() or self._noted not in (None, sent):
             raise OvertakenError("another instance of this plugin publishes this node's devices meanwhile")
@@ -125,7 +125,7 @@ class WriterLock:
         return self._read(self._path, Sent, Sent())
 
     def _wait(self, lock: FileLock) -> bool:
-        """Take the lock and return True; False when a newer instance publishes, or an older one stands still."""
+        """Take the lock and return True; False if a newer instance publishes, or an older one is stuck."""
         deadline_s = self._clock.monotonic() + WAIT_S
         while True:
             try:
@@ -142,7 +142,7 @@ class WriterLock:
             self._clock.sleep_until_set(self._never, POLL_S)
 
     def _newer_publishes(self) -> bool:
-        """Whether an instance that began after this one has begun to publish, and lives."""
+        """Whether a living instance that began after this one has begun to publish."""
         return any(
             self._is_newer(path) and not _is_free(path)
             for path in sorted(self._path.parent.glob("instance*.lock"))
@@ -160,8 +160,8 @@ class WriterLock:
             return otherwise
 
     def _write(self, path: Path, note: Publishing | Sent) -> bool:
-        """Write a note and return whether that worked. A full or broken disk must not keep news of broken GPUs back: it
-        is logged, and all that is sent stays in doubt."""
+        """Write a note and return whether that worked. A full or broken disk must not hold back news of broken GPUs: it
+        is logged, and everything that is sent stays in doubt."""
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
