@@ -24,7 +24,7 @@ T = TypeVar("T", bound=KubeObject)
 A = TypeVar("A")
 
 WRITE_TIMEOUT_S = 10
-"""The server drops a write that takes longer (`?timeout=`), so that it cannot land long after we gave it up."""
+"""The server drops a write that takes longer (`?timeout=`), so that it cannot land long after we gave up on it."""
 
 PAGE_SIZE = 500
 """Objects per page of a list: kubectl's own chunk size, about 3 MB of ResourceSlices."""
@@ -81,8 +81,8 @@ def _kinds(module: ModuleType) -> Iterator[type[KubeObject]]:
     yield from (kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, KubeObject))
 
 
-# msgspec looks into a type when it is first decoded, and two threads that do so at once crash the process (0.22.0).
-# Several caches begin in the same moment, so all types are looked into here, by the one thread that imports.
+# msgspec inspects a type when it is first decoded, and two threads that do so at once crash the process (0.22.0).
+# Several caches start at the same moment, so all types are inspected here, by the one thread that imports.
 for _shape in (*_kinds(objects), *_kinds(resource_objects), _Raws, _Metadata, _Typed, _RawEvent, _Versioned, _Status):
     msgspec.json.Decoder(_shape)
 
@@ -163,7 +163,7 @@ class KubeClient:
         return _one(kind, self._transport.request("GET", _path(kind, namespace, name)))
 
     def get_raw(self, path: str) -> bytes:
-        """Read something that is not an API object, `/version` for example."""
+        """Read something that is not an API object, such as `/version`."""
         return self._transport.request("GET", path)
 
     def list(
@@ -175,10 +175,10 @@ class KubeClient:
         label_selector: str = "",
         reader: Reader[T] | None = None,
     ) -> Listing[T]:
-        """Read all objects, of one namespace or of all, in pages. One that cannot be read is only named.
+        """Read all objects, of one namespace or of all, in pages. Objects that cannot be read are only named.
 
-        Without a reader (callers that read repeatedly have one), each is named in the log. Memory holds what is kept of
-        all objects, and one page as text: PAGE_BYTES, or one object if that is longer.
+        Without a reader (callers that read repeatedly have one), each of them is named in the log. Memory holds what is
+        kept of all objects, and one page as text: PAGE_BYTES, or one object if that is longer.
         """
         path, call = _path(kind, namespace), f"GET {_path(kind, namespace)}"
         query = _selectors(field_selector, label_selector)
@@ -228,7 +228,7 @@ class KubeClient:
         return self._write("POST", kind, _path(kind, namespace), document)
 
     def replace(self, kind: type[T], document: Mapping[str, Any], *, namespace: str = "") -> T:
-        """Replace a whole object that is ours alone; its metadata.resourceVersion guards the write."""
+        """Replace an object that only we write; its metadata.resourceVersion guards the write."""
         return self._write("PUT", kind, _path(kind, namespace, document["metadata"]["name"]), document)
 
     def merge_patch(
@@ -292,23 +292,23 @@ def _one(kind: type[T], body: bytes) -> T:
     call = f"read {kind.KIND}"
     try:
         return kind.from_json(body)
-    except Exception as error:  # whatever the object leads to: a writer has to know that the answer told nothing
+    except Exception as error:  # whatever the object causes: a writer has to know that the answer said nothing
         raise _unreadable(call, error) from error
 
 
 def _parse(shape: type[A], raw: bytes | msgspec.Raw, call: str) -> A:
-    """Decode what the server must have sent whole; anything else is a KubeError like no answer at all."""
+    """Decode a complete answer of the server; anything else is a KubeError, as if there had been no answer."""
     try:
         return msgspec.json.decode(raw, type=shape)
-    except Exception as error:  # whatever the answer leads to, RecursionError too: the caller asks again
+    except Exception as error:  # whatever the answer causes, even RecursionError: the caller asks again
         raise _unreadable(call, error) from error
 
 
 def _page(text: bytes, call: str) -> _Raws:
-    """Decode a page of a list. One object may keep it from being decoded whole, by its depth for example."""
+    """Decode a page of a list. A single object may keep it from being decoded as a whole, for example by its depth."""
     try:
         return msgspec.json.decode(text, type=_Raws)
-    except Exception as error:  # whatever one of its objects leads to: the others have to be read
+    except Exception as error:  # whatever one of its objects causes: the others have to be read
         left, taken = set_apart(text, ["items"])
         if len(taken) != 1:
             raise _unreadable(call, error) from error
@@ -331,10 +331,10 @@ def _take_page(
 
 
 def _event(line: bytes, call: str) -> _RawEvent:
-    """Decode an event of a watch, whatever its object is like."""
+    """Decode an event of a watch, whatever its object looks like."""
     try:
         return msgspec.json.decode(line, type=_RawEvent)
-    except Exception as error:  # as for a list: the kind of event can be told without the object
+    except Exception as error:  # as with a list: the type of the event can be read without the object
         left, taken = set_apart(line, ["object"])
         if len(taken) != 1:
             raise _unreadable(call, error) from error

@@ -30,7 +30,7 @@ class KubeError(TemporaryError):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the server said that it did not do what was asked for: any 4xx, 429 included. After a 5xx, a time-out
+        """Whether the server said that it did not do what we asked: any 4xx, including 429. After a 5xx, a time-out
         (408) or no answer at all it may have done it, or may still do it."""
         return self.status is not None and 400 <= self.status < 500 and self.status != 408
 
@@ -60,11 +60,11 @@ class ForbiddenError(KubeError):
 
 
 class TooManyRequestsError(KubeError):
-    """429: the server has too much to do, and did not do what was asked for. Ask again after `retry_after_s`."""
+    """429: the server is overloaded and did not do what we asked. Ask again after `retry_after_s`."""
 
 
 class ApiUnavailableError(KubeError):
-    """No answer, or 5xx: whether what was asked for is done is not known. Try again later."""
+    """No answer, or 5xx: it is unknown whether the request took effect. Try again later."""
 
 
 def error_for(call: str, status: int, body: bytes, headers: Mapping[str, str] = MappingProxyType({})) -> KubeError:

@@ -21,22 +21,22 @@ from dracaena.process.clock import Clock, rfc3339
 
 WRITES_PER_S: Final = 20.0
 WRITE_BURST: Final = 100
-"""Events are written at this rate at most, after an initial burst: 1,000 pods that are allocated together make 2,000
-Events in 95 s. Each costs kube-apiserver about 3 ms of CPU, so they take 6 % of a core away from binding pods."""
+"""Highest rate of Events, after an initial burst: 1,000 pods that are allocated together make 2,000 Events in 95 s.
+Each costs kube-apiserver about 3 ms of CPU, so they take 6 % of a core away from binding pods."""
 
 OBJECT_REFILL_S: Final = 60.0
 OBJECT_BURST: Final = 25
-"""Each object gets one Event a minute, after an initial burst: however often the same thing goes wrong with one pod,
-its Events do not crowd out those of others."""
+"""Each object gets one Event per minute, after an initial burst: however often something goes wrong with one pod, its
+Events do not crowd out those of others."""
 
 QUEUE_LENGTH: Final = 2_000
-"""Events that may wait to be written, about 3 MB; more are dropped, so that a slow server costs no more memory."""
+"""Most Events that wait to be written, about 3 MB; more are dropped, so that a slow server costs no more memory."""
 
 REMEMBERED: Final = 4_096
-"""Recent Events and objects that are remembered, at about 200 bytes each."""
+"""How many recent Events and objects are remembered, at about 200 bytes each."""
 
 COMPLAINT_GAP_S: Final = 10.0
-"""Least time between two log lines about dropped Events."""
+"""Shortest time between two log lines about dropped Events."""
 
 EventType = Literal["Normal", "Warning"]
 
@@ -102,11 +102,11 @@ class _Entry:
     document: dict[str, Any]
 
 
-msgspec.json.Decoder(Event)  # looked into by the thread that imports: see kube.client
+msgspec.json.Decoder(Event)  # inspected by the thread that imports: see kube.client
 
 
 class EventRecorder:
-    """Writes Events from a thread of its own. The same event again raises the count of the first one.
+    """Writes Events from a thread of its own. Repeating an event raises the count of the first one.
 
     The name of an Event is made from its subject, reason and message, so that counting also works across restarts. It
     takes the rights to create and to patch Events, and none to read them. `count` is called with the fate of each.
@@ -231,7 +231,7 @@ class EventRecorder:
                 self._count("failed")
                 log.info("event not written", reason=entry.document["reason"], error=str(error))
             except Exception:
-                # The thread's outermost loop: one event that cannot be written must not end all others.
+                # The thread's outermost loop: one event that cannot be written must not stop the others.
                 self._count("failed")
                 log.exception("event not written", reason=entry.document["reason"])
             else:
@@ -255,7 +255,7 @@ class EventRecorder:
         except NotFoundError:
             if count is None:
                 raise
-            count = self._create(entry)  # it ran out: this one starts afresh
+            count = self._create(entry)  # it has expired: this one starts afresh
         self._seen[name] = count
         if len(self._seen) > REMEMBERED:
             self._seen.popitem(last=False)

@@ -17,7 +17,7 @@ silence after which everything is listed (reflector.SILENCE_S); a broken watch i
 
 
 class Freshness:
-    """What a reflector's thread has seen, as one number for everybody else. Safe from many threads.
+    """What a reflector's thread has seen, as one number for everyone else. Safe from many threads.
 
     A cache is fresh at the moment of a complete list, and while a watch is open on which an event or a bookmark came
     within QUIET_S. Opening a watch counts as hearing from the server too, but only once until something else is heard:

@@ -51,7 +51,7 @@ class KubeLease:
             return None
 
     def create(self, spec: LeaseSpec) -> Lease:
-        """Make it. Raises AlreadyExistsError when somebody was faster."""
+        """Create it. Raises AlreadyExistsError if somebody was faster."""
         document = {"metadata": {"name": self._name}, "spec": msgspec.to_builtins(spec)}
         return self._client.create(Lease, document, namespace=self._namespace)
 

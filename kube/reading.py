@@ -1,4 +1,4 @@
-"""Reads one object of many, so that one that cannot be read costs nothing but itself."""
+"""Reads one object of many, so that an unreadable object affects no other."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Reader(Generic[T]):
     keep: Callable[[T], T] = lambda item: item
     """Makes what is kept of an object."""
     stand_in: StandIn[T] | None = None
-    """May raise anything when it cannot: then no object of the kind is safe to go on with, and the whole read fails.
+    """May raise anything if it cannot: then no object of the kind is safe to go on with, and the whole read fails.
 
-    So does an object without a name that can be read: left out of a list, it would count as deleted, and what it holds
-    as free."""
+    The same holds for an object whose name cannot be read: left out of a list, it would count as deleted, and what it
+    holds as free."""
 
     def read(self, kind: type[T], text: bytes | msgspec.Raw) -> T | Unread[T]:
-        """Read one object; whatever it raises is about this one alone."""
+        """Read one object; whatever it raises concerns this object alone."""
         try:
             return self.keep(kind.from_json(text))
         except Exception as error:  # noqa: BLE001 - any object may come, and the next has to be read whatever this one does
@@ -78,7 +78,7 @@ def name_of(text: bytes) -> ObjectMeta:
     """Read which object it is, and nothing else. Never raises: what cannot be read is empty."""
     found = _metadata(text)
     if not found and (taken := set_apart(text, ["metadata"])[1]):
-        found = _metadata(b'{"metadata":%s}' % taken[0])  # what cannot be passed over stands beside it
+        found = _metadata(b'{"metadata":%s}' % taken[0])  # what cannot be skipped stands beside it
     name, namespace, uid, version = (_text(found.get(field)) for field in _OF_METADATA)
     return ObjectMeta(name=name, namespace=namespace, uid=uid, resource_version=version)
 

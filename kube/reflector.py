@@ -36,7 +36,7 @@ LONGEST_BACKOFF_S = 30.0
 
 FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 300.0
-"""A change that cannot be told now is told again after waits that double, from the first to the longest."""
+"""A change that cannot be passed on now is retried after waits that double, from the first to the longest."""
 
 UNSERVED = frozenset({404, 501})
 """Answers that say that a server does not have a kind: 404 from kube-apiserver, 501 by HTTP itself (RFC 9110)."""

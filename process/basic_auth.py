@@ -1,4 +1,4 @@
-"""Passwords of basic auth against bcrypt hashes: one check at a time, and who was right before is not checked again."""
+"""Checks basic auth against bcrypt hashes: one check at a time, and a password that was right is not checked again."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ REST_PER_CHECK = 4
 usual cost 10 that is a few guesses a second."""
 
 MOST_OF_ADDRESS = 4
-"""Checks of one address that wait: a client that was told the right password waits for one."""
+"""Most checks of one address that wait: a client that knows the right password waits for one."""
 
 MOST_WAITING = 256
 """Checks that wait in all."""
 
 _SIGNIFICANT_BYTES = 72
-"""bcrypt's; htpasswd and Prometheus pass over the rest of a password too."""
+"""bcrypt's limit; htpasswd and Prometheus ignore the rest of a password too."""
 
 log = structlog.get_logger()
 

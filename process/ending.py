@@ -1,4 +1,4 @@
-"""How a long-running program learns that it shall end: SIGTERM from kubelet or systemd, SIGINT from a terminal.
+"""How a long-running program learns that it has to end: SIGTERM from kubelet or systemd, SIGINT from a terminal.
 
 The signals are blocked and waited for, not handled. A handler that sets an Event has two gaps: it may run while the
 main thread holds the Event's lock, and a signal that comes between the last look and the wait wakes nobody.

@@ -1,8 +1,8 @@
-"""One small HTTP endpoint a program: /healthz, /readyz and /metrics.
+"""One small HTTP endpoint per program: /healthz, /readyz and /metrics.
 
-The health pages are for kubelet, whose probes bring no password and no certificate and do not look at ours: they are
-answered to everybody, over HTTP and, where a web-config file gives a certificate, over HTTPS on the same port. All else
-is protected as that file says.
+The health pages are for kubelet, whose probes bring no password and no certificate and do not check ours: everybody
+gets them, over HTTP and, if a web-config file names a certificate, over HTTPS on the same port. Everything else is
+protected as that file says.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FORMS = re.compile(
     r"(text/plain|application/openmetrics-text); version=(0\.0\.4|1\.0\.0); charset=utf-8"
     r"(; escaping=(allow-utf-8|underscores|dots|values))?"
 )
-"""Content types of metrics that are given: a client may ask for any version, and each form is computed by itself."""
+"""Content types of metrics that we offer: a client may ask for any version, and each form is computed separately."""
 
 
 class HttpEndpoint:
@@ -127,7 +127,7 @@ class HttpEndpoint:
 
 
 def _refusal(config: WebConfig, client: Client) -> HttpAnswer | None:
-    """Return what a client is told that the TLS settings keep out."""
+    """Return what a client that the TLS settings keep out is told."""
     if config.context is None:
         return None
     if not client.secure:
@@ -144,7 +144,7 @@ def _health_answer(problem: str | None, prefix: str, state: Callable[[], str]) -
 
 
 def _metrics_form(accept: str) -> str:
-    """Return an Accept header for which the metrics have the form that this one asks for; few are all there are."""
+    """Return an Accept header that gives metrics of the form that this one asks for; there are only a few."""
     try:
         content_type = choose_encoder(accept)[1]
     except Exception:  # noqa: BLE001 - whatever a library raises on what a client wrote

@@ -15,7 +15,7 @@ TEXT = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """The head of a request; `path` is without the query, `headers` has lower-case names, the last of a name wins."""
+    """The head of a request; `path` has no query, `headers` has lower-case names, of equal names the last wins."""
 
     method: str
     path: str
@@ -42,12 +42,12 @@ def text_answer(status: int, text: str, *headers: tuple[str, str]) -> HttpAnswer
 
 
 def head_ends(data: bytes | bytearray, new_bytes: int) -> bool:
-    """Whether the head is complete, of which the last `new_bytes` were not looked at before."""
+    """Whether the head is complete; its last `new_bytes` have not been looked at before."""
     return _END_OF_HEAD.search(data, max(0, len(data) - new_bytes - 3)) is not None
 
 
 def parse_head(data: bytes) -> HttpRequest:
-    """Read a complete head; what follows it is passed over. Raises MalformedRequestError."""
+    """Read a complete head; whatever follows it is ignored. Raises MalformedRequestError."""
     end = _END_OF_HEAD.search(data)
     lines = data[: end.start() if end else len(data)].replace(b"\r\n", b"\n").split(b"\n")
     words = lines[0].split(b" ")

@@ -1,7 +1,7 @@
-"""Pages that take a while: each is computed in a thread of its own, once for all who asked before it began.
+"""Pages that take a while: each is computed in a thread of its own, once for everybody who asked before it began.
 
-So a page that hangs holds up no other page and no connection, and however many ask, a page costs a fixed share of a
-core.
+So a page that hangs holds up no other page and no connection, and however many clients ask, a page costs a fixed share
+of a core.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dracaena.process.http_message import HttpAnswer, text_answer
 K = TypeVar("K", bound=Hashable)
 
 REST_PER_WORK = 4
-"""Times as long as it worked for which a thread rests while more are waiting: a flood costs a fifth of a core."""
+"""How many times its work a thread rests while more requests wait: a flood costs a fifth of a core."""
 
 LONGEST_REST_S = 0.25
 """A page that took long because the whole machine was busy must not rest past the timeout of a probe, 1 s."""

@@ -108,7 +108,7 @@ class Layers(Generic[S]):
     flags: Mapping[str, Any]
 
     def resolve(self, section: str = "") -> S:
-        """Put the layers together; a section that is not there adds nothing. Raises BadInputError."""
+        """Combine the layers; a section that does not exist adds nothing. Raises BadInputError."""
         values = {**self.file, **self.sections.get(section, {}), **self.environment, **self.flags}
         missing = [
             field.name
@@ -121,7 +121,7 @@ class Layers(Generic[S]):
         return self.settings(**values)
 
     def overruled(self, section: str) -> tuple[str, ...]:
-        """Return which settings of a section do not hold because the environment or a flag gives them; sorted."""
+        """Return which settings of a section the environment or a flag overrides; sorted."""
         return tuple(
             sorted(
                 _key(name) for name in self.sections.get(section, {}) if name in self.environment or name in self.flags
@@ -162,7 +162,7 @@ def read_layers(
 
 
 class StrictLoader(yaml.SafeLoader):
-    """Refuses a key that stands twice: the first one would silently not hold."""
+    """Refuses duplicate keys: the first one would silently have no effect."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: D102, FBT001 - as in the base class
         seen: set[str] = set()
@@ -199,7 +199,7 @@ def _map(value: Any, where: str) -> dict[Any, Any]:
 
 
 def _sections(settings: type[Any], document: Any, where: str) -> dict[str, dict[str, Any]]:
-    """Read all sections, not only the one that holds: a mistake in one must not wait for the node that uses it."""
+    """Read all sections, not only the one that applies: a mistake must not wait for the node that uses it."""
     found = {}
     for name, section in _map({} if document is None else document, f"{where}: {SECTIONS}").items():
         if not isinstance(name, str) or not re.fullmatch(SECTION.pattern, name):

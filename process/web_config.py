@@ -1,7 +1,7 @@
 """Prometheus' web-config file: TLS and basic auth of an HTTP endpoint, as exporter-toolkit defines it.
 
-https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md. What cannot be held here is
-refused by name, never passed over. Two things differ, and only for the health pages: see dracaena.process.http.
+https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md. What we cannot honour is
+refused by name, never ignored. Two things differ, and only for the health pages: see dracaena.process.http.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ _NOT_HELD = {
 
 @dataclass(frozen=True, slots=True)
 class WebConfig:
-    """What holds for the pages that are protected, and for the TLS of all."""
+    """The rules for protected pages, and the TLS settings for all pages."""
 
     context: ssl.SSLContext | None = None
     needs_certificate: bool = False
     allowed_names: frozenset[str] = frozenset()
-    """Names of which a client's certificate must hold one; empty: any certificate that verifies."""
+    """A client's certificate must have one of these names; empty: any certificate that verifies."""
     users: Mapping[str, bytes] = field(default_factory=dict)
-    """User → bcrypt hash; empty: nobody has to say who it is."""
+    """User → bcrypt hash; empty: nobody needs a password."""
     headers: tuple[tuple[str, str], ...] = ()
 
 
@@ -187,7 +187,7 @@ def _context(tls: Mapping[str, Any], auth: str, sources: Sources, where: str) ->
                 context.load_verify_locations(authorities)
         except (ssl.SSLError, OSError) as error:
             raise BadInputError(f"{where}: client_ca is no certificate: {error}") from error
-        # Optional for the handshake: who asks for a health page shows none. dracaena.process.http refuses the others.
+        # Optional in the handshake: probes of health pages have none. dracaena.process.http refuses the others.
         context.verify_mode = ssl.CERT_OPTIONAL
     return context
 

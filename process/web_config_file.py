@@ -46,8 +46,8 @@ class WebConfigFile:
                 log.info("web-config file was read again", file=str(path))
             self._trouble = ""
         except Exception as error:
-            # Whatever it raises: this runs in the thread that serves. What held before holds on: to drop TLS or the
-            # passwords would open the pages, to stop serving would have kubelet end the program.
+            # Whatever it raises: this runs in the thread that serves. The old rules stay in force: dropping TLS or the
+            # passwords would open the pages, and if we stopped serving, kubelet would end the program.
             if str(error) != self._trouble:
                 self._trouble = str(error)
                 known = isinstance(error, BadInputError)

@@ -1,22 +1,22 @@
 """Files that are replaced as a whole or not at all.
 
-What a call did outlives the process at once, however that ends: the kernel has it. A power cut may undo the last
-calls: an older file, one that was removed, or none may be there then, as no folder is synced; and where content is not
-synced either, half a file. Nothing of what a prepare writes needs more, because a power cut means another boot id:
+The effect of a call outlives the process, however that ends: the kernel has it. A power cut may undo the last calls: as
+no folder is synced, there may be an older file, a file that was removed, or none; and if its content is not synced
+either, half a file. What a prepare writes needs no more than that, because a power cut means another boot id:
 
 * a checkpoint of an earlier boot holds no device, and one that cannot be read has a checksum that says so: the first
   start in a boot removes those (DeviceState.enter_boot);
-* a CDI spec and device metadata are read for containers of claims that were prepared in this boot, which wrote them
-  anew. A runtime reads its CDI folder file by file: one that does not parse is logged and hides no other;
-* podlist.json and the job mapping name pods of the boot before until the plugin has started, whole or not, and are
-  made right then.
+* a CDI spec and device metadata are read for containers of claims that were prepared in this boot, which rewrote them.
+  A runtime reads its CDI folder file by file: one that does not parse is logged and does not hide the others;
+* podlist.json and the job mapping, whole or not, name pods of the previous boot until the plugin has started, and are
+  put right then.
 
-So those are not synced (docs/design/0015-no-fsync.md). What is read in a later boot is: it is `synced` before it is
-put in its place.
+So those are not synced (docs/design/0015-no-fsync.md). What is read in a later boot is `synced` before it is put in
+its place.
 
-We write as root, some of it into folders that others have a hand in (the job mapping is an admin's own folder). So a
-file is made anew under a name that nobody else has, never through a link, and below the folder that was opened; and a
-folder that somebody else could put a link in the place of is refused.
+We write as root, and partly into folders that others can change (the job mapping is an admin's own folder). So a file
+is always created under a name that nobody else has, never through a link, and below the folder that was opened; and a
+folder that somebody else could replace with a link is refused.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from dracaena.api.errors import PermanentError, TemporaryError
 _TEMPORARY_ERRNOS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EAGAIN, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 )
-"""What may pass with nobody touching our files: full disk or quota, device trouble, too many open files."""
+"""What may pass without anybody touching our files: full disk or quota, device trouble, too many open files."""
 
 TICK_NS = 50_000_000
-"""The kernel takes the times of files from a clock that moves each 1 to 10 ms; a few of its steps."""
+"""The kernel takes the times of files from a clock that ticks every 1 to 10 ms; this is a few of its ticks."""
 
 _PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""For files that we open: never what a link leads to, and no waiting for the other end of a pipe."""
+"""For files that we open: never follow a link, and never wait for the other end of a pipe."""
 
 _CREATE_TRIES = 3
-"""Who makes a file of our hidden name again each time we removed it does so on purpose."""
+"""Attempts. Whoever recreates a file with our hidden name each time we remove it does so on purpose."""
 
 _HALF_WRITTEN = ".tmp"
-"""End of the hidden name under which a file is written before it is put in its place."""
+"""Suffix of the hidden name under which a file is written before it is put in its place."""
 
 
 class FileSteps:
@@ -65,7 +65,7 @@ class FileSteps:
         os.fsync(descriptor)
 
     def rename(self, source: Path, target: Path, folder: int) -> None:
-        """Put source in the place of target at once. `folder` is the descriptor of the folder of both."""
+        """Replace target by source atomically. `folder` is the descriptor of the folder of both."""
         os.replace(source.name, target.name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def remove(self, path: Path, folder: int) -> None:
@@ -73,7 +73,7 @@ class FileSteps:
         os.unlink(path.name, dir_fd=folder)
 
     def remove_folder(self, path: Path) -> None:
-        """Remove a folder that is there and empty."""
+        """Remove a folder that exists and is empty."""
         path.rmdir()
 
 
@@ -92,7 +92,7 @@ class DocumentFolder:
         synced: bool = True,
         in_place: bool = False,
     ) -> None:
-        """`synced`: a file that is there is whole after a power cut too. Costs one fsync a write.
+        """`synced`: a file that exists is whole, even after a power cut. Costs one fsync per write.
 
         `in_place`: files are overwritten, for readers that mounted a single file: a rename never reaches those. A
         reader can then see half a file unless it takes flock(2) on `.<name>.lock`, shared, while it reads.
@@ -105,9 +105,9 @@ class DocumentFolder:
         self._looked_at: tuple[int, int] | None = None  # device and inode of the folder that is known to be ours
 
     def names(self, suffix: str) -> tuple[str, ...]:
-        """Return the names of all files that end so, sorted; half-written ones (hidden) are not among them.
+        """Return the names of all files with this ending, sorted, without half-written ones (hidden).
 
-        Nor is a folder of such a name: it is in the way of one file, and must not be in the way of all.
+        A folder of such a name is left out too: it is in the way of one file, and must not be in the way of all.
         """
         with _our_errors("read", self.folder):
             try:
@@ -118,10 +118,10 @@ class DocumentFolder:
         return tuple(sorted(name for name in found if name.endswith(suffix) and not name.startswith(".")))
 
     def stamps(self, suffix: str) -> Mapping[str, Hashable]:
-        """Return the files that names() would, each with inode, size and times: another value after each write.
+        """Return the files that names() lists, each with inode, size and times: a value that changes with each write.
 
-        One look at the folder and one at each file, some microseconds each: to see which are worth reading again. A
-        file that was written just now never has the same value twice: the next write may leave all four as they are.
+        One look at the folder and one at each file, some microseconds each, show which are worth reading again. A file
+        that has just been written never has the same value twice, because the next write may leave all four unchanged.
         """
         found: dict[str, Hashable] = {}
         settled_ns = time.time_ns() - TICK_NS
@@ -137,10 +137,10 @@ class DocumentFolder:
         return dict(sorted(found.items()))
 
     def set_mark(self) -> Hashable | None:
-        """Give the folder a time of change that it will not get otherwise and return its mark.
+        """Give the folder a time of change that it would not get otherwise, and return it as the mark.
 
-        The kernel sets that time with each file that is made, replaced or removed, in steps of some milliseconds: two
-        changes within one step would look like one. None where the file system takes or keeps no such time.
+        The kernel sets that time whenever a file is made, replaced or removed, in steps of some milliseconds: two
+        changes within one step would look like one. None if the file system does not accept or keep such a time.
         """
         second_ns = 10**9
         wanted_ns = time.time_ns() // second_ns * second_ns + secrets.randbelow(second_ns)
@@ -160,7 +160,7 @@ class DocumentFolder:
         return (seen.st_dev, seen.st_ino, seen.st_mtime_ns)
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's content, None when there is none. A link is not followed, it is an error."""
+        """Return a file's content, None if there is no file. A link is not followed; it is an error."""
         path = self.folder / name
         with _our_errors("read", path):
             try:
@@ -198,16 +198,16 @@ class DocumentFolder:
             if self.read(name) == data:
                 return False
         except PermanentError:
-            pass  # a link or a pipe, say: what is put in its place is a file
+            pass  # a link or a pipe, for example: a file takes its place
         self.write(name, data)
         return True
 
     def remove(self, name: str) -> None:
-        """Remove a file; one that is not there is fine, also where nothing can be removed."""
+        """Remove a file; one that is not there is fine, even where nothing can be removed."""
         path = self.folder / name
         with _our_errors("remove", path):
             try:
-                os.lstat(path)  # a read-only file system refuses to remove (EROFS) before it looks what is there
+                os.lstat(path)  # a read-only file system refuses (EROFS) before it looks whether the file exists
                 with self._opened() as folder:
                     self._steps.remove(path, folder)
             except (FileNotFoundError, NotADirectoryError):
@@ -230,11 +230,11 @@ class DocumentFolder:
 
     @contextlib.contextmanager
     def _opened(self, *, make: bool = False) -> Iterator[int]:
-        """Open the folder for a block: what is written in it goes below this folder, whatever its path says then."""
+        """Open the folder for a block: files are written into this very folder, wherever its path leads by then."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         try:
             folder = os.open(self.folder, flags)
-        except FileNotFoundError:  # the folder is nearly always there
+        except FileNotFoundError:  # the folder nearly always exists
             if not make:
                 raise
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -246,7 +246,7 @@ class DocumentFolder:
             os.close(folder)
 
     def _refuse_folder_of_others(self, folder: int) -> None:
-        """Look once at each folder that the path leads to: that one cannot become another."""
+        """Check each folder that the path leads to once: it cannot become another one."""
         seen = os.fstat(folder)
         if (seen.st_dev, seen.st_ino) != self._looked_at:
             _refuse_folder_of_others(self.folder)
@@ -283,10 +283,10 @@ class DocumentFolder:
     def _overwrite(self, path: Path, data: bytes, folder: int) -> None:
         lock = self._open_ours(f".{path.name}.lock", folder)
         try:
-            os.fchmod(lock, self._mode)  # readers without root shall be able to lock
+            os.fchmod(lock, self._mode)  # readers that are not root must be able to lock
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            pass  # a reader that hangs with the lock must not hold up prepare: who reads next sees a whole file
+            pass  # a reader that hangs with the lock must not hold up prepare: the next reader sees a whole file
         except BaseException:
             os.close(lock)
             raise
@@ -304,7 +304,7 @@ class DocumentFolder:
             os.close(lock)
 
     def _open_ours(self, name: str, folder: int) -> int:
-        """Open a file to change it in place, or make it: a plain one with one name, or it might be another's file."""
+        """Open or create a file to change it in place: a plain one with one name, else it might be somebody else's."""
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | _PLAIN, self._mode, dir_fd=folder)
         seen = os.fstat(descriptor)
         if stat.S_ISREG(seen.st_mode) and seen.st_nlink == 1:
@@ -391,10 +391,11 @@ class DocumentTree:
 def _refuse_folder_of_others(folder: Path) -> None:
     """Raise OSError if we are root and others may change this folder or put a link in its place.
 
-    A folder that all may write to is fine where each may only remove his own (sticky, as /tmp), as is all below it.
+    A world-writable folder where users can only remove their own files (sticky, as /tmp) is fine, and so is all below
+    it.
     """
     if os.geteuid() != 0:
-        return  # whatever a link leads to is then changed with the rights of the one who started us
+        return  # without root a link can only lead to what our own user may change
     for path in dict.fromkeys((folder.absolute(), Path(os.path.realpath(folder)))):
         for place in (path, *path.parents):
             seen = place.stat()

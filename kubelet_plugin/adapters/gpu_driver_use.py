@@ -1,8 +1,8 @@
-"""Says to other processes of this node that we have the driver open, and hears from them that we must not.
+"""Tells other processes of this node that we have the driver open, and learns from them that we must not.
 
-A shared flock(2) says it, so it ends with its process however that ends. Who wants the driver to be let go of writes
-the request file first and then waits for the same lock, exclusive: with it nobody has the driver open, and who wants
-to open it later finds the request.
+A shared flock(2) says so; it ends with its process, however that ends. Whoever wants us to let go of the driver first
+writes the request file and then waits for the same lock, exclusive. Once that is held, nobody has the driver open, and
+whoever wants to open it later finds the request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOOK_S = 0.05
 """Pause between two tries for the exclusive lock: a plugin looks for the request once a second."""
 
 _MAX_REASON_BYTES = 500
-"""Of a request's text: it goes into Events."""
+"""Longest text of a request, in characters: it goes into Events."""
 
 
 class GpuDriverUse:
@@ -42,9 +42,9 @@ class GpuDriverUse:
         return " ".join(text.decode(errors="replace").split()) or "without a reason"
 
     def enter(self) -> bool:
-        """Say that the driver is open here; False: somebody waits for it to be let go of, do not open it.
+        """Announce that the driver is open here; False: somebody waits for us to let go of it, do not open it.
 
-        Raises TemporaryError when the lock file cannot be opened.
+        Raises TemporaryError if the lock file cannot be opened.
         """
         if self._descriptor is not None:
             return True
@@ -61,7 +61,7 @@ class GpuDriverUse:
         return True
 
     def leave(self) -> None:
-        """Say that the driver is open here no more."""
+        """Announce that the driver is no longer open here."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -71,7 +71,7 @@ def request_release(request: Path, reason: str) -> None:
     """Ask that the driver be let go of, until withdraw(). Raises PermanentError naming the file."""
     try:
         new = request.with_name(f".{request.name}.new")
-        new.unlink(missing_ok=True)  # never follow what somebody else put there
+        new.unlink(missing_ok=True)  # never follow a link that somebody else put there
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "w") as file:
             file.write(f"{reason}\n")
         new.replace(request)

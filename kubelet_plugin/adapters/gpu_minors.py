@@ -1,4 +1,4 @@
-"""Which device node each GPU has right now, as the NVIDIA driver tells in /proc without NVML."""
+"""Which device node each GPU has right now, as the NVIDIA driver says in /proc, without NVML."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class GpuMinors:
 
     def __init__(self, root: str = "/proc") -> None:
         self._folder = Path(root, "driver/nvidia/gpus")
-        self._thread: threading.Thread | None = None  # of a read that came to no end
+        self._thread: threading.Thread | None = None  # of a read that never ended
 
     def read(self) -> Mapping[str, int]:
-        """Return minors by PCI address, `dddd:bb:dd.f` in lower case; empty where the driver is not there.
+        """Return minors by PCI address, `dddd:bb:dd.f` in lower case; empty if there is no driver.
 
-        A GPU that the driver lost is not among them. Raises TemporaryError when the driver does not answer in time; no
-        second read is begun before that one ended.
+        A GPU that the driver has lost is left out. Raises TemporaryError if the driver does not answer in time; no
+        second read begins before the first has ended.
         """
         found: dict[str, int] = {}
         if self._thread is None or not self._thread.is_alive():
@@ -45,6 +45,6 @@ class GpuMinors:
             try:
                 match = _MINOR.search(file.read_text(encoding="ascii", errors="replace"))
             except OSError:
-                continue  # it went this moment
+                continue  # it has just gone
             if match is not None:
                 found[file.parent.name.lower()] = int(match[1])

@@ -1,4 +1,4 @@
-"""NodeInventory → Machine: facts get their order, their words and their pairs. What was not told stays unknown."""
+"""NodeInventory → Machine: orders the facts, names them and pairs them. What is not known stays unknown."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts, pci_leve
 from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
 
 _LAST = PciAddress(1 << 32, 0, 0, 0)
-"""Where a GPU that did not tell its address is sorted: behind all that did, by index."""
+"""Sort key of a GPU without an address: behind all that have one, by index."""
 
 NAMING_CALLS = frozenset({"nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID"})
-"""Calls without which there is no device to speak of."""
+"""Calls without whose answer there is no device."""
 
 _LEVELS = {level.value: level for level in LinkLevel}
 """nvmlGpuTopologyLevel_t; a number that is not here is an unknown level."""
@@ -44,7 +44,7 @@ class Reading:
 
     @property
     def unanswered(self) -> int:
-        """How many questions may be answered when they are asked again."""
+        """How many questions might be answered if they were asked again."""
         return sum(1 for left_out in self.left_out if left_out.may_pass)
 
 
@@ -54,9 +54,9 @@ def read_inventory(inventory: NodeInventory, *, name: str, source: str = "") -> 
 
 
 def reading_troubles(reading: Reading, kept: Machine) -> tuple[Trouble, ...]:
-    """Return what an admin should know of a reading: GPUs that are missing from it and from the machine that is kept.
+    """Return what an admin should know of a reading: GPUs that are missing from it and from the current machine.
 
-    One that was there before and is lost now is a device with a fault, told by its health.
+    A GPU that was there before and is lost now is a device with a fault, which its health reports.
     """
     known = {gpu.pci_bus_id for gpu in kept.gpus}
     refusals = [str(left_out) for left_out in reading.left_out if left_out.call in NAMING_CALLS]
@@ -73,7 +73,7 @@ def reading_troubles(reading: Reading, kept: Machine) -> tuple[Trouble, ...]:
 
 
 def _missing(inventory: NodeInventory) -> tuple[str, ...]:
-    """Return nothing where a GPU did not tell its address: then it may be any of them."""
+    """Return nothing if any GPU has no known address: it may be any of them."""
     listed = {gpu.address for gpu in inventory.gpus}
     if None in listed:
         return ()
@@ -106,7 +106,7 @@ def build_machine(inventory: NodeInventory, *, name: str, source: str = "") -> M
 
 
 def _mig_devices(gpus: Sequence[GpuFacts], migs: Iterable[MigFacts]) -> tuple[MigDevice, ...]:
-    """Return those that told enough to be named, by parent in ordinal order, then by GPU and compute instance."""
+    """Return those that can be named, by parent in ordinal order, then by GPU and compute instance."""
     ordinals = {gpu.uuid: ordinal for ordinal, gpu in enumerate(gpus)}
     devices = (_mig_device(facts) for facts in migs)
     return tuple(

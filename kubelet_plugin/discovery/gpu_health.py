@@ -1,8 +1,8 @@
-"""What is wrong with a GPU, from what its driver tells: faults by class, how long each one holds, what it means.
+"""What is wrong with a GPU, judged by what its driver says: faults by class, how long each holds, what it means.
 
-Values in, values out. Time is counted in polls, which come every POLL_S (health_monitor). A fault that the driver shows
-as a state (lost, a reset that is due, a row that waits to be remapped) holds while it shows. An XID is shown once: it
-holds until the driver says that nothing has to be done any more. Both are cleared only after a row of good polls.
+Values in, values out. Time is counted in polls, which come every POLL_S (health_monitor). A fault that the driver
+shows as a state (lost, a reset that is due, a row waiting to be remapped) holds while it shows. An XID shows only once:
+it holds until the driver says that nothing needs to be done. Both are cleared only after several good polls in a row.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from dracaena.kubelet_plugin.discovery.nvml_words import (
 )
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""What a program does to itself: the same six that NVIDIA's device plugin and DRA driver pass over."""
+"""Faults of programs themselves: the same six that NVIDIA's device plugin and DRA driver ignore."""
 
 CONTAINED_XIDS = frozenset({63, 94})
-"""A row remap was recorded; an uncorrectable memory error was contained to its program. What is left of it, a remap
+"""A row remap was recorded; an uncorrectable memory error was contained to its program. What remains, a remap
 that waits for a reset, the driver shows as a state."""
 
 EVICTING_XIDS = frozenset({79, 95, 119})
@@ -40,7 +40,7 @@ LASTS_POLLS = 4
 driver that brings up another GPU."""
 
 INFORMED_POLLS = 40
-"""For how long a fault that stops nobody is told: 10 minutes, so that who asks why a program crashed sees it."""
+"""How long a harmless fault is reported: 10 minutes, so that whoever asks why a program crashed sees it."""
 
 RELAPSE_POLLS = 240
 """A blocking fault within so many polls after the last was cleared, an hour, is a relapse: each doubles the polls that
@@ -65,7 +65,7 @@ _ACTIONS = {
 
 FABRIC = "fabric"
 """Key of the faults of the NVSwitch fabric. It comes up once and does not flap: one good poll clears them, and they are
-no sign that a GPU fails again and again."""
+no sign of a GPU that keeps failing."""
 
 _SLOWDOWNS = {0x40: "thermal", 0x80: "power-brake"}
 """nvmlClocksEventReasonHwThermalSlowdown and …HwPowerBrakeSlowdown: the board protects itself. Software caps, which an
@@ -73,7 +73,7 @@ admin sets, are no fault."""
 
 
 class HealthClass(enum.IntEnum):
-    """Classes of faults, the lightest first."""
+    """Classes of faults, least serious first."""
 
     DEGRADED = 1
     """Slower than it should be, or not fully watched."""
@@ -82,9 +82,9 @@ class HealthClass(enum.IntEnum):
     CONTAINED = 3
     """A memory error that ended with its program."""
     UNREADY = 4
-    """Nothing is broken, and programs cannot use it yet, or not now."""
+    """Nothing is broken, but programs cannot use it yet, or not now."""
     SILENT = 5
-    """The driver gives no answer about this GPU: nobody can say how it is."""
+    """The driver gives no answer about this GPU: nobody knows its state."""
     FATAL = 6
     """To be reset or replaced; XIDs that are not listed count as such."""
     LOST = 7
@@ -92,7 +92,7 @@ class HealthClass(enum.IntEnum):
 
 
 BLOCKING = HealthClass.UNREADY
-"""From this class on no new pod gets the device."""
+"""A fault of this class or a worse one keeps new pods from the device."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -115,7 +115,7 @@ class Fault:
 
     @property
     def is_fatal(self) -> bool:
-        """Whether it does not pass by itself."""
+        """Whether it stays until somebody acts."""
         return self.health_class >= HealthClass.FATAL
 
     @property
@@ -152,12 +152,12 @@ class Held:
     clear_after: int = CLEAR_POLLS
     raised: bool = True
     away: bool = False
-    """The GPU was lost or silent meanwhile: what came back was reset."""
+    """The GPU was lost or silent meanwhile, so what came back has been reset."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuHealth:
-    """What is held against one GPU."""
+    """The faults of one GPU, with their history."""
 
     held: tuple[Held, ...] = ()
     relapses: int = 0
@@ -166,12 +166,12 @@ class GpuHealth:
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """Return the faults that count, the worst first."""
+        """Return the faults that count, worst first."""
         return tuple(sorted((held.fault for held in self.held if held.raised), key=_worst_first))
 
 
 def xid_fault(event: GpuEvent, rules: Rules) -> Fault | None:
-    """Return what an event means by itself; None for one that only says that there is something to look at."""
+    """Return what an event means by itself; None for one that only calls for a look."""
     if event.xid is None:
         return None
     health_class = xid_class(event.xid, rules)
@@ -181,7 +181,7 @@ def xid_fault(event: GpuEvent, rules: Rules) -> Fault | None:
 
 
 def xid_class(xid: int, rules: Rules) -> HealthClass:
-    """Return the class of an XID. One that is made fatal is fatal, then what is ignored is; unlisted is fatal."""
+    """Return the class of an XID: fatal if the settings say so, else as listed or ignored; fatal if not listed."""
     if rules.all_fatal or xid in rules.fatal_xids:
         return HealthClass.FATAL
     if rules.ignore_all or xid in rules.ignored_xids or xid in APPLICATION_XIDS:
@@ -190,7 +190,7 @@ def xid_class(xid: int, rules: Rules) -> HealthClass:
 
 
 def shown_faults(state: GpuState) -> tuple[Fault, ...]:
-    """Return the faults that a poll shows. What was not told is no fault."""
+    """Return the faults that a poll shows. A value that is missing is no fault."""
     if state.lost is not None:
         return (Fault(HealthClass.LOST, "gpu-lost", message=state.lost),)
     if state.silent is not None:
@@ -238,7 +238,7 @@ def _fabric_faults(state: GpuState) -> tuple[Fault, ...]:
 
 
 def ecc_fault(before: GpuState | None, now: GpuState) -> Fault | None:
-    """Return the fault of uncorrectable ECC errors that came since the poll before. Counts fall at a reset."""
+    """Return the fault for uncorrectable ECC errors since the last poll. Counts drop at a reset."""
     if before is None or before.uncorrected_ecc is None or now.uncorrected_ecc is None:
         return None
     more = now.uncorrected_ecc - before.uncorrected_ecc
@@ -250,7 +250,7 @@ def ecc_fault(before: GpuState | None, now: GpuState) -> Fault | None:
 
 
 def noted(health: GpuHealth, fault: Fault) -> GpuHealth:
-    """Return the health after something that is told once. The same again begins anew; it takes nothing else away."""
+    """Return the health after an event. A repeated event restarts its fault; it takes no other fault away."""
     kept = tuple(held for held in health.held if _identity(held.fault) != _identity(fault))
     return _with(replace(health, held=kept), Held(fault), renewed=len(kept) < len(health.held))
 
@@ -285,7 +285,7 @@ def on_device(faults: Iterable[Fault], gpu_instance: int | None) -> tuple[Fault,
 def taints(
     faults: Iterable[Fault], driver: str, rules: Rules, *, room: int = limits.DEVICE_TAINTS
 ) -> tuple[Taint, ...]:
-    """Return the taints of a device, the worst first, each key and value once, at most `room`."""
+    """Return the taints of a device, worst first, each key and value once, at most `room`."""
     found: dict[tuple[str, str], Taint] = {}
     for fault in sorted(faults, key=_worst_first):
         found.setdefault((fault.key, fault.value), Taint(f"{driver}/{fault.key}", fault.value, effect(fault, rules)))
@@ -301,7 +301,7 @@ def effect(fault: Fault, rules: Rules) -> str:
 
 
 def message(faults: Iterable[Fault]) -> str:
-    """Return all messages as one text, the worst first, cut to what kubelet keeps."""
+    """Return all messages as one text, worst first, cut to what kubelet keeps."""
     text = "; ".join(fault.message for fault in sorted(faults, key=_worst_first))
     return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 3]}..."
 
@@ -324,10 +324,10 @@ def _again(old: Held, fault: Fault) -> Held:
 
 
 def _after(old: Held, state: GpuState, *, answered: bool) -> Held | None:
-    """Return a fault that a poll did not show, None when it is cleared."""
+    """Return a fault after a poll that did not show it, None if that clears it."""
     if not old.raised:
         return None
-    if not answered:  # no proof of anything, but a lost GPU that comes back was reset
+    if not answered:  # proves nothing, except that a lost GPU that comes back has been reset
         return replace(old, shown_polls=0, good_polls=0, away=old.away or state.lost is not None)
     if old.fault.key == FABRIC:
         return None
@@ -337,7 +337,7 @@ def _after(old: Held, state: GpuState, *, answered: bool) -> Held | None:
 
 
 def _mended(old: Held, state: GpuState) -> bool:
-    """Whether an answering GPU's poll speaks against a fault. A fatal XID needs the driver's word, or a reset."""
+    """Whether the poll of a GPU that answers refutes a fault. A fatal XID needs the driver's word, or a reset."""
     if old.fault.key != "xid" or not old.fault.blocks:
         return True
     return state.recovery_action == 0 or (state.recovery_action is None and old.away)

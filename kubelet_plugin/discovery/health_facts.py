@@ -1,4 +1,4 @@
-"""What the driver tells about the health of GPUs, as it tells it. None always means: not told."""
+"""What the driver says about the health of GPUs, unjudged. None always means that it did not say."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class GpuState:
     silent: str | None = None
     """Why nothing can be said about it."""
     unwatched: str | None = None
-    """Why the driver does not report events of it."""
+    """Why the driver does not report its events."""
     recovery_action: int | None = None
     """NVML_GPU_RECOVERY_ACTION_*: 0 is none. Drivers from about release 565 tell it."""
     uncorrected_ecc: int | None = None

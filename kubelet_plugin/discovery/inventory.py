@@ -1,6 +1,6 @@
-"""What the driver and the kernel tell about one node, as they tell it: numbers and texts, nothing decided.
+"""What the driver and the kernel say about one node, unjudged: numbers and texts.
 
-None always means: not told. Why stands in NodeInventory.left_out.
+None always means that they did not say; NodeInventory.left_out says why.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LeftOut:
 
     @property
     def may_pass(self) -> bool:
-        """Whether the same call may give an answer later with nobody acting."""
+        """Whether the same call may be answered later without anybody acting."""
         return self.reason not in LASTING
 
     def __str__(self) -> str:

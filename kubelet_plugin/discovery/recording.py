@@ -1,4 +1,4 @@
-"""A machine as it may leave its owner: everything that a choice depends on, nothing that says whose it is."""
+"""A machine in a form that can be given away: all that a choice depends on, nothing that says whose it is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOURCE = (
 )
 
 _SPACE = uuid.UUID("0f9a1c52-6c0e-5b1c-9a53-1f6f0c6f2c11")
-"""Our own name space of UUIDs (RFC 9562, version 5)."""
+"""Our own namespace of UUIDs (RFC 9562, version 5)."""
 _KERNEL_CARD = re.compile(r"(?:mlx[45]_|bnxt_re|irdma|efa_)[0-9]{1,3}", re.ASCII)
 """Names that the kernel counts out. Others hold addresses or are given by people."""
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+", re.ASCII)
@@ -25,7 +25,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+", re.ASCII)
 def recording(machine: Machine, *, name: str = "") -> Machine:
     """Return the machine under another name with new identities; equal ones stay equal, and order stays.
 
-    The new UUIDs come from name and ordinal alone: nobody can test whether one stands for a UUID that he knows.
+    The new UUIDs depend on name and ordinal alone: nobody can test whether one stands for a UUID that they know.
     PCI addresses stay: they say which slot, not whose machine.
     """
     name = name or default_name(machine)
