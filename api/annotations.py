@@ -1,6 +1,6 @@
 """The values of the annotations on pods that say which GPUs they got (keys: dracaena.api.names).
 
-Both are observations for people and monitoring. None of our decisions depends on them.
+Both are observations for people and monitoring. No decision of ours depends on them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The one table of what a device of ours carries in a ResourceSlice. Selectors of users depend on it.
+"""The one table of what a device of ours carries in a ResourceSlice. Users' selectors depend on it.
 
-Un-prefixed names live in the driver's domain. Names that NVIDIA's driver uses too mean the same here, so that selectors
-carry over. A name is never given another meaning: what changes gets a new name, what is removed stays unchanged for one
-more release. dracaena.api.limits says how many attributes there may be, and how long their texts.
+Un-prefixed names are in the driver's domain. Names that NVIDIA's driver uses too mean the same here, so that selectors
+carry over. The meaning of a name never changes: what changes gets a new name, and what is removed stays unchanged for
+one more release. dracaena.api.limits says how many attributes there may be, and how long their texts may be.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The `<driver>/decision` annotation of a claim: what was chosen for it and why, as JSON of at most 2 KiB.
 
 Written in the same PATCH as the finalizer, so it costs no request; read by `dracaena explain` long after the Events are
-gone. An observation: no decision is ever made from it. (Its presence tells that the allocation is one of ours.)
+gone. It is an observation: no decision is ever based on it. (Its presence says that the allocation is ours.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ VERSION = 1
 """Raised when a field changes its meaning; new fields alone do not raise it."""
 
 MAX_BYTES = 2048
-"""Annotations of one object share 256 KiB; 2 KiB a claim keep thousands of claims small in every watch cache."""
+"""Annotations of one object share 256 KiB; at 2 KiB per claim, thousands of claims stay small in every watch cache."""
 
 Parts = tuple[tuple[str, int], ...]
 """Named figures in the order in which they count. A name that ends in `_gb_s` is in GB/s, one in `_level` is a
@@ -48,11 +48,11 @@ _WORDS: Final = {
     "sibling_pods": "pods of its family in reach of NVLinks",
     "room_pods": "room in reach of NVLinks for more pods of its family",
 }
-"""What parts are called where their name does not say it."""
+"""What parts are called if their name does not say it."""
 
 
 _GROUP_OF: Final = {f"damage_{size}_gb_s": size for size in (8, 4, 2)}
-"""Of each part that tells damage to groups of free GPUs, the size of the pods that these groups are kept for."""
+"""For each part that measures damage to groups of free GPUs, the size of the pods that these groups are kept for."""
 
 _ORDER_ALONE: Final = frozenset(("node_name", "ordinals"))
 """What decides between choices that are equal in all parts."""
@@ -85,7 +85,7 @@ class Decision:
     """GPUs that the pod had after this decision, all its claims together."""
     runner_up: RunnerUp | None = None
     others: tuple[tuple[str, int], ...] = ()
-    """Why the other nodes were not taken, in words that follow a count → how many. The most first."""
+    """Why the other nodes were not taken, in words that follow a count → how many. Most frequent first."""
     cut: bool = False
     """Whether something was left out to stay below MAX_BYTES."""
 
@@ -196,7 +196,7 @@ def value_in_words(name: str, value: int) -> str:
 
 
 def _deciding_part(decision: Decision) -> Parts:
-    """Return the part in which the next best was worse, as the chosen set has it; damage has words of its own."""
+    """Return the part in which the next best was worse, with the chosen set's value; damage has its own words."""
     lost_by = decision.runner_up.lost_by if decision.runner_up is not None else ""
     return tuple((name, value) for name, value in decision.score if name == lost_by and name not in _GROUP_OF)
 

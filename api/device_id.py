@@ -1,4 +1,4 @@
-"""What names a device in the cluster."""
+"""What identifies a device in the cluster."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class DeviceProblem:
 
 @dataclass(frozen=True, slots=True)
 class DecodedPool:
-    """The GPUs and MIG devices of one node as far as their devices tell."""
+    """The GPUs and MIG devices of one node, as far as its published devices show them."""
 
     gpus: tuple[DecodedGpu, ...]
     """In ordinal order."""
@@ -301,7 +301,7 @@ def _told(row: Sequence[T | None] | None, place: int) -> T | None:
 
 
 def _agreed(first: T | None, second: T | None) -> T | None:
-    """Return what is told by either side, None where they differ."""
+    """Return what either side says, None if they differ."""
     if first is None or second is None:
         return second if first is None else first
     return first if first == second else None

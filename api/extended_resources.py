@@ -1,4 +1,4 @@
-"""Pods that ask for NVIDIA's extended resources instead of claims: what they are told, here for all commands."""
+"""Pods that ask for NVIDIA's extended resources instead of claims: the words for them, shared by all commands."""
 
 from __future__ import annotations
 

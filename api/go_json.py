@@ -1,7 +1,7 @@
 """JSON in the form in which kube-apiserver writes it.
 
-It stores opaque parameters as the bytes that came and writes them anew at each patch. In any other form a later patch
-of the object, by whomever, counts as a change of an immutable field.
+It stores opaque parameters as the bytes that came and rewrites them at each patch. In any other form, a later patch of
+the object by anybody would count as a change of an immutable field.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from dracaena.api.json_text import deeper_than
 
 MOST_LEVELS: Final = 100
-"""Text that is nested deeper is not written anew: it would have to be parsed first, and parsers fail at about 1,000
+"""Text that is nested deeper is not rewritten: it would have to be parsed first, and parsers fail at about 1,000
 levels."""
 
 _ESCAPED: Final = {

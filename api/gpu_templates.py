@@ -1,7 +1,7 @@
-"""ResourceClaimTemplates that are known by their name alone: `gpus-<count>.<DeviceClass>`.
+"""ResourceClaimTemplates whose name says everything: `gpus-<count>.<DeviceClass>`.
 
-An admission policy cannot make objects. So the claims that it puts into pods in place of `nvidia.com/gpu` name
-templates of this form, and the controller makes those that are missing (docs/design/0027-unchanged-manifests.md).
+An admission policy cannot create objects. So the claims that it puts into pods in place of `nvidia.com/gpu` name
+templates of this form, and the controller creates those that are missing (docs/design/0027-unchanged-manifests.md).
 """
 
 from __future__ import annotations

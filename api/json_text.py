@@ -1,8 +1,8 @@
-"""JSON as text: found and measured without being read, in one pass, however deep or odd it is.
+"""JSON as text: its parts are found and measured without parsing, in one pass, however deep or odd it is.
 
 Parsers of JSON are recursive, so a text that is nested deeply enough stops them (at 1,000 to 10,000 levels, by the
 version of Python), and they refuse escapes that kube-apiserver lets through (half a surrogate pair in opaque
-parameters). The functions here look at brackets and quotes alone. Cost: O(bytes), some 100 ns for each bracket.
+parameters). The functions here only look at brackets and quotes. Cost: O(bytes), some 100 ns for each bracket.
 """
 
 from __future__ import annotations

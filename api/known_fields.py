@@ -1,4 +1,4 @@
-"""Tells the fields of a document that are known from those that a newer version has."""
+"""Tells known fields of a document from those of a newer version."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class LinkLevel(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What joins one pair of GPUs. A field is None when nobody told us: *unknown* is never guessed."""
+    """What joins one pair of GPUs. A field is None if it is not known: *unknown* is never guessed."""
 
     level: LinkLevel | None
     """PCIe level; None: unknown (`nvidia-smi topo -m` hides it behind NV#)."""

@@ -10,7 +10,7 @@ from dracaena.api.topology import Topology, TopologyError
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One physical GPU. A field is None when the driver or the text did not tell: it is left out, never invented."""
+    """One physical GPU. A field is None if the driver or the text does not say: it is left out, never invented."""
 
     uuid: str
     """`GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` (nvmlDeviceGetUUID): the identity of the device."""

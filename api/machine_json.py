@@ -15,7 +15,7 @@
       "mig_devices": [{"parent_uuid": "GPU-…", "uuid": "MIG-…", "profile": "1g.10gb", …}]
     }
 
-`?` stands for what nobody told us. A GPU has the fields of dracaena.api.machine.Gpu, a MIG device those of
+`?` stands for what is not known. A GPU has the fields of dracaena.api.machine.Gpu, a MIG device those of
 dracaena.api.mig.MigDevice; what is unknown is left out. `nics` and `mig_devices` may be missing.
 """
 

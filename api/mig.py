@@ -1,4 +1,4 @@
-"""MIG devices: parts of a GPU that was divided, each usable like a GPU of its own, without NVLinks."""
+"""MIG devices: parts of a divided GPU, each usable like a GPU of its own, without NVLinks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class MigDevice:
 
     parent_uuid: str
     uuid: str
-    """`MIG-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`. Made when the device is made, so no name is built on it."""
+    """`MIG-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`. It comes into being with the device, so no name is built on it."""
     gpu_instance_id: int
     compute_instance_id: int
     profile: str

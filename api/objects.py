@@ -1,4 +1,4 @@
-"""Kubernetes objects as they stand on the wire, cut down to the fields that we read.
+"""Kubernetes objects as they are on the wire, cut down to the fields that we read.
 
 Decoding drops every other field, so these types must never be written back as a whole: writers send patches. Field
 names are those of the API in snake case. Those of resource.k8s.io: resource_objects.
@@ -62,7 +62,7 @@ class KubeObject(Wire, frozen=True):
     def from_json(cls, text: bytes | msgspec.Raw) -> Self:
         """Decode one object as the server sent it, and let go of `text`. Cost: O(bytes).
 
-        What the decoder cannot pass over, because it is nested too deep or holds half a surrogate pair, is set apart if
+        What the decoder cannot skip, because it is nested too deeply or holds half a surrogate pair, is set apart if
         the API leaves it to its author. Raises msgspec.DecodeError, UnicodeDecodeError, RecursionError and whatever
         else an object leads to that is not of the API's shape: whoever reads many catches Exception around each.
         """

@@ -1,4 +1,4 @@
-"""Opaque parameters as they stand in documents: JSON text (msgspec.Raw) that belongs to a driver alone."""
+"""Opaque parameters as they appear in documents: JSON text (msgspec.Raw) that only its driver understands."""
 
 from __future__ import annotations
 

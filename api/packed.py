@@ -1,4 +1,4 @@
-"""Long lists of documents as JSON text: read into objects each `{"operator":"Exists"}` takes ten times its text."""
+"""Long lists of documents, kept as JSON text: as an object each `{"operator":"Exists"}` takes ten times the memory."""
 
 from __future__ import annotations
 

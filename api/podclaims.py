@@ -61,7 +61,7 @@ def is_made_for(claim: ResourceClaim, pod: Pod) -> bool:
 
 
 def made_for_another(claim: ResourceClaim) -> str:
-    """Say whom a claim was generated for, to somebody whom it was not."""
+    """Say whom a claim was generated for, to a pod that it was not generated for."""
     owner = next((owner for owner in claim.metadata.owner_references if owner.controller), None)
     whose = "" if owner is None else f" ({owner.kind} {owner.name})"
     return f"claim {claim.key} was generated for somebody else{whose}"

@@ -1,4 +1,4 @@
-"""podlist.json: which container of this node has which GPUs, for monitoring that does not speak to the API server.
+"""podlist.json: which container of this node has which GPUs, for monitoring that does not talk to the API server.
 
 The document is a JSON array with one element per container. Its first four keys are the published contract, in that
 order; readers must ignore further keys. It is an observation, never an input of a decision.

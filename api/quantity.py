@@ -86,7 +86,7 @@ class StoredQuantity(NamedTuple):
 
 
 class QuantityError(ValueError):
-    """A text that is no quantity, in the words of Kubernetes."""
+    """A text that is not a quantity; the message has Kubernetes' words."""
 
 
 def read_quantity(text: str) -> StoredQuantity:

@@ -1,4 +1,4 @@
-"""Objects of resource.k8s.io as they stand on the wire, cut down to the fields that we read: as those in objects.
+"""Objects of resource.k8s.io as they are on the wire, cut down to the fields that we read, like those in objects.
 
 Where an unknown field would change the meaning (the spec of a claim) the raw document is kept and read strictly
 elsewhere (allocation.legal.read.claims). What belongs to some driver alone, opaque parameters first of all, stays JSON
@@ -17,7 +17,7 @@ from dracaena.api.objects import KubeObject, ObjectMeta, Taint, Toleration, Wire
 from dracaena.api.opaque import NO_PARAMETERS, PARAMETERS, AsSent, all_but
 
 _NO_FIELD: Final = "\ufdd0"
-"""Begins names that no field of the API has: what stands there is noted here and never sent."""
+"""Prefix of names that no field of the API has: such fields are our own notes and never sent."""
 
 
 class DeviceAttribute(Wire, frozen=True, forbid_unknown_fields=True):

@@ -1,5 +1,5 @@
-"""The one `dracaena` command. Here settings meet programs: nothing else may read sys.argv or print for people.
+"""The `dracaena` command. Settings meet programs here: nothing else may read sys.argv or print for people.
 
-Each module adds one sub-command by its register(); what a command needs beyond its arguments is imported when it runs.
+The register() of each module adds one sub-command; what it needs beyond its arguments is imported when it runs.
 Nothing imports this package.
 """

@@ -1,4 +1,4 @@
-"""Manifests → the objects of a cluster that decisions read. Other kinds are left out, and named."""
+"""Manifests → the objects of a cluster that decisions depend on. Other kinds are left out, and named."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ClusterObjects:
     workloads: tuple[Manifest, ...] = ()
     """What makes pods, as it was written."""
     left_out: tuple[str, ...] = ()
-    """What was read and plays no part, one line a kind."""
+    """What was read and plays no part, one line per kind."""
 
 
 def read_cluster_objects(

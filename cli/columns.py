@@ -8,9 +8,9 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 _WIDEST = 118
-"""Most columns of a paragraph: what is still read with ease, and what a log gets."""
+"""Widest paragraph: still easy to read, and what a log gets."""
 _NARROWEST = 40
-"""Least columns: below them a terminal's own breaks do no more harm than ours."""
+"""Narrowest paragraph: on a narrower terminal its own line breaks do no more harm than ours."""
 
 
 def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
@@ -21,12 +21,12 @@ def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines that a terminal shows and does not obey: names and messages come from files and clusters."""
+    """Print lines so that a terminal shows them and obeys nothing in them: names come from files and clusters."""
     print("\n".join(map(shown, lines)))
 
 
 def shown(line: str) -> str:
-    """Return a line with all that is no character to look at escaped as in JSON."""
+    """Return a line with everything that is not a visible character escaped as in JSON."""
     if line.isprintable():
         return line
     from dracaena.validation import printable  # heavy, and almost never needed

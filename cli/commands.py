@@ -28,7 +28,7 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]  # argparse's overloads say the same in three ways
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Refuse unknown arguments here: argparse leaves that to the outermost parser, with a usage of no use."""
+        """Refuse unknown arguments here: argparse leaves that to the outermost parser, whose usage does not help."""
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")

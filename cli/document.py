@@ -1,4 +1,4 @@
-"""Reads YAML and JSON as values with their places, strictly: no value is taken that another reader takes otherwise.
+"""Reads YAML and JSON as values with their places, strictly: no value that another reader would read differently.
 
 Kept from YAML 1.1, which kubectl reads: merge keys, anchors. Not kept: `on`, `off`, `yes`, `no` are texts here, and a
 number that 1.1 and 1.2 read differently (010) is an error. Values are those of JSON: no dates, no infinite numbers.
@@ -100,7 +100,8 @@ class _Part:
 def _parts(text: str) -> list[_Part]:
     """Cut a row of JSON values, as jq prints them, into one text each; YAML stays whole.
 
-    JSON is YAML but for three things, mended here: values without `---` between, tabs, a character as two escapes.
+    JSON is YAML except for three things, which are mended here: values without `---` between them, tabs, and characters
+    written as two escapes.
     """
     decoder, parts = json.JSONDecoder(), []
     at = lines = line_start = 0

@@ -1,4 +1,4 @@
-"""`dracaena driver`: make the plugin of this node let go of the NVIDIA driver, and take it again."""
+"""`dracaena driver`: make the plugin of this node let go of the NVIDIA driver, and take it back."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Told:
     warning: bool
     count: int
     last: str
-    """When it was told last, as the API writes it."""
+    """When it was last reported, as the API writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 class _Reader:
-    """Asks the cluster, object by object: also a user who may read only one namespace gets an answer."""
+    """Asks the cluster object by object, so that a user who may read only one namespace gets an answer too."""
 
     def __init__(self, client: KubeClient, driver: str, namespace: str) -> None:
         self._client = client
@@ -271,7 +271,7 @@ class _Reader:
 
 
 def newest(events: Iterable[Event]) -> Told | None:
-    """Return what the controller told last; None when it told nothing, or it is forgotten (Events live for an hour)."""
+    """Return the controller's last message; None if there is none, or none any more (Events live for an hour)."""
     ours = [event for event in events if event.source.component == CONTROLLER]
     if not ours:
         return None
@@ -414,7 +414,7 @@ def _pod_lines(pod: PodAnswer, *, claims: bool = True, wide: bool = False) -> It
 
 
 def _claim_lines(claim: ClaimAnswer, told: dict[tuple[str, ...], str], *, wide: bool) -> Iterator[str]:
-    """Yield all about one claim. `told` maps what was said about decisions to the claim that it was said about."""
+    """Yield everything about one claim. `told` maps what was said about a decision to the claim that it was said of."""
     users = f", reserved for {', '.join(claim.users)}" if claim.users else ""
     count = len(claim.devices) + len(claim.other_devices)
     words = {

@@ -1,4 +1,4 @@
-"""Whether some controller leads, as its Lease tells: without one nothing is decided, and no pod passes the gate."""
+"""Whether some controller leads, by its Lease: without a leader nothing is decided, and no pod passes the gate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SLACK: Final = timedelta(seconds=30)
 def why_nobody_leads(client: KubeClient, driver: str, now: datetime) -> str | None:
     """Say why no controller leads; None when one does, or when the Lease may not be read.
 
-    The Lease is known by the name that it has unless the setting `lease-name` gives another.
+    The Lease is found by its default name: one that the setting `lease-name` has renamed is not seen.
     """
     from dracaena.kube.errors import ForbiddenError
     from dracaena.kube.lease import Lease

@@ -71,14 +71,15 @@ class Reflector(Generic[T]):
     for a new object, new is None for a deleted one. After a broken watch a fresh list is compared with the cache, so
     that nothing is missed; several changes of one object may then arrive as one.
 
-    An object in trouble affects no other. A change for which `on_change` fails is set aside: the cache keeps the state
-    that was told last, and the change is told again after ever longer waits, or as a part of the object's next one.
-    `set_aside` is called with it first; an exception from it fails the list or the watch. Of an object that cannot be
-    read the cache keeps what `stand_in` makes of it (see reading), else its last state, or nothing with
-    `unread_is_gone`. Each is logged once for each of its versions.
+    An object in trouble affects no other. If `on_change` fails for a change, that is set aside: the cache keeps the
+    state that was passed on last, and the change is passed on again after longer and longer waits, or as part of the
+    object's next one. `set_aside` is called with it first; an exception from that fails the list or the watch. For an
+    object that cannot be read, the cache keeps what `stand_in` makes of it (see reading), else its last state, or
+    nothing with `unread_is_gone`. Each is logged once per version.
 
-    Of a list, all deletions are told first, then the objects that `first` picks by their old and new state, then the
-    others, by key. `transform` makes what is kept of each object as it is read, under the same key and version.
+    After a list, all deletions are passed on first, then the objects that `first` picks by their old and new state,
+    then the others, by key. `transform` returns what is kept of each object as it is read, under the same key and
+    version.
 
     A kind with `older` versions, which decode to the same, is read in the first version that the server serves. Where
     it serves none of them, or does not serve an `optional` kind, there are no objects, and the server is asked again
@@ -116,7 +117,7 @@ class Reflector(Generic[T]):
         self._backoff = Backoff(self._rng)
         self._lock = threading.Lock()
         self._objects: dict[str, T] = {}
-        self._applying = threading.RLock()  # held while a change is told, by the reflector's thread or that of retries
+        self._applying = threading.RLock()  # held while passing on a change, by the reflector's thread or the retries'
         self._trouble: _Trouble[T] = _Trouble()  # under that lock
         self._retrying: threading.Thread | None = None  # under that lock, too
         self._watch: Watch[T] | None = None
@@ -147,7 +148,7 @@ class Reflector(Generic[T]):
 
     @property
     def synced(self) -> bool:
-        """Whether the first list is in the cache, and on_change was called for all of it."""
+        """Whether the first list is in the cache, and on_change has been called for all of it."""
         return self._synced.is_set()
 
     @property
@@ -172,7 +173,7 @@ class Reflector(Generic[T]):
 
     @property
     def last_error(self) -> str | None:
-        """The newest failure of a list, of a watch or of a change that was told; None once a later one succeeded."""
+        """The latest failure of a list, a watch or a change that was passed on; None once a later one has succeeded."""
         return self._last_error
 
     def troubles(self) -> Mapping[str, str]:
@@ -186,9 +187,9 @@ class Reflector(Generic[T]):
         return self._clock.sleep_until_set(self._synced, timeout_s)
 
     def begin_list(self) -> None:
-        """Have all objects listed anew, as the server has them after this call; wait_listed() tells when it is done.
+        """Have all objects listed again, as the server has them after this call; wait_listed() tells when that is done.
 
-        A watch may be behind by any time. Who must not miss what is stored by now asks for a list.
+        A watch may lag behind by any time. Whoever must not miss anything that is stored by now asks for a list.
         """
         with self._lock:
             self._list_wanted = True
@@ -231,7 +232,7 @@ class Reflector(Generic[T]):
                     log.warning("list failed", resource=self._kind.RESOURCE, error=str(error))
                 self._pause(error.retry_after_s)
             except Exception as error:
-                # The thread's outermost loop: a cache that stands still while all else goes on would decide wrongly.
+                # The thread's outermost loop: with a cache that stands still, everything else would decide wrongly.
                 self._last_error = f"{type(error).__name__}: {error}"
                 log.exception("cache failed, listing again", resource=self._kind.RESOURCE)
                 self._pause()
@@ -246,7 +247,7 @@ class Reflector(Generic[T]):
         fresh |= {item.key: item.instead for item in listing.unread if item.instead is not None}
         unread = self._note_all_unread(listing.unread)
         with self._applying, self._lock:
-            # To take for deleted what cannot be read would free what it holds.
+            # If an unreadable object counted as deleted, what it holds would be freed.
             kept = fresh.keys() | (frozenset() if self._unread_is_gone else unread)
             stale = sorted((self._objects.keys() | self._trouble.aside.keys()) - kept)
             early = {key for key, item in fresh.items() if self._first(self._objects.get(key), item)}
@@ -256,13 +257,13 @@ class Reflector(Generic[T]):
         self._freshness.listed()
         self._synced.set()
         with self._lock:
-            if not self._list_wanted:  # else that was asked for after this list began
+            if not self._list_wanted:  # otherwise it was asked for after this list began
                 self._listed.set()
         return listing.resource_version or None
 
     def _kept(self, item: T) -> T:
-        """Return what is kept of an object; of a state that was told before just that, so that memory holds it once
-        although others keep what they were told, also while a list is read again."""
+        """Return what is kept of an object. For a state that was passed on before it is the same value, so that memory
+        holds it once although others keep what they were given, even while a list is read again."""
         with self._applying, self._lock:
             known = None if item.key in self._trouble.standing_in else self._objects.get(item.key)
         return known if known is not None and _same(known, item) else self._transform(item)
@@ -353,7 +354,7 @@ class Reflector(Generic[T]):
                 self._apply(item.key, item.instead, unread=True)
 
     def _note_all_unread(self, items: Sequence[Unread[T]]) -> frozenset[str]:
-        """Take note of all objects that cannot be read now; return their keys."""
+        """Record all objects that cannot be read now; return their keys."""
         with self._applying:
             for key in self._trouble.unread.keys() - {item.key for item in items}:
                 del self._trouble.unread[key]
@@ -388,9 +389,9 @@ class Reflector(Generic[T]):
                     self._set_aside(new)
 
     def _tell(self, key: str, change: _Pending[T], before: _Pending[T] | None) -> None:
-        """Bring one object up to date in the cache and tell it; what raises leaves the cache as it was.
+        """Bring one object up to date in the cache and pass it on; if that raises, the cache stays as it was.
 
-        An object that was never told, but set aside, is told to be gone like others: `set_aside` knows of it.
+        The deletion of an object that was set aside and never passed on is passed on too: `set_aside` knows of it.
         """
         new = change.new
         with self._lock:
@@ -431,7 +432,7 @@ class Reflector(Generic[T]):
             self._retrying.start()
 
     def _retry(self) -> None:
-        """Tell what is set aside again when it is due, until nothing is."""
+        """Pass on what is set aside when it is due, until nothing is left."""
         while not self._stopping.is_set():
             with self._applying:
                 if not self._trouble.aside:
@@ -456,7 +457,7 @@ class Reflector(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _Pending(Generic[T]):
-    """A change that is to be told, and could not be so far."""
+    """A change that could not be passed on so far."""
 
     new: T | None
     unread: bool
@@ -465,21 +466,21 @@ class _Pending(Generic[T]):
     due_s: float
     reason: str
     seen: T | None = None
-    """The last state that `set_aside` was told, which has to be taken back when the object is gone."""
+    """The last state that `set_aside` was given, which has to be taken back when the object is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Trouble(Generic[T]):
-    """Objects of which the newest state was not told, by key."""
+    """Objects whose newest state was not passed on, by key."""
 
     aside: dict[str, _Pending[T]] = field(default_factory=dict)
-    """Changes that could not be told."""
+    """Changes that could not be passed on."""
     unread: dict[str, Unread[T]] = field(default_factory=dict)
     """What could not be read."""
     standing_in: set[str] = field(default_factory=set)
-    """Of these, the keys of which a stand-in was told."""
+    """Of these, the keys for which a stand-in was passed on."""
 
 
 def _same(old: T | Unread[T], new: T | Unread[T]) -> bool:
-    """Whether two states are one: the version tells, and the UID tells a new object of the same name."""
+    """Whether two states are the same: by the version, and by the UID for a new object of the same name."""
     return (old.metadata.uid, old.metadata.resource_version) == (new.metadata.uid, new.metadata.resource_version)

@@ -20,7 +20,7 @@ def retry_after_s(headers: Mapping[str, str], status_details: object = None) -> 
     """Return the wait that an answer asks for, above 0 and at most LONGEST_S; None when it asks for none, or in a way
     that nobody can read.
 
-    A date is compared with the answer's own Date, so that no clock but the server's counts; without that header it says
+    A date is compared with the answer's own Date, so that only the server's clock counts; without that header it says
     nothing. `status_details` is `details` of the Status object that was answered, whatever it is: its retryAfterSeconds
     counts where there is no header, in the error event of a watch for example.
     """

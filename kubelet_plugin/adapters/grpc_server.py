@@ -23,12 +23,12 @@ from dracaena.proto.dra.v1beta1 import api_pb2 as v1beta1
 from dracaena.proto.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
 
 WORKERS = 32
-"""Calls at a time, one of them for each health stream. Work on the node is serial, but each claim that waits for a slow
-API server keeps one, 15 s at most, and a node with 16 GPUs may have a pod for each: the probe of our own socket, an
-unprepare and the answers for prepared claims must find a free one meanwhile. A thread is made when it is needed."""
+"""Calls at a time, including one for each health stream. Work on the node is serial, but each claim that waits for a
+slow API server occupies a thread, for 15 s at most, and a node with 16 GPUs may have a pod for each: the probe of our
+own socket, an unprepare and the answers for prepared claims must find a free one meanwhile. Threads start on demand."""
 
 STOP_GRACE_S = 10.0
-"""Calls in progress may end: a claim takes milliseconds, a slow API some seconds. Kubelet repeats what is cut off."""
+"""Time for calls in progress to end: a claim takes milliseconds, a slow API some seconds. Kubelet repeats the rest."""
 
 
 class NodeDriver(Protocol):
@@ -37,7 +37,7 @@ class NodeDriver(Protocol):
     def prepare_claims(
         self, references: Iterable[ClaimReference], *, within_s: float
     ) -> Mapping[ClaimUid, PreparedClaim | ClaimFailure]:
-        """Return one result for each claim. within_s is left of the call's time."""
+        """Return one result for each claim. within_s is the time left for the call."""
         ...
 
     def unprepare_claims(self, references: Iterable[ClaimReference]) -> Mapping[ClaimUid, ClaimFailure | None]:
@@ -48,7 +48,7 @@ class NodeDriver(Protocol):
 class UnixServer:
     """A gRPC server on a unix socket of our own. The caller holds the lock that makes this name ours.
 
-    grpc takes a name away from a live server without a word, so the lock comes first.
+    grpc silently takes a name away from a live server, so the lock comes first.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class UnixServer:
     def stop(self) -> None:
         """Take no more calls, let those in progress end, remove the socket. Without start() nothing is touched."""
         if self._bound:
-            self._path.unlink(missing_ok=True)  # first: kubelet sees that we go before calls are refused
+            self._path.unlink(missing_ok=True)  # first: kubelet sees that we leave before calls are refused
         self._end_streams()
         self._server.stop(STOP_GRACE_S).wait()
 
 
 def plugin_server(path: Path, driver_name: str, driver: NodeDriver, streams: HealthStreams | None = None) -> UnixServer:
-    """Return the server of both DRA versions, not started; without `streams` health is not told."""
+    """Return the server of both DRA versions, not started; without `streams` health is not reported."""
     health = streams or HealthStreams()
 
     def add_services(server: grpc.Server) -> None:
@@ -109,7 +109,7 @@ class _Calls:
 
     def NodePrepareResources(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 - the wire's name
         response = self._messages.NodePrepareResourcesResponse()
-        # Where the caller set no deadline there is nothing to wait within (documented as None, typed as a number).
+        # Without a deadline of the caller there is no limit for a wait (documented as None, typed as a number).
         results = self._driver.prepare_claims(_references(request), within_s=context.time_remaining() or 0.0)
         for uid, result in results.items():
             if isinstance(result, ClaimFailure):

@@ -1,8 +1,8 @@
-"""Serves kubelet's health streams, both versions: the full list at once, at each change, and again in time.
+"""Serves kubelet's health streams, both versions: the full list at once, at each change, and at intervals.
 
-Kubelet 1.36 opens the stream of every DRA driver, whether it announced one or not, and logs an error every 5 s while
-there is none. Where nothing watches the GPUs the stream stays open and silent: that means the same to kubelet as no
-stream, the health of all devices is unknown.
+Kubelet 1.36 opens the stream of every DRA driver, whether it announced one or not, and logs an error every 5 s if there
+is none. If nothing watches the GPUs, the stream stays open and silent: to kubelet that means the same as no stream, the
+health of all devices is unknown.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ class HealthStreams:
         context.send_initial_metadata(())  # tells the caller that the stream is open
         while not stream.ended:
             devices = self._read() if self._read is not None else ()
-            if devices:  # before the first look nothing is known: a list without devices would say that there are none
+            if devices:  # before the first look nothing is known: an empty list would say that there are no devices
                 yield self._message(messages, devices)
             seen = self._wait(stream, seen)
 
     def stop(self) -> None:
-        """End all streams, and each later one at once: the server waits for them when it stops."""
+        """End all streams, and any later one at once: the server waits for them when it stops."""
         with self._condition:
             self._stopping = True
             for stream in self._open.values():

@@ -39,7 +39,7 @@ class FoundTool:
 def find_hook_tool(host: GpuDriverRoot, path: str = "") -> FoundTool | None:
     """Return the tool on a host: the one at `path`, else the first in the usual folders; None when there is none.
 
-    It is named by the path at which it was found, which stays when an upgrade replaces what is behind.
+    It is named by the path where it was found, which stays the same when an upgrade replaces what is behind it.
     """
     places = (path,) if path else (f"{folder}/{name}" for name in HOOK_NAMES for folder in HOOK_FOLDERS)
     found = (_look(host, place) for place in places)

@@ -41,7 +41,7 @@ class KubeClaims:
         return claim
 
     def set_devices(self, claim: ResourceClaim, devices: Sequence[msgspec.Raw | Mapping[str, Any]]) -> None:
-        """See ClaimStatusWriter. The version in the patch keeps entries that came since the claim was read."""
+        """See ClaimStatusWriter. The version in the patch protects entries that were added since the claim was read."""
         meta = claim.metadata
         patch = {
             "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
@@ -65,11 +65,11 @@ class NodeReadiness(KubeObject, frozen=True):
     status: ConditionsOnly = ConditionsOnly()
 
 
-msgspec.json.Decoder(NodeReadiness)  # looked into by the thread that imports: see kube.client
+msgspec.json.Decoder(NodeReadiness)  # inspected by the thread that imports: see kube.client
 
 
 def node_is_ready(client: KubeClient, name: str) -> bool:
-    """Whether the API server holds a node to be ready. Raises KubeError."""
+    """Whether the API server considers a node ready. Raises KubeError."""
     conditions = client.get(NodeReadiness, name).status.conditions
     return any(condition.type == "Ready" and condition.status == "True" for condition in conditions)
 

@@ -1,7 +1,7 @@
-"""The dynamic loader's cache (/etc/ld.so.cache): which library lies where, also in folders that only ldconfig knows.
+"""The dynamic loader's cache (/etc/ld.so.cache): which library is where, even in folders that only ldconfig knows.
 
 The format is glibc's own (sysdeps/generic/dl-cache.h): a header, a table of entries, then the texts to which the
-entries point. Until glibc 2.32 the file began with a table of an older format, which is passed over. Only what this
+entries point. Until glibc 2.32 the file began with a table of an older format, which we skip. Only what this
 project runs on is read: little-endian files, libraries of x86-64 and AArch64.
 """
 

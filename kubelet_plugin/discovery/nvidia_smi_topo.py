@@ -1,4 +1,4 @@
-"""Reads the text of `nvidia-smi topo -m` as people hand it on. For files and examples; a node itself asks NVML.
+"""Reads the text of `nvidia-smi topo -m` as people pass it on. For files and examples; a node asks NVML itself.
 
 The text hides the PCIe level of a pair behind its NVLinks (NV#): then the level stays unknown.
 """

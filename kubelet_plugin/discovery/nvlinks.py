@@ -3,9 +3,9 @@
 On a direct mesh a pair has the links between the two. Behind NVSwitches every pair shows the whole count of switch
 links of a GPU, as `nvidia-smi topo -m` does: one shared uplink, no sum.
 
-When the two ends disagree: a link works only if both ends have it, so of two complete reports the lower count holds.
-A report with holes (a state or a remote end that the driver would not tell) gives way to a complete one of the other
-end. Two reports with holes leave the pair unknown.
+When the two ends disagree: a link works only if both ends have it, so of two complete reports the lower count wins. A
+report with gaps (a state or a remote end that the driver would not tell) gives way to a complete one from the other
+end. Two reports with gaps leave the pair unknown.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class LinkReport:
     to_gpus: tuple[PciAddress, ...]
     to_switches: int
     complete: bool
-    """Whether every link told its state and its other end."""
+    """Whether the state and the other end of every link are known."""
 
 
 def active_count(gpu: GpuFacts) -> int | None:
-    """Return the active NVLinks of a GPU to anywhere; None when one of them did not tell."""
+    """Return the number of a GPU's active NVLinks to anywhere; None if the state of any link is unknown."""
     if gpu.nvlinks is None or any(link.active is None for link in gpu.nvlinks):
         return None
     return sum(1 for link in gpu.nvlinks if link.active)

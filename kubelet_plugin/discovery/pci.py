@@ -74,7 +74,7 @@ def path_from_root(parts: Iterable[str]) -> tuple[tuple[str, ...], bool]:
 
 
 def pci_level(one: PciFacts, other: PciFacts) -> LinkLevel | None:
-    """Return the nearest common ancestor of two devices, in the words of `nvidia-smi topo`; None: sysfs does not tell.
+    """Return the nearest common ancestor of two devices, in the words of `nvidia-smi topo`; None: sysfs does not say.
 
     A path reads root, root port, then per switch one upstream and one downstream port, then the device. Below one
     upstream port with nothing but its downstream ports between is PIX; deeper is PXB; the same root is PHB; other

@@ -1,6 +1,6 @@
-"""The two layouts in which people hand on `nvidia-smi topo -m`: columns of blanks and tabs, and Markdown tables.
+"""The two layouts in which people pass on `nvidia-smi topo -m`: columns of blanks and tabs, and Markdown tables.
 
-One line in, one header or row out. What lines belong together is the business of topo_table.
+One line in, one header or row out. Which lines belong together is up to topo_table.
 """
 
 from __future__ import annotations
