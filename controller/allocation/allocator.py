@@ -39,12 +39,10 @@ from dracaena.controller.allocation.state.families import Kin
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk.answers import Answers, QuestionAnswers
 from dracaena.controller.allocation.walk.family import FamilyPreference
+from dracaena.controller.allocation.walk.judgements import MAX_JUDGEMENTS, Judgements, NodeChoice
 from dracaena.controller.allocation.walk.node_rules import (
-    MAX_JUDGEMENTS,
     Evaluators,
     IdentityMasks,
-    Judgements,
-    NodeChoice,
     NodeRules,
     first_alternatives,
     states,
@@ -327,7 +325,7 @@ class Allocator:
         if not kin.siblings and kin.left is None and inventory.cliques.is_empty:
             return None
         order = self.engine.order([Demand(*told) for told in zip(question.counts, question.policies, strict=True)])
-        return FamilyPreference(inventory, kin, answers, question.count, order)
+        return FamilyPreference(inventory, kin, question.count, order, lambda kind: answers.of_kind(kind).present)
 
     def _each_rules(self, inventory: Inventory, demand: PodDemand) -> Iterator[NodeRules]:
         """Yield the rules for each choice of alternatives, the most preferred first."""

@@ -23,7 +23,7 @@ from dracaena.controller.allocation.score.choices import Choice
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodePool, claim_holder, holdings_beside
 from dracaena.controller.allocation.walk.answers import Census
-from dracaena.controller.allocation.walk.node_rules import NodeChoice
+from dracaena.controller.allocation.walk.judgements import NodeChoice
 from dracaena.controller.allocation.walk.pod_demand import Combination
 
 

@@ -15,7 +15,7 @@ PACKAGE = "dracaena.controller.allocation"
 MOST_FILES = 12
 """Of a room, without its `__init__.py`: what a reader keeps in mind."""
 
-LONGEST_CHAIN = 10
+LONGEST_CHAIN = 9
 """Modules of which each imports the next. It only ever falls: the goal is 8."""
 
 LONGEST_CHAIN_OF_RULES = 5

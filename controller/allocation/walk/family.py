@@ -9,7 +9,7 @@ clique and without siblings stay together, because their state says how much roo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from dracaena.controller.allocation.score.choices import Choice
@@ -25,7 +25,6 @@ from dracaena.controller.allocation.score.order import (
 from dracaena.controller.allocation.state.families import Kin
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import Buckets, NodeKind, NodeState
-from dracaena.controller.allocation.walk.answers import QuestionAnswers
 
 _States = dict[NodeKind, dict[tuple[int, Hashable], Sequence[str]]]
 
@@ -33,9 +32,12 @@ _States = dict[NodeKind, dict[tuple[int, Hashable], Sequence[str]]]
 class FamilyPreference:
     """What one decision for a pod of a family prefers. Reads the inventory, which must not change meanwhile."""
 
-    def __init__(self, inventory: Inventory, kin: Kin, answers: QuestionAnswers, gpus: int, order: Order) -> None:
-        """`gpus`: of the pod, at least 1. `order`: of the scores that are compared, without a family."""
-        self._inventory, self._answers, self._gpus = inventory, answers, gpus
+    def __init__(
+        self, inventory: Inventory, kin: Kin, gpus: int, order: Order, present: Callable[[NodeKind], int]
+    ) -> None:
+        """`gpus`: of the pod, at least 1. `order`: of the scores that are compared, without a family. `present` returns
+        the mask of the GPUs of a kind that count for the pod at all."""
+        self._inventory, self._gpus, self._present = inventory, gpus, present
         self._cliques = inventory.cliques
         self._left = kin.left
         self._order = with_family(order)
@@ -109,7 +111,7 @@ class FamilyPreference:
 
     def _room(self, kind: NodeKind, free: int) -> int:
         """Return for how many pods like this one there are free GPUs."""
-        return (free & self._answers.of_kind(kind).present).bit_count() // self._gpus
+        return (free & self._present(kind)).bit_count() // self._gpus
 
     def _without_clique(self, buckets: Buckets) -> Buckets:
         """Return the buckets of the nodes that are in no clique."""

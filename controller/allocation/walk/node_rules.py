@@ -1,17 +1,16 @@
 """What one node gives for one choice of alternatives, asked of the rules themselves.
 
-An exact node is never asked: its answer (answers) says everything. For all others the answer is a bound. Asking the
-rules of one node takes half a millisecond, and between two decisions hardly any node changes: so each state of each
-kind is judged once for each thing that is asked, whatever pods and claims are called (Judgements). A selector that
-reads what tells GPUs of equal nodes apart, such as a UUID, has another answer on every node: it is first asked about
-the few attributes that it reads, once for each state of a pool (IdentityMasks).
+An exact node is never asked: its answer (answers) says everything. For all others the answer is a bound, and what the
+rules say is remembered (judgements). A selector that reads what tells GPUs of equal nodes apart, such as a UUID, has
+another answer on every node: it is first asked about the few attributes that it reads, once for each state of a pool
+(IdentityMasks).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from dracaena import cel
@@ -30,108 +29,20 @@ from dracaena.controller.allocation.legal.search import Restriction, solve
 from dracaena.controller.allocation.request import ClaimDemand
 from dracaena.controller.allocation.score.box import mask_of
 from dracaena.controller.allocation.score.choices import Choice, Engine
-from dracaena.controller.allocation.score.order import Score, one_number
+from dracaena.controller.allocation.score.order import one_number
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeKind, NodePool, NodeState
 from dracaena.controller.allocation.walk.answers import QuestionAnswers
+from dracaena.controller.allocation.walk.judgements import (
+    FIRST,
+    UNSCORED,
+    Judgement,
+    Judgements,
+    NodeChoice,
+    refusal_text,
+)
 from dracaena.controller.allocation.walk.node_choice import Chosen, NodeGpus, NodeQuestion, choose
 from dracaena.controller.allocation.walk.pod_demand import Combination, CombinationFacts, PodDemand
-
-MAX_JUDGEMENTS: Final = 50_000
-"""Of all that was asked lately together, some 400 bytes each: 100 different claims among 500 nodes of which each has a
-state of its own. What was not asked for longest goes first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """What a node gives: a score or, where nothing is chosen by links, none; or why it gives nothing."""
-
-    refusal: DoesNotFit | None = None
-    """With the place of each claim among the claims instead of its name."""
-    score: Score | None = None
-    rank: int = 0
-    """Sorts nodes, best first; of those that give something."""
-
-
-class KnownStates:
-    """Judgements about one combination of alternatives."""
-
-    __slots__ = ("_owner", "_refusals", "known")
-
-    def __init__(self, owner: Judgements) -> None:
-        self._owner = owner
-        self.known: dict[NodeState, Judgement] = {}
-        """By kind and state. Do not change it."""
-        self._refusals: dict[DoesNotFit, Judgement] = {}
-
-    def refuse(self, state: NodeState, found: DoesNotFit, claims: Sequence[str]) -> None:
-        """Remember that a node gives nothing, unless the reason names something that other nodes do not have."""
-        if found.pools or any(claim in found.note for claim in claims):
-            return
-        steps = found.steps if found.cut_off else 0
-        reasons = tuple(replace(reason, claim=str(claims.index(reason.claim))) for reason in found.reasons)
-        refusal = replace(found, reasons=reasons, steps=steps)
-        self._put(state, self._refusals.setdefault(refusal, Judgement(refusal)))
-
-    def accept(self, state: NodeState, score: Score | None, rank: int) -> None:
-        """Remember what a node gives."""
-        self._put(state, Judgement(None, score, rank))
-
-    def _put(self, state: NodeState, judgement: Judgement) -> None:
-        self._owner.count_one()
-        self.known[state] = judgement
-
-    def clear(self) -> int:
-        """Forget all; return how many there were."""
-        count = len(self.known)
-        self.known.clear()
-        self._refusals.clear()
-        return count
-
-
-def refusal_text(refusal: DoesNotFit, claims: Sequence[str]) -> str:
-    """Return why a node gives nothing, with the claims' names."""
-    reasons = tuple(replace(reason, claim=claims[int(reason.claim)]) for reason in refusal.reasons)
-    return str(replace(refusal, reasons=reasons))
-
-
-class Judgements:
-    """All that is remembered, by what is asked and the taints of all devices. One thread at a time."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._by_combination: OrderedDict[Hashable, KnownStates] = OrderedDict()
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._by_combination.clear()
-        self._count = 0
-
-    def about(self, combination: Hashable) -> KnownStates:
-        """Return what is known about a combination, for the time of one decision. `combination` is all that decides
-        it: Combination.key and Inventory.taints_of_all."""
-        known = self._by_combination.get(combination)
-        if known is None:
-            known = self._by_combination[combination] = KnownStates(self)
-            self._count += 1  # so that what finds no node is forgotten too
-        self._by_combination.move_to_end(combination)
-        while self._count > self._most:
-            oldest, judgements = next(iter(self._by_combination.items()))
-            self._count -= judgements.clear()
-            if judgements is known:
-                break
-            self._count -= 1
-            del self._by_combination[oldest]
-        return known
-
-    def count_one(self) -> None:
-        """Note that a judgement was added."""
-        self._count += 1
-
 
 MAX_MASKS: Final = 100_000
 """Remembered masks of all expressions together, about 12 MB: those of 20 pods that wait for certain GPUs among 5,000
@@ -200,12 +111,6 @@ def _names(driver: str, footprint: cel.Footprint) -> tuple[str, ...] | None:
     return tuple(sorted(names))
 
 
-UNSCORED: Final = 1 << 4096
-"""Rank of an allocation in which nothing was chosen by links: after all others."""
-
-FIRST: Final = -1
-"""Bound of nodes about which nothing is known before the rules are asked: they are visited first."""
-
 LACKS: Final = "without enough free devices that the selectors name by their identity"
 """Why a node is out before the rules are asked, in words that follow a count of nodes."""
 
@@ -224,21 +129,6 @@ class Evaluators:
     """Take the first legal devices of the first node in Kubernetes' order."""
     effort: Effort
     judgements: Judgements
-
-
-@dataclass(frozen=True, slots=True)
-class NodeChoice:
-    """What one node gives to a pod."""
-
-    pool: NodePool
-    best: Choice | None
-    """None where nothing is chosen by links."""
-    second: Choice | None = None
-    """The next best choice there, as far as it is known."""
-    legal: tuple[Problem, Plan] | None = None
-    """What the rules allocated; None where the parts of the best choice are all that is given."""
-    cut_off: bool = False
-    """Whether the search ended at its limit: a better set may exist."""
 
 
 class NodeRules:

@@ -22,7 +22,7 @@ from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import Buckets, NodeKind, NodeState
 from dracaena.controller.allocation.walk.answers import LATER_BY_NAME, Census, NodeAnswer, QuestionAnswers
 from dracaena.controller.allocation.walk.family import FamilyPreference
-from dracaena.controller.allocation.walk.node_rules import FIRST, UNSCORED, Judgement, NodeChoice, NodeRules
+from dracaena.controller.allocation.walk.judgements import FIRST, UNSCORED, Judgement, NodeChoice, NodeJudge
 from dracaena.controller.allocation.walk.pod_demand import PodDemand
 
 NOT_SELECTED: Final = "left out by the pod's selectors, affinity or volumes"
@@ -76,7 +76,7 @@ class Walk:
         inventory: Inventory,
         demand: PodDemand,
         answers: QuestionAnswers,
-        rules: Callable[[], NodeRules],
+        rules: Callable[[], NodeJudge],
         effort: Effort,
         asked: set[str] | None = None,
         family: FamilyPreference | None = None,
@@ -89,7 +89,7 @@ class Walk:
         """
         self._inventory, self._demand, self._answers, self._effort = inventory, demand, answers, effort
         self._is_exact, self._family, self._make_rules = is_exact, family, rules
-        self._made_rules: NodeRules | None = None
+        self._made_rules: NodeJudge | None = None
         self._asked = set() if asked is None else asked
         self._narrowed = demand.filter.narrowed(inventory.nodes)
         """The nodes that the pod's node selectors leave; None: all."""
@@ -337,7 +337,7 @@ class Walk:
     # Groups
 
     @property
-    def _rules(self) -> NodeRules:
+    def _rules(self) -> NodeJudge:
         if self._made_rules is None:
             self._made_rules = self._make_rules()
         return self._made_rules

@@ -33,7 +33,8 @@ from dracaena.controller.allocation.simulation import make_inventory
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk import walk
 from dracaena.controller.allocation.walk.answers import LATER_BY_NAME
-from dracaena.controller.allocation.walk.node_rules import UNSCORED, NodeRules
+from dracaena.controller.allocation.walk.judgements import UNSCORED
+from dracaena.controller.allocation.walk.node_rules import NodeRules
 from dracaena.controller.allocation.walk.pod_demand import facts_of
 from dracaena.controller.allocation.walk.walk import NO_ROOM, NOT_BETTER, NOT_IN_TIME, NOT_SELECTED
 from support.allocation import DRIVER, blocks, claim, device_name, machine, node, pool_slice, request

@@ -19,7 +19,8 @@ from dracaena.controller.allocation.result import Allocation
 from dracaena.controller.allocation.simulation import make_inventory
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk import walk as module
-from dracaena.controller.allocation.walk.node_rules import NodeChoice, NodeRules
+from dracaena.controller.allocation.walk.judgements import NodeChoice
+from dracaena.controller.allocation.walk.node_rules import NodeRules
 from dracaena.controller.allocation.walk.pod_demand import PodDemand, read_pod_demand
 from dracaena.controller.allocation.walk.walk import NO_ROOM, NOT_SELECTED, Walk
 from support.allocation import DRIVER, blocks, claim, machine, node, pod, pool_slice, request

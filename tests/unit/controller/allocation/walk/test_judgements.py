@@ -30,7 +30,7 @@ from dracaena.controller.allocation.simulation import make_inventory
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeState
 from dracaena.controller.allocation.walk import node_rules
-from dracaena.controller.allocation.walk.node_rules import Judgements
+from dracaena.controller.allocation.walk.judgements import Judgements
 from support.allocation import (
     DRIVER,
     OUR_TAINT,

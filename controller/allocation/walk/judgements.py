@@ -1,0 +1,164 @@
+"""What single nodes are found to give, where the answer for their kind is only a bound: what the walk asks about them,
+what it is told, and what is remembered of that.
+
+Asking the rules of one node takes half a millisecond, and between two decisions hardly any node changes: so each state
+of each kind is judged once for each thing that is asked, whatever pods and claims are called (Judgements).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson, Plan
+from dracaena.controller.allocation.legal.problem import Problem
+from dracaena.controller.allocation.score.choices import Choice
+from dracaena.controller.allocation.score.order import Score
+from dracaena.controller.allocation.state.node_state import NodeKind, NodePool, NodeState
+
+UNSCORED: Final = 1 << 4096
+"""Rank of an allocation in which nothing was chosen by links: after all others."""
+
+FIRST: Final = -1
+"""Bound of nodes about which nothing is known before the rules are asked: they are visited first."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChoice:
+    """What one node gives to a pod."""
+
+    pool: NodePool
+    best: Choice | None
+    """None where nothing is chosen by links."""
+    second: Choice | None = None
+    """The next best choice there, as far as it is known."""
+    legal: tuple[Problem, Plan] | None = None
+    """What the rules allocated; None where the parts of the best choice are all that is given."""
+    cut_off: bool = False
+    """Whether the search ended at its limit: a better set may exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a node gives: a score or, where nothing is chosen by links, none; or why it gives nothing."""
+
+    refusal: DoesNotFit | None = None
+    """With the place of each claim among the claims instead of its name."""
+    score: Score | None = None
+    rank: int = 0
+    """Sorts nodes, best first; of those that give something."""
+
+
+class NodeJudge(Protocol):
+    """What the walk asks about nodes, for one pod and one choice of alternatives (node_rules.NodeRules)."""
+
+    @property
+    def mistake(self) -> NeedsPerson | None:
+        """The first thing that only a person can mend and that kept a node from being used."""
+
+    @property
+    def is_first_fit(self) -> bool:
+        """Whether the first node in Kubernetes' order that gives anything is taken."""
+
+    def bound(self, kind: NodeKind, free: int, held: int = 0) -> int | str:
+        """Return the best rank that nodes of this kind may have, or why they give nothing. `held` are the GPUs there
+        that the pod has already."""
+
+    def judgement(self, name: str, state: NodeState) -> Judgement | None:
+        """Return what nodes in this state were found to give."""
+
+    def refusal(self, judgement: Judgement) -> str:
+        """Return why nodes give nothing, in words that follow a count of nodes."""
+
+    def rank(self, choice: Choice | None) -> int:
+        """Return what sorts nodes, best first."""
+
+    def ask(self, name: str) -> NodeChoice | str:
+        """Return what the node gives, or why nothing, in words that follow a count of nodes."""
+
+
+MAX_JUDGEMENTS: Final = 50_000
+"""Of all that was asked lately together, some 400 bytes each: 100 different claims among 500 nodes of which each has a
+state of its own. What was not asked for longest goes first."""
+
+
+class KnownStates:
+    """Judgements about one combination of alternatives."""
+
+    __slots__ = ("_owner", "_refusals", "known")
+
+    def __init__(self, owner: Judgements) -> None:
+        self._owner = owner
+        self.known: dict[NodeState, Judgement] = {}
+        """By kind and state. Do not change it."""
+        self._refusals: dict[DoesNotFit, Judgement] = {}
+
+    def refuse(self, state: NodeState, found: DoesNotFit, claims: Sequence[str]) -> None:
+        """Remember that a node gives nothing, unless the reason names something that other nodes do not have."""
+        if found.pools or any(claim in found.note for claim in claims):
+            return
+        steps = found.steps if found.cut_off else 0
+        reasons = tuple(replace(reason, claim=str(claims.index(reason.claim))) for reason in found.reasons)
+        refusal = replace(found, reasons=reasons, steps=steps)
+        self._put(state, self._refusals.setdefault(refusal, Judgement(refusal)))
+
+    def accept(self, state: NodeState, score: Score | None, rank: int) -> None:
+        """Remember what a node gives."""
+        self._put(state, Judgement(None, score, rank))
+
+    def _put(self, state: NodeState, judgement: Judgement) -> None:
+        self._owner.count_one()
+        self.known[state] = judgement
+
+    def clear(self) -> int:
+        """Forget all; return how many there were."""
+        count = len(self.known)
+        self.known.clear()
+        self._refusals.clear()
+        return count
+
+
+def refusal_text(refusal: DoesNotFit, claims: Sequence[str]) -> str:
+    """Return why a node gives nothing, with the claims' names."""
+    reasons = tuple(replace(reason, claim=claims[int(reason.claim)]) for reason in refusal.reasons)
+    return str(replace(refusal, reasons=reasons))
+
+
+class Judgements:
+    """All that is remembered, by what is asked and the taints of all devices. One thread at a time."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._by_combination: OrderedDict[Hashable, KnownStates] = OrderedDict()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._by_combination.clear()
+        self._count = 0
+
+    def about(self, combination: Hashable) -> KnownStates:
+        """Return what is known about a combination, for the time of one decision. `combination` is all that decides
+        it: Combination.key and Inventory.taints_of_all."""
+        known = self._by_combination.get(combination)
+        if known is None:
+            known = self._by_combination[combination] = KnownStates(self)
+            self._count += 1  # so that what finds no node is forgotten too
+        self._by_combination.move_to_end(combination)
+        while self._count > self._most:
+            oldest, judgements = next(iter(self._by_combination.items()))
+            self._count -= judgements.clear()
+            if judgements is known:
+                break
+            self._count -= 1
+            del self._by_combination[oldest]
+        return known
+
+    def count_one(self) -> None:
+        """Note that a judgement was added."""
+        self._count += 1
