@@ -13,10 +13,11 @@ from typing import Final
 
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.controller.allocation.allocator import Allocator
+from dracaena.controller.allocation.nodes.node_filter import NodeFilter
 from dracaena.controller.allocation.nodes.node_resources import pod_name
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeKind, claim_holder
+from dracaena.controller.allocation.walk.node_rules import NodeRules
 from dracaena.controller.allocation.walk.pod_demand import Turn
 
 MAX_ASKED: Final = 200
@@ -43,16 +44,17 @@ class Earmark:
 
 
 def node_to_keep(
-    allocator: Allocator,
     inventory: Inventory,
     pod: Pod,
     claims: Sequence[ResourceClaim],
+    nodes: NodeFilter,
+    rules: Sequence[NodeRules],
     *,
-    barred: Mapping[str, str],
     pods_of: Callable[[str], Iterable[str]] = lambda holder: (),
     only: str | None = None,
 ) -> str | None:
-    """Return the node on which the pod would fit if those were gone who hold our devices there, or None.
+    """Return the node on which the pod would fit if those were gone who hold our devices there, or None. `nodes` and
+    `rules` are what a node is asked for it (Allocator.questions).
 
     Of several the one with the fewest of our devices in use, then the first by name; with `only` it is that node or
     none. `pods_of` names the pods that go with a holder, and with them their cpu; what the pod's own claims hold stays
@@ -60,10 +62,6 @@ def node_to_keep(
     Cost: O(nodes × log nodes) and one question for each kind of node; where equal nodes may answer differently, one for
     each of at most MAX_ASKED nodes. With thousands of nodes some 10 ms.
     """
-    questions = allocator.questions(inventory, pod, claims, barred=barred)
-    if questions is None:
-        return None
-    nodes, rules = questions
     own = {claim_holder(claim) for claim in claims}
     holders: Mapping[str, Sequence[str]] | None = None
     known: dict[tuple[NodeKind, int], bool] = {}

@@ -99,6 +99,7 @@ class StarvationGuard:
     def _node(
         self, pod: Pod, claims: Sequence[ResourceClaim], barred: Mapping[str, str], only: str | None
     ) -> str | None:
-        return node_to_keep(
-            self._allocator, self._inventory, pod, claims, barred=barred, pods_of=self._pods_of, only=only
-        )
+        questions = self._allocator.questions(self._inventory, pod, claims, barred=barred)
+        if questions is None:
+            return None
+        return node_to_keep(self._inventory, pod, claims, *questions, pods_of=self._pods_of, only=only)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dracaena.api.objects import Pod
@@ -49,9 +50,16 @@ def nodes(*held: int, **kinds: Any) -> Inventory:
 
 
 def kept(inventory: Inventory, asked: ResourceClaim, waiting: Pod | None = None, **barred: str) -> str | None:
-    found = node_to_keep(Allocator(), inventory, waiting or pod("p", "c"), [asked], barred=barred)
+    found = node_for(inventory, waiting or pod("p", "c"), [asked], barred)
     inventory.check()
     return found
+
+
+def node_for(
+    inventory: Inventory, waiting: Pod, claims: Sequence[ResourceClaim], barred: Mapping[str, str]
+) -> str | None:
+    questions = Allocator().questions(inventory, waiting, claims, barred=barred)
+    return None if questions is None else node_to_keep(inventory, waiting, claims, *questions)
 
 
 def test_the_node_with_the_fewest_devices_in_use_is_kept_and_of_equal_ones_the_first() -> None:
@@ -83,9 +91,9 @@ def test_what_the_pod_holds_itself_stays_held() -> None:
     inventory = nodes(0, 0)
     inventory.hold(claim_holder(mine), held_devices(mine, DRIVER))
     probe = [mine, claim("c", request(count=2))]
-    assert node_to_keep(Allocator(), inventory, pod("p", "mine", "c"), probe, barred={}) == "a"
+    assert node_for(inventory, pod("p", "mine", "c"), probe, {}) == "a"
     probe = [mine, claim("c", request(count=3))]
-    assert node_to_keep(Allocator(), inventory, pod("p", "mine", "c"), probe, barred={}) is None
+    assert node_for(inventory, pod("p", "mine", "c"), probe, {}) is None
 
 
 def test_an_inventory_is_as_before_after_a_node_was_emptied_in_thought() -> None:
