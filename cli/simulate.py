@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dracaena.api.resource_objects import ResourceClaimTemplate
     from dracaena.cli.cluster_objects import ClusterObjects
     from dracaena.cli.manifests import Manifest
-    from dracaena.controller.allocation.simulation import Outcome, Simulation
+    from dracaena.controller.simulation import Outcome, Simulation
 
 _DESCRIPTION: Final = """\
 Read Kubernetes objects from files and say what the controller would do, pod by pod, without a cluster.
@@ -86,8 +86,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from dracaena.cli.manifests import load_manifests
     from dracaena.cli.what_fits import fit_document, fit_table, fits, pod_templates
     from dracaena.cli.workloads import is_workload, workload_pods
-    from dracaena.controller.allocation.simulation import Simulation
     from dracaena.controller.queue.time_budgets import Deadline
+    from dracaena.controller.simulation import Simulation
     from dracaena.process.clock import SystemClock
 
     clock = SystemClock()

@@ -16,7 +16,7 @@ from dracaena.cli.cluster_objects import ClusterObjects
 from dracaena.cli.columns import aligned, wrapped
 from dracaena.cli.workloads import Workload, controller_uid
 from dracaena.controller.allocation.explanation import NAMES_SHOWN
-from dracaena.controller.allocation.simulation import Outcome, Simulation, is_pending
+from dracaena.controller.simulation import Outcome, Simulation, is_pending
 from dracaena.validation.pod_templates import pod_template_paths
 
 MOST_COPIES: Final = 10_000

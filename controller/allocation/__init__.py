@@ -3,8 +3,8 @@
 Each room may import from those before it: score (what sets of GPUs are worth), nodes (where a pod may run), legal
 (what resource.k8s.io/v1 allows), request (what claims ask for), state (what there is, and who holds it), walk (which
 node, and what it gives). Above them stand allocator (one decision), result and explanation (the decision as documents
-and in words), earmarks (which node to keep for a pod that waits), reach (which waiting pods a change may serve) and
-simulation. effort, which bounds all of it, is used everywhere.
+and in words), earmarks (which node to keep for a pod that waits) and reach (which waiting pods a change may serve).
+effort, which bounds all of it, is used everywhere.
 
 Only state.inventory, and what it owns, holds state. Everything else that is kept is a memo of a pure function.
 """

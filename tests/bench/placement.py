@@ -14,9 +14,9 @@ from dracaena.api.objects import Pod
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.nodes.placement.placed_pods import pod_facts
 from dracaena.controller.allocation.result import Allocation
-from dracaena.controller.allocation.simulation import make_inventory
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.cache.pods import kept_pod
+from dracaena.controller.simulation import make_inventory
 from support.allocation import DRIVER, blocks, claim, device_class, machine, node, pool_slice, request
 
 NODES: Final = 5_000

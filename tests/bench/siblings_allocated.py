@@ -22,10 +22,10 @@ from dracaena.api.objects import Pod
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation, commit
 from dracaena.controller.allocation.score.order import GROUP_SIZES, PRICE_UNITS
-from dracaena.controller.allocation.simulation import make_inventory
 from dracaena.controller.allocation.state.families import GROUP_LABEL, GROUP_SIZE_ANNOTATION, JOB_INDEX_LABEL, JOB_LABEL
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk.family import FamilyPreference
+from dracaena.controller.simulation import make_inventory
 from support.allocation import DRIVER, claim, device_class, give_back, node, pod, pool_slice, request
 
 FAMILIES: Final = 300

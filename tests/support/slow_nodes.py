@@ -13,8 +13,8 @@ from dracaena.controller.allocation.nodes.matching import first_untolerated
 from dracaena.controller.allocation.nodes.node_filter import PINNED_ELSEWHERE
 from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
 from dracaena.controller.allocation.score.order import Score
-from dracaena.controller.allocation.simulation import make_inventory
 from dracaena.controller.allocation.state.node_state import NodePool, held_devices
+from dracaena.controller.simulation import make_inventory
 from support.allocation import DRIVER
 from support.clusters import RandomCluster
 from support.node_fit import node_selector_matches, unfit_reason

@@ -20,7 +20,7 @@ from dracaena.cli.document import read_documents
 from dracaena.cli.manifests import Manifest, Source
 from dracaena.cli.what_fits import MOST_COPIES, Fit, fit_document, fit_table, fits, pod_templates
 from dracaena.cli.workloads import workload_pods
-from dracaena.controller.allocation.simulation import Outcome, Simulation
+from dracaena.controller.simulation import Outcome, Simulation
 from support.allocation import (
     DRIVER,
     blocks,

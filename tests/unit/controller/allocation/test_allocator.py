@@ -17,8 +17,8 @@ from dracaena.controller.allocation.allocator import Allocator, NoFit, Settled
 from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation, allocation_document, decision_of
-from dracaena.controller.allocation.simulation import make_inventory
 from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.simulation import make_inventory
 from support.allocation import (
     DRIVER,
     blocks,

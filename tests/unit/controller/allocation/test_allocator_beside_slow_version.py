@@ -24,9 +24,9 @@ from dracaena.controller.allocation.legal.read.slices import read_slice
 from dracaena.controller.allocation.legal.search import Restriction
 from dracaena.controller.allocation.request import ClaimDemand, Refused
 from dracaena.controller.allocation.result import Allocation, commit
-from dracaena.controller.allocation.simulation import make_inventory
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk.node_choice import Chosen, NodeGpus, NodeQuestion, choose
+from dracaena.controller.simulation import make_inventory
 from support.allocation import DRIVER, claim, device_class, give_back, requests_of
 from support.allocator_cases import posed
 from support.clusters import RandomCluster, random_cluster, random_pod

@@ -13,8 +13,8 @@ from dracaena.controller.allocation.legal.pools import SliceIndex, gather_pools
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.legal.read.slices import PoolState, read_slice
 from dracaena.controller.allocation.result import Allocation
-from dracaena.controller.allocation.simulation import make_inventory
 from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.simulation import make_inventory
 from support.allocation import DRIVER, blocks, claim, device_class, device_name, machine, node, pod, pool_slice, request
 
 THREE = machine("three", blocks(3, inside="PIX", outside="PIX"))

@@ -9,10 +9,10 @@ from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.earmarks import Earmark, emptied, node_to_keep
-from dracaena.controller.allocation.simulation import make_inventory
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import claim_holder, held_devices
 from dracaena.controller.allocation.walk.pod_demand import turn
+from dracaena.controller.simulation import make_inventory
 from support.allocation import (
     DRIVER,
     claim,

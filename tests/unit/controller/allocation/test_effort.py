@@ -15,8 +15,8 @@ from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.effort import LOOK_EVERY_STEPS, Effort, OverdueError, Rounds, Work, never
 from dracaena.controller.allocation.request import RefusalKind, Refused
 from dracaena.controller.allocation.result import Allocation
-from dracaena.controller.allocation.simulation import Simulation
 from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.simulation import Simulation
 from support.allocation import DRIVER, blocks, claim, device_class, machine, node, pod, pool_slice, request
 from support.hostile_pods import KINDS, hostile_pod
 

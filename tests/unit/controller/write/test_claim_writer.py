@@ -12,8 +12,8 @@ from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation
-from dracaena.controller.allocation.simulation import make_inventory
 from dracaena.controller.metrics import ControllerMetrics
+from dracaena.controller.simulation import make_inventory
 from dracaena.controller.write.claim_writer import MAX_ATTEMPTS, ClaimWriter, Lost, Written
 from dracaena.kube.errors import ApiUnavailableError, ForbiddenError, InvalidError
 from support.allocation import (

@@ -3,9 +3,9 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from dracaena.controller.allocation.simulation import make_inventory
 from dracaena.controller.allocation.state.families import CliqueIndex
 from dracaena.controller.allocation.state.node_state import NodeState
+from dracaena.controller.simulation import make_inventory
 from support.allocation import DRIVER, node, pool_slice
 from support.clusters import SMALL, SWITCHED
 

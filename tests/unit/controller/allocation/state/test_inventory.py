@@ -11,9 +11,9 @@ from dracaena.api.objects import Taint
 from dracaena.api.resource_objects import DeviceAttribute, ResourceSlice
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation, commit
-from dracaena.controller.allocation.simulation import make_inventory
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.pool import read_pool
+from dracaena.controller.simulation import make_inventory
 from support.allocation import (
     DRIVER,
     OUR_TAINT,

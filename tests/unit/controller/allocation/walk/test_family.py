@@ -14,10 +14,10 @@ from dracaena.api.objects import Pod
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.result import Allocation, commit, decision_of
 from dracaena.controller.allocation.score.choices import Engine
-from dracaena.controller.allocation.simulation import make_inventory
 from dracaena.controller.allocation.state.families import GROUP_LABEL, GROUP_SIZE_ANNOTATION, JOB_INDEX_LABEL, JOB_LABEL
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.walk.node_rules import NodeRules
+from dracaena.controller.simulation import make_inventory
 from support.allocation import DRIVER, claim, node, own_config, pod, pool_slice, request
 from support.clusters import BRIDGED, CLASSES, SWITCHED, put_into_cliques, random_claims, random_cluster, random_pod
 from support.inventories import filled

@@ -26,11 +26,11 @@ from dracaena.api.resource_objects import (
 from dracaena.controller.allocation.allocator import Allocator
 from dracaena.controller.allocation.legal.outcome import DoesNotFit
 from dracaena.controller.allocation.result import Allocation, commit, decision_of
-from dracaena.controller.allocation.simulation import make_inventory
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeState
 from dracaena.controller.allocation.walk import node_rules
 from dracaena.controller.allocation.walk.judgements import Judgements
+from dracaena.controller.simulation import make_inventory
 from support.allocation import (
     DRIVER,
     OUR_TAINT,

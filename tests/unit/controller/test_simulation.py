@@ -16,7 +16,7 @@ from dracaena.api.resource_objects import (
     ResourceClaim,
     ResourceSlice,
 )
-from dracaena.controller.allocation.simulation import Outcome, Simulation
+from dracaena.controller.simulation import Outcome, Simulation
 from support.allocation import DRIVER, blocks, claim, device_class, device_name, machine, node, pool_slice, request
 
 TOPOLOGY = blocks(2, 2, inside="NV2", outside="SYS")
