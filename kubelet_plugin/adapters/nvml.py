@@ -14,12 +14,12 @@ import pynvml
 
 from dracaena.kubelet_plugin.adapters.nvml_library import NO_TEXT, NvmlError, NvmlLibrary, error_name
 from dracaena.kubelet_plugin.adapters.nvml_mig import MigReader
-from dracaena.kubelet_plugin.discovery.inventory import (
+from dracaena.kubelet_plugin.discovery.machine_facts import (
     FabricFacts,
     GpuFacts,
     LeftOut,
+    MachineFacts,
     MigFacts,
-    NodeInventory,
     NvLinkFacts,
     PairLevel,
 )
@@ -49,8 +49,8 @@ class NvmlReader:
         self._left_out: dict[LeftOut, None] = {}
         self.doing = ""
 
-    def read(self) -> NodeInventory:
-        """Return the inventory without what sysfs adds. Cost: some hundred calls of microseconds each.
+    def read(self) -> MachineFacts:
+        """Return the facts without what sysfs adds. Cost: some hundred calls of microseconds each.
 
         Raises NvmlError when the driver is not ready, or when it does not tell how many GPUs there are or not one
         of them can be asked; then NVML is closed, for the handles may be those of a driver that was reloaded. One GPU
@@ -76,10 +76,10 @@ class NvmlReader:
         """Let go of the driver, so that its kernel module can be unloaded."""
         self._library.close()
 
-    def _read(self) -> NodeInventory:
+    def _read(self) -> MachineFacts:
         gpus = self._gpus()
         mig_devices = [mig for gpu in gpus if gpu.facts.mig_enabled for mig in self._mig_devices(gpu)]
-        return NodeInventory(
+        return MachineFacts(
             gpus=tuple(gpu.facts for gpu in gpus),
             pair_levels=self._pair_levels(gpus),
             mig_devices=tuple(mig_devices),

@@ -12,7 +12,7 @@ import pynvml
 
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlError, NvmlLibrary, error_name
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, GpuState, Poll
-from dracaena.kubelet_plugin.discovery.inventory import LASTING
+from dracaena.kubelet_plugin.discovery.machine_facts import LASTING
 from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError
 
 EVENT_TYPES = (

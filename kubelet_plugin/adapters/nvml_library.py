@@ -14,7 +14,7 @@ from typing import Protocol
 import pynvml
 
 from dracaena.kubelet_plugin.adapters.gpu_driver_root import LD_SO_CACHE, LIBRARY_FOLDERS, GpuDriverRoot
-from dracaena.kubelet_plugin.discovery.inventory import LASTING
+from dracaena.kubelet_plugin.discovery.machine_facts import LASTING
 from dracaena.kubelet_plugin.discovery.troubles import GpuDriverReleasedError, GpuDriverTroubleError, TroubleKind
 
 LIBRARY = "libnvidia-ml.so.1"

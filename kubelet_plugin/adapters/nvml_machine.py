@@ -10,9 +10,9 @@ from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml_health import NvmlHealth
 from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, OnError, Permission, load_library
 from dracaena.kubelet_plugin.adapters.sysfs import Sysfs
-from dracaena.kubelet_plugin.discovery.build import Reading, read_inventory
+from dracaena.kubelet_plugin.discovery.build import Reading, read_facts
 from dracaena.kubelet_plugin.discovery.health_facts import GpuEvent, Poll
-from dracaena.kubelet_plugin.discovery.inventory import MigFacts, NodeInventory
+from dracaena.kubelet_plugin.discovery.machine_facts import MachineFacts, MigFacts
 from dracaena.process.clock import Clock, SystemClock
 
 REOPEN_S = 300.0
@@ -67,30 +67,29 @@ class NvmlMachine:
     def read_all(self) -> Reading:
         """Return the machine with what else was read. Raises NvmlError (temporary) or TopologyError."""
         try:
-            inventory = self._nvml.read()
+            facts = self._nvml.read()
         finally:
             if not self._listens:
                 self._nvml.close()
-        addresses = [gpu.address for gpu in inventory.gpus if gpu.address is not None]
+        addresses = [gpu.address for gpu in facts.gpus if gpu.address is not None]
         devices = (self._sysfs.pci_device(address) for address in addresses)
-        inventory = replace(
-            inventory,
-            mig_devices=self._with_access(inventory),
-            pci=tuple(facts for facts in devices if facts is not None),
+        facts = replace(
+            facts,
+            mig_devices=self._with_access(facts),
+            pci=tuple(device for device in devices if device is not None),
             pci_gpus=self._sysfs.nvidia_gpus(),
             nics=self._sysfs.nics(),
         )
-        return read_inventory(inventory, name=self._name, source=SOURCE)
+        return read_facts(facts, name=self._name, source=SOURCE)
 
     def read(self) -> Machine:
         """Return the machine as it is now. Raises as read_all."""
         return self.read_all().machine
 
-    def _with_access(self, inventory: NodeInventory) -> tuple[MigFacts, ...]:
-        minors = {gpu.uuid: gpu.minor for gpu in inventory.gpus}
+    def _with_access(self, facts: MachineFacts) -> tuple[MigFacts, ...]:
+        minors = {gpu.uuid: gpu.minor for gpu in facts.gpus}
         return tuple(
-            replace(mig, access_minors=self._access_minors(minors[mig.parent_uuid], mig))
-            for mig in inventory.mig_devices
+            replace(mig, access_minors=self._access_minors(minors[mig.parent_uuid], mig)) for mig in facts.mig_devices
         )
 
     def _access_minors(self, parent_minor: int | None, mig: MigFacts) -> tuple[int, int] | None:

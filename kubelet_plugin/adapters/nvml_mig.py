@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pynvml
 
-from dracaena.kubelet_plugin.discovery.inventory import MigFacts
+from dracaena.kubelet_plugin.discovery.machine_facts import MigFacts
 
 _NO_DEVICE = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT})
 """A number that no MIG device has right now: numbers have gaps."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dracaena.kubelet_plugin.discovery.inventory import NicFacts
+from dracaena.kubelet_plugin.discovery.machine_facts import NicFacts
 from dracaena.kubelet_plugin.discovery.pci import PciAddress, PciFacts, path_from_root
 
 _NVIDIA = "0x10de"

@@ -1,4 +1,4 @@
-"""NodeInventory → Machine: orders the facts, names them and pairs them. What is not known stays unknown."""
+"""MachineFacts → Machine: orders the facts, names them and pairs them. What is not known stays unknown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dracaena.api.links import Link, LinkLevel
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.mig import MigDevice
 from dracaena.api.topology import Nic, Topology
-from dracaena.kubelet_plugin.discovery.inventory import GpuFacts, LeftOut, MigFacts, NicFacts, NodeInventory
+from dracaena.kubelet_plugin.discovery.machine_facts import GpuFacts, LeftOut, MachineFacts, MigFacts, NicFacts
 from dracaena.kubelet_plugin.discovery.nvlinks import (
     active_count,
     fabric_clique,
@@ -48,9 +48,9 @@ class Reading:
         return sum(1 for left_out in self.left_out if left_out.may_pass)
 
 
-def read_inventory(inventory: NodeInventory, *, name: str, source: str = "") -> Reading:
-    """Return everything that an inventory says. Raises TopologyError as build_machine does."""
-    return Reading(build_machine(inventory, name=name, source=source), inventory.left_out, _missing(inventory))
+def read_facts(facts: MachineFacts, *, name: str, source: str = "") -> Reading:
+    """Return everything that the facts say. Raises TopologyError as build_machine does."""
+    return Reading(build_machine(facts, name=name, source=source), facts.left_out, _missing(facts))
 
 
 def reading_troubles(reading: Reading, kept: Machine) -> tuple[Trouble, ...]:
@@ -72,34 +72,34 @@ def reading_troubles(reading: Reading, kept: Machine) -> tuple[Trouble, ...]:
     )
 
 
-def _missing(inventory: NodeInventory) -> tuple[str, ...]:
+def _missing(facts: MachineFacts) -> tuple[str, ...]:
     """Return nothing if any GPU has no known address: it may be any of them."""
-    listed = {gpu.address for gpu in inventory.gpus}
+    listed = {gpu.address for gpu in facts.gpus}
     if None in listed:
         return ()
-    return tuple(str(address) for address in sorted(set(inventory.pci_gpus) - listed))
+    return tuple(str(address) for address in sorted(set(facts.pci_gpus) - listed))
 
 
-def build_machine(inventory: NodeInventory, *, name: str, source: str = "") -> Machine:
+def build_machine(facts: MachineFacts, *, name: str, source: str = "") -> Machine:
     """Return the node's GPUs by PCI address, with their links. Raises TopologyError for facts that contradict.
 
     Two GPUs with one UUID or PCI address are such a contradiction: no choice may be built on them.
     """
-    gpus = sorted(inventory.gpus, key=lambda gpu: (gpu.address or _LAST, gpu.index))
-    pci = {facts.address: facts for facts in inventory.pci}
+    gpus = sorted(facts.gpus, key=lambda gpu: (gpu.address or _LAST, gpu.index))
+    pci = {device.address: device for device in facts.pci}
     machine = Machine(
         name=name,
         gpus=tuple(_gpu(gpu, _pci_of(gpu, pci)) for gpu in gpus),
         topology=Topology(
             gpu_count=len(gpus),
-            pairs=_pairs(gpus, inventory),
+            pairs=_pairs(gpus, facts),
             numa_nodes=tuple(_numa(_pci_of(gpu, pci)) for gpu in gpus),
-            nics=_nics(gpus, pci, inventory.nics),
+            nics=_nics(gpus, pci, facts.nics),
         ),
-        driver_version=inventory.driver_version,
-        cuda_driver_version=_cuda_version(inventory.cuda_driver_version),
+        driver_version=facts.driver_version,
+        cuda_driver_version=_cuda_version(facts.cuda_driver_version),
         source=source,
-        mig_devices=_mig_devices(gpus, inventory.mig_devices),
+        mig_devices=_mig_devices(gpus, facts.mig_devices),
     )
     machine.check()
     return machine
@@ -157,8 +157,8 @@ def _gpu(facts: GpuFacts, pci: PciFacts | None) -> Gpu:
     )
 
 
-def _pairs(gpus: Sequence[GpuFacts], inventory: NodeInventory) -> tuple[Link, ...]:
-    levels = {frozenset((pair.one, pair.other)): _LEVELS.get(pair.level) for pair in inventory.pair_levels}
+def _pairs(gpus: Sequence[GpuFacts], facts: MachineFacts) -> tuple[Link, ...]:
+    levels = {frozenset((pair.one, pair.other)): _LEVELS.get(pair.level) for pair in facts.pair_levels}
     reports = dict(zip((gpu.uuid for gpu in gpus), link_reports(gpus), strict=True))
     return tuple(
         Link(

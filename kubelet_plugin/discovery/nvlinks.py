@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from dracaena.kubelet_plugin.discovery.inventory import GpuFacts, NvLinkFacts
+from dracaena.kubelet_plugin.discovery.machine_facts import GpuFacts, NvLinkFacts
 from dracaena.kubelet_plugin.discovery.nvml_words import (
     FABRIC_COMPLETED,
     NVLINK_GENERATIONS,

@@ -17,8 +17,8 @@ from dracaena.api.machine import Gpu, Machine
 from dracaena.api.topology import topology_from_matrix
 from dracaena.kubelet_plugin.adapters.nvml import NvmlReader
 from dracaena.kubelet_plugin.adapters.nvml_library import GpuDriverNotReadyError, NvmlError, NvmlLibrary
-from dracaena.kubelet_plugin.discovery.build import build_machine, read_inventory
-from dracaena.kubelet_plugin.discovery.inventory import LeftOut, NodeInventory
+from dracaena.kubelet_plugin.discovery.build import build_machine, read_facts
+from dracaena.kubelet_plugin.discovery.machine_facts import LeftOut, MachineFacts
 from dracaena.kubelet_plugin.discovery.pci import PciAddress
 from support.fake_nvml import SYMBOLS, FakeLink, FakeMig, FakeNvml
 
@@ -103,9 +103,9 @@ def test_a_mig_device_is_read_with_its_place(reader: NvmlReader) -> None:
 
 
 def test_a_mig_device_whose_place_is_not_told_is_not_named(fake: FakeNvml, reader: NvmlReader) -> None:
-    assert [mig.uuid for mig in read_inventory(reader.read(), name="mig").machine.mig_devices] == [MIG.uuid]
+    assert [mig.uuid for mig in read_facts(reader.read(), name="mig").machine.mig_devices] == [MIG.uuid]
     fake.refuse("nvmlDeviceGetGpuInstanceById", pynvml.NVML_ERROR_NO_PERMISSION)
-    assert read_inventory(reader.read(), name="mig").machine.mig_devices == ()
+    assert read_facts(reader.read(), name="mig").machine.mig_devices == ()
 
 
 def test_links_to_switches_need_no_address(fake: FakeNvml, reader: NvmlReader) -> None:
@@ -147,9 +147,9 @@ def test_each_missing_symbol_leaves_a_field_out_or_is_a_clear_error(
         with pytest.raises(NvmlError, match="FUNCTION_NOT_FOUND"):
             reader.read()
         return
-    inventory = reader.read()
-    assert_nothing_invented(build_machine(inventory, name="old driver"))
-    assert "FUNCTION_NOT_FOUND" in {out.reason for out in inventory.left_out}
+    facts = reader.read()
+    assert_nothing_invented(build_machine(facts, name="old driver"))
+    assert "FUNCTION_NOT_FOUND" in {out.reason for out in facts.left_out}
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
@@ -182,17 +182,17 @@ def assert_nothing_invented(machine: Machine) -> None:
 
 def test_one_lost_gpu_leaves_the_others(fake: FakeNvml, reader: NvmlReader) -> None:
     fake.refuse("nvmlDeviceGetHandleByIndex_v2", pynvml.NVML_ERROR_GPU_IS_LOST, gpu=1)
-    inventory = reader.read()
-    assert [found.index for found in inventory.gpus] == [0, 2]
+    facts = reader.read()
+    assert [found.index for found in facts.gpus] == [0, 2]
     lost = LeftOut("GPU 1", "nvmlDeviceGetHandleByIndex", "GPU_IS_LOST")
-    assert lost in inventory.left_out
+    assert lost in facts.left_out
     assert lost.may_pass
 
 
 def test_a_gpu_without_uuid_is_left_out_by_name(fake: FakeNvml, reader: NvmlReader) -> None:
     fake.refuse("nvmlDeviceGetUUID", pynvml.NVML_ERROR_TIMEOUT, gpu=2)
-    inventory = reader.read()
-    assert LeftOut("GPU 2", "nvmlDeviceGetUUID", "TIMEOUT") in inventory.left_out
+    facts = reader.read()
+    assert LeftOut("GPU 2", "nvmlDeviceGetUUID", "TIMEOUT") in facts.left_out
 
 
 def test_a_uuid_that_is_no_text_is_a_clear_error(fake: FakeNvml, reader: NvmlReader) -> None:
@@ -211,7 +211,7 @@ def _garbage(buffer: object) -> int:
 def test_a_node_without_gpus_is_an_empty_machine() -> None:
     empty = Machine(name="none", gpus=(), topology=topology_from_matrix([]))
     reader = NvmlReader(NvmlLibrary(lambda: FakeNvml(empty)))
-    assert reader.read() == NodeInventory(gpus=(), left_out=reader.read().left_out)
+    assert reader.read() == MachineFacts(gpus=(), left_out=reader.read().left_out)
     reader.close()
 
 
@@ -311,20 +311,20 @@ class DyingNvml(FakeNvml):
 def test_what_goes_in_the_middle_of_a_reading_is_left_out_or_the_reading_fails(code: int, gpu: int | None) -> None:
     """It is asked again soon, and a driver that is well again tells everything."""
     well = FakeNvml(LEVELLED, migs=(MIG,))
-    truth = read_inventory(NvmlReader(NvmlLibrary(lambda: well)).read(), name="node")
+    truth = read_facts(NvmlReader(NvmlLibrary(lambda: well)).read(), name="node")
     assert truth.unanswered == 0
     for calls in range(0, len(well.calls) + 1, 5):  # a prime that meets each kind of call
         dying = DyingNvml(calls, code, gpu)
         reader = NvmlReader(NvmlLibrary(partial(next, iter([dying, well]))))
         try:
-            reading = read_inventory(reader.read(), name="node")
+            reading = read_facts(reader.read(), name="node")
             assert_nothing_invented(reading.machine)
             assert reading.machine == truth.machine or reading.unanswered
         except NvmlError:
             assert gpu is None
         dying.allow()
         dying.left = 1 << 30
-        assert read_inventory(reader.read(), name="node") == truth
+        assert read_facts(reader.read(), name="node") == truth
         reader.close()
 
 
@@ -335,9 +335,9 @@ def test_the_mig_mode_that_is_in_force_counts_not_the_pending_one(current: int, 
         return 0
 
     fake = type("Pending", (FakeNvml,), {"_nvmlDeviceGetMigMode": mode})(MACHINE, (MIG,))
-    inventory = NvmlReader(NvmlLibrary(lambda: fake)).read()
-    assert {found.mig_enabled for found in inventory.gpus} == {bool(current)}
-    assert len(inventory.mig_devices) == current
+    facts = NvmlReader(NvmlLibrary(lambda: fake)).read()
+    assert {found.mig_enabled for found in facts.gpus} == {bool(current)}
+    assert len(facts.mig_devices) == current
 
 
 @pytest.mark.parametrize("count", [1, 16, 17, 64])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dracaena.kubelet_plugin.discovery.inventory import FabricFacts, GpuFacts, NvLinkFacts
+from dracaena.kubelet_plugin.discovery.machine_facts import FabricFacts, GpuFacts, NvLinkFacts
 from dracaena.kubelet_plugin.discovery.nvlinks import active_count, fabric_clique, generation, link_reports, pair_count
 from dracaena.kubelet_plugin.discovery.nvml_words import REMOTE_CPU, REMOTE_GPU, REMOTE_SWITCH
 from dracaena.kubelet_plugin.discovery.pci import PciAddress

@@ -1,6 +1,6 @@
 """What the driver and the kernel say about one node, unjudged: numbers and texts.
 
-None always means that they did not say; NodeInventory.left_out says why.
+None always means that they did not say; MachineFacts.left_out says why.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class NicFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeInventory:
+class MachineFacts:
     """Everything that one reading gave, in the order in which it was read."""
 
     gpus: tuple[GpuFacts, ...]
