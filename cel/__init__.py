@@ -8,7 +8,7 @@
 """
 
 from dracaena.cel.device import AttributeValue, DeviceView, LanguageFeatures, Version
-from dracaena.cel.errors import CompileError
+from dracaena.cel.errors import CompileError, ResultTypeError
 from dracaena.cel.footprint import Footprint
 from dracaena.cel.memo import SelectorMemo
 from dracaena.cel.outcome import MATCH, NO_MATCH, Failed, Match, NoMatch, Outcome
@@ -26,6 +26,7 @@ __all__ = [
     "Match",
     "NoMatch",
     "Outcome",
+    "ResultTypeError",
     "Selector",
     "SelectorMemo",
     "Version",

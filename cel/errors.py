@@ -19,6 +19,10 @@ class CompileError(Exception):
         self.rendered = rendered or message
 
 
+class ResultTypeError(CompileError):
+    """The expression is valid, and its value has a type that is of no use where it stands."""
+
+
 class EvaluationError(Exception):
     """The expression has no value for these arguments: the one error that a function raises.
 

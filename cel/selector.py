@@ -12,7 +12,7 @@ from dracaena.cel.ast import SyntaxNode
 from dracaena.cel.checker import check
 from dracaena.cel.device import AttributeValue, DeviceView, LanguageFeatures, Version
 from dracaena.cel.environment import environment_of
-from dracaena.cel.errors import CompileError, CostLimitError, DeviceDataError, EvaluationError
+from dracaena.cel.errors import CompileError, CostLimitError, DeviceDataError, EvaluationError, ResultTypeError
 from dracaena.cel.footprint import Footprint, footprint_of
 from dracaena.cel.outcome import MATCH, NO_MATCH, Failed, Outcome
 from dracaena.cel.parser import parse
@@ -120,7 +120,7 @@ def _check_result(result: types.Type, tree: SyntaxNode, features: LanguageFeatur
         allowed.append(types.DYN)
     if result not in allowed:
         message = f"must evaluate to bool or the unknown type, not {result}"
-        raise compile_error(expression, [Diagnostic(tree.position, message)])
+        raise compile_error(expression, [Diagnostic(tree.position, message)], ResultTypeError)
 
 
 _ResultCheck = Callable[[types.Type, SyntaxNode, LanguageFeatures, str], None]
@@ -134,7 +134,7 @@ def _check_attribute(result: types.Type, tree: SyntaxNode, features: LanguageFea
     if result not in _VALUES:
         scalars = "a primitive scalar (string, integer, boolean, semver)"
         message = f"must evaluate to {scalars} or a list of these scalars, not {result}"
-        raise compile_error(expression, [Diagnostic(tree.position, message)])
+        raise compile_error(expression, [Diagnostic(tree.position, message)], ResultTypeError)
 
 
 def _attribute_value(result: Any) -> AttributeValue:

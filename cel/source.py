@@ -32,7 +32,7 @@ def render(text: str, problem: Diagnostic) -> str:
     return f"ERROR: <input>:{line}:{column}: {problem.message}\n | {shown}\n | {'.' * (column - 1)}^"
 
 
-def compile_error(text: str, problems: Iterable[Diagnostic]) -> CompileError:
+def compile_error(text: str, problems: Iterable[Diagnostic], of: type[CompileError] = CompileError) -> CompileError:
     """The error that lists all problems in the order of the text; message and position are the first one's."""
     ordered = sorted(set(problems))
     first = ordered[0]
@@ -40,4 +40,4 @@ def compile_error(text: str, problems: Iterable[Diagnostic]) -> CompileError:
     lines = [render(text, problem) for problem in ordered[:SHOWN_PROBLEMS]]
     if len(ordered) > SHOWN_PROBLEMS:
         lines.append(f"and {len(ordered) - SHOWN_PROBLEMS} more")
-    return CompileError(first.message, first.position, line, column, "\n".join(lines))
+    return of(first.message, first.position, line, column, "\n".join(lines))

@@ -1,7 +1,4 @@
-"""Validation of resource.k8s.io/v1 ResourceClaim (without status), ResourceClaimTemplate and DeviceClass.
-
-CEL expressions are held to their length only: see the package docstring.
-"""
+"""Validation of resource.k8s.io/v1 ResourceClaim (without status), ResourceClaimTemplate and DeviceClass."""
 
 from __future__ import annotations
 
@@ -26,6 +23,7 @@ from dracaena.demo.apiserver.fields import (
     too_many,
 )
 from dracaena.demo.apiserver.golang import internal
+from dracaena.demo.apiserver.validation.expressions import check_expression
 from dracaena.demo.apiserver.validation.metadata import check_labels, check_metadata, check_metadata_update
 from dracaena.demo.apiserver.validation.text import (
     Errors,
@@ -330,9 +328,7 @@ def _check_selector(selector: Document, path: str) -> Errors:
     if "cel" not in selector:
         return [required(f"{path}.cel")]
     expression = selector["cel"]["expression"]
-    if len(expression.encode()) > limits.EXPRESSION_BYTES:
-        return [too_long(f"{path}.cel.expression", limits.EXPRESSION_BYTES)]
-    return []
+    return check_expression(expression, f"{path}.cel.expression")
 
 
 def _check_toleration(toleration: Document, path: str) -> Errors:

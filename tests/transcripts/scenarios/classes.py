@@ -1,8 +1,14 @@
-"""DeviceClasses. Left out: CEL expressions that do not compile, which the embedded server stores."""
+"""DeviceClasses, and the CEL expressions that classes and claims share.
+
+Left out: syntax errors but for an early end, because kube-apiserver's words for them are those of its generated parser,
+and expressions that are refused for what they are estimated to cost.
+"""
 
 from __future__ import annotations
 
-from transcripts.scenarios.documents import CLASSES, device_class, opaque
+from typing import Any
+
+from transcripts.scenarios.documents import CLAIMS, CLASSES, TEMPLATES, claim, device_class, exactly, opaque, template
 from transcripts.session import Session
 
 TRUE = {"cel": {"expression": "true"}}
@@ -45,3 +51,46 @@ def classes_with_mistakes_of_both_kinds(api: Session) -> None:
     for name in names:
         refused = device_class("gpu", config=config[:1], extendedResourceName=name)
         api.create(f'the extended resource "{name}"', CLASSES, refused)
+
+
+def expressions_that_do_not_compile(api: Session) -> None:
+    """A selector has to compile, and to give a bool or what only a device can tell."""
+    for expression in (
+        "device.driver == ",
+        "device.drivr == 'x'",
+        "devices.driver == 'x'",
+        "device.driver == 1",
+        "device.driver",
+        "device.driver == 'x' ? 1 : 2",
+        "1 + 'a' == 2",
+        "device.driver.lowerAsci() == 'x'",
+        "device.driver.startsWith(1)",
+        "device.driver.matches('[')",
+        "device.capacity['gpu.example.com'].memory > quantity('1Gi')",
+        "device.attributes[1]",
+        "device.attributes.exists(a, a.exists(b, b == 'x'))",
+        "[1, 2].exists(x, y)",
+        "device.attributes['gpu.example.com'].model in [1, 'a']",
+        "has(device)",
+        "\n\nfoo &&\n  bar",
+    ):
+        api.create(repr(expression), CLASSES, device_class("gpu", selectors=[_selector(expression)]))
+    for expression in (
+        "device.attributes['gpu.example.com'].model",
+        "device.attributes['gpu.example.com'].model == 'a'",
+        "device.capacity['gpu.example.com'].memory.isGreaterThan(quantity('x'))",
+    ):
+        good = device_class("gpu", selectors=[_selector(expression)])
+        api.create(f"{expression!r} compiles", CLASSES, good, dryRun="All")
+    api.create("a class", CLASSES, device_class("gpu", selectors=[TRUE]))
+    api.merge("another expression", f"{CLASSES}/gpu", {"spec": {"selectors": [_selector("device")]}})
+    bad = [TRUE, _selector("foo"), {}, _selector("bar")]
+    api.create("a class with more mistakes", CLASSES, device_class("A_", selectors=bad, config=[opaque("text")]))
+    request = exactly("a", selectors=bad)
+    either = {"name": "b", "firstAvailable": [{"name": "c", "deviceClassName": "gpu", "selectors": bad[1:2]}]}
+    api.create("a claim", CLAIMS, claim("c", requests=[request, either, exactly("a")]))
+    api.create("a template", TEMPLATES, template("t", {"requests": [request]}))
+
+
+def _selector(expression: str) -> dict[str, Any]:
+    return {"cel": {"expression": expression}}

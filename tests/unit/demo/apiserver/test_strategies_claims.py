@@ -163,10 +163,11 @@ def test_a_subrequest_can_be_named(api, claim):
 
 
 def test_a_cel_expression_is_kept_as_it_is(api, claim):
-    requests = [_exactly(selectors=[{"cel": {"expression": "this is no CEL"}}])]
+    requests = [_exactly(selectors=[{"cel": {"expression": "device.driver  ==  'a'"}}])]
     made = api.create(CLAIMS, claim("c", requests))
     assert (
-        made.body["spec"]["devices"]["requests"][0]["exactly"]["selectors"][0]["cel"]["expression"] == "this is no CEL"
+        made.body["spec"]["devices"]["requests"][0]["exactly"]["selectors"][0]["cel"]["expression"]
+        == "device.driver  ==  'a'"
     )
 
 

@@ -1,0 +1,35 @@
+"""Validation of CEL expressions: what does not compile is refused, at the same place as by kube-apiserver.
+
+What the checker of types finds has kube-apiserver's words. An expression that the grammar does not allow has them where
+it ends too early; other syntax errors are in the words of our own parser, which stops at the first one. kube-apiserver
+also refuses an expression whose cost it estimates as too high; this server makes no estimate.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dracaena.api import limits
+from dracaena.cel import CompileError, ResultTypeError, compile_selector
+from dracaena.demo.apiserver.fields import invalid, too_long
+from dracaena.demo.apiserver.validation.text import Errors
+
+_ENDS_TOO_EARLY: Final = "unexpected end of expression, expecting an operand"
+_ENDS_TOO_EARLY_IN_GO: Final = (
+    "mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', "
+    "NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}"
+)
+
+
+def check_expression(expression: str, path: str) -> Errors:
+    """A selector's expression. One over the limit of its length is not compiled."""
+    if len(expression.encode()) > limits.EXPRESSION_BYTES:
+        return [too_long(path, limits.EXPRESSION_BYTES)]
+    try:
+        compile_selector(expression, new=True)
+    except ResultTypeError as error:
+        return [invalid(path, expression, error.message)]
+    except CompileError as error:
+        why = error.rendered.replace(_ENDS_TOO_EARLY, _ENDS_TOO_EARLY_IN_GO)
+        return [invalid(path, expression, f"compilation failed: {why}")]
+    return []
