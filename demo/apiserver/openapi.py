@@ -2,13 +2,18 @@
 
 Made from the tables of fields, so it describes what is served and no more; there are no texts in it. kubectl takes
 from it whether the server checks fields by itself (``fieldValidation``) and how lists are merged.
+
+Of OpenAPI v2 there is the head alone, which says so. kubectl asks for it when a manifest names a kind that version 3
+does not describe, and goes on to say which kind that is.
 """
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import Any, Final
 
+from dracaena.demo.apiserver.bodies import JSON
 from dracaena.demo.apiserver.patches import MEDIA_TYPES
 from dracaena.demo.apiserver.resources import GROUP_VERSIONS, KINDS, Kind
 from dracaena.demo.apiserver.schema import ListOf, MapOf, Scalar, SchemaField, Struct, Type
@@ -28,6 +33,9 @@ _SCALARS: Final[dict[str, Document]] = {
     "raw": {"type": "object"},
     "fields": {"type": "object"},
 }
+_V2: Final = "/openapi/v2"
+_V2_PROTOBUF: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+_V2_NOTE: Final = "Nothing is described here: see /openapi/v3."
 _WRITE_PARAMETERS: Final = ("dryRun", "fieldManager", "fieldValidation")
 
 
@@ -39,6 +47,25 @@ def index() -> Document:
     """``/openapi/v3``: where the document of each group and version is."""
     paths = [_path_of(group, version) for group, version in GROUP_VERSIONS]
     return {"paths": {path: {"serverRelativeURL": f"{_ROOT}/{path}"} for path in paths}}
+
+
+def older(path: str, accept: str, served: str) -> tuple[bytes, str] | None:
+    """The OpenAPI v2 document with its media type, protobuf where that is asked for; None when `path` is another's."""
+    if path.rstrip("/") != _V2:
+        return None
+    info = {"title": "Kubernetes", "version": RELEASES[served], "description": _V2_NOTE}
+    if "proto-openapi.spec.v2" not in accept:
+        return json.dumps({"swagger": "2.0", "info": info, "paths": {}}).encode(), JSON
+    # gnostic's OpenAPIv2.proto: swagger is field 1 of Document and info field 2, whose fields 1 to 3 are these.
+    head = b"".join(_field_of_bytes(number, text.encode()) for number, text in enumerate(info.values(), start=1))
+    return _field_of_bytes(1, b"2.0") + _field_of_bytes(2, head), _V2_PROTOBUF
+
+
+def _field_of_bytes(number: int, value: bytes) -> bytes:
+    """A protobuf field of a text or message, short enough for one byte of length."""
+    assert value.isascii()
+    assert len(value) <= 0x7F
+    return bytes([number << 3 | 2, len(value)]) + value
 
 
 def document(path: str, served: str) -> Document | None:

@@ -99,7 +99,7 @@ class Router:
 
     def _plain_page(self, request: ApiRequest) -> ApiAnswer:
         if request.path.startswith("/openapi/"):
-            return self._schema(request.path)
+            return self._schema(request.path, request.headers.get("accept", ""))
         if request.path in _HEALTH or any(request.path.startswith(f"{path}/") for path in _HEALTH):
             return ApiAnswer(200, b"ok", _TEXT)
         if request.path.rstrip("/") == "/version":
@@ -108,7 +108,10 @@ class Router:
             return _document(200, discovery.paths())
         raise UnknownPathError(request.path)
 
-    def _schema(self, path: str) -> ApiAnswer:
+    def _schema(self, path: str, accept: str) -> ApiAnswer:
+        older = openapi.older(path, accept, self._version)
+        if older is not None:
+            return ApiAnswer(200, *older)
         if path.rstrip("/") == "/openapi/v3":
             return _document(200, openapi.index())
         found = openapi.document(path, self._version)

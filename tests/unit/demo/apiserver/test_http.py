@@ -53,7 +53,7 @@ def test_an_unknown_resource_is_not_found(api, path):
         (f"{PODS}/a/ephemeralcontainers", "pods/ephemeralcontainers"),
         (f"{PODS}/a/exec", "pods/exec"),
         ("/api/v1/nodes/n/proxy/metrics", "nodes/proxy"),
-        ("/openapi/v2", "/openapi/v2"),
+        ("/openapi/v3/apis/apps/v1", "/openapi/v3/apis/apps/v1"),
     ],
 )
 def test_what_kubernetes_has_and_this_server_has_not_is_refused_by_name(api, path, name):
@@ -89,7 +89,7 @@ def test_a_verb_that_the_path_has_not_is_not_allowed(api, method, path):
         "*/*",
         "application/json",
         "application/*;q=0.5",
-        "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
+        "application/json;as=Table;v=v2;g=meta.k8s.io,application/json",
         "application/vnd.kubernetes.protobuf,application/json",
         "application/json;stream=watch",
     ],
@@ -103,7 +103,7 @@ def test_plain_json_is_served_to_whoever_takes_it(api, accept):
     "accept",
     [
         "application/vnd.kubernetes.protobuf",
-        "application/json;as=Table;v=v1;g=meta.k8s.io",
+        "application/json;as=Table;v=v2;g=meta.k8s.io",
         "application/yaml",
         "text/html",
         "application/json;q=0",
@@ -252,3 +252,18 @@ def test_a_length_that_is_none_is_refused_and_ends_the_connection(server, length
 def test_a_chunk_whose_size_is_none_is_refused_and_ends_the_connection(server, size):
     seen = answer_and_end(server, "Transfer-Encoding", "chunked", f"{size}\r\n".encode())
     assert seen == (400, f"the size of a chunk is no number: {size!r}", b"")
+
+
+def test_openapi_v2_says_that_it_describes_nothing_in_json_and_in_protobuf(server):
+    request = urllib.request.Request(f"{server.url}/openapi/v2", headers={"Accept": "application/json"})
+    with urllib.request.urlopen(request) as answer:
+        document = json.load(answer)
+    assert (document["swagger"], document["paths"]) == ("2.0", {})
+    assert "/openapi/v3" in document["info"]["description"]
+    request.add_header("Accept", "application/com.github.proto-openapi.spec.v2@v1.0+protobuf")
+    with urllib.request.urlopen(request) as answer:
+        assert answer.headers["Content-Type"].endswith("+protobuf")
+        text = answer.read()
+    assert text.startswith(b"\n\x032.0\x12")
+    assert len(text) == 7 + text[6]
+    assert document["info"]["description"].encode() in text
