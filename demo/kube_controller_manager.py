@@ -1,5 +1,7 @@
 """Stand-in for kube-controller-manager: the claim controller, the garbage collector, and one duty for nodes.
 
+Those in `controllers/` run beside them.
+
 What it does, as the real one does it:
 * makes claims from templates and records their names in pod.status.resourceClaimStatuses;
 * reserves allocated claims for pods that were bound past the scheduler;
@@ -20,6 +22,7 @@ from typing import Any, TypeVar
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER, POD_CLAIM_NAME_ANNOTATION
 from dracaena.api.objects import KubeObject, OwnerReference, Pod, PodResourceClaim
 from dracaena.api.resource_objects import ConsumerReference, ResourceClaim, ResourceClaimTemplate, ResourceSlice
+from dracaena.demo.controllers.namespaces import NamespaceController
 from dracaena.demo.objects import NodeWithStatus
 from dracaena.demo.pod_claims import claim_name, consumer_of, is_done, is_owned_by, is_reserved_for, needed_entries
 from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
@@ -54,18 +57,24 @@ class KubeControllerManager:
         self._slices = self._loop.cache(ResourceSlice)
         # Claims that were just made and may not be in the cache yet: one claim too many would never be used.
         self._made: dict[tuple[str, str], str] = {}
+        self._controllers = (NamespaceController(client, clock),)
 
     @property
     def failure(self) -> Exception | None:
-        """The bug that ended the stand-in, if one did."""
-        return self._loop.failure
+        """The bug that ended the stand-in or one of its controllers, if one did."""
+        failures = (part.failure for part in (self._loop, *self._controllers))
+        return next((failure for failure in failures if failure is not None), None)
 
     def start(self) -> None:
         """Begin to watch and act."""
         self._loop.start()
+        for controller in self._controllers:
+            controller.start()
 
     def stop(self) -> None:
         """End all threads."""
+        for controller in self._controllers:
+            controller.stop()
         self._loop.stop()
 
     def _reconcile(self) -> float | None:

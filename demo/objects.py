@@ -33,6 +33,18 @@ class PodDocument(KubeObject, frozen=True):
     status: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+class NamespaceDocument(KubeObject, frozen=True):
+    """A namespace with nothing dropped of spec and status."""
+
+    API_VERSION: ClassVar[str] = "v1"
+    RESOURCE: ClassVar[str] = "namespaces"
+    KIND: ClassVar[str] = "Namespace"
+    NAMESPACED: ClassVar[bool] = False
+
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+    status: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
 KINDS: dict[tuple[str, str], type[KubeObject]] = {
     (kind.API_VERSION, kind.KIND): kind
     for kind in (DeviceClass, Node, Pod, ResourceClaim, ResourceClaimTemplate, ResourceSlice)

@@ -227,9 +227,9 @@ class KubeClient:
         """Create an object; apiVersion and kind are added."""
         return self._write("POST", kind, _path(kind, namespace), document)
 
-    def replace(self, kind: type[T], document: Mapping[str, Any], *, namespace: str = "") -> T:
+    def replace(self, kind: type[T], document: Mapping[str, Any], *, namespace: str = "", subresource: str = "") -> T:
         """Replace an object that only we write; its metadata.resourceVersion guards the write."""
-        return self._write("PUT", kind, _path(kind, namespace, document["metadata"]["name"]), document)
+        return self._write("PUT", kind, _path(kind, namespace, document["metadata"]["name"], subresource), document)
 
     def merge_patch(
         self, kind: type[T], name: str, patch: Mapping[str, Any], *, namespace: str = "", subresource: str = ""

@@ -1,0 +1,142 @@
+"""Stand-in for the namespace controller: empties a namespace that is being deleted, then lets it go.
+
+As the real one it deletes all that is in the namespace, says in the namespace's conditions what is left and which
+finalizers it waits for, and takes its own finalizer off when nothing is left. It leaves the finalizers of others alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from dracaena.api.objects import KubeObject, Pod
+from dracaena.api.resource_objects import ResourceClaim, ResourceClaimTemplate
+from dracaena.demo.objects import NamespaceDocument
+from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
+from dracaena.kube.client import KubeClient
+from dracaena.kube.errors import NotFoundError
+from dracaena.kube.events import Event
+from dracaena.kube.lease import Lease
+from dracaena.process.clock import Clock, rfc3339
+
+FINALIZER: Final = "kubernetes"
+"""In spec.finalizers of every namespace: its content is not removed yet."""
+
+CONTENT: Final[tuple[type[KubeObject], ...]] = (Pod, ResourceClaim, ResourceClaimTemplate, Lease, Event)
+"""The kinds in a namespace, in the order in which they are deleted: Events last, because deletions make some."""
+
+
+class NamespaceController:
+    """Runs between start() and stop(), on a cache of its own."""
+
+    def __init__(self, client: KubeClient, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+        self._loop = CachedLoop("namespaces", self._reconcile, client, clock, events_as="namespace-controller")
+        self._namespaces = self._loop.cache(NamespaceDocument)
+
+    @property
+    def failure(self) -> Exception | None:
+        """The bug that ended the stand-in, if one did."""
+        return self._loop.failure
+
+    def start(self) -> None:
+        """Begin to watch and act."""
+        self._loop.start()
+
+    def stop(self) -> None:
+        """End all threads."""
+        self._loop.stop()
+
+    def _reconcile(self) -> float | None:
+        going = [one for one in self._namespaces.values() if one.metadata.deletion_timestamp is not None]
+        settle(going, self._finish, "namespace")
+        return RETRY_S if going else None
+
+    def _finish(self, namespace: NamespaceDocument) -> None:
+        if FINALIZER not in namespace.spec.get("finalizers", ()):
+            return
+        name = namespace.metadata.name
+        left = [item for kind in CONTENT for item in self._delete_all(kind, name)]
+        self._report(namespace, left)
+        if not left:
+            self._let_go(name)
+
+    def _delete_all(self, kind: type[KubeObject], namespace: str) -> Sequence[KubeObject]:
+        """Delete all objects of a kind and return those that stay for now."""
+        for item in self._client.list(kind, namespace=namespace).items:
+            if item.metadata.deletion_timestamp is None:
+                try:
+                    self._client.delete(kind, item.metadata.name, namespace=namespace, uid=item.metadata.uid)
+                except NotFoundError:
+                    continue
+        return self._client.list(kind, namespace=namespace).items
+
+    def _report(self, namespace: NamespaceDocument, left: Sequence[KubeObject]) -> None:
+        before = {one["type"]: one for one in namespace.status.get("conditions", ())}
+        conditions = []
+        for wanted in conditions_of(left):
+            said = before.pop(wanted["type"], {})
+            is_same = all(said.get(key) == value for key, value in wanted.items())
+            conditions.append(said if is_same else wanted | {"lastTransitionTime": rfc3339(self._clock.now())})
+        conditions += before.values()
+        if conditions != namespace.status.get("conditions"):
+            meta = namespace.metadata
+            patch = {"metadata": {"uid": meta.uid}, "status": {"conditions": conditions}}
+            self._client.merge_patch(NamespaceDocument, meta.name, patch, subresource="status")
+
+    def _let_go(self, name: str) -> None:
+        """Take the finalizer off, through the one door that can."""
+        now = self._client.get(NamespaceDocument, name)
+        kept = [one for one in now.spec.get("finalizers", ()) if one != FINALIZER]
+        metadata: dict[str, Any] = {
+            "name": name,
+            "uid": now.metadata.uid,
+            "resourceVersion": now.metadata.resource_version,
+        }
+        metadata |= {"labels": now.metadata.labels, "annotations": now.metadata.annotations}
+        metadata |= {"finalizers": now.metadata.finalizers}
+        document = {"metadata": metadata, "spec": {"finalizers": kept}, "status": now.status}
+        self._client.replace(NamespaceDocument, document, subresource="finalize")
+
+
+def conditions_of(left: Iterable[KubeObject]) -> list[dict[str, Any]]:
+    """Return the conditions of a namespace in which this is left, in the words of the real controller."""
+    present = list(left)
+    groups = Counter(f"{item.RESOURCE}.{item.API_VERSION.rpartition('/')[0]}" for item in present)
+    remaining = ", ".join(f"{name} has {count} resource instances" for name, count in sorted(groups.items()))
+    waits_for = Counter(name for item in present for name in item.metadata.finalizers)
+    finalizers = ", ".join(f"{name} in {count} resource instances" for name, count in sorted(waits_for.items()))
+    return [
+        _condition("NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered", "All resources successfully discovered"),
+        _condition(
+            "NamespaceDeletionGroupVersionParsingFailure",
+            "ParsedGroupVersions",
+            "All legacy kube types successfully parsed",
+        ),
+        _condition(
+            "NamespaceDeletionContentFailure",
+            "ContentDeleted",
+            "All content successfully deleted, may be waiting on finalization",
+        ),
+        _condition("NamespaceContentRemaining", "ContentRemoved", "All content successfully removed")
+        if not remaining
+        else _condition(
+            "NamespaceContentRemaining", "SomeResourcesRemain", f"Some resources are remaining: {remaining}", "True"
+        ),
+        _condition(
+            "NamespaceFinalizersRemaining", "ContentHasNoFinalizers", "All content-preserving finalizers finished"
+        )
+        if not finalizers
+        else _condition(
+            "NamespaceFinalizersRemaining",
+            "SomeFinalizersRemain",
+            f"Some content in the namespace has finalizers remaining: {finalizers}",
+            "True",
+        ),
+    ]
+
+
+def _condition(kind: str, reason: str, message: str, status: str = "False") -> dict[str, Any]:
+    return {"type": kind, "status": status, "reason": reason, "message": message}
