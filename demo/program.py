@@ -276,7 +276,7 @@ class Demo:
             view.text(f"{own} {line}")
         for line in KEEP_COMMANDS:
             view.text(line)
-        view.note("These work: get -o yaml|json|name, describe, delete, label, annotate, patch, cordon, apply.")
+        view.note("These work: get, describe, apply, delete, label, annotate, patch, cordon; more in docs/demo.md.")
         view.note("What the embedded server does not serve (exec, logs, other kinds) it refuses by name.")
         view.note(f"Logs and the nodes' files are in {cluster.root}.")
 
@@ -285,9 +285,8 @@ OWN_COMMANDS = ("status", "explain pod train", "explain pod too-big")
 """What `dracaena` itself is worth asking on such a cluster."""
 
 KEEP_COMMANDS = (
-    "kubectl get pods -o name",
-    "kubectl get resourceclaims -o yaml",
-    "kubectl get resourceslices -o yaml",
+    "kubectl get pods -o wide",
+    "kubectl get resourceclaims,resourceslices",
     "kubectl describe pod train",
     "kubectl delete pod train",
     "kubectl apply --server-side -f deploy/examples/one-gpu/pod.yaml",

@@ -6,28 +6,31 @@ It speaks the Kubernetes API over HTTP on 127.0.0.1, holds everything in memory,
 * it refuses what it does not implement (501, or 415 for media types), naming it, and never does a thing by halves;
 * where it answers, it answers as the real server: status codes, ``Status`` objects, field paths, events, versions;
 * nothing of the product knows that it exists, and it knows nothing of the product: of ours it imports only facts about
-  the API (its quantities and limits, JSON as text), and recorded transcripts hold those too.
+  the API (its quantities and limits, JSON as text, the language of selectors), and recorded transcripts hold those
+  too.
 
 It asks for no credentials, and has no authorisation. It listens on the loopback address only and is no server for
 anything but trying and testing.
 
 Known differences, all on purpose:
 
-* CEL expressions of DeviceClasses and claims are held to their length, not compiled: any text is stored.
+* CEL expressions are refused where they do not compile, but not for what they are estimated to cost; a syntax error
+  that is no early end has words of our own.
 * The ServiceAccount admission plugin does not run: no account, volume or token is put into pods.
-* No garbage collector, namespace controller or event expiry runs, as none would with a bare kube-apiserver (events
-  expire there after an hour, here never).
+* No garbage collector, namespace controller or event expiry runs in it, as none would with a bare kube-apiserver
+  (events expire there after an hour, here never).
 * Messages that print whole Go values print the fields that are served (an immutable field), or our JSON of them (a
   broken patch, a pod that may not change so).
 * A bookmark carries the newest version of all kinds, and comes too where nothing has happened since the last one.
 * Opaque parameters are compared as text, as there; a number that a patch writes anew is printed as Python prints it.
-* Answers are JSON only: no YAML, protobuf, tables or aggregated discovery.
+* Answers are JSON only, as objects or as tables: no YAML, protobuf, bare metadata or aggregated discovery. The
+  descriptions of a table's columns are empty. OpenAPI v2 has its head alone.
 
 Where things are: ``server`` the process side, ``http`` and ``router`` requests, ``bodies`` and ``decode`` reading,
 ``shapes`` and ``schema`` the tables of fields, ``writes`` and ``deletes`` the order of the steps, ``strategies`` and
 ``validation`` what is particular to a kind, ``managed`` and ``fieldsets`` field ownership, ``storage`` objects and
-their history, ``lists`` and ``watches`` reading it, ``discovery`` and ``openapi`` what clients ask first, ``faults``
-faults on purpose.
+their history, ``lists`` and ``watches`` reading it, ``tables`` the columns that kubectl prints, ``discovery`` and
+``openapi`` what clients ask first, ``faults`` faults on purpose.
 """
 
 from __future__ import annotations

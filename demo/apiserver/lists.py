@@ -53,8 +53,23 @@ class ContinueToken:
         return cls(version, start[:-1])
 
 
-def read_list(storage: ObjectStorage, kind: Kind, options: ListOptions) -> bytes:
-    """The encoded list. 410 when the version asked for is gone, 504 when it has not come."""
+@dataclass(frozen=True, slots=True)
+class ListPage:
+    """What a list answers: its metadata, and objects in the order of their keys."""
+
+    kind: Kind
+    metadata: dict[str, Any]
+    items: list[Stored]
+
+    def encode(self) -> bytes:
+        """A ``…List`` document around items that are encoded already."""
+        head = {"kind": f"{self.kind.kind}List", "apiVersion": self.kind.api_version, "metadata": self.metadata}
+        text = json.dumps(head, separators=(",", ":")).encode()[:-1]
+        return text + b',"items":[' + b",".join(stored.as_item() for stored in self.items) + b"]}"
+
+
+def read_list(storage: ObjectStorage, kind: Kind, options: ListOptions) -> ListPage:
+    """The list, or a page of it. 410 when the version asked for is gone, 504 when it has not come."""
     if options.token:
         return _continued(storage, kind, options)
     asked = options.version_number()
@@ -70,7 +85,7 @@ def read_list(storage: ObjectStorage, kind: Kind, options: ListOptions) -> bytes
     return _page(kind, version, objects, options, limit)
 
 
-def _continued(storage: ObjectStorage, kind: Kind, options: ListOptions) -> bytes:
+def _continued(storage: ObjectStorage, kind: Kind, options: ListOptions) -> ListPage:
     if options.version not in ("", "0"):
         raise bad_request("specifying resource version is not allowed when using continue")
     token = ContinueToken.decode(options.token)
@@ -82,7 +97,7 @@ def _continued(storage: ObjectStorage, kind: Kind, options: ListOptions) -> byte
     return _page(kind, version, [entry for entry in objects if entry[0] > token.after], options, options.limit)
 
 
-def _page(kind: Kind, version: int, objects: list[tuple[str, Stored]], options: ListOptions, limit: int) -> bytes:
+def _page(kind: Kind, version: int, objects: list[tuple[str, Stored]], options: ListOptions, limit: int) -> ListPage:
     chosen = [(key, stored) for key, stored in objects if options.selection.matches(stored.document)]
     metadata: dict[str, Any] = {"resourceVersion": str(version)}
     if 0 < limit < len(chosen):
@@ -91,11 +106,4 @@ def _page(kind: Kind, version: int, objects: list[tuple[str, Stored]], options: 
         metadata["continue"] = ContinueToken(version, chosen[-1][0]).encode()
         if not (options.selection.labels or options.selection.fields):
             metadata["remainingItemCount"] = rest
-    return encode_list(kind, metadata, [stored for _, stored in chosen])
-
-
-def encode_list(kind: Kind, metadata: dict[str, Any], items: list[Stored]) -> bytes:
-    """A ``…List`` document around items that are encoded already."""
-    head = {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": metadata}
-    text = json.dumps(head, separators=(",", ":")).encode()[:-1]
-    return text + b',"items":[' + b",".join(stored.as_item() for stored in items) + b"]}"
+    return ListPage(kind, metadata, [stored for _, stored in chosen])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -18,14 +18,15 @@ from dracaena.demo.apiserver.errors import (
     not_found,
     not_implemented,
 )
-from dracaena.demo.apiserver.lists import encode_list, read_list
-from dracaena.demo.apiserver.negotiation import media_type, require_json
+from dracaena.demo.apiserver.lists import ListPage, read_list
+from dracaena.demo.apiserver.negotiation import accepted, media_type, require_json
 from dracaena.demo.apiserver.patches import APPLY_PATCH, MEDIA_TYPES
 from dracaena.demo.apiserver.paths import DiscoveryPath, ResourcePath, UnknownPathError, parse_path
 from dracaena.demo.apiserver.queries import Query, flag, list_options, version_of_get, write_options
 from dracaena.demo.apiserver.resources import NAMESPACE
 from dracaena.demo.apiserver.schema import structs
 from dracaena.demo.apiserver.storage import ObjectStorage, Stored
+from dracaena.demo.apiserver.tables.forms import table_form
 from dracaena.demo.apiserver.watches import WatchSession
 from dracaena.demo.apiserver.writes import Options, Target, WriteOutcome, Writes
 
@@ -90,11 +91,13 @@ class Router:
         if root not in _ROOTS:
             return self._plain_page(request)
         path = parse_path(request.path)
-        require_json(request.headers.get("accept", ""))
+        accept = request.headers.get("accept", "")
         if isinstance(path, DiscoveryPath):
+            require_json(accept)
             if request.method != "GET":
                 raise method_not_allowed()
             return _document(200, self._discovery(path))
+        accepted(accept)
         return self._resource(request, path)
 
     def _plain_page(self, request: ApiRequest) -> ApiAnswer:
@@ -154,8 +157,10 @@ class Router:
         options = list_options(path.kind, path.namespace, path.name, request.query, self._version)
         if options.watch:
             options.version_number()
-            return AnswerStream(WatchSession(self._storage, path.kind, options, self._clock, request.is_gone).lines())
-        return ApiAnswer(200, read_list(self._storage, path.kind, options))
+            form = table_form(request.headers.get("accept", ""), request.query)
+            session = WatchSession(self._storage, path.kind, options, self._clock, request.is_gone, form)
+            return AnswerStream(session.lines())
+        return self._page(request, read_list(self._storage, path.kind, options))
 
     def _get(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer | AnswerStream:
         if flag(request.query, "watch"):
@@ -164,19 +169,37 @@ class Router:
         stored = self._storage.get(path.kind, _target(path).key)
         if stored is None:
             raise not_found(path.kind.qualified_resource, path.name)
-        return ApiAnswer(200, stored.encoded)
+        return self._object(request, path, stored)
+
+    # ---- answers
+
+    def _object(
+        self, request: ApiRequest, path: ResourcePath, stored: Stored, code: int = 200, warnings: Sequence[str] = ()
+    ) -> ApiAnswer:
+        """One object in the form that the client wants."""
+        form = table_form(request.headers.get("accept", ""), request.query)
+        body = form.encode_one(path.kind, stored, self._clock()) if form else stored.encoded
+        return ApiAnswer(code, body, headers=tuple(("Warning", f"299 - {json.dumps(text)}") for text in warnings))
+
+    def _page(self, request: ApiRequest, page: ListPage) -> ApiAnswer:
+        form = table_form(request.headers.get("accept", ""), request.query)
+        body = form.encode(page.kind, page.items, page.metadata, self._clock()) if form else page.encode()
+        return ApiAnswer(200, body)
+
+    def _written(self, request: ApiRequest, path: ResourcePath, written: WriteOutcome) -> ApiAnswer:
+        return self._object(request, path, written.stored, 201 if written.created else 200, written.warnings)
 
     # ---- writes
 
     def _create(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
         options = _options(request, "CreateOptions")
         raw = parse_object(request.body, media_type(request.headers.get("content-type", "")), path.kind.kind)
-        return _written(self._writes.create(_target(path), raw, options))
+        return self._written(request, path, self._writes.create(_target(path), raw, options))
 
     def _replace(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
         options = _options(request, "UpdateOptions")
         raw = parse_object(request.body, media_type(request.headers.get("content-type", "")), path.kind.kind)
-        return _written(self._writes.replace(_target(path), raw, options))
+        return self._written(request, path, self._writes.replace(_target(path), raw, options))
 
     def _patch(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
         form = media_type(request.headers.get("content-type", ""))
@@ -185,14 +208,14 @@ class Router:
         options = _options(request, "PatchOptions")
         if form == APPLY_PATCH and path.subresource == "finalize":
             raise method_not_allowed()
-        return _written(self._writes.patch(_target(path), form, request.body, options))
+        return self._written(request, path, self._writes.patch(_target(path), form, request.body, options))
 
     def _delete(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
         options = _delete_options(request)
         stored, gone = self._deletes.delete(_target(path), options)
         if gone and not path.kind.returns_deleted:
             return _document(200, meta.status_details(path.kind, stored.document))
-        return ApiAnswer(200, stored.encoded)
+        return self._object(request, path, stored)
 
     def _delete_collection(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
         options = _delete_options(request)
@@ -200,7 +223,7 @@ class Router:
         if listed.limit or listed.token or listed.version not in ("", "0"):
             raise not_implemented("deletecollection with limit, continue or resourceVersion")
         version, deleted = self._deletes.delete_collection(path.kind, listed.selection, options)
-        return ApiAnswer(200, encode_list(path.kind, {"resourceVersion": str(version)}, deleted))
+        return self._page(request, ListPage(path.kind, {"resourceVersion": str(version)}, deleted))
 
     def _bind(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
         if request.method != "POST":
@@ -259,9 +282,3 @@ def _delete_options(request: ApiRequest) -> Document:
 
 def _document(code: int, document: Document) -> ApiAnswer:
     return ApiAnswer(code, json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode())
-
-
-def _written(written: WriteOutcome) -> ApiAnswer:
-    stored: Stored = written.stored
-    headers = tuple(("Warning", f"299 - {json.dumps(text)}") for text in written.warnings)
-    return ApiAnswer(201 if written.created else 200, stored.encoded, headers=headers)

@@ -9,11 +9,12 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from dracaena.demo.apiserver.decode import zero
-from dracaena.demo.apiserver.errors import ApiError
+from dracaena.demo.apiserver.errors import ApiError, not_implemented
 from dracaena.demo.apiserver.queries import ListOptions
 from dracaena.demo.apiserver.resources import Kind
 from dracaena.demo.apiserver.selectors import Selection
 from dracaena.demo.apiserver.storage import ObjectStorage, StorageEvent, Stored, Subscription, stamped
+from dracaena.demo.apiserver.tables.forms import TableForm
 
 # kube-apiserver ends a watch without timeoutSeconds after 30 to 60 minutes, spread at random.
 _DEFAULT_TIMEOUT_S: Final = 1800
@@ -28,19 +29,21 @@ def _line(event_type: str, encoded: bytes) -> bytes:
     return b'{"type":"' + event_type.encode() + b'","object":' + encoded + b"}\n"
 
 
-def event_line(selection: Selection, event: StorageEvent) -> bytes | None:
-    """One event as a client with `selection` sees it; None when it sees nothing.
+def event_line(
+    selection: Selection, event: StorageEvent, encode: Callable[[Stored], bytes] = lambda stored: stored.encoded
+) -> bytes | None:
+    """One event as a client with `selection` sees it; None when it sees nothing. `encode` writes the object.
 
     An object that stops matching is DELETED for the client: with its last matching state and the version of the change.
     """
     was = event.before is not None and selection.matches(event.before.document)
     is_now = event.type != "DELETED" and selection.matches(event.after.document)
     if is_now:
-        return _line("MODIFIED" if was else "ADDED", event.after.encoded)
+        return _line("MODIFIED" if was else "ADDED", encode(event.after))
     if not was:
         return None
     assert event.before is not None
-    return _line("DELETED", stamped(event.before.document, event.version).encoded)
+    return _line("DELETED", encode(stamped(event.before.document, event.version)))
 
 
 def error_line(error: ApiError) -> bytes:
@@ -67,7 +70,12 @@ class WatchSession:
         options: ListOptions,
         clock: Callable[[], datetime],
         is_gone: Callable[[], bool],
+        form: TableForm | None = None,
     ) -> None:
+        if form and options.bookmarks:
+            raise not_implemented("bookmarks in a watch of tables")
+        self._form = form
+        self._has_columns = False  # a table of this watch had them
         self._storage = storage
         self._kind = kind
         self._options = options
@@ -100,9 +108,15 @@ class WatchSession:
     def _initial(self, version: int, objects: list[tuple[str, Stored]]) -> Iterator[bytes]:
         for _, stored in objects:
             if self._options.selection.matches(stored.document):
-                yield _line("ADDED", stored.encoded)
+                yield _line("ADDED", self._encode(stored))
         if self._options.initial_events and self._options.bookmarks:
             yield bookmark_line(self._kind, version, ends_initial_events=True)
+
+    def _encode(self, stored: Stored) -> bytes:
+        if self._form is None:
+            return stored.encoded
+        is_first, self._has_columns = not self._has_columns, True
+        return self._form.encode_one(self._kind, stored, self._clock(), has_columns=is_first)
 
     def _follow(self, subscription: Subscription) -> Iterator[bytes]:
         while not subscription.is_closed():
@@ -112,7 +126,7 @@ class WatchSession:
             if left_s <= 0:
                 return
             events = subscription.take(min(_TICK_S, left_s))
-            lines = (event_line(self._options.selection, event) for event in events)
+            lines = (event_line(self._options.selection, event, self._encode) for event in events)
             yield b"".join(line for line in lines if line)
             if not events and self._is_gone():
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,9 @@ import yaml
 
 from dracaena.demo.apiserver import ApiServer
 from dracaena.demo.apiserver.version import NEWEST, RELEASES
+from dracaena.demo.kube_controller_manager import KubeControllerManager
+from dracaena.process.clock import SystemClock
+from support.kube import client_for
 
 KUBECTL = shutil.which("kubectl")
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="no kubectl on the path")
@@ -85,15 +89,71 @@ def test_apply_server_side_creates_and_is_idempotent(applied: Run) -> None:
     ]
 
 
-def test_get_prints_names_json_yaml_and_a_plain_table(applied: Run) -> None:
+def test_get_prints_names_json_and_yaml(applied: Run) -> None:
     assert applied("get", "pods", "-o", "name").stdout == "pod/web\n"
     assert json.loads(applied("get", "pod", "web", "-o", "json").stdout)["kind"] == "Pod"
     assert (
         yaml.safe_load(applied("get", "resourceclaims", "-o", "yaml").stdout)["items"][0]["metadata"]["name"] == "mine"
     )
-    table = applied("get", "pods", "-l", "app=web", "--field-selector", "status.phase=Pending").stdout
-    assert [line.split()[0] for line in table.splitlines()] == ["NAME", "web"]
     assert applied("get", "resourceslices").stderr.startswith("No resources found")
+
+
+def rows(table: str) -> list[list[str]]:
+    """The cells of a printed table: columns are three blanks apart."""
+    return [re.split(r" {2,}", line.strip()) for line in table.splitlines()]
+
+
+def test_get_prints_the_columns_of_each_kind(applied: Run) -> None:
+    by_field = applied("get", "pods", "-l", "app=web", "--field-selector", "status.phase=Pending").stdout
+    assert [row[:4] for row in rows(by_field)] == [
+        ["NAME", "READY", "STATUS", "RESTARTS"],
+        ["web", "0/1", "Pending", "0"],
+    ]
+    assert rows(applied("get", "pods", "-o", "wide").stdout)[0][5:] == [
+        "IP",
+        "NODE",
+        "NOMINATED NODE",
+        "READINESS GATES",
+    ]
+    assert rows(applied("get", "resourceclaims").stdout)[1][:2] == ["mine", "pending"]
+    assert rows(applied("get", "nodes").stdout)[1][:3] == ["node-a", "Unknown", "<none>"]
+    assert ["default", "Active"] in [row[:2] for row in rows(applied("get", "namespaces").stdout)]
+    assert rows(applied("get", "pods", "-A").stdout)[1][:2] == ["default", "web"]
+    assert rows(applied("get", "pod,resourceclaim").stdout)[1][0] == "pod/web"
+    assert rows(applied("get", "pods", "--show-labels").stdout)[1][-1] == "app=web"
+    assert applied("get", "pods", "--no-headers", "--sort-by=.metadata.name").stdout.startswith("web")
+
+
+def test_a_watch_prints_a_row_for_each_change(applied: Run) -> None:
+    seen = applied("get", "pods", "--watch", "--request-timeout=1s").stdout
+    assert [row[:3] for row in rows(seen)] == [["NAME", "READY", "STATUS"], ["web", "0/1", "Pending"]]
+
+
+def test_a_selector_that_does_not_compile_is_refused_with_its_place(kubectl: Run) -> None:
+    manifest = """
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: big}
+spec: {selectors: [{cel: {expression: device.drivr == "x"}}]}
+"""
+    refused = kubectl("apply", "-f", "-", stdin=manifest, code=1).stderr
+    assert "compilation failed: ERROR: <input>:1:7: undefined field 'drivr'" in refused
+
+
+def test_a_manifest_with_its_namespace_is_deleted_whole(server: ApiServer, kubectl: Run, tmp_path: Path) -> None:
+    manager = KubeControllerManager(client_for(server.url, tmp_path), SystemClock())
+    manager.start()
+    try:
+        whole = "apiVersion: v1\nkind: Namespace\nmetadata: {name: desk}\n---\n" + MANIFEST.replace(
+            "{name: mine}", "{name: mine, namespace: desk}"
+        )
+        kubectl("apply", "-f", "-", stdin=whole)
+        kubectl("delete", "-f", "-", "--timeout=30s", stdin=whole)
+        assert "NotFound" in kubectl("get", "namespace", "desk", code=1).stderr
+        assert kubectl("get", "resourceclaims,pods", "-A").stderr.startswith("No resources found")
+    finally:
+        manager.stop()
+    assert manager.failure is None
 
 
 def test_describe_works_for_pod_node_and_claim(applied: Run) -> None:
@@ -142,6 +202,13 @@ def test_what_is_not_served_is_refused_by_name(applied: Run) -> None:
         "spec.volumes"
         in applied("patch", "pod", "web", "-p", '{"spec":{"volumes":[{"name":"v","emptyDir":{}}]}}', code=1).stderr
     )
+
+
+@pytest.mark.parametrize("command", ["apply", "create"])
+def test_a_manifest_of_a_kind_that_is_not_served_is_refused_by_its_name(kubectl: Run, command: str) -> None:
+    manifest = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n"
+    refused = kubectl(command, "-f", "-", stdin=manifest, code=1).stderr
+    assert 'no matches for kind "ConfigMap" in version "v1"' in refused
 
 
 def test_resources_and_version_are_discovered(kubectl: Run) -> None:

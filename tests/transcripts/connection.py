@@ -81,9 +81,9 @@ class Connection:
 class Stream:
     """The lines of an endless answer."""
 
-    def __init__(self, ground: Ground, target: str) -> None:
+    def __init__(self, ground: Ground, target: str, accept: str) -> None:
         self._http = ground.connect()
-        self._http.request("GET", target, headers=ground.headers())
+        self._http.request("GET", target, headers=ground.headers() | {"Accept": accept})
         self._response = self._http.getresponse()
         self.status = self._response.status
 

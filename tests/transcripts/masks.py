@@ -11,6 +11,8 @@ Causes of a refusal are sorted only where a step says that they come in any orde
 ``<time>``            a time of this run in whole seconds; ``<time, µs>`` with microseconds
 ``<time + 30 s>``     a time so long after the answer that showed it first, rounded to ten seconds
 ``<server>``          host and port of the server
+``<age>``             in a table: so many seconds
+``<description>``     what a table says about a column
 ====================  ===================================================================================
 """
 
@@ -38,6 +40,8 @@ _VERSIONS_IN_MESSAGES = (
     re.compile(r"(?<=ResourceVersion in record \()\d+(?=\))"),
     re.compile(r'(?<="resourceVersion":")\d+(?=")'),
 )
+_AGE = re.compile(r"\d{1,2}s")
+"""Of what a scenario has made: none lasts two minutes."""
 _OLDEST = re.compile(r"(?<=too old resource version: 1 \()\d+(?=\))")
 """How far back a server remembers is its own matter."""
 
@@ -76,6 +80,7 @@ class _Masks:
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, dict):
+            value = _without_ages(value) if value.get("kind") == "Table" else value
             return {self._value(key): self._value(part) for key, part in value.items()}
         if isinstance(value, list | tuple):
             return [self._value(part) for part in value]
@@ -116,6 +121,15 @@ class _Masks:
             ahead_s = (time - self._answered).total_seconds()
             return f"<time + {round(ahead_s, -1):g} s{fraction}>"
         return value
+
+
+def _without_ages(table: dict[str, Any]) -> dict[str, Any]:
+    def cell(value: Any) -> Any:
+        return "<age>" if isinstance(value, str) and _AGE.fullmatch(value) else value
+
+    columns = [one | {"description": "<description>"} for one in table["columnDefinitions"] or ()]
+    rows = [row | {"cells": [cell(value) for value in row["cells"]]} for row in table["rows"] or ()]
+    return table | {"columnDefinitions": columns or table["columnDefinitions"], "rows": rows or table["rows"]}
 
 
 def _found(value: Any, kind: type[str]) -> Iterator[str]:

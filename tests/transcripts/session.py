@@ -154,14 +154,15 @@ class Session:
         """DELETE."""
         return self.send(title, "DELETE", path, body, query=query)
 
-    def watch(self, title: str, path: str, **query: Any) -> WatchStream:
+    def watch(self, title: str, path: str, *, accept: str = JSON, **query: Any) -> WatchStream:
         """Open a watch, which the end of the session closes."""
         query = {"watch": "true"} | query
-        stream = Stream(self.ground, target(path, query))
+        stream = Stream(self.ground, target(path, query), accept)
         self._ends.callback(stream.close)
         name = f"watch {sum('opened' in step for step in self.steps) + 1}"
         request = {"method": "GET", "path": path, "query": query}
-        self.steps.append({"step": title, "request": request, "status": stream.status, "opened": name})
+        asked = {"accept": accept} if accept != JSON else {}
+        self.steps.append({"step": title, "request": request, **asked, "status": stream.status, "opened": name})
         return WatchStream(name, stream, self.steps)
 
     def forget_history(self, title: str) -> None:

@@ -60,7 +60,7 @@ def marked(answer: Any, *, is_bookmark: bool = False, base: str = "") -> Any:
         return answer
     copy = {key: marked(value) for key, value in answer.items()}
     if isinstance(copy.get("metadata"), dict):
-        is_collection = is_bookmark or str(answer.get("kind", "")).endswith("List")
+        is_collection = is_bookmark or str(answer.get("kind", "")).endswith(("List", "Table"))
         copy["metadata"] = _marked_metadata(copy["metadata"], is_collection=is_collection)
     if base and answer.get("kind") == "Status":
         copy["details"] = {key: _marked_name(value, base) for key, value in copy.get("details", {}).items()}

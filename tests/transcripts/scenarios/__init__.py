@@ -17,6 +17,7 @@ from transcripts.scenarios import (
     pods,
     reading,
     slices,
+    tables,
     watching,
     writing,
 )
@@ -42,6 +43,6 @@ def _scenarios(modules: Iterable[ModuleType]) -> tuple[Scenario, ...]:
 
 
 SCENARIOS = _scenarios(
-    (reading, watching, writing, deleting, claims, allocation, classes, slices, pods, nodes, leases_and_events)
+    (reading, watching, writing, deleting, claims, allocation, classes, slices, pods, nodes, leases_and_events, tables)
 )
 """All of them, in the order of the modules."""

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import urllib.error
+import urllib.request
+
+import pytest
+
 PODS = "/api/v1/namespaces/default/pods"
 
 
@@ -169,3 +174,13 @@ def test_watches_go_on_when_the_history_is_forgotten(server, api, pod, watch):
     server.forget_history()
     api.create(PODS, pod("c"))
     assert [event["object"]["metadata"]["name"] for event in stream.take(2)] == ["b", "c"]
+
+
+def test_bookmarks_in_a_watch_of_tables_are_refused_by_name(api):
+    table = "application/json;as=Table;v=v1;g=meta.k8s.io"
+    path = "/api/v1/namespaces/default/pods?watch=true&allowWatchBookmarks=true"
+    request = urllib.request.Request(api.url + path, headers={"Accept": table})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request)
+    assert refused.value.code == 501
+    assert "bookmarks in a watch of tables" in refused.value.read().decode()

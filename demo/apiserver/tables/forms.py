@@ -1,0 +1,90 @@
+"""What a client wants in place of objects, from the headers and the query of its request; and the document it gets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from dracaena.demo.apiserver.errors import bad_request
+from dracaena.demo.apiserver.negotiation import accepted
+from dracaena.demo.apiserver.queries import Query
+from dracaena.demo.apiserver.resources import Kind
+from dracaena.demo.apiserver.storage import Stored
+from dracaena.demo.apiserver.tables.kinds import TABLES
+
+Document = dict[str, Any]
+
+_INCLUDED: Final = ("", "Metadata", "Object", "None")
+
+
+@dataclass(frozen=True, slots=True)
+class TableForm:
+    """A table was asked for: the version of its own API, and how much of each object goes with its row."""
+
+    version: str
+    included: str = ""
+
+    def encode(self, kind: Kind, objects: Sequence[Stored], metadata: Document, now: datetime) -> bytes:
+        """A table of objects of one kind as of `now`, with its columns."""
+        columns = [asdict(column) for column in TABLES[kind.kind].columns]
+        return self._table(kind, objects, metadata, columns, now)
+
+    def encode_one(self, kind: Kind, stored: Stored, now: datetime, *, has_columns: bool = True) -> bytes:
+        """A table of one object, which gives it its version. The later ones of a watch have no columns."""
+        metadata = {"resourceVersion": stored.document["metadata"].get("resourceVersion", "")}
+        return (
+            self.encode(kind, [stored], metadata, now)
+            if has_columns
+            else self._table(kind, [stored], metadata, None, now)
+        )
+
+    def _table(
+        self, kind: Kind, objects: Sequence[Stored], metadata: Document, columns: list[Document] | None, now: datetime
+    ) -> bytes:
+        head = {
+            "kind": "Table",
+            "apiVersion": f"meta.k8s.io/{self.version}",
+            "metadata": metadata,
+            "columnDefinitions": columns,
+        }
+        rows = b",".join(self._row(kind, stored, now) for stored in objects)
+        return _json(head)[:-1] + b',"rows":[' + rows + b"]}"
+
+    def _row(self, kind: Kind, stored: Stored, now: datetime) -> bytes:
+        table = TABLES[kind.kind]
+        conditions = table.conditions(stored.document)
+        row = {"cells": table.cells(stored.document, now)} | ({"conditions": conditions} if conditions else {})
+        return _json(row)[:-1] + b',"object":' + self._object(stored) + b"}"
+
+    def _object(self, stored: Stored) -> bytes:
+        if self.included == "None":
+            return b"null"
+        if self.included == "Object":
+            return stored.encoded
+        head = {"kind": "PartialObjectMetadata", "apiVersion": f"meta.k8s.io/{self.version}"}
+        return msgspec.json.encode(head | {"metadata": stored.document["metadata"]})
+
+
+def table_form(accept: str, query: Query) -> TableForm | None:
+    """The table that a request asks for, or None for plain objects. 400 for a query that no table has.
+
+    406 when the client accepts neither of them.
+    """
+    chosen = accepted(accept)
+    if chosen.table_version is None:
+        return None
+    included = query.get("includeObject", "")
+    if included not in _INCLUDED:
+        why = "must be 'Metadata', 'Object', 'None', or empty"
+        shown = json.dumps(included, ensure_ascii=False)
+        raise bad_request(f"Unable to convert to Table as requested: includeObject: Invalid value: {shown}: {why}")
+    return TableForm(chosen.table_version, included)
+
+
+def _json(document: Document) -> bytes:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()

@@ -1,0 +1,201 @@
+"""The columns of each kind, and the cells of one object. Columns with priority 1 are those of ``-o wide``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from dracaena.demo.apiserver.tables.ages import UNKNOWN, age
+from dracaena.demo.apiserver.tables.pods import summary
+
+Document = dict[str, Any]
+Cells = list[Any]
+
+_NONE: Final = "<none>"
+_ROLE: Final = "node-role.kubernetes.io/"
+_OLD_ROLE: Final = "kubernetes.io/role"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column, fields in the order of the API. `format` is ``name`` where the cell names the object."""
+
+    name: str
+    type: str = "string"
+    format: str = ""
+    description: str = ""
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TableKind:
+    """The columns of a kind, the cells of an object at some time, and what else a row says."""
+
+    columns: tuple[Column, ...]
+    cells: Callable[[Document, datetime], Cells]
+    conditions: Callable[[Document], list[Document]] = lambda _: []
+
+
+_NAME: Final = Column("Name", format="name")
+_AGE: Final = Column("Age")
+
+
+def _plain(*names: str) -> tuple[Column, ...]:
+    return (_NAME, *(Column(name) for name in names))
+
+
+def _wide(*names: str) -> tuple[Column, ...]:
+    return tuple(Column(name, priority=1) for name in names)
+
+
+def _name(document: Document) -> str:
+    return str(document["metadata"]["name"])
+
+
+def _created(document: Document, now: datetime) -> str:
+    return age(document["metadata"].get("creationTimestamp"), now)
+
+
+def _name_and_age(document: Document, now: datetime) -> Cells:
+    return [_name(document), _created(document, now)]
+
+
+# ---- core
+
+
+def _pod(pod: Document, now: datetime) -> Cells:
+    status, said = pod["status"], summary(pod, now)
+    addresses = status.get("podIPs") or [{"ip": ""}]
+    wide = (addresses[0]["ip"], pod["spec"].get("nodeName"), status.get("nominatedNodeName"))
+    # Readiness gates are refused by this server.
+    return [_name(pod), said.ready, said.state, said.restarts, _created(pod, now), *(x or _NONE for x in wide), _NONE]
+
+
+def _pod_conditions(pod: Document) -> list[Document]:
+    messages = {"Succeeded": "The pod has completed successfully.", "Failed": "The pod failed."}
+    phase = pod["status"].get("phase")
+    if phase not in messages:
+        return []
+    return [{"type": "Completed", "status": "True", "reason": phase, "message": messages[phase]}]
+
+
+def _node(node: Document, now: datetime) -> Cells:
+    status, info = node["status"], node["status"]["nodeInfo"]
+    kernel = info["kernelVersion"] or UNKNOWN
+    return [
+        _name(node),
+        _node_state(node),
+        ",".join(_roles(node)) or _NONE,
+        _created(node, now),
+        info["kubeletVersion"],
+        _address(status, "InternalIP"),
+        _address(status, "ExternalIP"),
+        info["osImage"] or UNKNOWN,
+        f"{kernel} ({info['architecture']})" if info["architecture"] else kernel,
+        info["containerRuntimeVersion"] or UNKNOWN,
+    ]
+
+
+def _node_state(node: Document) -> str:
+    ready = [one for one in node["status"].get("conditions") or () if one["type"] == "Ready"]
+    states = ["Unknown"] if not ready else ["Ready" if ready[-1]["status"] == "True" else "NotReady"]
+    return ",".join([*states, "SchedulingDisabled"] if node["spec"].get("unschedulable") else states)
+
+
+def _roles(node: Document) -> list[str]:
+    labels = node["metadata"].get("labels") or {}
+    named = {key.removeprefix(_ROLE) for key in labels if key.startswith(_ROLE)} | {labels.get(_OLD_ROLE, "")}
+    return sorted(named - {""})
+
+
+def _address(status: Document, kind: str) -> str:
+    found = (one["address"] for one in status.get("addresses") or () if one["type"] == kind)
+    return next(found, _NONE)
+
+
+def _namespace(namespace: Document, now: datetime) -> Cells:
+    return [_name(namespace), namespace["status"].get("phase", ""), _created(namespace, now)]
+
+
+def _event(event: Document, now: datetime) -> Cells:
+    about, source, series = event["involvedObject"], event["source"], event.get("series")
+    first = age(event.get("firstTimestamp") or event.get("eventTime"), now)
+    last, count = age(event["lastTimestamp"], now) if event.get("lastTimestamp") else first, event.get("count") or 1
+    if series is not None:
+        last, count = age(series.get("lastObservedTime"), now), series.get("count", 0)
+    component = source.get("component") or event["reportingComponent"]
+    host = source.get("host") or event["reportingInstance"]
+    return [
+        last,
+        event.get("type", ""),
+        event.get("reason", ""),
+        "/".join(part for part in (about.get("kind", "").lower(), about.get("name")) if part),
+        about.get("fieldPath", ""),
+        f"{component}, {host}" if host else component,
+        event.get("message", "").strip(),
+        first,
+        count,
+        _name(event),
+    ]
+
+
+# ---- coordination.k8s.io and resource.k8s.io
+
+
+def _lease(lease: Document, now: datetime) -> Cells:
+    return [_name(lease), lease["spec"].get("holderIdentity", ""), _created(lease, now)]
+
+
+def _claim(claim: Document, now: datetime) -> Cells:
+    is_deleted, status = "deletionTimestamp" in claim["metadata"], claim["status"]
+    if "allocation" in status:
+        states = ["allocated", "reserved"] if status.get("reservedFor") else ["allocated"]
+    else:
+        states = [] if is_deleted else ["pending"]
+    return [_name(claim), ",".join(["deleted", *states] if is_deleted else states), _created(claim, now)]
+
+
+def _slice(resource_slice: Document, now: datetime) -> Cells:
+    spec = resource_slice["spec"]
+    places = (spec.get("nodeName", ""), spec["driver"], spec["pool"]["name"])
+    return [_name(resource_slice), *places, _created(resource_slice, now)]
+
+
+TABLES: Final = {
+    "Pod": TableKind(
+        (
+            *_plain("Ready", "Status", "Restarts"),
+            _AGE,
+            *_wide("IP", "Node", "Nominated Node", "Readiness Gates"),
+        ),
+        _pod,
+        _pod_conditions,
+    ),
+    "Node": TableKind(
+        (
+            *_plain("Status", "Roles"),
+            _AGE,
+            Column("Version"),
+            *_wide("Internal-IP", "External-IP", "OS-Image", "Kernel-Version", "Container-Runtime"),
+        ),
+        _node,
+    ),
+    "Namespace": TableKind((*_plain("Status"), _AGE), _namespace),
+    "Event": TableKind(
+        (
+            *(Column(name) for name in ("Last Seen", "Type", "Reason", "Object")),
+            *_wide("Subobject", "Source"),
+            Column("Message"),
+            *_wide("First Seen", "Count"),
+            Column("Name", format="name", priority=1),
+        ),
+        _event,
+    ),
+    "Lease": TableKind((*_plain("Holder"), _AGE), _lease),
+    "DeviceClass": TableKind((_NAME, _AGE), _name_and_age),
+    "ResourceClaim": TableKind((*_plain("State"), _AGE), _claim),
+    "ResourceClaimTemplate": TableKind((_NAME, _AGE), _name_and_age),
+    "ResourceSlice": TableKind((*_plain("Node", "Driver", "Pool"), _AGE), _slice),
+}
