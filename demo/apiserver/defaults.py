@@ -18,12 +18,28 @@ _POD_SPEC: Final[Document] = {
     "terminationGracePeriodSeconds": 30,
     "dnsPolicy": "ClusterFirst",
     "schedulerName": "default-scheduler",
-    "enableServiceLinks": True,
+}
+_JOB_SPEC: Final[Document] = {
+    "parallelism": 1,
+    "backoffLimit": 6,
+    "completionMode": "NonIndexed",
+    "suspend": False,
+    "podReplacementPolicy": "TerminatingOrFailed",
+    "manualSelector": False,
 }
 
 
 def _pod(pod: Document, _: datetime) -> None:
     spec = pod["spec"]
+    _pod_spec(spec)
+    spec.setdefault("enableServiceLinks", True)
+    for container in [*(spec["containers"] or ()), *(spec.get("initContainers") or ())]:
+        _requests_of_limits(container["resources"])
+    _pod_status(pod["status"])
+
+
+def _pod_spec(spec: Document) -> None:
+    """The part of the defaults that templates of pods have too."""
     for name, value in _POD_SPEC.items():
         spec.setdefault(name, value)
     spec.setdefault("securityContext", {})
@@ -33,14 +49,15 @@ def _pod(pod: Document, _: datetime) -> None:
             spec.setdefault(other, spec[name])
     for container in [*(spec["containers"] or ()), *(spec.get("initContainers") or ())]:
         _container(container)
-    _pod_status(pod["status"])
 
 
 def _container(container: Document) -> None:
     container.setdefault("terminationMessagePath", "/dev/termination-log")
     container.setdefault("terminationMessagePolicy", "File")
     container.setdefault("imagePullPolicy", "Always" if _is_latest(container.get("image", "")) else "IfNotPresent")
-    resources = container["resources"]
+
+
+def _requests_of_limits(resources: Document) -> None:
     if "limits" in resources:
         requests = resources.get("requests") or {}
         for name, amount in resources["limits"].items():
@@ -76,6 +93,18 @@ def _namespace(namespace: Document, _: datetime) -> None:
     namespace["status"].setdefault("phase", "Active")
 
 
+def _job(job: Document, _: datetime) -> None:
+    spec = job["spec"]
+    if "completions" not in spec and "parallelism" not in spec:
+        spec["completions"] = 1
+    for name, value in _JOB_SPEC.items():
+        spec.setdefault(name, value)
+    labels = spec["template"]["metadata"].get("labels")
+    if labels and not job["metadata"].get("labels"):
+        job["metadata"]["labels"] = labels
+    _pod_spec(spec["template"]["spec"])
+
+
 def _claim(claim: Document, _: datetime) -> None:
     _claim_spec(claim["spec"])
 
@@ -104,6 +133,7 @@ _BY_KIND: Final[dict[str, Callable[[Document, datetime], None]]] = {
     "Pod": _pod,
     "Node": _node,
     "Namespace": _namespace,
+    "Job": _job,
     "ResourceClaim": _claim,
     "ResourceClaimTemplate": _template,
     "ResourceSlice": _slice,

@@ -58,7 +58,8 @@ class Deletes:
     def _delete_plainly(
         self, target: Target, stored: Stored, options: Document, *, dry_run: bool
     ) -> tuple[Stored, bool]:
-        finalizers = meta.collector_finalizers(stored.document, options)
+        orphans = target.kind.deletion_orphans
+        finalizers = meta.collector_finalizers(stored.document, options, orphans=orphans)
         if not finalizers:
             return self._remove(target, stored, dry_run=dry_run)
         marked = meta.mark_deleting(meta.with_metadata(stored.document, finalizers=finalizers), self._clock())

@@ -164,15 +164,18 @@ def check_delete_options(options: Document) -> None:
         raise invalid(Qualified("meta.k8s.io", "DeleteOptions"), "", errors)
 
 
-def collector_finalizers(document: Document, options: Document) -> list[str]:
-    """The finalizers after a DELETE: a propagation policy adds the mark of the garbage collector's work."""
+def collector_finalizers(document: Document, options: Document, *, orphans: bool = False) -> list[str]:
+    """The finalizers after a DELETE: a propagation policy adds the mark of the garbage collector's work.
+
+    `orphans`: dependents are left where nothing is said about them.
+    """
     present = document["metadata"].get("finalizers") or []
     policy = options.get("propagationPolicy")
     if options.get("orphanDependents") is not None:
         policy = "Orphan" if options["orphanDependents"] else "Background"
     wanted = {"Orphan": ORPHAN, "Foreground": FOREGROUND}.get(policy or "")
     if policy is None:
-        wanted = next((name for name in present if name in (ORPHAN, FOREGROUND)), None)
+        wanted = next((name for name in present if name in (ORPHAN, FOREGROUND)), ORPHAN if orphans else None)
     kept = [name for name in present if name not in (ORPHAN, FOREGROUND)]
     return [*kept, wanted] if wanted else kept
 

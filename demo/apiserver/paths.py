@@ -28,7 +28,9 @@ _UNSERVED_CORE: Final = frozenset(
         "watch",
     }
 )
-_UNSERVED_OTHER: Final = frozenset({("coordination.k8s.io", "watch"), ("resource.k8s.io", "watch")})
+_UNSERVED_OTHER: Final = frozenset(
+    {("batch", "cronjobs"), ("batch", "watch"), ("coordination.k8s.io", "watch"), ("resource.k8s.io", "watch")}
+)
 _UNSERVED_GROUPS: Final = frozenset(
     {
         "admissionregistration.k8s.io",
@@ -38,7 +40,6 @@ _UNSERVED_GROUPS: Final = frozenset(
         "authentication.k8s.io",
         "authorization.k8s.io",
         "autoscaling",
-        "batch",
         "certificates.k8s.io",
         "discovery.k8s.io",
         "events.k8s.io",

@@ -30,6 +30,8 @@ class Kind:
     refused: frozenset[str] = frozenset()
     # What DELETE answers when the object is gone at once: the object, or a Status of success.
     returns_deleted: bool = True
+    # A DELETE without a propagation policy leaves the object's dependents, with a warning.
+    deletion_orphans: bool = False
     # Selectable fields beside metadata.name (and metadata.namespace of namespaced kinds): label → path in the document.
     selectable: dict[str, tuple[str, ...]] = field(default_factory=dict)
     # Of those the ones that one version of Kubernetes alone has.
@@ -143,6 +145,18 @@ LEASE: Final = Kind(
     namespaced=True,
     returns_deleted=False,
 )
+JOB: Final = Kind(
+    "batch",
+    "v1",
+    "jobs",
+    "job",
+    "Job",
+    namespaced=True,
+    categories=("all",),
+    subresources={"status": STATUS_VERBS},
+    returns_deleted=False,
+    deletion_orphans=True,
+)
 DEVICE_CLASS: Final = Kind("resource.k8s.io", "v1", "deviceclasses", "deviceclass", "DeviceClass", namespaced=False)
 RESOURCE_CLAIM: Final = Kind(
     "resource.k8s.io",
@@ -178,6 +192,7 @@ KINDS: Final = (
     NODE,
     POD,
     LEASE,
+    JOB,
     DEVICE_CLASS,
     RESOURCE_CLAIM,
     RESOURCE_CLAIM_TEMPLATE,

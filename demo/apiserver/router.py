@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -179,7 +179,7 @@ class Router:
         """One object in the form that the client wants."""
         form = table_form(request.headers.get("accept", ""), request.query)
         body = form.encode_one(path.kind, stored, self._clock()) if form else stored.encoded
-        return ApiAnswer(code, body, headers=tuple(("Warning", f"299 - {json.dumps(text)}") for text in warnings))
+        return ApiAnswer(code, body, headers=_warning_headers(warnings))
 
     def _page(self, request: ApiRequest, page: ListPage) -> ApiAnswer:
         form = table_form(request.headers.get("accept", ""), request.query)
@@ -214,8 +214,9 @@ class Router:
         options = _delete_options(request)
         stored, gone = self._deletes.delete(_target(path), options)
         if gone and not path.kind.returns_deleted:
-            return _document(200, meta.status_details(path.kind, stored.document))
-        return self._object(request, path, stored)
+            answer = _document(200, meta.status_details(path.kind, stored.document))
+            return replace(answer, headers=_warning_headers(_deletion_warnings(path, options)))
+        return self._object(request, path, stored, warnings=_deletion_warnings(path, options))
 
     def _delete_collection(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
         options = _delete_options(request)
@@ -242,6 +243,18 @@ class Router:
                 "code": 201,
             },
         )
+
+
+def _deletion_warnings(path: ResourcePath, options: Document) -> Sequence[str]:
+    if not path.kind.deletion_orphans or {"propagationPolicy", "orphanDependents"} & options.keys():
+        return ()
+    what = f"child pods are preserved by default when {path.kind.plural} are deleted"
+    how = "set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning"
+    return (f"{what}; {how}",)
+
+
+def _warning_headers(warnings: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    return tuple(("Warning", f"299 - {json.dumps(text)}") for text in warnings)
 
 
 def _allows(path: ResourcePath, method: str) -> bool:

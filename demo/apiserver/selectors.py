@@ -46,6 +46,21 @@ class LabelCondition:
         return int(value) > bound if self.operator == "gt" else int(value) < bound
 
 
+_OPERATORS: Final = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "!"}
+
+
+def label_selector_matches(selector: Document, labels: Labels) -> bool:
+    """Whether a LabelSelector of the API selects an object with these labels; one that is empty selects all."""
+    conditions = [
+        LabelCondition(key, "in", frozenset({value})) for key, value in (selector.get("matchLabels") or {}).items()
+    ]
+    conditions += [
+        LabelCondition(one["key"], _OPERATORS[one["operator"]], frozenset(one.get("values") or ()))
+        for one in selector.get("matchExpressions") or ()
+    ]
+    return all(condition.matches(labels) for condition in conditions)
+
+
 class _LabelParser:
     def __init__(self, text: str) -> None:
         self._words = [match[1] for match in _WORD.finditer(text)]

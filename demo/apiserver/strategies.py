@@ -16,7 +16,7 @@ from dracaena.demo.apiserver.fields import FieldError, forbidden
 from dracaena.demo.apiserver.fieldsets import Path
 from dracaena.demo.apiserver.meta import bumped, with_metadata
 from dracaena.demo.apiserver.times import write_time
-from dracaena.demo.apiserver.validation import claim_status, claims, cluster, pods, slices
+from dracaena.demo.apiserver.validation import claim_status, claims, cluster, pods, slices, workloads
 from dracaena.demo.apiserver.validation.text import dns_label
 
 Document = dict[str, Any]
@@ -224,6 +224,39 @@ LEASE: Final = Strategy(
 )
 
 
+# ---- Job
+
+
+def _new_job(job: Document, _: datetime) -> Document:
+    """Pods of a job bear its name and UID; it selects them by the UID, unless the client chose a selector."""
+    spec, template = job["spec"], job["spec"]["template"]
+    if not spec["manualSelector"]:
+        metadata = job["metadata"]
+        given, selector = template["metadata"].get("labels") or {}, spec.get("selector") or {}
+        labels = workloads.job_labels(metadata["name"], metadata["uid"]) | given
+        matched = {workloads.CONTROLLER_UID: metadata["uid"]} | (selector.get("matchLabels") or {})
+        template = with_metadata(template, labels={key: labels[key] for key in sorted(labels)})
+        spec = spec | {"selector": selector | {"matchLabels": {key: matched[key] for key in sorted(matched)}}}
+    # Labels that are the template's by default are so in Go by being the same map.
+    is_shared = job["metadata"].get("labels") is job["spec"]["template"]["metadata"].get("labels")
+    labels = (template if is_shared else job)["metadata"].get("labels")
+    return with_metadata(job | {"spec": spec | {"template": template}, "status": {}}, generation=1, labels=labels)
+
+
+def _changed_job(new: Document, old: Document) -> Document:
+    kept = new | {"status": old["status"]}
+    return bumped(kept, old) if new["spec"] != old["spec"] else kept
+
+
+JOB: Final = Strategy(
+    prepare_create=_new_job,
+    check_create=workloads.check_job,
+    warn=workloads.job_warnings,
+    main=Door(prepare=_changed_job, check=workloads.check_job_update, reset=_STATUS),
+    status=Door(prepare=_keep_spec, check=workloads.check_job_status, reset=_SPEC),
+)
+
+
 # ---- resource.k8s.io
 
 
@@ -338,6 +371,7 @@ BY_KIND: Final[dict[str, Strategy]] = {
     "Namespace": NAMESPACE,
     "Event": EVENT,
     "Lease": LEASE,
+    "Job": JOB,
     "DeviceClass": DEVICE_CLASS,
     "ResourceClaim": RESOURCE_CLAIM,
     "ResourceClaimTemplate": RESOURCE_CLAIM_TEMPLATE,

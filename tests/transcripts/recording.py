@@ -22,6 +22,7 @@ GOLDEN = Path(__file__).parent / "golden"
 NAMESPACED = (
     "/api/v1/namespaces/{}/pods",
     "/api/v1/namespaces/{}/events",
+    "/apis/batch/v1/namespaces/{}/jobs",
     "/apis/coordination.k8s.io/v1/namespaces/{}/leases",
     "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims",
     "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaimtemplates",
@@ -31,6 +32,9 @@ CLUSTER_WIDE = (
     "/apis/resource.k8s.io/v1/deviceclasses",
     "/apis/resource.k8s.io/v1/resourceslices",
 )
+
+OF_THE_COLLECTOR = {"orphan", "foregroundDeletion"}
+"""Finalizers that a deletion in the background takes off."""
 
 
 class NotAloneError(Exception):
@@ -106,8 +110,8 @@ class _Caretaker:
         self._want("PUT", f"/api/v1/namespaces/{NAMESPACE}/finalize", empty)
 
     def _remove(self, path: str, item: Any) -> None:
-        self._want("DELETE", path, {"gracePeriodSeconds": 0})
-        if item["metadata"].get("finalizers"):
+        self._want("DELETE", path, {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
+        if set(item["metadata"].get("finalizers") or ()) - OF_THE_COLLECTOR:
             self._want("PATCH", path, {"metadata": {"finalizers": None}})
 
     def _items(self, path: str) -> list[Any]:

@@ -22,8 +22,8 @@ No behaviour lives here; ``schema.py`` reads the tables.
 
 from __future__ import annotations
 
-from dracaena.demo.apiserver.shapes import cluster, meta, pods, resource
+from dracaena.demo.apiserver.shapes import cluster, meta, pods, resource, workloads
 
-TABLES = (meta.TABLE, cluster.TABLE, pods.TABLE, resource.TABLE)
+TABLES = (meta.TABLE, cluster.TABLE, pods.TABLE, workloads.TABLE, resource.TABLE)
 
 __all__ = ["TABLES"]

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from dracaena.demo.apiserver.tables.ages import UNKNOWN, age
 from dracaena.demo.apiserver.tables.pods import summary
+from dracaena.demo.apiserver.times import read_time
 
 Document = dict[str, Any]
 Cells = list[Any]
@@ -163,6 +164,54 @@ def _slice(resource_slice: Document, now: datetime) -> Cells:
     return [_name(resource_slice), *places, _created(resource_slice, now)]
 
 
+# ---- batch
+
+
+def _job(job: Document, now: datetime) -> Cells:
+    spec, status = job["spec"], job["status"]
+    wanted, parallelism = spec.get("completions"), spec.get("parallelism", 0)
+    of = f"1 of {parallelism}" if parallelism > 1 else "1"
+    began, ended = status.get("startTime"), status.get("completionTime")
+    lasted = age(began, read_time(ended) if ended else now) if began else ""
+    return [
+        _name(job),
+        _job_state(job),
+        f"{status.get('succeeded', 0)}/{of if wanted is None else wanted}",
+        lasted,
+        _created(job, now),
+        *_template(spec),
+    ]
+
+
+def _job_state(job: Document) -> str:
+    """The most telling of the conditions that are true."""
+    true = {one["type"] for one in job["status"].get("conditions") or () if one["status"] == "True"}
+    deleted = {"Terminating"} if "deletionTimestamp" in job["metadata"] else set()
+    states = {"Complete": "Complete", "Failed": "Failed", "Terminating": "Terminating", "Suspended": "Suspended"}
+    states |= {name: name for name in ("FailureTarget", "SuccessCriteriaMet")}
+    return next((state for kind, state in states.items() if kind in true | deleted), "Running")
+
+
+def _template(spec: Document) -> Cells:
+    """Names and images of the containers, and the selector of the pods."""
+    containers = spec["template"]["spec"]["containers"] or ()
+    names = ",".join(one["name"] for one in containers)
+    return [names, ",".join(one.get("image", "") for one in containers), _selector(spec.get("selector"))]
+
+
+def _selector(selector: Document | None) -> str:
+    """A label selector as it is written on a command line."""
+    if not selector:
+        return _NONE
+    parts = {key: f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()}
+    for one in selector.get("matchExpressions") or ():
+        values = f"({','.join(sorted(one.get('values') or ()))})"
+        key = one["key"]
+        forms = {"In": f"{key} in {values}", "NotIn": f"{key} notin {values}", "Exists": key, "DoesNotExist": f"!{key}"}
+        parts[key] = f"{parts[key]},{forms[one['operator']]}" if key in parts else forms[one["operator"]]
+    return ",".join(parts[key] for key in sorted(parts)) or _NONE
+
+
 TABLES: Final = {
     "Pod": TableKind(
         (
@@ -194,6 +243,9 @@ TABLES: Final = {
         _event,
     ),
     "Lease": TableKind((*_plain("Holder"), _AGE), _lease),
+    "Job": TableKind(
+        (*_plain("Status", "Completions", "Duration"), _AGE, *_wide("Containers", "Images", "Selector")), _job
+    ),
     "DeviceClass": TableKind((_NAME, _AGE), _name_and_age),
     "ResourceClaim": TableKind((*_plain("State"), _AGE), _claim),
     "ResourceClaimTemplate": TableKind((_NAME, _AGE), _name_and_age),

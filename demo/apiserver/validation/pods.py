@@ -52,8 +52,12 @@ def check_pod(pod: Document) -> Errors:
 
 
 def _check_pod(pod: Document) -> Errors:
-    spec = pod["spec"]
-    errors = check_metadata(pod, namespaced=True, name_rule=dns_subdomain)
+    return check_metadata(pod, namespaced=True, name_rule=dns_subdomain) + check_pod_spec(pod["spec"])
+
+
+def check_pod_spec(spec: Document) -> Errors:
+    """``spec`` of a pod, or of a template of pods."""
+    errors: Errors = []
     claims = {claim["name"] for claim in spec.get("resourceClaims") or ()}
     errors += _check_claims(spec.get("resourceClaims") or [], "spec.resourceClaims")
     errors += _check_containers(spec, claims)

@@ -19,6 +19,7 @@ from transcripts.scenarios import (
     slices,
     tables,
     watching,
+    workloads,
     writing,
 )
 from transcripts.session import Session
@@ -43,6 +44,20 @@ def _scenarios(modules: Iterable[ModuleType]) -> tuple[Scenario, ...]:
 
 
 SCENARIOS = _scenarios(
-    (reading, watching, writing, deleting, claims, allocation, classes, slices, pods, nodes, leases_and_events, tables)
+    (
+        reading,
+        watching,
+        writing,
+        deleting,
+        claims,
+        allocation,
+        classes,
+        slices,
+        pods,
+        nodes,
+        leases_and_events,
+        tables,
+        workloads,
+    )
 )
 """All of them, in the order of the modules."""

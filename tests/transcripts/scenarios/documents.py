@@ -11,6 +11,7 @@ PODS = f"{CORE}/pods"
 EVENTS = f"{CORE}/events"
 NODES = "/api/v1/nodes"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 CLAIMS = f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims"
 TEMPLATES = f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaimtemplates"
 CLASSES = f"{RESOURCE}/deviceclasses"
@@ -117,4 +118,16 @@ def lease(name: str, metadata: Document | None = None, **spec: Any) -> Document:
         "kind": "Lease",
         "metadata": {"name": name} | (metadata or {}),
         "spec": spec,
+    }
+
+
+def job(name: str, metadata: Document | None = None, **spec: Any) -> Document:
+    """A job of one pod that runs once."""
+    containers = [{"name": "main", "image": "busybox:1", "command": ["true"]}]
+    template = {"spec": {"restartPolicy": "Never", "containers": containers}}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name} | (metadata or {}),
+        "spec": {"template": template} | spec,
     }

@@ -123,7 +123,7 @@ def test_a_body_in_another_form_is_refused(api, form):
 
 def test_every_kind_can_be_discovered(api):
     groups = [group["name"] for group in api.get("/apis").body["groups"]]
-    assert groups == ["coordination.k8s.io", "resource.k8s.io"]
+    assert groups == ["batch", "coordination.k8s.io", "resource.k8s.io"]
     assert api.get("/api").body["versions"] == ["v1"]
     found = {}
     for path in ("/api/v1", "/apis/coordination.k8s.io/v1", RESOURCE):

@@ -1,0 +1,125 @@
+"""Validation of batch/v1 Job, and of templates of pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from dracaena.demo.apiserver.errors import not_implemented
+from dracaena.demo.apiserver.fields import IMMUTABLE, FieldError, invalid, not_supported, required
+from dracaena.demo.apiserver.golang import internal
+from dracaena.demo.apiserver.selectors import label_selector_matches
+from dracaena.demo.apiserver.validation.metadata import check_labels, check_metadata, check_metadata_update
+from dracaena.demo.apiserver.validation.pods import check_pod_spec
+from dracaena.demo.apiserver.validation.selectors import check_label_selector
+from dracaena.demo.apiserver.validation.text import Errors, dns_label, dns_subdomain
+
+Document = dict[str, Any]
+
+CONTROLLER_UID: Final = "batch.kubernetes.io/controller-uid"
+_COUNTS: Final = ("parallelism", "completions", "backoffLimit", "ttlSecondsAfterFinished")
+_COMPLETION_MODES: Final = ("NonIndexed", "Indexed")
+_REPLACEMENT_POLICIES: Final = ("Failed", "TerminatingOrFailed")
+
+
+def job_labels(name: str, uid: str) -> dict[str, str]:
+    """The labels of a job's pods, in their old and in their present form."""
+    own = {"controller-uid": uid, "job-name": name}
+    return own | {f"batch.kubernetes.io/{key}": value for key, value in own.items()}
+
+
+def check_template(template: Document, path: str) -> Errors:
+    """A template of pods."""
+    errors = check_labels(template["metadata"], path)
+    return errors + list(_below(path, check_pod_spec(template["spec"])))
+
+
+def _below(path: str, errors: Iterable[FieldError]) -> Iterable[FieldError]:
+    for error in errors:
+        newer = None if error.newer is None else tuple(_below(path, error.newer))
+        yield replace(error, field=f"{path}.{error.field}", newer=newer)
+
+
+def check_job(job: Document) -> Errors:
+    """A new job."""
+    _refuse_unserved(job["spec"])
+    errors = check_metadata(job, namespaced=True, name_rule=dns_subdomain) + _check_generated_labels(job)
+    return errors + _check_job_spec(job["spec"])
+
+
+def _refuse_unserved(spec: Document) -> None:
+    if spec.get("completionMode") == "Indexed":
+        raise not_implemented('the value "Indexed" of the field "spec.completionMode" of Job')
+
+
+def _check_generated_labels(job: Document) -> Errors:
+    if job["spec"]["manualSelector"]:
+        return []
+    given = job["spec"]["template"]["metadata"].get("labels") or {}
+    expected = job_labels(job["metadata"]["name"], job["metadata"]["uid"])
+    path = "spec.template.metadata.labels"
+    errors = [
+        invalid(path, given, f"must be '{value}'") if key in given else required(path, f"must be '{value}'")
+        for key, value in expected.items()
+        if given.get(key) != value
+    ]
+    if not label_selector_matches(job["spec"]["selector"], expected):
+        errors.append(invalid("spec.selector", job["spec"]["selector"], "`selector` not auto-generated"))
+    return errors
+
+
+def _check_job_spec(spec: Document) -> Errors:
+    errors = [
+        invalid(f"spec.{name}", spec[name], "must be greater than or equal to 0")
+        for name in _COUNTS
+        if spec.get(name, 0) < 0
+    ]
+    mode, replacement = spec["completionMode"], spec["podReplacementPolicy"]
+    if mode not in _COMPLETION_MODES:
+        errors.append(not_supported("spec.completionMode", mode, _COMPLETION_MODES))
+    if replacement not in _REPLACEMENT_POLICIES:
+        errors.append(not_supported("spec.podReplacementPolicy", replacement, _REPLACEMENT_POLICIES))
+    errors += check_template(spec["template"], "spec.template")
+    if spec["template"]["spec"]["restartPolicy"] == "Always":
+        errors.append(required("spec.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"'))
+    if "selector" not in spec:
+        return [*errors, required("spec.selector")]
+    errors += check_label_selector(spec["selector"], "spec.selector")
+    labels = spec["template"]["metadata"].get("labels") or {}
+    if not label_selector_matches(spec["selector"], labels):
+        shown = "`selector` does not match template `labels`"
+        errors.append(invalid("spec.template.metadata.labels", labels, shown))
+    return errors
+
+
+def check_job_update(new: Document, old: Document) -> Errors:
+    """An update of a job: how many run at a time may change, and whether any does; what they are may not."""
+    _refuse_unserved(new["spec"])
+    errors = check_metadata(new, namespaced=True, name_rule=dns_subdomain) + check_metadata_update(new, old)
+    errors += _check_job_spec(new["spec"])
+    after, before = new["spec"], old["spec"]
+    for name in ("completions", "selector", "template", "completionMode"):
+        if after.get(name) != before.get(name):
+            shown = internal("PodTemplateSpec", after[name]) if name == "template" else after.get(name)
+            errors.append(invalid(f"spec.{name}", shown, IMMUTABLE))
+    return errors
+
+
+def check_job_status(new: Document, old: Document) -> Errors:
+    """An update of a job's status: no count below zero."""
+    errors = check_metadata_update(new, old)
+    for name in ("active", "succeeded", "failed", "terminating", "ready"):
+        count = new["status"].get(name, 0)
+        if count < 0:
+            errors.append(invalid(f"status.{name}", count, "must be greater than or equal to 0"))
+    return errors
+
+
+def job_warnings(job: Document) -> list[str]:
+    """A job's name becomes part of its pods' host names."""
+    messages = dns_label(job["metadata"]["name"])
+    if not messages:
+        return []
+    why = "this is used in Pod names and hostnames, which can result in surprising behavior"
+    return [f"metadata.name: {why}; a DNS label is recommended: [{' '.join(messages)}]"]
