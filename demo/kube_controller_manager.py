@@ -1,18 +1,15 @@
-"""Stand-in for kube-controller-manager: the claim controller, the garbage collector, and one duty for nodes.
-
-Those in `controllers/` run beside them.
+"""Stand-in for kube-controller-manager: the claim controller, one duty for nodes, and what is in `controllers/`.
 
 What it does, as the real one does it:
 * makes claims from templates and records their names in pod.status.resourceClaimStatuses;
 * reserves allocated claims for pods that were bound past the scheduler;
 * drops reservations of pods that are gone, replaced, ended, or deleted before they had a node; when the last one goes
   and the claim has the delete-protection finalizer, the allocation goes in the same write and the finalizer after it;
-* deletes a generated claim when its pod is done, and any pod, claim or slice whose owners are all gone;
+* deletes a generated claim when its pod is done;
 * takes the not-ready taint, which the API server gives to every new node, from nodes that say Ready.
 
-What it does not: nodes that stop reporting, any other taint, pods of lost nodes, device taint eviction, PodGroups,
-owners other than pods and nodes (their objects are left alone), foreground deletion and orphans. As in the real one, a
-claim that was allocated and never reserved stays allocated.
+What it does not: nodes that stop reporting, any other taint, pods of lost nodes, device taint eviction, PodGroups. As
+in the real one, a claim that was allocated and never reserved stays allocated.
 """
 
 from __future__ import annotations
@@ -20,15 +17,16 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER, POD_CLAIM_NAME_ANNOTATION
-from dracaena.api.objects import KubeObject, OwnerReference, Pod, PodResourceClaim
-from dracaena.api.resource_objects import ConsumerReference, ResourceClaim, ResourceClaimTemplate, ResourceSlice
+from dracaena.api.objects import KubeObject, Pod, PodResourceClaim
+from dracaena.api.resource_objects import ConsumerReference, ResourceClaim, ResourceClaimTemplate
+from dracaena.demo.controllers.garbage import GarbageCollector
+from dracaena.demo.controllers.jobs import JobController
 from dracaena.demo.controllers.namespaces import NamespaceController
 from dracaena.demo.objects import NodeWithStatus
 from dracaena.demo.pod_claims import claim_name, consumer_of, is_done, is_owned_by, is_reserved_for, needed_entries
 from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import NotFoundError
-from dracaena.kube.reflector import Reflector
 from dracaena.process.clock import Clock
 
 COMPONENT = "resource_claim"
@@ -54,10 +52,13 @@ class KubeControllerManager:
         self._claims = self._loop.cache(ResourceClaim)
         self._templates = self._loop.cache(ResourceClaimTemplate)
         self._nodes = self._loop.cache(NodeWithStatus)
-        self._slices = self._loop.cache(ResourceSlice)
         # Claims that were just made and may not be in the cache yet: one claim too many would never be used.
         self._made: dict[tuple[str, str], str] = {}
-        self._controllers = (NamespaceController(client, clock),)
+        self._controllers = (
+            GarbageCollector(client, clock),
+            JobController(client, clock),
+            NamespaceController(client, clock),
+        )
 
     @property
     def failure(self) -> Exception | None:
@@ -83,7 +84,6 @@ class KubeControllerManager:
             settle(self._pods.values(), self._serve_pod, "pod"),
             settle(self._claims.values(), self._free_claim, "claim"),
             settle(self._claims.values(), self._delete_finished, "generated claim"),
-            settle((*self._pods.values(), *self._claims.values(), *self._slices.values()), self._collect, "garbage"),
         )
         return None if all(results) else RETRY_S
 
@@ -176,26 +176,6 @@ class KubeControllerManager:
             pod = self._pods.get(f"{claim.metadata.namespace}/{owner.name}")
             if owner.controller and pod is not None and pod.metadata.uid == owner.uid and is_done(pod):
                 self._delete(claim)
-
-    # garbage
-
-    def _collect(self, item: KubeObject) -> None:
-        owners = item.metadata.owner_references
-        if owners and item.metadata.deletion_timestamp is None and all(self._is_gone(item, owner) for owner in owners):
-            self._delete(item)
-
-    def _is_gone(self, item: KubeObject, owner: OwnerReference) -> bool:
-        if owner.kind == "Pod":
-            return self._is_missing(self._pods, Pod, owner, item.metadata.namespace)
-        if owner.kind == "Node":
-            return self._is_missing(self._nodes, NodeWithStatus, owner, "")
-        return False
-
-    def _is_missing(self, cache: Reflector[T], kind: type[T], owner: OwnerReference, namespace: str) -> bool:
-        seen = cache.get(f"{namespace}/{owner.name}" if namespace else owner.name)
-        if seen is None or seen.metadata.uid != owner.uid:
-            seen = self._read(kind, owner.name, namespace)
-        return seen is None or seen.metadata.uid != owner.uid
 
     # nodes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import structlog
@@ -17,7 +17,7 @@ from dracaena.demo.container_runtime import UnresolvableDevicesError, resolve
 from dracaena.demo.kubelet_claims import ClaimInfo, ClaimState, PluginDevice
 from dracaena.demo.objects import PodDocument
 from dracaena.demo.pod_claims import TERMINAL_PHASES, claim_name, is_reserved_for, needed_entries
-from dracaena.demo.pod_status import running_status
+from dracaena.demo.pod_status import ended_status, lasts_s, running_status
 from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import KubeError
@@ -73,6 +73,7 @@ class PodRunner:
         self._running: set[str] = set()  # UIDs of pods that this process has started
         self._retry_at_s: dict[str, float] = {}  # UID of a pod whose start failed → steady time of the next try
         self._retry_now = threading.Event()
+        self._ends_at_s: dict[str, float] = {}  # UID of a pod that ends by itself → steady time of its end
 
     @property
     def failure(self) -> Exception | None:
@@ -100,11 +101,14 @@ class PodRunner:
         active = {pod.metadata.uid: pod for pod in pods if _is_active(pod)}
         self._running &= active.keys()
         self._retry_at_s = {uid: at_s for uid, at_s in self._retry_at_s.items() if uid in active}
+        self._ends_at_s = {uid: at_s for uid, at_s in self._ends_at_s.items() if uid in active}
         started = settle(active.values(), self._start_pod, "pod")
+        finished = settle([active[uid] for uid in self._due()], self._finish_pod, "pod")
         released = self._release(active.keys())
         ended = settle([pod for pod in pods if pod.metadata.deletion_timestamp is not None], self._end_pod, "pod")
-        waits = [max(0.0, at_s - self._clock.monotonic()) for at_s in self._retry_at_s.values()]
-        if not (started and ended):
+        times_s = (*self._retry_at_s.values(), *self._ends_at_s.values())
+        waits = [max(0.0, at_s - self._clock.monotonic()) for at_s in times_s]
+        if not (started and ended and finished):
             waits.append(RETRY_S)
         if not released:
             waits.append(self._retry_s)
@@ -114,7 +118,10 @@ class PodRunner:
 
     def _start_pod(self, pod: Pod) -> None:
         uid = pod.metadata.uid
-        if pod.status.phase == "Running" or uid in self._running:
+        if uid in self._running:
+            return
+        if pod.status.phase == "Running":
+            self._adopt(pod)
             return
         if self._retry_at_s.get(uid, 0.0) > self._clock.monotonic():
             return
@@ -195,10 +202,36 @@ class PodRunner:
             "status": running_status(document.spec, document.status, rfc3339(self._clock.now())),
         }
         self._client.merge_patch(Pod, meta.name, patch, namespace=meta.namespace, subresource="status")
+        self._note_end(meta.uid, document.spec)
         for container in pod.spec.containers:
             self._events.record(pod, "Normal", "Started", f"Started container {container.name}")
 
+    def _adopt(self, pod: Pod) -> None:
+        """Go on with a pod that ran before this process did."""
+        document = self._client.get(PodDocument, pod.metadata.name, namespace=pod.metadata.namespace)
+        self._note_end(pod.metadata.uid, document.spec)
+        self._running.add(pod.metadata.uid)
+
     # end
+
+    def _note_end(self, uid: str, spec: dict[str, Any]) -> None:
+        run_s = lasts_s(spec)
+        if run_s is not None:
+            self._ends_at_s[uid] = self._clock.monotonic() + run_s
+
+    def _due(self) -> list[str]:
+        return [uid for uid, at_s in self._ends_at_s.items() if at_s <= self._clock.monotonic()]
+
+    def _finish_pod(self, pod: Pod) -> None:
+        """Report the end of a pod that ends by itself; its claims are released with the next look."""
+        meta = pod.metadata
+        document = self._client.get(PodDocument, meta.name, namespace=meta.namespace)
+        patch = {
+            "metadata": {"uid": meta.uid, "resourceVersion": document.metadata.resource_version},
+            "status": ended_status(document.spec, document.status, rfc3339(self._clock.now())),
+        }
+        self._client.merge_patch(Pod, meta.name, patch, namespace=meta.namespace, subresource="status")
+        self._ends_at_s.pop(meta.uid, None)
 
     def _release(self, active: Iterable[str]) -> bool:
         """Unprepare the claims that no active pod uses; return whether all could be."""

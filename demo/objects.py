@@ -45,6 +45,34 @@ class NamespaceDocument(KubeObject, frozen=True):
     status: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+class JobDocument(KubeObject, frozen=True):
+    """A job with nothing dropped of spec and status."""
+
+    API_VERSION: ClassVar[str] = "batch/v1"
+    RESOURCE: ClassVar[str] = "jobs"
+    KIND: ClassVar[str] = "Job"
+
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+    status: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+def owned_by(item: KubeObject, owner: KubeObject) -> bool:
+    """Whether `owner` made `item` and answers for it."""
+    return any(one.controller and one.uid == owner.metadata.uid for one in item.metadata.owner_references)
+
+
+def owner_reference(owner: KubeObject) -> dict[str, Any]:
+    """Return the entry of ownerReferences in what `owner` makes."""
+    return {
+        "apiVersion": owner.API_VERSION,
+        "kind": owner.KIND,
+        "name": owner.metadata.name,
+        "uid": owner.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
 KINDS: dict[tuple[str, str], type[KubeObject]] = {
     (kind.API_VERSION, kind.KIND): kind
     for kind in (DeviceClass, Node, Pod, ResourceClaim, ResourceClaimTemplate, ResourceSlice)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import platform
 from typing import Any
 
+BRIEF_S = 3.0
+"""A command whose length nobody knows: long enough to be seen running."""
+
 
 def node_document(name: str, labels: dict[str, str], now: str) -> dict[str, Any]:
     """Return the Node to register: ready, with room for more pods than the demo has."""
@@ -55,6 +58,41 @@ def running_status(spec: dict[str, Any], status: dict[str, Any], now: str) -> di
     if spec.get("initContainers"):
         patch["initContainerStatuses"] = [_completed(container, now) for container in spec["initContainers"]]
     return patch
+
+
+def ended_status(spec: dict[str, Any], status: dict[str, Any], now: str) -> dict[str, Any]:
+    """Return the status patch of a pod all of whose containers have ended well."""
+    kept = [one for one in status.get("conditions", ()) if one["type"] not in ("Ready", "ContainersReady")]
+    over = {"status": "False", "reason": "PodCompleted", "lastTransitionTime": now}
+    began = {one["name"]: one["state"].get("running", {}).get("startedAt") for one in status["containerStatuses"]}
+    ended = {"exitCode": 0, "reason": "Completed", "finishedAt": now}
+    return {
+        "phase": "Succeeded",
+        "conditions": [*kept, *({"type": name} | over for name in ("Ready", "ContainersReady"))],
+        "containerStatuses": [
+            _container(one)
+            | {"ready": False, "started": False}
+            | {"state": {"terminated": ended | {"startedAt": began.get(one["name"]) or now}}}
+            for one in spec.get("containers", ())
+        ],
+    }
+
+
+def lasts_s(spec: dict[str, Any]) -> float | None:
+    """Return how long the containers of a pod run, in seconds, or None for a pod that runs until it is deleted.
+
+    No container runs here. `sleep 60` lasts 60 s all the same, and any other command BRIEF_S, unless restartPolicy is
+    Always. All of them end well.
+    """
+    if spec.get("restartPolicy", "Always") == "Always":
+        return None
+    return max((_container_lasts_s(one) for one in spec.get("containers", ())), default=BRIEF_S)
+
+
+def _container_lasts_s(container: dict[str, Any]) -> float:
+    words = [*container.get("command", ()), *container.get("args", ())]
+    is_sleep = len(words) == 2 and words[0].rpartition("/")[2] == "sleep" and words[1].isdecimal()
+    return float(words[1]) if is_sleep else BRIEF_S
 
 
 def _running(container: dict[str, Any], now: str) -> dict[str, Any]:

@@ -34,6 +34,7 @@ PAGE_BYTES = 8 << 20
 page."""
 
 MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
 log = structlog.get_logger()
 
@@ -238,6 +239,10 @@ class KubeClient:
         path = _path(kind, namespace, name, subresource)
         return _one(kind, self._send("PATCH", path, patch, content_type=MERGE_PATCH))
 
+    def strategic_patch(self, kind: type[T], name: str, patch: Mapping[str, Any], *, namespace: str = "") -> T:
+        """Apply a patch in Kubernetes' own form, in which lists are merged by their keys."""
+        return _one(kind, self._send("PATCH", _path(kind, namespace, name), patch, content_type=STRATEGIC_PATCH))
+
     def create_subresource(
         self, kind: type[KubeObject], name: str, subresource: str, document: Mapping[str, Any], *, namespace: str
     ) -> None:
@@ -253,14 +258,20 @@ class KubeClient:
         uid: str | None = None,
         resource_version: str | None = None,
         grace_period_s: int | None = None,
+        propagation_policy: str = "",
     ) -> None:
-        """Delete an object, only if it still has this UID and version when they are given."""
+        """Delete an object, only if it still has this UID and version when they are given.
+
+        `propagation_policy` says what becomes of objects that it owns; by default most kinds have them deleted.
+        """
         preconditions = {"uid": uid, "resourceVersion": resource_version}
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if given := {key: value for key, value in preconditions.items() if value is not None}:
             options["preconditions"] = given
         if grace_period_s is not None:
             options["gracePeriodSeconds"] = grace_period_s
+        if propagation_policy:
+            options["propagationPolicy"] = propagation_policy
         self._send("DELETE", _path(kind, namespace, name), options)
 
     def _write(self, method: str, kind: type[T], path: str, document: Mapping[str, Any]) -> T:

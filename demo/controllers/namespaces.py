@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dracaena.api.objects import KubeObject, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceClaimTemplate
-from dracaena.demo.objects import NamespaceDocument
+from dracaena.demo.objects import JobDocument, NamespaceDocument
 from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import NotFoundError
@@ -23,7 +23,14 @@ from dracaena.process.clock import Clock, rfc3339
 FINALIZER: Final = "kubernetes"
 """In spec.finalizers of every namespace: its content is not removed yet."""
 
-CONTENT: Final[tuple[type[KubeObject], ...]] = (Pod, ResourceClaim, ResourceClaimTemplate, Lease, Event)
+CONTENT: Final[tuple[type[KubeObject], ...]] = (
+    JobDocument,
+    Pod,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    Lease,
+    Event,
+)
 """The kinds in a namespace, in the order in which they are deleted: Events last, because deletions make some."""
 
 
@@ -68,7 +75,13 @@ class NamespaceController:
         for item in self._client.list(kind, namespace=namespace).items:
             if item.metadata.deletion_timestamp is None:
                 try:
-                    self._client.delete(kind, item.metadata.name, namespace=namespace, uid=item.metadata.uid)
+                    self._client.delete(
+                        kind,
+                        item.metadata.name,
+                        namespace=namespace,
+                        uid=item.metadata.uid,
+                        propagation_policy="Background",
+                    )
                 except NotFoundError:
                     continue
         return self._client.list(kind, namespace=namespace).items

@@ -9,9 +9,11 @@ import pytest
 from dracaena.api.names import DEFAULT_DRIVER_NAME, uuids_annotation
 from dracaena.api.objects import Pod
 from dracaena.api.podlist import decode_podlist
-from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
+from dracaena.api.resource_objects import ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dracaena.demo.cluster import DemoCluster
+from dracaena.demo.objects import JobDocument, NamespaceDocument
 from dracaena.demo.observation import Observation, observe
+from dracaena.kube.events import Event
 from support.embedded_cluster import (
     TWO_NODES,
     checkpointed_claims,
@@ -167,3 +169,59 @@ def test_a_claim_without_a_known_class_waits_and_says_so(cluster: DemoCluster) -
     waiting = seen.pod("p1")
     assert waiting is not None
     assert waiting.waits
+
+
+def test_a_job_gets_gpus_ends_and_gives_them_back(cluster: DemoCluster) -> None:
+    spec = {
+        "restartPolicy": "Never",
+        "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "gpus-2"}],
+        "containers": [
+            {
+                "name": "main",
+                "image": "busybox",
+                "command": ["sleep", "1"],
+                "resources": {"claims": [{"name": "gpus"}]},
+            }
+        ],
+    }
+    job = {"metadata": {"name": "j"}, "spec": {"completions": 2, "parallelism": 1, "template": {"spec": spec}}}
+    cluster.client.create(JobDocument, job, namespace=NAMESPACE)
+
+    def unfinished() -> str | None:
+        status = cluster.client.get(JobDocument, "j", namespace=NAMESPACE).status
+        return None if status.get("succeeded") == 2 else str(status)
+
+    cluster.wait("the job to end", unfinished, 60.0)
+    events = [event.reason for event in cluster.client.list(Event, namespace=NAMESPACE).items]
+    assert events.count("SuccessfulCreate") == 2
+    cluster.client.delete(JobDocument, "j", namespace=NAMESPACE, propagation_policy="Foreground")
+    wait_all_free(cluster)
+
+
+def test_a_namespace_goes_with_pods_that_run_on_gpus(cluster: DemoCluster) -> None:
+    client = cluster.client
+    client.create(NamespaceDocument, {"metadata": {"name": "desk"}})
+    devices = {"requests": [{"name": "gpus", "exactly": {"deviceClassName": DEFAULT_DRIVER_NAME, "count": 2}}]}
+    client.create(
+        ResourceClaimTemplate, {"metadata": {"name": "two"}, "spec": {"spec": {"devices": devices}}}, namespace="desk"
+    )
+    pod = {
+        "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "two"}],
+        "containers": [{"name": "main", "image": "busybox", "resources": {"claims": [{"name": "gpus"}]}}],
+    }
+    client.create(Pod, {"metadata": {"name": "p"}, "spec": pod}, namespace="desk")
+
+    def phase() -> str | None:
+        now = client.get(Pod, "p", namespace="desk").status.phase
+        return None if now == "Running" else now
+
+    cluster.wait("the pod to run", phase, 60.0)
+    client.delete(NamespaceDocument, "desk")
+    names = [item.metadata.name for item in client.list(NamespaceDocument).items]
+    assert "desk" in names
+
+    def left() -> str | None:
+        return "desk" if "desk" in [one.metadata.name for one in client.list(NamespaceDocument).items] else None
+
+    cluster.wait("the namespace to go", left, 60.0)
+    wait_all_free(cluster)

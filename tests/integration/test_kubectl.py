@@ -42,6 +42,13 @@ kind: Node
 metadata: {name: node-a}
 """
 
+JOB = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: once}
+spec: {template: {spec: {restartPolicy: Never, containers: [{name: main, image: busybox, command: [sleep, "1"]}]}}}
+"""
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -138,6 +145,25 @@ spec: {selectors: [{cel: {expression: device.drivr == "x"}}]}
 """
     refused = kubectl("apply", "-f", "-", stdin=manifest, code=1).stderr
     assert "compilation failed: ERROR: <input>:1:7: undefined field 'drivr'" in refused
+
+
+def test_a_job_is_printed_waited_for_and_deleted_with_its_pod(server: ApiServer, kubectl: Run, tmp_path: Path) -> None:
+    manager = KubeControllerManager(client_for(server.url, tmp_path), SystemClock())
+    manager.start()
+    try:
+        kubectl("apply", "-f", "-", stdin=JOB)
+        kubectl("wait", "--for=create", "pod", "-l", "job-name=once", "--timeout=30s")
+        assert rows(kubectl("get", "jobs").stdout)[1][:3] == ["once", "Running", "0/1"]
+        pod = kubectl("get", "pods", "-l", "job-name=once", "-o", "name").stdout.strip()
+        kubectl("patch", pod, "--subresource=status", "--type=merge", "-p", '{"status":{"phase":"Succeeded"}}')
+        kubectl("wait", "--for=condition=Complete", "job/once", "--timeout=30s")
+        assert rows(kubectl("get", "jobs", "-o", "wide").stdout)[1][1:3] == ["Complete", "1/1"]
+        assert "Completions:" in kubectl("describe", "job", "once").stdout
+        kubectl("delete", "job", "once", "--timeout=30s")
+        kubectl("wait", "--for=delete", pod, "--timeout=30s")
+    finally:
+        manager.stop()
+    assert manager.failure is None
 
 
 def test_a_manifest_with_its_namespace_is_deleted_whole(server: ApiServer, kubectl: Run, tmp_path: Path) -> None:

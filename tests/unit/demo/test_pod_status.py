@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dracaena.demo.pod_status import node_document, running_status
+from dracaena.demo.pod_status import BRIEF_S, ended_status, lasts_s, node_document, running_status
 
 NOW = "2026-01-01T00:00:00Z"
 
@@ -29,3 +29,27 @@ def test_a_node_is_ready_and_labelled_with_its_name() -> None:
     assert document["metadata"]["labels"]["kubernetes.io/hostname"] == "n1"
     assert document["metadata"]["labels"]["rack"] == "r"
     assert document["status"]["conditions"][0]["type"] == "Ready"
+
+
+def test_a_pod_that_ends_by_itself_lasts_as_long_as_its_longest_sleep() -> None:
+    sleeps = [{"command": ["sleep", "5"]}, {"command": ["/bin/sleep"], "args": ["7"]}]
+    assert lasts_s({"restartPolicy": "Never", "containers": sleeps}) == 7
+    assert lasts_s({"restartPolicy": "OnFailure", "containers": [{"command": ["train.py"]}]}) == BRIEF_S
+    assert lasts_s({"restartPolicy": "Always", "containers": sleeps}) is None
+    assert lasts_s({"containers": sleeps}) is None
+
+
+def test_a_pod_that_has_ended_says_when_its_containers_began_and_ended() -> None:
+    spec = {"containers": [{"name": "main", "image": "busybox"}]}
+    running = running_status(spec, {}, "2026-01-01T00:00:00Z")
+    ended = ended_status(spec, running, "2026-01-01T00:01:00Z")
+    assert ended["phase"] == "Succeeded"
+    (container,) = ended["containerStatuses"]
+    assert container["state"]["terminated"] == {
+        "exitCode": 0,
+        "reason": "Completed",
+        "startedAt": "2026-01-01T00:00:00Z",
+        "finishedAt": "2026-01-01T00:01:00Z",
+    }
+    ready = {one["type"]: one["status"] for one in ended["conditions"]}
+    assert (ready["Ready"], ready["ContainersReady"], ready["Initialized"]) == ("False", "False", "True")

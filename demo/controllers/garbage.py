@@ -1,0 +1,124 @@
+"""Stand-in for the garbage collector: what goes with its owner, and what stays when its owner goes.
+
+As the real one it deletes an object whose owners are all gone; before an owner that is deleted in the foreground goes,
+all that it owns goes; what is orphaned loses its reference to the owner. It knows the kinds that this cluster serves,
+and leaves objects with an owner of another kind alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from dracaena.api.objects import KubeObject, OwnerReference, Pod
+from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
+from dracaena.demo.objects import JobDocument, NodeWithStatus
+from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
+from dracaena.kube.client import KubeClient
+from dracaena.kube.errors import NotFoundError
+from dracaena.process.clock import Clock
+
+OWNED: Final[tuple[type[KubeObject], ...]] = (Pod, ResourceClaim, ResourceSlice)
+"""Kinds that others own."""
+
+OWNERS: Final[tuple[type[KubeObject], ...]] = (Pod, NodeWithStatus, JobDocument)
+"""Kinds that own others."""
+
+ORPHAN: Final = "orphan"
+FOREGROUND: Final = "foregroundDeletion"
+
+
+class GarbageCollector:
+    """Runs between start() and stop(), on caches of its own."""
+
+    def __init__(self, client: KubeClient, clock: Clock) -> None:
+        self._client = client
+        self._loop = CachedLoop("garbage", self._reconcile, client, clock, events_as="garbage-collector")
+        kinds = dict.fromkeys((*OWNED, *OWNERS))
+        self._caches: dict[type[KubeObject], Any] = {kind: self._loop.cache(kind) for kind in kinds}
+        self._owner_kinds = {(kind.API_VERSION, kind.KIND): kind for kind in OWNERS}
+
+    @property
+    def failure(self) -> Exception | None:
+        """The bug that ended the stand-in, if one did."""
+        return self._loop.failure
+
+    def start(self) -> None:
+        """Begin to watch and act."""
+        self._loop.start()
+
+    def stop(self) -> None:
+        """End all threads."""
+        self._loop.stop()
+
+    def _reconcile(self) -> float | None:
+        results = (
+            settle(self._all(OWNED), self._collect, "garbage"),
+            settle(self._all(OWNERS), self._finish_owner, "owner"),
+        )
+        return None if all(results) else RETRY_S
+
+    def _all(self, kinds: Iterable[type[KubeObject]]) -> list[KubeObject]:
+        return [item for kind in kinds for item in self._caches[kind].values()]
+
+    def _collect(self, item: KubeObject) -> None:
+        owners = item.metadata.owner_references
+        if owners and item.metadata.deletion_timestamp is None and all(self._is_gone(item, owner) for owner in owners):
+            self._delete(item)
+
+    def _is_gone(self, item: KubeObject, owner: OwnerReference) -> bool:
+        kind = self._owner_kinds.get((owner.api_version or Pod.API_VERSION, owner.kind))
+        if kind is None:
+            return False
+        namespace = item.metadata.namespace if kind.NAMESPACED else ""
+        seen = self._caches[kind].get(f"{namespace}/{owner.name}" if namespace else owner.name)
+        if seen is None or seen.metadata.uid != owner.uid:
+            # The caches may be behind one another: only the API itself can say that an owner is gone.
+            seen = self._read(kind, owner.name, namespace)
+        return seen is None or seen.metadata.uid != owner.uid
+
+    def _finish_owner(self, owner: KubeObject) -> None:
+        """What the deletion of an owner waits for."""
+        finalizers = owner.metadata.finalizers
+        if owner.metadata.deletion_timestamp is None or not {ORPHAN, FOREGROUND} & set(finalizers):
+            return
+        owned = [item for item in self._listed(owner.metadata.namespace) if _names(item, owner)]
+        for item in owned:
+            if ORPHAN in finalizers:
+                self._release(item, owner)
+            elif item.metadata.deletion_timestamp is None:
+                self._delete(item)
+        if owned and FOREGROUND in finalizers:
+            return  # they wake us when they go
+        meta = owner.metadata
+        kept = [name for name in finalizers if name not in (ORPHAN, FOREGROUND)]
+        patch = {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version, "finalizers": kept or None}}
+        self._client.merge_patch(type(owner), meta.name, patch, namespace=meta.namespace)
+
+    def _listed(self, namespace: str) -> list[KubeObject]:
+        """All that may be owned, read afresh: what a cache has not seen yet must not be left behind."""
+        kinds = [kind for kind in OWNED if kind.NAMESPACED or not namespace]
+        return [item for kind in kinds for item in self._client.list(kind, namespace=namespace).items]
+
+    def _release(self, item: KubeObject, owner: KubeObject) -> None:
+        """Take the owner off, with a patch by UID, which leaves the fields of other owners as they are."""
+        meta = item.metadata
+        gone = {"$patch": "delete", "uid": owner.metadata.uid}
+        patch = {"metadata": {"uid": meta.uid, "ownerReferences": [gone]}}
+        self._client.strategic_patch(type(item), meta.name, patch, namespace=meta.namespace)
+
+    def _read(self, kind: type[KubeObject], name: str, namespace: str) -> KubeObject | None:
+        try:
+            return self._client.get(kind, name, namespace=namespace)
+        except NotFoundError:
+            return None
+
+    def _delete(self, item: KubeObject) -> None:
+        meta = item.metadata
+        self._client.delete(
+            type(item), meta.name, namespace=meta.namespace, uid=meta.uid, propagation_policy="Background"
+        )
+
+
+def _names(item: KubeObject, owner: KubeObject) -> bool:
+    return any(one.uid == owner.metadata.uid for one in item.metadata.owner_references)
