@@ -25,7 +25,7 @@ from dracaena.kubelet_plugin.prepare.checkpoint import (
     encode_checkpoint,
     file_name,
 )
-from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 
 BOOT_MARK = "boot-id"
 """File that names the boot in which an instance of the plugin last started."""

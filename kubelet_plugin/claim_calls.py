@@ -13,7 +13,7 @@ from dracaena.api.errors import DracaenaError, PermanentError
 from dracaena.api.names import ClaimUid
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.metrics import PluginMetrics
-from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
 from dracaena.process.clock import Clock
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from dracaena.kubelet_plugin.ports import DocumentStore, ReadClaimNodes, ReadGpu
 from dracaena.kubelet_plugin.prepare.cdi import claim_spec, spec_file_name
 from dracaena.kubelet_plugin.prepare.cdi_devices import devices_in_spec
 from dracaena.kubelet_plugin.prepare.checkpoint import Broken
-from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim, PublishedPool
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PublishedPool
 
 
 class ClaimFiles:

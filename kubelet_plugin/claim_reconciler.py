@@ -23,7 +23,7 @@ from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint, State
 from dracaena.kubelet_plugin.prepare.moved_devices import Followed, follow, held_nodes, moves, same_nodes
-from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, PublishedPool
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
 
 REWRITING = "its files are being written anew"
 """Why a claim is aside although nothing stands in its way."""

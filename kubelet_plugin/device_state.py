@@ -34,18 +34,9 @@ from dracaena.kubelet_plugin.pod_devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, NodeLock, ReadMinors, ReadPool
 from dracaena.kubelet_plugin.prepare.checkpoint import Broken, Checkpoint, State
 from dracaena.kubelet_plugin.prepare.moved_devices import held_nodes, with_former
-from dracaena.kubelet_plugin.prepare.plan import (
-    ClaimReference,
-    DecodeConfig,
-    PreparedClaim,
-    PreparedDevice,
-    PublishedPool,
-    Refusal,
-    allocated_claim,
-    holders,
-    plan_claim,
-)
+from dracaena.kubelet_plugin.prepare.plan import DecodeConfig, Refusal, allocated_claim, holders, plan_claim
 from dracaena.kubelet_plugin.prepare.podlist import claim_names
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PreparedDevice, PublishedPool
 from dracaena.kubelet_plugin.unprepares import Unprepares
 
 _PLAIN_UID = re.compile("[A-Za-z0-9-]{1,63}")

@@ -28,7 +28,7 @@ from dracaena.kubelet_plugin.prepare.device_metadata import (
     spec_name,
     spec_prefix,
 )
-from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 
 log = structlog.get_logger()
 

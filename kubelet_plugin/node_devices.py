@@ -18,7 +18,7 @@ from dracaena.kubelet_plugin.discovery.pool import Page
 from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node_pool import node_pool, preparable_pages
-from dracaena.kubelet_plugin.prepare.plan import PublishedPool
+from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 
 log = structlog.get_logger()
 

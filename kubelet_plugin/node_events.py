@@ -8,7 +8,7 @@ from dracaena.api.objects import Node, ObjectMeta, Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kube.events import EventRecorder, EventType
 from dracaena.kubelet_plugin.health_monitor import DeviceHealth, Status
-from dracaena.kubelet_plugin.prepare.plan import ClaimReference
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
 
 _HEALTH_EVENTS: Mapping[Status, tuple[EventType, str]] = {
     Status.HEALTHY: ("Normal", "GpuHealthy"),

@@ -8,7 +8,8 @@ from types import MappingProxyType
 from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName, PoolName, gpu_device_name
 from dracaena.api.resource_objects import Device
-from dracaena.kubelet_plugin.prepare.plan import PublishedPool, why_not_preparable
+from dracaena.kubelet_plugin.prepare.plan import why_not_preparable
+from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 
 
 def node_pool(machine: Machine, driver: str, name: PoolName, pages: Sequence[Sequence[Device]] = ()) -> PublishedPool:

@@ -14,7 +14,6 @@ from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Pod
 from dracaena.api.podlist import PodlistLine, podlist_line
 from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
-from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
 from dracaena.kubelet_plugin.prepare.podlist import (
     ClaimPlace,
     annotation_changes,
@@ -24,6 +23,7 @@ from dracaena.kubelet_plugin.prepare.podlist import (
     pod_entries,
     unknown_claims,
 )
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,6 @@ from dracaena.kubelet_plugin.ports import (
 )
 from dracaena.kubelet_plugin.prepare.dcgm_job_mapping import is_job_file, job_files
 from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
-from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
 from dracaena.kubelet_plugin.prepare.podlist import (
     Users,
     has_claims,
@@ -47,6 +46,7 @@ from dracaena.kubelet_plugin.prepare.podlist import (
     same_use,
     with_users,
 )
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 

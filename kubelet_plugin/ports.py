@@ -15,7 +15,7 @@ from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
-from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedDevice, PublishedPool
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedDevice, PublishedPool
 
 
 class ClaimGoneError(PermanentError):

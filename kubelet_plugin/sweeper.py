@@ -33,7 +33,7 @@ from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, DocumentStore, KubeletWitness, NodeLock, PodCache
 from dracaena.kubelet_plugin.prepare.cdi import claim_of_spec_file
-from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
 from dracaena.kubelet_plugin.worker import Worker
 from dracaena.process.clock import Clock
 

@@ -23,7 +23,7 @@ from dracaena.kubelet_plugin.prepare.device_nodes import (
     problem,
     wanted_nodes,
 )
-from dracaena.kubelet_plugin.prepare.plan import PreparedDevice
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 
 _DRM_NAME = re.compile(r"(card|renderD|controlD)[0-9]{1,10}", re.ASCII)
 _NUMBERS = re.compile(r"([0-9]{1,10}):([0-9]{1,10})", re.ASCII)

@@ -16,7 +16,7 @@ from dracaena.kubelet_plugin.adapters.health_streams import HealthStreams, add_h
 from dracaena.kubelet_plugin.claim_calls import ClaimFailure
 from dracaena.kubelet_plugin.prepare.cdi import qualified_name
 from dracaena.kubelet_plugin.prepare.device_metadata import cdi_ids
-from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
 from dracaena.proto.dra.v1 import api_pb2 as v1
 from dracaena.proto.dra.v1 import api_pb2_grpc as v1_grpc
 from dracaena.proto.dra.v1beta1 import api_pb2 as v1beta1

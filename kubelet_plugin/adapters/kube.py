@@ -13,7 +13,7 @@ from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import ConflictError, ForbiddenError, InvalidError, NotFoundError
 from dracaena.kubelet_plugin.ports import ClaimGoneError
-from dracaena.kubelet_plugin.prepare.plan import ClaimReference
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference
 
 
 class ConditionsOnly(Wire, frozen=True):

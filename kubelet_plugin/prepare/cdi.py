@@ -12,7 +12,7 @@ from dracaena.kubelet_plugin.prepare.cdi_rules import VERSIONS, check_spec, leas
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes, DeviceNode, DrmNode
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.hooks import SymbolicLink, device_hooks
-from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, PreparedDevice
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice
 
 LEAST_VERSION = "0.5.0"
 """Our device names start with a claim UID, so often with a digit, which CDI allows from 0.5.0 on. Claims whose UID

@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PoolName, cdi_device_name, cdi_kind
-from dracaena.kubelet_plugin.prepare.plan import NO_MINOR, PreparedDevice
+from dracaena.kubelet_plugin.prepare.prepared_claim import NO_MINOR, PreparedDevice
 
 _GPU_NODE = re.compile("/dev/nvidia([0-9]+)")
 _DEVICE = re.compile("([A-Za-z0-9-]+?)-(?:gpu|mig)-.+")

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PodUid, PoolName
-from dracaena.kubelet_plugin.prepare.plan import ClaimMetadata, ClaimReference, PreparedClaim, PreparedDevice
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimMetadata, ClaimReference, PreparedClaim, PreparedDevice
 
 VERSION = 1
 """Raised only when an older plugin would go wrong on a newer file; a new field alone raises nothing.

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from dracaena.api.objects import Pod
-from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, PreparedDevice
 from dracaena.kubelet_plugin.prepare.podlist import by_name, devices_by_container, used_now
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice
 
 _FILE_NAME = re.compile(r"[0-9]+([.][0-9]+)?")
 """The names that the exporter reads; the hidden names of half-written files are none."""

@@ -17,7 +17,7 @@ from dracaena.api.names import POD_CLAIM_NAME_ANNOTATION, ClaimUid, DeviceName
 from dracaena.api.resource_objects import DeviceAttribute, ResourceClaim
 from dracaena.kubelet_plugin.prepare.cdi import LEAST_VERSION
 from dracaena.kubelet_plugin.prepare.cdi_rules import check_spec
-from dracaena.kubelet_plugin.prepare.plan import ClaimMetadata, ClaimReference, PreparedClaim
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimMetadata, ClaimReference, PreparedClaim
 
 VERSIONS = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")
 """The document is written once in each, newest first: readers skip what they do not know. 1.36 knows the second."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dracaena.api.names import DeviceName
-from dracaena.kubelet_plugin.prepare.plan import PreparedDevice
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 
 MAKE_ALL = "run nvidia-modprobe or nvidia-smi as root on the node, or keep nvidia-persistenced running"
 MAKE_UVM = "run `nvidia-modprobe -c0 -u` as root on the node"

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from dracaena.api.json_text import deeper_than, set_apart
-from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, PreparedDevice
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice
 
 
 def with_our_devices(

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dracaena.kubelet_plugin.prepare.plan import PreparedDevice
+    from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 
 
 class GpuNameFormat(Enum):

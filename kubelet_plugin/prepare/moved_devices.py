@@ -14,15 +14,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dracaena.api.names import gpu_device_name
-from dracaena.kubelet_plugin.prepare.plan import (
+from dracaena.kubelet_plugin.prepare.plan import as_read, facts_are_missing, why_not_preparable
+from dracaena.kubelet_plugin.prepare.prepared_claim import (
     NO_MINOR,
     ClaimReference,
     PreparedClaim,
     PreparedDevice,
     PublishedPool,
-    as_read,
-    facts_are_missing,
-    why_not_preparable,
 )
 
 

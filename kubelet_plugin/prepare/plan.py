@@ -3,145 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from dracaena.api.errors import BadInputError
-from dracaena.api.machine import Gpu
-from dracaena.api.mig import MigDevice
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PodUid, PoolName, gpu_device_name
 from dracaena.api.resource_objects import (
     AllocationConfig,
     AllocationResult,
-    DeviceAttribute,
     DeviceResult,
     ResourceClaim,
 )
-
-NO_MINOR = -1
-"""Minor of a GPU that was never seen: a container can have no node of it from us."""
+from dracaena.kubelet_plugin.prepare.prepared_claim import (
+    NO_MINOR,
+    ClaimReference,
+    PreparedClaim,
+    PreparedDevice,
+    PublishedPool,
+)
 
 DecodeConfig = Callable[[msgspec.Raw], object]
 """Reads the opaque parameters of one config entry; raises BadInputError naming what is wrong."""
-
-_MIG_NAME = re.compile("mig-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-.+")
-"""Device names of MIG devices (dracaena.api.mig): the UUID of the parent stands second."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimReference:
-    """The three names by which kubelet speaks of a claim. Only the UID is an identity."""
-
-    namespace: str
-    name: str
-    uid: ClaimUid
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
-
-    def told_to(self, reader: ClaimReference) -> str:
-        """Return what the users of a claim may be told of this one. By its UID an admin finds it; who reads one
-        namespace need not know what there is in another. A claim that only its checkpoint tells of may have no name.
-        """
-        if self.name and self.namespace == reader.namespace:
-            return f"claim {self} (UID {self.uid})"
-        return f"a claim of another namespace (UID {self.uid})" if self.name else f"claim UID {self.uid}"
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedDevice:
-    """One result of the claim's allocation that is ours."""
-
-    request: str
-    """As in the result: `request` or `request/subrequest`."""
-    pool: PoolName
-    device: DeviceName
-    uuid: GpuUuid
-    minor: int
-    """Number of /dev/nvidia<minor>, for a MIG device its parent's. No identity: it may change whenever the driver is
-    loaded anew (prepare.moved_devices)."""
-    admin_access: bool = False
-    share_id: str | None = None
-    access_minors: tuple[int, ...] = ()
-    """Of a MIG device: numbers of the /dev/nvidia-caps/nvidia-cap<n> that open it."""
-    parent_uuid: GpuUuid | None = None
-    """Of a MIG device: the GPU that it is a part of."""
-    index: int | None = None
-    """NVML index of the GPU, or of the parent; None: prepared before it was kept, or the node lacks the device now."""
-    gpu_instance_id: int | None = None
-    """Of a MIG device: its GPU instance, the number by which DCGM knows it. None as for `index`."""
-    pci_bus_id: str | None = None
-    """Of the GPU or the parent, `dddd:bb:dd.f`; None: not known."""
-    start: int | None = None
-    """Of a MIG device: the first memory slice of its GPU instance; None: prepared before it was kept."""
-    size: int | None = None
-    """Of a MIG device: how many slices that has."""
-
-    @property
-    def physical_gpu(self) -> DeviceName:
-        """Device name of the whole GPU that this is or is a part of.
-
-        Read from the device name alone: so it is known as well of what an older release prepared, and of what a broken
-        checkpoint left.
-        """
-        if not self.device.startswith("mig-"):  # quicker: each claim of the node is asked at each prepare
-            return self.device
-        part = _MIG_NAME.fullmatch(self.device)
-        return self.device if part is None else gpu_device_name(part[1])
-
-    @property
-    def is_whole_gpu(self) -> bool:
-        """Whether this is no part of a GPU."""
-        return self.physical_gpu == self.device
-
-    @property
-    def request_name(self) -> str:
-        """What kubelet compares with the request that a container names: a sub-request counts as its request."""
-        return self.request.partition("/")[0]
-
-    def goes_with(self, other: PreparedDevice) -> bool:
-        """Whether another claim may hold `other` at the same time whatever GPU that is on.
-
-        True if either is for admin access (KEP-4381), or if both are shares of one device (KEP-5075, shareID). A share
-        beside the whole device is not: who has the whole device was promised all of it.
-        """
-        if self.admin_access or other.admin_access:
-            return True
-        return self.device == other.device and self.share_id is not None and other.share_id is not None
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimMetadata:
-    """What the device metadata of a claim needs beside its devices (prepare.device_metadata)."""
-
-    pod_claim_name: str | None
-    """Name in pod.spec.resourceClaims of a claim that was generated for its pod."""
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedClaim:
-    """A claim with its devices on this node, in the order of the allocation."""
-
-    claim: ClaimReference
-    devices: tuple[PreparedDevice, ...]
-    consumers: tuple[PodUid, ...] = ()
-    """Pods in status.reservedFor when the claim was prepared; more may have come since."""
-    metadata: ClaimMetadata | None = None
-    """None: it has no device metadata."""
-    former: tuple[PreparedDevice, ...] = ()
-    """Its devices with the numbers that they had before: containers that were started then still have those nodes."""
-
-    def check(self) -> None:
-        """State the invariants; raise ValueError naming the first that does not hold."""
-        if not self.devices:
-            raise ValueError(f"claim {self.claim} is prepared without a device")
-        uuids: dict[DeviceName, GpuUuid] = {}
-        for device in self.devices:
-            if uuids.setdefault(device.device, device.uuid) != device.uuid:
-                raise ValueError(f"claim {self.claim}: device {device.device} stands for two GPUs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,19 +36,6 @@ class Refusal:
 
     def __str__(self) -> str:
         return "; ".join(self.reasons)
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedPool:
-    """What this node publishes: under which driver and pool, and the GPU behind each device name."""
-
-    driver: str
-    name: PoolName
-    gpus: Mapping[DeviceName, Gpu]
-    """All physical GPUs, also those that are divided into MIG devices."""
-    mig_devices: Mapping[DeviceName, MigDevice] = field(default_factory=dict)
-    attributes: Mapping[DeviceName, Mapping[str, DeviceAttribute]] = field(default_factory=dict)
-    """Of each device, as in its ResourceSlice."""
 
 
 def plan_claim(claim: ResourceClaim, pool: PublishedPool, decode_config: DecodeConfig) -> PreparedClaim | Refusal:

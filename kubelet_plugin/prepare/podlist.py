@@ -12,7 +12,7 @@ from dracaena.api.objects import Container, Pod
 from dracaena.api.podclaims import pod_claims
 from dracaena.api.podlist import PodlistEntry
 from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat, gpu_name
-from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, PreparedDevice
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice
 
 _FINISHED = frozenset({"Succeeded", "Failed"})
 """Phases in which no container of a pod will ever run again (core/v1 PodPhase)."""

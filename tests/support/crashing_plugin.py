@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dracaena.kubelet_plugin.adapters.files import FileSteps
-from dracaena.kubelet_plugin.prepare.plan import PublishedPool
+from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from dracaena.kubelet_plugin.sweeper import ORPHAN_GRACE_S
 from support.plugin import FakeClaims, FakePods, PluginNode, make_claim, make_pod, make_pool, reference_to
 

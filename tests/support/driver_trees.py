@@ -13,7 +13,7 @@ from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DevRoot
 from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel
 from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation, GpuDriverPlaces
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS
-from dracaena.kubelet_plugin.prepare.plan import PreparedDevice
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 from support.elf import library
 from support.gpu_driver_root import PROC_DEVICES, look_at_text, put
 from support.ld_so_cache import ld_so_cache

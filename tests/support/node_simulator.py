@@ -21,7 +21,7 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.device_watch import DeviceWatch
-from dracaena.kubelet_plugin.prepare.plan import PublishedPool
+from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from support.clock import FakeClock
 from support.plugin import DRIVER, NODE, FakeClaims, FakeKubelet, FakePods, PluginNode, claim_of, make_pod, reference_to
 

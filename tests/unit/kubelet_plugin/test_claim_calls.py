@@ -7,7 +7,7 @@ import structlog
 from dracaena.api.names import ClaimUid
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.claim_calls import ClaimCalls, ClaimFailure
-from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PreparedClaim
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
 from support.plugin import FakeClaims, PluginNode, make_claim, reference_to
 
 

@@ -24,7 +24,7 @@ from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.adapters.gpu_minors import GpuMinors
 from dracaena.kubelet_plugin.device_state import DeviceHeldError, PrepareError, SetAsideError
 from dracaena.kubelet_plugin.prepare.cdi import claim_spec
-from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, PublishedPool
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
 from support.plugin import (
     DRIVER,
     NODE,

@@ -24,7 +24,7 @@ from dracaena.kubelet_plugin.ports import ClaimGoneError
 from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint, encode_checkpoint
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
-from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PublishedPool
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PublishedPool
 from support.gpu_driver_root import VERSION, put_gpu_driver
 from support.plugin import (
     FakeClaims,

@@ -12,7 +12,7 @@ import pytest
 from dracaena.api.errors import DracaenaError, TemporaryError
 from dracaena.api.objects import Pod
 from dracaena.kubelet_plugin.device_watch import LOOK_EVERY_S, MOVED, SET_ASIDE, DeviceWatch
-from dracaena.kubelet_plugin.prepare.plan import ClaimReference, PublishedPool
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PublishedPool
 from support.kube import wait_for
 from support.plugin import FakeClaims, FakePods, PluginNode, device_name, make_claim, make_pod, make_pool, reference_to
 

@@ -7,7 +7,7 @@ from dracaena.api.names import PoolName, gpu_device_name
 from dracaena.api.topology import topology_from_matrix
 from dracaena.kubelet_plugin.discovery.allocatable import allocatable
 from dracaena.kubelet_plugin.node_pool import node_pool, preparable_pages
-from dracaena.kubelet_plugin.prepare.plan import PublishedPool
+from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from support.machines import divided_machine
 from support.plugin import DRIVER, NODE, device_name, gpu_uuid
 

@@ -14,7 +14,7 @@ from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.claim_reconciler import ClaimReconciler
 from dracaena.kubelet_plugin.ports import KubeletView
-from dracaena.kubelet_plugin.prepare.plan import PreparedDevice
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 from support.node_simulator import Simulator, ViolationError
 from support.plugin import FakeKubelet, PluginNode
 

@@ -11,8 +11,8 @@ from dracaena.api.objects import Pod
 from dracaena.api.podlist import encode_podlist, join_lines
 from dracaena.kubelet_plugin.pod_devices import PodDevicesCache
 from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
-from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
 from dracaena.kubelet_plugin.prepare.podlist import by_name, pod_entries
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from support.plugin import DRIVER, make_pod, prepared_claim
 
 PODS = tuple(f"pod-{n}" for n in range(4))

@@ -11,7 +11,7 @@ import pytest
 from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.adapters.device_nodes import DeviceNodes, DeviceNodesMissingError, DevRoot, look_at
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes, DeviceNode, NodeFacts
-from dracaena.kubelet_plugin.prepare.plan import PreparedDevice
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice
 from support.gpu_driver_root import PROC_DEVICES, look_at_text, put, put_nodes
 from support.plugin import prepared_claim
 

@@ -16,7 +16,7 @@ from dracaena.kubelet_plugin.prepare.cdi_rules import check_spec
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes, DeviceNode, DrmNode, plain_nodes
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits, Mount
 from dracaena.kubelet_plugin.prepare.hooks import COMMANDS, Hook, HookTool
-from dracaena.kubelet_plugin.prepare.plan import NO_MINOR, PreparedClaim
+from dracaena.kubelet_plugin.prepare.prepared_claim import NO_MINOR, PreparedClaim
 from support.plugin import DRIVER, device_name, prepared_claim
 
 Document = dict[str, Any]

@@ -19,7 +19,7 @@ from dracaena.kubelet_plugin.prepare.checkpoint import (
     decode_checkpoint,
     encode_checkpoint,
 )
-from dracaena.kubelet_plugin.prepare.plan import ClaimMetadata
+from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimMetadata
 from support.plugin import device_name, gpu_uuid, prepared_claim
 
 UID = ClaimUid("claim-uid")

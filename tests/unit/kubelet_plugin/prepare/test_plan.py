@@ -11,7 +11,8 @@ from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.names import DeviceName, PoolName, gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.node_pool import node_pool
-from dracaena.kubelet_plugin.prepare.plan import PreparedClaim, Refusal, holders, plan_claim
+from dracaena.kubelet_plugin.prepare.plan import Refusal, holders, plan_claim
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from support.machines import divided_machine
 from support.plugin import DRIVER, NODE, claim_of, device_name, gpu_uuid, make_claim, make_pool, prepared_claim
 

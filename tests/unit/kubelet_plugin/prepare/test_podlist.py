@@ -20,7 +20,6 @@ from dracaena.api.objects import (
 from dracaena.kubelet_plugin.pod_transform import kept_pod
 from dracaena.kubelet_plugin.prepare.dcgm_job_mapping import is_job_file, job_files
 from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
-from dracaena.kubelet_plugin.prepare.plan import PreparedClaim
 from dracaena.kubelet_plugin.prepare.podlist import (
     annotation_changes,
     by_name,
@@ -31,6 +30,7 @@ from dracaena.kubelet_plugin.prepare.podlist import (
     unknown_claims,
     with_users,
 )
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from support.plugin import DRIVER, gpu_uuid, make_pod, prepared_claim
 
 
