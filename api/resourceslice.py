@@ -25,7 +25,16 @@ from dracaena.api.resource_objects import Device, DeviceAttribute, DeviceCapacit
 from dracaena.api.topology import Topology, TopologyError
 from dracaena.api.versions import to_semver
 
-__all__ = ["DecodedGpu", "DecodedMig", "DecodedPool", "DeviceProblem", "decode_pool", "encode_devices"]
+__all__ = [
+    "DecodedGpu",
+    "DecodedMig",
+    "DecodedPool",
+    "DeviceProblem",
+    "decode_pool",
+    "encode_devices",
+    "encode_gpus",
+    "encode_mig_devices",
+]
 
 _DNS_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _MAX_INT = 2**63 - 1
@@ -38,12 +47,19 @@ def encode_devices(machine: Machine) -> tuple[Device, ...]:
     A value that is unknown or breaks a limit drops itself; a text for people is cut. Raises TopologyError for a UUID
     that makes no device name: a device without identity cannot be published. Equal machines give equal devices.
     """
+    return (*encode_gpus(machine), *encode_mig_devices(machine))
+
+
+def encode_gpus(machine: Machine) -> tuple[Device, ...]:
+    """Return the first part of encode_devices: one device a GPU."""
     groups = _groups(machine.topology)
+    return tuple(_device(machine, groups, ordinal) for ordinal in range(len(machine.gpus)))
+
+
+def encode_mig_devices(machine: Machine) -> tuple[Device, ...]:
+    """Return the second part of encode_devices: one device a MIG device."""
     parents = {gpu.uuid: gpu for gpu in machine.gpus}
-    return (
-        *(_device(machine, groups, ordinal) for ordinal in range(len(machine.gpus))),
-        *(_mig_device(machine, parents[mig.parent_uuid], mig) for mig in machine.mig_devices),
-    )
+    return tuple(_mig_device(machine, parents[mig.parent_uuid], mig) for mig in machine.mig_devices)
 
 
 @dataclass(frozen=True, slots=True)

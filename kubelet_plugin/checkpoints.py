@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import structlog
 
@@ -25,6 +25,7 @@ from dracaena.kubelet_plugin.prepare.checkpoint import (
     encode_checkpoint,
     file_name,
 )
+from dracaena.kubelet_plugin.prepare.effects import Effect, journaled
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 
 BOOT_MARK = "boot-id"
@@ -136,7 +137,8 @@ class Checkpoints:
         return self._prepared
 
     def start(self, prepared: PreparedClaim) -> Checkpoint:
-        """Record that this claim takes its devices; unknown fields of an older checkpoint are kept.
+        """Record that this claim takes its devices; unknown fields of an older checkpoint are kept, and the effects of
+        one of this boot.
 
         A broken file is first copied to `<name>.broken`, then replaced, so that there is a file at every moment.
         """
@@ -157,8 +159,22 @@ class Checkpoints:
         """Record that the claim is prepared."""
         self._write(dataclasses.replace(started, state=State.DONE, answered=False, aside=None))
 
+    def journal(self, checkpoint: Checkpoint, effects: Sequence[Effect]) -> Checkpoint:
+        """Record which effects of a claim were made, or may have been; all else stays as it is."""
+        prepared = dataclasses.replace(checkpoint.prepared, effects=tuple(effects))
+        written = dataclasses.replace(checkpoint, prepared=prepared)
+        self._write(written)
+        return written
+
+    def begin_again(self, checkpoint: Checkpoint) -> None:
+        """Record that a claim is not prepared any more and holds its devices until its effects are undone."""
+        self._write(dataclasses.replace(checkpoint, state=State.STARTED, answered=False, aside=None))
+
     def _anew(self, prepared: PreparedClaim) -> Checkpoint:
         old = self.load(prepared.claim.uid)
+        if isinstance(old, Checkpoint) and old.boot_id == self.boot_id and old.prepared.effects:
+            effects = journaled(old.prepared.effects, prepared.effects)
+            prepared = dataclasses.replace(prepared, effects=effects)
         started = Checkpoint(State.STARTED, self.boot_id, prepared)
         if isinstance(old, Checkpoint):
             in_use = old.in_use and old.boot_id == self.boot_id

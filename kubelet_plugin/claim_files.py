@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dracaena.api.errors import DracaenaError
 from dracaena.api.names import ClaimUid
+from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
+from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.ports import DocumentStore, ReadClaimNodes, ReadGpuDriverEdits
 from dracaena.kubelet_plugin.prepare.cdi import claim_spec, spec_file_name
@@ -23,12 +25,14 @@ class ClaimFiles:
         gpu_driver_edits: ReadGpuDriverEdits,
         specs: DocumentStore,
         metadata: MetadataFiles,
+        kind_of: KindOf = kind_of,
     ) -> None:
         self._driver = driver
         self._claim_nodes = claim_nodes
         self._gpu_driver_edits = gpu_driver_edits
         self._specs = specs
         self.metadata = metadata
+        self._kind_of = kind_of
 
     def write(self, prepared: PreparedClaim, pool: PublishedPool) -> None:
         """Write all of them; the devices are where they were when last read."""
@@ -39,7 +43,7 @@ class ClaimFiles:
         """Write the CDI spec."""
         # This first: its wait for a driver root that hangs is limited, a look at the nodes below that root is not.
         edits = self._gpu_driver_edits()
-        spec = claim_spec(prepared, self._driver, self._claim_nodes(prepared.devices), edits)
+        spec = claim_spec(prepared, self._driver, self._claim_nodes(prepared.devices), edits, self._kind_of)
         self._specs.write(spec_file_name(self._driver, prepared.claim.uid), spec)
 
     def remove_spec(self, uid: ClaimUid) -> None:

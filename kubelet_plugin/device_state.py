@@ -11,6 +11,11 @@ kubelet unprepares a claim before its last pod counts as ended, and only then ca
 to two claims by it: what the checkpoint names is held against all other claims. Where the claim is read anyway the two
 are compared, and a difference is refused by name.
 
+A kind of device may need more than files on its node, an MPS server for example (docs/design/0028-device-kinds.md).
+Such effects are journaled with the checkpoint "started", made before the CDI spec, without the lock that the calls
+share, and undone before the checkpoint goes. A claim without any, as one for whole GPUs is, holds that lock from
+"started" to "done".
+
 Before anything is granted or answered the prepared claims are brought in line with the devices as they were read last
 (claim_reconciler). What a container may be using is given back by kubelet alone: a claim that may have been answered
 and cannot be prepared any more is set aside, and holds its devices until kubelet unprepares it.
@@ -20,6 +25,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -28,13 +34,18 @@ from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.claim_reconciler import ClaimReconciler, ClaimTrouble
+from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
+from dracaena.kubelet_plugin.device_kinds.table import kind_of
+from dracaena.kubelet_plugin.last_guard import DeviceHeldError, LastGuard
 from dracaena.kubelet_plugin.pod_devices_reporter import PodDevicesReporter
-from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, NodeLock, ReadMinors, ReadPool
+from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, NodeLock, ReadPool
 from dracaena.kubelet_plugin.prepare.checkpoint import Broken, Checkpoint, State
-from dracaena.kubelet_plugin.prepare.moved_devices import held_nodes, with_former
-from dracaena.kubelet_plugin.prepare.plan import DecodeConfig, Refusal, allocated_claim, holders, plan_claim
+from dracaena.kubelet_plugin.prepare.effects import Effect
+from dracaena.kubelet_plugin.prepare.moved_devices import Followed, follow, with_former
+from dracaena.kubelet_plugin.prepare.plan import DecodeConfig, Refusal, allocated_claim, plan_claim
 from dracaena.kubelet_plugin.prepare.podlist import claim_names
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim, PreparedDevice, PublishedPool
 from dracaena.kubelet_plugin.unprepares import Unprepares
@@ -49,20 +60,23 @@ class PrepareError(PermanentError):
     """The claim cannot be prepared as it is; the text says why and reaches the pod's Events through kubelet."""
 
 
-class DeviceHeldError(TemporaryError):
-    """Another claim still holds a device. It passes when kubelet unprepares that claim; kubelet asks again."""
-
-    def __init__(self, text: str, holders: tuple[PreparedClaim, ...]) -> None:
-        super().__init__(text)
-        self.holders = holders
-
-
 class SetAsideError(TemporaryError):
     """The claim holds its devices, and no container of it can be started as things are; the text says what helps."""
 
 
 class AllocatedAnewError(TemporaryError):
     """The claim has other devices now than it holds here. Only its pods going away helps, so nothing waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A claim whose checkpoint says "started", or "done" where it has no effects."""
+
+    prepared: PreparedClaim
+    planned: tuple[Effect, ...]
+    """What of its effects is to be made; the rest is of an earlier plan."""
+    fresh: bool
+    """Whether it held nothing before, so that all of it can be taken back."""
 
 
 class DeviceState:
@@ -73,27 +87,31 @@ class DeviceState:
         *,
         driver: str,
         read_pool: ReadPool,
-        read_minors: ReadMinors,
         decode_config: DecodeConfig,
         claims: ClaimReader,
         checkpoints: Checkpoints,
         files: ClaimFiles,
         claim_reconciler: ClaimReconciler,
+        guard: LastGuard,
         reporter: PodDevicesReporter,
         unprepares: Unprepares,
+        effects: ClaimEffects,
         lock: NodeLock,
+        kind_of: KindOf = kind_of,
     ) -> None:
         self._driver = driver
         self._read_pool = read_pool
-        self._read_minors = read_minors
         self._decode_config = decode_config
         self._claims = claims
         self._checkpoints = checkpoints
         self._files = files
         self._metadata = files.metadata
         self._claim_reconciler = claim_reconciler
+        self._guard = guard
         self._reporter = reporter
         self._tear_downs = unprepares
+        self._effects = effects
+        self._kind_of = kind_of
         self._lock = lock
 
     def prepare(self, reference: ClaimReference, *, within_s: float = 0.0) -> PreparedClaim:
@@ -127,10 +145,11 @@ class DeviceState:
         self._reporter.learn_consumers(claim)
         with self._lock.hold():
             prepared = self._already_prepared(reference.uid)
-            if prepared is None:
-                return self._prepare(claim)
-            self._refuse_other_allocation(prepared, claim)
-            return prepared
+            if prepared is not None:
+                self._refuse_other_allocation(prepared, claim)
+                return prepared
+            begun = self._begin(claim)
+        return self._make_effects(begun) if begun.prepared.effects else begun.prepared
 
     def unprepare(self, reference: ClaimReference) -> None:
         """Take back what prepare did. A claim that was never prepared is fine.
@@ -139,7 +158,11 @@ class DeviceState:
         """
         _check_uid(reference)
         with self._lock.hold():
-            self._take_back(reference.uid)
+            settled = not self._effects.of(reference.uid)
+            if settled:
+                self._take_back(reference.uid)
+        if not settled:
+            self._undo_effects(reference.uid)
         self._tear_downs.note()
         self._reporter.changed()
 
@@ -235,7 +258,7 @@ class DeviceState:
         except TemporaryError:
             if checkpoint.state is not State.DONE or self._files.spec_is_gone(uid):
                 raise
-            self._refuse_stale(checkpoint.prepared)
+            self._guard.refuse_stale(checkpoint.prepared)
             self._metadata.restore(checkpoint.prepared, self._read_pool)
             return checkpoint.prepared
         failed = self._claim_reconciler.reconcile(pool)
@@ -246,7 +269,7 @@ class DeviceState:
             return None
         if checkpoint.state is not State.DONE:
             raise SetAsideError(f"claim {checkpoint.prepared.claim} is set aside: {checkpoint.aside}")
-        self._refuse_stale(checkpoint.prepared)
+        self._guard.refuse_stale(checkpoint.prepared)
         if self._files.spec_is_gone(uid):
             self._files.write_spec(checkpoint.prepared)
             log.warning("CDI spec was gone, written again", claim_uid=uid)
@@ -259,7 +282,8 @@ class DeviceState:
             return None
         return found if found.in_use and found.planned else None
 
-    def _prepare(self, claim: ResourceClaim) -> PreparedClaim:
+    def _begin(self, claim: ResourceClaim) -> _Begun:
+        """Take the devices of a claim, and prepare it where no effects are to be made for it."""
         pool = self._read_pool()
         self._claim_reconciler.reconcile(pool)
         try:
@@ -272,26 +296,75 @@ class DeviceState:
         fresh = not self._checkpoints.holds(plan.claim.uid)
         try:
             started = self._checkpoints.start(plan)
-            self._files.write(plan, pool)
-            self._reporter.write_podlist(including=plan)
-            self._checkpoints.finish(started)
+            if not started.prepared.effects:
+                self._finish(started, pool)
         except DracaenaError:
             if fresh:
                 self._undo(plan.claim)
             # Else an earlier call may have been answered (its checkpoint broke since) and a container may run.
             raise
+        return _Begun(started.prepared, plan.effects, fresh)
+
+    def _finish(self, started: Checkpoint, pool: PublishedPool) -> None:
+        self._files.write(started.prepared, pool)
+        self._reporter.write_podlist(including=started.prepared)
+        self._checkpoints.finish(started)
         self._reporter.changed()
-        log.info("claim prepared", uuids=[device.uuid for device in plan.devices])
-        return plan
+        log.info("claim prepared", uuids=[device.uuid for device in started.prepared.devices])
+
+    def _make_effects(self, begun: _Begun) -> PreparedClaim:
+        """Make the effects of a claim that has begun, then prepare it. The caller does not hold the lock."""
+        uid = begun.prepared.claim.uid
+        try:
+            with self._effects.hold(uid):
+                self._effects.apply(uid, begun.planned)
+                with self._lock.hold():
+                    return self._with_effects(uid)
+        except DracaenaError:
+            if begun.fresh:
+                try:
+                    self._undo_effects(uid)
+                except DracaenaError as error:
+                    log.warning("half a preparation cannot be taken back", claim_uid=uid, error=str(error))
+            raise
+
+    def _with_effects(self, uid: ClaimUid) -> PreparedClaim:
+        """Prepare a claim whose effects are made, if its devices are where they were when it began."""
+        checkpoint = self._checkpoints.load(uid)
+        assert isinstance(checkpoint, Checkpoint)  # it was journaled under the GPUs' locks, which are still held
+        prepared = checkpoint.prepared
+        if checkpoint.state is State.DONE:
+            return prepared  # by another call for the same claim, which was before us with its GPUs
+        pool = self._read_pool()
+        if follow(prepared, pool) != Followed(prepared):
+            raise TemporaryError(f"devices of claim {prepared.claim} moved while it was being prepared: asked again")
+        self._guard.refuse_stale(prepared)
+        self._guard.refuse_held(prepared, pool)
+        self._finish(checkpoint, pool)
+        return prepared
+
+    def _undo_effects(self, uid: ClaimUid) -> None:
+        """Take back a claim with effects. Where one cannot be undone it holds its devices, and no container starts."""
+        with self._effects.hold(uid):
+            with self._lock.hold():
+                checkpoint = self._checkpoints.load(uid)
+                if isinstance(checkpoint, Checkpoint):
+                    self._reporter.forget(uid)
+                    self._files.remove_spec(uid)
+                    # Killed from here on, the claim is not taken for prepared: its effects may be half undone.
+                    self._checkpoints.begin_again(checkpoint)
+            self._effects.undo(uid)
+            with self._lock.hold():
+                self._take_back(uid)
 
     def _plan(self, claim: ResourceClaim, pool: PublishedPool) -> PreparedClaim:
         """Return what to prepare. Raises DracaenaError where the claim, or who holds its devices, does not let us."""
-        plan = plan_claim(claim, pool, self._decode_config)
+        plan = plan_claim(claim, pool, self._decode_config, self._kind_of)
         if isinstance(plan, Refusal):
             raise PrepareError(str(plan))
-        self._refuse_stale(plan)
+        self._guard.refuse_stale(plan)
         plan = with_former(self._metadata.wanted(plan, claim), self._earlier(plan.claim.uid))
-        self._refuse_held(plan, pool)
+        self._guard.refuse_held(plan, pool)
         return plan
 
     def _hold(self, claim: ResourceClaim, pool: PublishedPool, reason: str) -> None:
@@ -318,26 +391,6 @@ class DeviceState:
             return ()
         return (*found.prepared.devices, *found.prepared.former)
 
-    def _refuse_stale(self, prepared: PreparedClaim) -> None:
-        """Refuse to name nodes that are not the claim's devices any more, as the driver tells without being asked.
-
-        The last reading may be a minute old, and the driver may have been loaded anew since.
-        """
-        try:
-            minors = self._read_minors()
-        except TemporaryError as error:
-            # A driver that hangs is not loaded anew meanwhile: what was read last holds.
-            log.warning("minors of the GPUs are not compared", error=str(error))
-            return
-        for device in prepared.devices if minors else ():
-            minor = None if device.pci_bus_id is None else minors.get(device.pci_bus_id)
-            if device.pci_bus_id is not None and minor != device.minor:
-                seen = "no GPU there" if minor is None else f"/dev/nvidia{minor}"
-                raise TemporaryError(
-                    f"GPU {device.parent_uuid or device.uuid} at {device.pci_bus_id} was /dev/nvidia{device.minor} "
-                    f"when the GPUs were last read, the driver has {seen} now: waiting for the next reading"
-                )
-
     def _undo(self, reference: ClaimReference) -> None:
         """Take back a first preparation that failed: kubelet got no answer, so no container has its devices."""
         try:
@@ -361,27 +414,6 @@ class DeviceState:
             self._metadata.remove(known)
             self._checkpoints.remove(uid)
             log.info("claim unprepared", claim_uid=uid)
-
-    def _refuse_held(self, plan: PreparedClaim, pool: PublishedPool) -> None:
-        _, broken = self._checkpoints.load_all()
-        others = [*self._claim_reconciler.holders(pool)]
-        for each in broken:
-            if each.uid == plan.claim.uid:
-                continue
-            salvaged = self._files.salvage(each)
-            if not salvaged.devices:
-                raise TemporaryError(
-                    f"the checkpoint of claim UID {each.uid} {each.problem}, and no CDI spec tells which devices it "
-                    "holds: nothing is granted until it was rebuilt from the claim, or taken back"
-                )
-            others.append(salvaged)
-        held = holders(plan, others)
-        if held:
-            text = "; ".join(_held(plan, *entry) for entry in held)
-            raise _device_held(plan, text, tuple(holder for _, _, holder in held))
-        nodes = held_nodes(plan, others)
-        if nodes:
-            raise _device_held(plan, "; ".join(map(str, nodes)), tuple(node.holder for node in nodes))
 
     def _refuse_other_allocation(self, prepared: PreparedClaim, claim: ResourceClaim) -> None:
         """Refuse a prepared claim whose allocation as just read gives it other devices than it holds here."""
@@ -444,15 +476,3 @@ def _check_uid(reference: ClaimReference) -> None:
 
 def _names(devices: Iterable[str]) -> str:
     return ", ".join(sorted(devices)) or "none"
-
-
-def _device_held(plan: PreparedClaim, text: str, by: tuple[PreparedClaim, ...]) -> DeviceHeldError:
-    """kubelet tells the pod the text; the log, which is for admins, names who holds the devices."""
-    log.info("devices are held by other claims", claim=str(plan.claim), held_by=sorted({str(one.claim) for one in by}))
-    return DeviceHeldError(text, by)
-
-
-def _held(plan: PreparedClaim, device: PreparedDevice, theirs: PreparedDevice, holder: PreparedClaim) -> str:
-    name = holder.claim.told_to(plan.claim)
-    of = "" if theirs.device == device.device else f" as a part of the same GPU, by device {theirs.device},"
-    return f"request {device.request}: device {device.device} is still held{of} by {name}, which is not unprepared yet"

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName, PoolName, gpu_device_name
 from dracaena.api.resource_objects import Device
-from dracaena.kubelet_plugin.prepare.plan import why_not_preparable
+from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 
 
@@ -34,6 +34,7 @@ def preparable_pages(
     Such a device would only strand pods: it has no device node that we could name, or it is a GPU that is divided into
     MIG devices. Pages keep their position, even if they are empty.
     """
-    reasons = {DeviceName(d.name): why_not_preparable(pool, DeviceName(d.name)) for page in pages for d in page}
+    names = [DeviceName(device.name) for page in pages for device in page]
+    reasons = {name: kind_of(name).obstacle(name, pool) for name in names}
     skipped = {name: reason for name, reason in reasons.items() if reason is not None}
     return tuple(tuple(device for device in page if device.name not in skipped) for page in pages), skipped

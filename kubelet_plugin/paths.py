@@ -26,6 +26,8 @@ class PluginPaths:
     registration_socket: Path
     instance_lock: Path
     call_lock: Path
+    gpu_locks: Path
+    """Folder of lock files, one a GPU on which effects were ever made."""
     writer_lock: Path
     """Held while an instance publishes; says which one published last."""
     gpu_driver_lock: Path
@@ -53,6 +55,7 @@ def plugin_paths(kubelet_root: str, driver: str, pod_uid: str) -> PluginPaths:
         registration_socket=_first_fitting(root / "plugins_registry", _registration_names(driver, pod_uid)),
         instance_lock=data / f"instance{tail}.lock",
         call_lock=data / "serialize.lock",
+        gpu_locks=data / "gpus",
         writer_lock=data / "publish.lock",
         gpu_driver_lock=data / "driver-in-use.lock",
         release_request=data / "release-driver",

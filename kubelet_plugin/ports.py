@@ -14,6 +14,7 @@ from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Node, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes
+from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedDevice, PublishedPool
 
@@ -192,6 +193,24 @@ class KubeletWitness(Protocol):
         """Return its view. Raises TemporaryError with the reason if nothing is known: kubelet does not answer, or its
         node is not ready, so that kubelet may not have heard of its pods yet.
         """
+        ...
+
+
+class EffectMeans(Protocol):
+    """Makes effects of one kind and undoes them. Called without the lock that guards kubelet's calls, and for one GPU
+    by one caller at a time, in whichever instance of the plugin.
+
+    `others` are the effects of this kind on the same GPU that are journaled beside it, made or not: while there are
+    any, what they have in common stays. Both may be repeated, and follow an attempt that was killed anywhere. Both
+    raise DracaenaError; the effect then stays journaled, and kubelet asks again.
+    """
+
+    def apply(self, effect: Effect, others: Sequence[Effect]) -> Mapping[str, Scalar]:
+        """Make sure of an effect; return what there is to tell of it. It may have been made already."""
+        ...
+
+    def undo(self, effect: Effect, others: Sequence[Effect]) -> None:
+        """Make sure that an effect is no more. It may never have been made, or be undone already."""
         ...
 
 

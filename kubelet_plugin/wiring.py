@@ -31,7 +31,7 @@ from dracaena.kubelet_plugin.adapters.gpu_minors import GpuMinors
 from dracaena.kubelet_plugin.adapters.grpc_server import UnixServer, plugin_server
 from dracaena.kubelet_plugin.adapters.health_streams import HealthStreams
 from dracaena.kubelet_plugin.adapters.kube import KubeClaims, KubePods, KubeSlices, node_is_ready
-from dracaena.kubelet_plugin.adapters.lock import CallLock
+from dracaena.kubelet_plugin.adapters.lock import CallLock, GpuLocks
 from dracaena.kubelet_plugin.adapters.pod_resources import SOCKET, PodResourcesWitness
 from dracaena.kubelet_plugin.adapters.recorded_faults import RecordedFaults
 from dracaena.kubelet_plugin.adapters.recorded_machine import RecordedMachine
@@ -39,6 +39,7 @@ from dracaena.kubelet_plugin.adapters.registration import registration_server
 from dracaena.kubelet_plugin.adapters.writer_lock import WriterLock
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_calls import ClaimCalls
+from dracaena.kubelet_plugin.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.claim_folders import ClaimFolders, claim_folders
 from dracaena.kubelet_plugin.claim_reconciler import ClaimReconciler
@@ -59,6 +60,7 @@ from dracaena.kubelet_plugin.from_settings import (
 from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation
 from dracaena.kubelet_plugin.gpu_driver_release import GpuDriverRelease
 from dracaena.kubelet_plugin.health_monitor import Ask, DeviceHealth, HealthListeners, HealthMonitor, HealthSource
+from dracaena.kubelet_plugin.last_guard import LastGuard
 from dracaena.kubelet_plugin.live_machine import LiveMachine
 from dracaena.kubelet_plugin.machine_updates import MachineUpdates
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
@@ -359,10 +361,12 @@ def _publish_taints(
 
 
 def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
-    folders = claim_folders(node.settings, node.paths)
+    paths = node.paths
+    folders = claim_folders(node.settings, paths)
     checkpoints = Checkpoints(folders.checkpoints, folders.marks, read_boot_id(), lambda: node.call_lock.turn)
     pods, reporter = _pods(node, folders, checkpoints)
     files = _claim_files(node, folders)
+    reconciler = ClaimReconciler(checkpoints, files)
     device_watch: DeviceWatch
 
     def claim_unprepared() -> None:
@@ -371,14 +375,22 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
     state = DeviceState(
         driver=node.settings.driver_name,
         read_pool=gpus.devices.pool,
-        read_minors=dict if node.settings.machine else GpuMinors().read,
         decode_config=decode_config,
         claims=KubeClaims(node.client),
         checkpoints=checkpoints,
         files=files,
-        claim_reconciler=ClaimReconciler(checkpoints, files),
+        claim_reconciler=reconciler,
+        guard=LastGuard(
+            checkpoints=checkpoints,
+            files=files,
+            claim_reconciler=reconciler,
+            read_minors=dict if node.settings.machine else GpuMinors().read,
+        ),
         reporter=reporter,
         unprepares=Unprepares(node.clock, claim_unprepared),
+        effects=ClaimEffects(
+            checkpoints=checkpoints, means={}, lock=node.call_lock, gpu_lock=GpuLocks(paths.gpu_locks, node.clock).of
+        ),
         lock=node.call_lock,
     )
     device_watch = DeviceWatch(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dracaena.api.errors import PermanentError, TemporaryError
+from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.adapters.thread_state import is_uninterruptible
 from dracaena.process.clock import Clock
 
@@ -126,3 +127,18 @@ class CallLock:
                 self._file.release()
         finally:
             self._threads.release()
+
+
+class GpuLocks:
+    """A lock for each GPU, made when it is first asked for. From any thread."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._threads = threading.Lock()
+        self._locks: dict[DeviceName, CallLock] = {}
+
+    def of(self, gpu: DeviceName) -> CallLock:
+        """Return the lock of a GPU, the same one for the same name."""
+        with self._threads:
+            return self._locks.setdefault(gpu, CallLock(self._folder / f"{gpu}.lock", self._clock))

@@ -9,7 +9,7 @@ from dracaena.api.machine import Machine
 from dracaena.api.names import TAINT_EFFECT, TAINT_VALUE, gpu_device_name, taint_key
 from dracaena.api.objects import Taint
 from dracaena.api.resource_objects import Device, ResourcePool, ResourceSliceSpec
-from dracaena.api.resourceslice import encode_devices
+from dracaena.kubelet_plugin.device_kinds.table import PUBLISHED
 
 DEVICES_PER_SLICE = limits.SLICE_ADVANCED_DEVICES
 """Whether devices have taints depends on the node's allocator. The smaller number always: a node that changes its
@@ -20,13 +20,15 @@ FIRST_GENERATION = 1
 
 
 def allocatable(machine: Machine, *, driver: str, tainted: bool) -> tuple[tuple[Device, ...], ...]:
-    """Return the devices of the node's pool in pages, one a slice, in ordinal order.
+    """Return the devices of the node's pool in pages, one a slice: those of each kind in turn, GPUs in ordinal order.
 
     `tainted` puts the taint on each device that keeps kube-scheduler from allocating it by itself. A machine without
     GPUs has one empty page: an empty pool is a statement too. Equal input gives equal pages.
     """
     taints = [Taint(taint_key(driver), TAINT_VALUE, TAINT_EFFECT)] if tainted else []
-    devices = tuple(msgspec.structs.replace(device, taints=taints) for device in encode_devices(machine))
+    devices = tuple(
+        msgspec.structs.replace(device, taints=taints) for kind in PUBLISHED for device in kind.publish(machine)
+    )
     starts = range(0, max(len(devices), 1), DEVICES_PER_SLICE)
     return tuple(devices[start : start + DEVICES_PER_SLICE] for start in starts)
 

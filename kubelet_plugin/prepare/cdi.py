@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 from dracaena.api.names import ClaimUid, DeviceName, cdi_device_name, cdi_kind
+from dracaena.kubelet_plugin.device_kinds.device_kind import ContainerEdits, KindOf, edits_of
+from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.prepare.cdi_rules import VERSIONS, check_spec, least_version
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes, DeviceNode, DrmNode
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
@@ -40,7 +42,11 @@ def qualified_name(driver: str, uid: ClaimUid, device: DeviceName) -> str:
 
 
 def claim_spec(
-    prepared: PreparedClaim, driver: str, nodes: ClaimNodes, gpu_driver_edits: GpuDriverEdits | None = None
+    prepared: PreparedClaim,
+    driver: str,
+    nodes: ClaimNodes,
+    gpu_driver_edits: GpuDriverEdits | None = None,
+    kind_of: KindOf = kind_of,
 ) -> bytes:
     """Return the CDI spec of a claim as JSON. `nodes` has an entry for each of its devices.
 
@@ -61,7 +67,10 @@ def claim_spec(
         "devices": [
             {
                 "name": cdi_device_name(prepared.claim.uid, name),
-                "containerEdits": _device_edits(device, nodes.devices[name], nodes.drm.get(name, ()), edits),
+                "containerEdits": {
+                    **_device_edits(device, nodes.devices[name], nodes.drm.get(name, ()), edits),
+                    **_edits_of_kind(edits_of(device, prepared.effects, kind_of)),
+                },
             }
             for name, device in devices.items()
         ],
@@ -84,6 +93,17 @@ def _device_edits(
     return {
         "deviceNodes": [_node(node) for node in (*nodes, *(each.node for each in drm), *made)],
         **({"hooks": [hook.document() for hook in hooks]} if hooks else {}),
+    }
+
+
+def _edits_of_kind(edits: ContainerEdits) -> dict[str, Any]:
+    mounts = [
+        {"hostPath": mount.host_path, "containerPath": mount.container_path, "options": list(mount.options)}
+        for mount in edits.mounts
+    ]
+    return {
+        **({"env": list(edits.environment)} if edits.environment else {}),
+        **({"mounts": mounts} if mounts else {}),
     }
 
 

@@ -16,15 +16,23 @@ from typing import Any
 import msgspec
 
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PodUid, PoolName
+from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimMetadata, ClaimReference, PreparedClaim, PreparedDevice
 
-VERSION = 1
+PLAIN_VERSION = 1
 """Raised only when an older plugin would go wrong on a newer file; a new field alone raises nothing.
 
 So the release before reads what this one writes: it keeps the fields that it does not know.
 """
+EFFECTS_VERSION = 2
+"""Of a checkpoint with effects. A release that does not know them would forget the claim and leave them behind: to it
+such a file is a broken one, so it says so and keeps a copy."""
 
 SUFFIX = ".json"
+
+
+DeviceKey = tuple[str, str, str | None]
+"""Request, device and shareID: what tells the devices of a claim apart."""
 
 
 class State(Enum):
@@ -52,7 +60,7 @@ class Checkpoint:
     """False: it was put together from what was left of it, and has still to be planned from the claim."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the document that this version does not know."""
-    unknown_of_devices: Mapping[DeviceName, Mapping[str, Any]] = field(default_factory=dict)
+    unknown_of_devices: Mapping[DeviceKey, Mapping[str, Any]] = field(default_factory=dict)
     """The same, of its devices."""
 
     @property
@@ -98,6 +106,15 @@ class _Device(msgspec.Struct, omit_defaults=True):
     size: int | None = None
 
 
+class _Effect(msgspec.Struct, omit_defaults=True):
+    kind: str
+    gpu: str
+    device: str
+    share_id: str | None = None
+    parameters: dict[str, Scalar] = {}
+    outcome: dict[str, Scalar] | None = None
+
+
 class _Metadata(msgspec.Struct):
     pod_claim_name: str | None = None
 
@@ -113,6 +130,7 @@ class _Body(msgspec.Struct, omit_defaults=True):
     answered: bool = False
     aside: str | None = None
     planned: bool = True
+    effects: list[_Effect] = []
 
 
 def file_name(uid: ClaimUid) -> str:
@@ -123,7 +141,8 @@ def file_name(uid: ClaimUid) -> str:
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """Return the file's content. Equal checkpoints make equal bytes."""
     body = msgspec.json.encode(_document(checkpoint))
-    return msgspec.json.encode(_Envelope(VERSION, _checksum(body), msgspec.Raw(body))) + b"\n"
+    version = EFFECTS_VERSION if checkpoint.prepared.effects else PLAIN_VERSION
+    return msgspec.json.encode(_Envelope(version, _checksum(body), msgspec.Raw(body))) + b"\n"
 
 
 def decode_checkpoint(uid: ClaimUid, data: bytes) -> Checkpoint | Broken:
@@ -132,8 +151,8 @@ def decode_checkpoint(uid: ClaimUid, data: bytes) -> Checkpoint | Broken:
         envelope = msgspec.json.decode(data, type=_Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return Broken(uid, f"is no checkpoint: {error}")
-    if envelope.version != VERSION:
-        return Broken(uid, f"has version {envelope.version}, expected {VERSION}")
+    if envelope.version not in (PLAIN_VERSION, EFFECTS_VERSION):
+        return Broken(uid, f"has version {envelope.version}, expected {PLAIN_VERSION} or {EFFECTS_VERSION}")
     seen = _checksum(bytes(envelope.checkpoint))
     if seen != envelope.checksum:
         return Broken(uid, f"has checksum {seen}, expected {envelope.checksum}")
@@ -166,19 +185,17 @@ def _document(checkpoint: Checkpoint) -> dict[str, Any]:
         answered=checkpoint.answered,
         aside=checkpoint.aside,
         planned=checkpoint.planned,
+        effects=[_effect_document(effect) for effect in prepared.effects],
     )
     document: dict[str, Any] = msgspec.to_builtins(body)
     document["devices"] = [
-        {**device, **checkpoint.unknown_of_devices.get(DeviceName(device["device"]), {})}
-        for device in document["devices"]
+        {**device, **checkpoint.unknown_of_devices.get(_key(device), {})} for device in document["devices"]
     ]
     return {**document, **checkpoint.unknown}
 
 
 def _checkpoint(body: _Body, document: Mapping[str, Any]) -> Checkpoint:
-    unknown_of_devices = {
-        DeviceName(raw["device"]): rest for raw in document["devices"] if (rest := _rest(raw, _Device))
-    }
+    unknown_of_devices = {_key(raw): rest for raw in document["devices"] if (rest := _rest(raw, _Device))}
     return Checkpoint(
         state=body.state,
         boot_id=body.boot_id,
@@ -188,6 +205,7 @@ def _checkpoint(body: _Body, document: Mapping[str, Any]) -> Checkpoint:
             former=tuple(_device(d) for d in body.former),
             consumers=tuple(PodUid(uid) for uid in body.consumers),
             metadata=None if body.metadata is None else ClaimMetadata(body.metadata.pod_claim_name),
+            effects=tuple(_effect(effect) for effect in body.effects),
         ),
         answered=body.answered,
         aside=body.aside,
@@ -195,6 +213,10 @@ def _checkpoint(body: _Body, document: Mapping[str, Any]) -> Checkpoint:
         unknown=_rest(document, _Body),
         unknown_of_devices=unknown_of_devices,
     )
+
+
+def _key(device: Mapping[str, Any]) -> DeviceKey:
+    return (device["request"], device["device"], device.get("share_id"))
 
 
 def _device_document(device: PreparedDevice) -> _Device:
@@ -217,6 +239,22 @@ def _device(document: _Device) -> PreparedDevice:
         pci_bus_id=document.pci_bus_id,
         start=document.start,
         size=document.size,
+    )
+
+
+def _effect_document(effect: Effect) -> _Effect:
+    outcome = None if effect.outcome is None else dict(effect.outcome)
+    return _Effect(effect.kind, effect.gpu, effect.device, effect.share_id, dict(effect.parameters), outcome)
+
+
+def _effect(document: _Effect) -> Effect:
+    return Effect(
+        kind=document.kind,
+        gpu=DeviceName(document.gpu),
+        device=DeviceName(document.device),
+        share_id=document.share_id,
+        parameters=document.parameters,
+        outcome=document.outcome,
     )
 
 

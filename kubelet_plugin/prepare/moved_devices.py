@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dracaena.api.names import gpu_device_name
-from dracaena.kubelet_plugin.prepare.plan import as_read, facts_are_missing, why_not_preparable
+from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.prepare.prepared_claim import (
     NO_MINOR,
     ClaimReference,
@@ -62,11 +62,12 @@ def follow(prepared: PreparedClaim, pool: PublishedPool) -> Followed:
     devices: list[PreparedDevice] = []
     left: list[PreparedDevice] = []
     for device in prepared.devices:
-        problem = why_not_preparable(pool, device.device)
+        kind = kind_of(device.device, device.share_id)
+        problem = kind.obstacle(device.device, pool)
         if problem is None:
-            now = as_read(device, pool)
+            now = kind.as_read(device, pool)
         else:
-            if facts_are_missing(pool, device.device):
+            if kind.facts_are_missing(device.device, pool):
                 taken = _taken(device, pool)
                 if taken is None and not _was_left(device, prepared.former):
                     devices.append(device)

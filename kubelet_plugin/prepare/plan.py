@@ -9,13 +9,15 @@ from dataclasses import dataclass
 import msgspec
 
 from dracaena.api.errors import BadInputError
-from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PodUid, PoolName, gpu_device_name
+from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PodUid, PoolName
 from dracaena.api.resource_objects import (
     AllocationConfig,
     AllocationResult,
     DeviceResult,
     ResourceClaim,
 )
+from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
+from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.prepare.prepared_claim import (
     NO_MINOR,
     ClaimReference,
@@ -38,8 +40,11 @@ class Refusal:
         return "; ".join(self.reasons)
 
 
-def plan_claim(claim: ResourceClaim, pool: PublishedPool, decode_config: DecodeConfig) -> PreparedClaim | Refusal:
-    """Decide what to prepare for a claim as read from the API; nothing is guessed.
+def plan_claim(
+    claim: ResourceClaim, pool: PublishedPool, decode_config: DecodeConfig, kind_of: KindOf = kind_of
+) -> PreparedClaim | Refusal:
+    """Decide what to prepare for a claim as read from the API, and what to change on the node for it first; nothing is
+    guessed.
 
     All reasons of a refusal are collected, so that its owner sees them at once.
     """
@@ -53,14 +58,15 @@ def plan_claim(claim: ResourceClaim, pool: PublishedPool, decode_config: DecodeC
     reasons = _config_reasons(allocation, pool.driver, decode_config)
     devices: list[PreparedDevice] = []
     for result in results:
-        device = _prepared_device(result, pool)
+        device = _prepared_device(result, pool, kind_of)
         if isinstance(device, str):
             reasons.append(device)
         else:
             devices.append(device)
     if reasons:
         return Refusal(tuple(reasons))
-    return PreparedClaim(reference, tuple(devices), _consumers(claim))
+    effects = [effect for d in devices for effect in kind_of(d.device, d.share_id).effects(d)]
+    return PreparedClaim(reference, tuple(devices), _consumers(claim), effects=tuple(effects))
 
 
 def _consumers(claim: ResourceClaim) -> tuple[PodUid, ...]:
@@ -79,9 +85,10 @@ def allocated_claim(
     devices: list[PreparedDevice] = []
     for result in results:
         known = next((d for d in earlier if d.device == result.device), None)
-        device = unseen_device(result)
-        if result.pool == pool.name and why_not_preparable(pool, device.device) is None:
-            device = as_read(device, pool)
+        device = _unseen_device(result)
+        kind = kind_of(device.device, device.share_id)
+        if result.pool == pool.name and kind.obstacle(device.device, pool) is None:
+            device = kind.as_read(device, pool)
         elif known is not None:
             device = dataclasses.replace(
                 device, uuid=known.uuid or device.uuid, minor=known.minor, access_minors=known.access_minors
@@ -143,21 +150,22 @@ def _overlap(mine: PreparedDevice, theirs: PreparedDevice, gpu: DeviceName) -> b
     return mine.start < theirs.start + theirs.size and theirs.start < mine.start + mine.size
 
 
-def _prepared_device(result: DeviceResult, pool: PublishedPool) -> PreparedDevice | str:
+def _prepared_device(result: DeviceResult, pool: PublishedPool, kind_of: KindOf) -> PreparedDevice | str:
     """Return the device of one result, or why it cannot be prepared."""
     if result.pool != pool.name:
         return (
             f"request {result.request}: device {result.device} is of pool {result.pool}, "
             f"but this node serves pool {pool.name}"
         )
-    name = DeviceName(result.device)
-    problem = why_not_preparable(pool, name)
+    device = _unseen_device(result)
+    kind = kind_of(device.device, device.share_id)
+    problem = kind.obstacle(device.device, pool)
     if problem is not None:
         return f"request {result.request}: {problem}"
-    return as_read(unseen_device(result), pool)
+    return kind.as_read(device, pool)
 
 
-def unseen_device(result: DeviceResult) -> PreparedDevice:
+def _unseen_device(result: DeviceResult) -> PreparedDevice:
     """Return what a result alone says about its device."""
     name = DeviceName(result.device)
     whole = name.removeprefix("gpu-")
@@ -170,49 +178,6 @@ def unseen_device(result: DeviceResult) -> PreparedDevice:
         admin_access=bool(result.admin_access),
         share_id=result.share_id,
     )
-
-
-def as_read(device: PreparedDevice, pool: PublishedPool) -> PreparedDevice:
-    """Return a device with all that the last reading says of it. It must be one that could be prepared now."""
-    mig = pool.mig_devices.get(device.device)
-    gpu = pool.gpus[device.device if mig is None else gpu_device_name(mig.parent_uuid)]
-    assert gpu.minor is not None
-    return dataclasses.replace(
-        device,
-        uuid=GpuUuid(gpu.uuid if mig is None else mig.uuid),
-        minor=gpu.minor,
-        access_minors=() if mig is None else mig.access_minors or (),
-        parent_uuid=None if mig is None else GpuUuid(gpu.uuid),
-        index=gpu.index,
-        gpu_instance_id=None if mig is None else mig.gpu_instance_id,
-        pci_bus_id=gpu.pci_bus_id,
-        start=None if mig is None else mig.start,
-        size=None if mig is None else mig.size,
-    )
-
-
-def why_not_preparable(pool: PublishedPool, name: DeviceName) -> str | None:
-    """Return why no claim could be prepared for a device of this node, None when one can."""
-    mig = pool.mig_devices.get(name)
-    gpu = pool.gpus.get(name if mig is None else gpu_device_name(mig.parent_uuid))
-    if gpu is None:
-        return f"this node has no device {name} (it has {len(pool.gpus) + len(pool.mig_devices)} devices)"
-    if mig is None and gpu.mig_enabled:
-        return f"GPU {gpu.uuid} is divided into MIG devices, so it cannot be used as a whole"
-    if mig is not None and mig.access_minors is None:
-        return f"it is not known which nodes of /dev/nvidia-caps open MIG device {mig.uuid}"
-    if gpu.minor is None:
-        return f"the minor number of GPU {gpu.uuid} is not known, so its device node cannot be named"
-    return None
-
-
-def facts_are_missing(pool: PublishedPool, name: DeviceName) -> bool:
-    """Whether a device is there, and only a number is not known without which no container could be given it."""
-    mig = pool.mig_devices.get(name)
-    gpu = pool.gpus.get(name if mig is None else gpu_device_name(mig.parent_uuid))
-    if gpu is None or (mig is None and gpu.mig_enabled):
-        return False
-    return gpu.minor is None or (mig is not None and mig.access_minors is None)
 
 
 def _config_reasons(allocation: AllocationResult, driver: str, decode_config: DecodeConfig) -> list[str]:

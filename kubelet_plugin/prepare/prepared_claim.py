@@ -10,6 +10,7 @@ from dracaena.api.machine import Gpu
 from dracaena.api.mig import MigDevice
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PodUid, PoolName, gpu_device_name
 from dracaena.api.resource_objects import DeviceAttribute
+from dracaena.kubelet_plugin.prepare.effects import Effect
 
 NO_MINOR = -1
 """Minor of a GPU that was never seen: a container can have no node of it from us."""
@@ -120,6 +121,8 @@ class PreparedClaim:
     """None: it has no device metadata."""
     former: tuple[PreparedDevice, ...] = ()
     """Its devices with the numbers that they had before: containers that were started then still have those nodes."""
+    effects: tuple[Effect, ...] = ()
+    """What was changed on the node for it, or may have been, in the order in which it was."""
 
     def check(self) -> None:
         """State the invariants; raise ValueError naming the first that does not hold."""
@@ -142,3 +145,8 @@ class PublishedPool:
     mig_devices: Mapping[DeviceName, MigDevice] = field(default_factory=dict)
     attributes: Mapping[DeviceName, Mapping[str, DeviceAttribute]] = field(default_factory=dict)
     """Of each device, as in its ResourceSlice."""
+
+
+def why_not_in_pool(name: DeviceName, pool: PublishedPool) -> str:
+    """Say that a node lacks a device."""
+    return f"this node has no device {name} (it has {len(pool.gpus) + len(pool.mig_devices)} devices)"

@@ -1,11 +1,12 @@
 """The plugin is killed at each step of file work; whatever comes next ends in the same state as without the crash.
 
 The matrix: 11 operations with 8 + 8 + 6 + 7 + 4 + 6 + 3 + 4 + 7 + 3 + 6 = 62 steps (each write, rename and removal;
-nothing is synced), and five more with device metadata with 12 + 8 + 10 + 11 + 8 = 49 steps. Killed in each step and
-after it: 222 crashes by SIGKILL. After each the plugin starts again six times over copies of what was left: kubelet
-asks to prepare, the same with GPUs that the driver numbered anew meanwhile, those while nobody asks, kubelet asks to
-unprepare, nobody asks (the start and a sweep alone), and nobody asks while the claim is gone. With metadata a seventh
-time: the setting was turned off meanwhile. 124 * 6 + 98 * 7 = 1,430 starts.
+nothing is synced), five more with device metadata with 12 + 8 + 10 + 11 + 8 = 49 steps, and four more with effects on
+the node (support.effects) with 20 + 14 + 7 + 14 = 55 steps. Killed in each step and after it: 332 crashes by SIGKILL.
+After each the plugin starts again six times over copies of what was left: kubelet asks to prepare, the same with GPUs
+that the driver numbered anew meanwhile, those while nobody asks, kubelet asks to unprepare, nobody asks (the start and
+a sweep alone), and nobody asks while the claim is gone. With metadata a seventh time: the setting was turned off
+meanwhile. 234 * 6 + 98 * 7 = 2,090 starts.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from support.crashing_plugin import (
     renumbered_pool,
     sweep_orphans,
 )
+from support.effects import FOLDER
 from support.plugin import PluginNode
 
 SPEC = "cdi/gpu.dracaena.dev-claim_claim-uid.json"
@@ -53,8 +55,12 @@ STEPS = {
     "unprepare-broken-with-metadata": 10,
     "renumber-with-metadata": 11,
     "sweep-with-metadata": 8,
+    "prepare-with-effects": 20,  # for each of two GPUs: a server, a client of it, and what is noted in the journal
+    "unprepare-with-effects": 14,  # checkpoint "started", for each GPU two removals and a note
+    "renumber-with-effects": 7,
+    "sweep-with-effects": 14,
 }
-FORMER = frozenset({"renumber", "renumber-with-metadata", "lose-a-gpu", "find-it-again"})
+FORMER = frozenset({"renumber", "renumber-with-metadata", "renumber-with-effects", "lose-a-gpu", "find-it-again"})
 """After those the checkpoint may remember nodes that the claim had for a while."""
 EMPTY = {"pod-resources/podlist.json": b"[]\n"}
 
@@ -80,6 +86,8 @@ def started_again(folder: Path, name: str, *, gone: bool = False, metadata: bool
     node = node_in(copy, gone=gone, device_metadata=metadata, **parts)
     for files in (node.checkpoint_files, node.podlist, node.specs, node.documents):
         files.remove_half_written()
+    for half in (copy / FOLDER).glob(".*"):
+        half.unlink()  # of the servers, which nobody lists
     return node
 
 
@@ -113,42 +121,42 @@ def whole(tmp_path: Path, *, metadata: bool = False, **parts: Any) -> dict[str, 
 def test_after_a_crash_at_any_step_every_way_on_ends_as_without_it(tmp_path: Path, operation: str, moment: str) -> None:
     folders = crashes(tmp_path / "crashed", operation, moment)
     assert len(folders) == STEPS[operation]
-    metadata = operation.endswith("-with-metadata")
-    wanted = whole(tmp_path, metadata=metadata)
-    renumbered = whole(tmp_path, metadata=metadata, pool=renumbered_pool())
+    metadata, effects = operation.endswith("-with-metadata"), operation.endswith("-with-effects")
+    wanted = whole(tmp_path, metadata=metadata, effects=effects)
+    renumbered = whole(tmp_path, metadata=metadata, effects=effects, pool=renumbered_pool())
     for folder in folders:
-        node = started_again(folder, "prepare", metadata=metadata)
+        node = started_again(folder, "prepare", metadata=metadata, effects=effects)
         node.state.prepare(REFERENCE)
         node.sweeper.sweep()
         node.reporter.reconcile()
         assert without_former(state_of(node), operation) == wanted, folder
 
         # The driver numbered its GPUs anew while the plugin was away.
-        node = started_again(folder, "renumbered", metadata=metadata, pool=renumbered_pool())
+        node = started_again(folder, "renumbered", metadata=metadata, effects=effects, pool=renumbered_pool())
         node.state.prepare(REFERENCE)
         node.sweeper.sweep()
         node.reporter.reconcile()
         assert without_former(state_of(node), "renumber") == renumbered, folder
 
-        node = started_again(folder, "renumbered-alone", metadata=metadata, pool=renumbered_pool())
+        node = started_again(folder, "renumbered-alone", metadata=metadata, effects=effects, pool=renumbered_pool())
         node.state.recover(node.pods.values())
         node.sweeper.sweep()
         assert node.files().get(SPEC) in (renumbered[SPEC], None, *stale_of_earlier_boot(folder, operation)), folder
 
-        node = started_again(folder, "unprepare", metadata=metadata)
+        node = started_again(folder, "unprepare", metadata=metadata, effects=effects)
         node.state.unprepare(REFERENCE)
         node.reporter.reconcile()
         assert state_of(node) == EMPTY, folder
 
-        node = started_again(folder, "alone", metadata=metadata)
+        node = started_again(folder, "alone", metadata=metadata, effects=effects)
         assert node.state.recover(node.pods.values())
         node.sweeper.sweep()
         node.reporter.reconcile()
         untouched = [_left_by(folder)] if operation == "prepare-after-reboot" else []
         assert without_former(state_of(node), operation) in (wanted, EMPTY, *untouched), folder
 
-        node = started_again(folder, "gone", gone=True)
-        sweep_orphans(node.folder, FileSteps())
+        node = started_again(folder, "gone", gone=True, effects=effects)
+        sweep_orphans(node.folder, FileSteps(), effects=effects)
         node.reporter.reconcile()
         assert state_of(node) == EMPTY, folder
 

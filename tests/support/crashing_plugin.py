@@ -19,6 +19,7 @@ from typing import Any
 from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from dracaena.kubelet_plugin.sweeper import ORPHAN_GRACE_S
+from support.effects import SERVED, ServerFiles, served
 from support.plugin import FakeClaims, FakePods, PluginNode, make_claim, make_pod, make_pool, reference_to
 
 CLAIM = make_claim(devices=(0, 1), reserved_for={"pod": "pod-uid"})
@@ -60,10 +61,17 @@ class KilledAt(FileSteps):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def node_in(folder: Path, steps: FileSteps | None = None, *, gone: bool = False, **settings: Any) -> PluginNode:
-    """A plugin over the files of a folder. `gone`: claim and pod were deleted meanwhile."""
+def node_in(
+    folder: Path, steps: FileSteps | None = None, *, gone: bool = False, effects: bool = False, **settings: Any
+) -> PluginNode:
+    """A plugin over the files of a folder. `gone`: claim and pod were deleted meanwhile. `effects`: its GPUs need a
+    server each, which outlives the plugin.
+    """
     claims, pods = (FakeClaims(), FakePods()) if gone else (FakeClaims(CLAIM), FakePods(make_pod()))
-    return PluginNode(folder, claims, pods, steps=steps or FileSteps(), **settings)
+    steps = steps or FileSteps()
+    if effects:
+        settings = {"kind_of": served, "means": {SERVED: ServerFiles(folder, steps)}, **settings}
+    return PluginNode(folder, claims, pods, steps=steps, **settings)
 
 
 def _nothing(folder: Path) -> None:
@@ -112,9 +120,29 @@ def _unprepare(folder: Path, steps: FileSteps) -> None:
     node_in(folder, steps).state.unprepare(REFERENCE)
 
 
-def sweep_orphans(folder: Path, steps: FileSteps) -> None:
+def _prepare_with_effects(folder: Path, steps: FileSteps) -> None:
+    node_in(folder, steps, effects=True).state.prepare(REFERENCE)
+
+
+def _with_effects(folder: Path) -> None:
+    _prepare_with_effects(folder, FileSteps())
+
+
+def _unprepare_with_effects(folder: Path, steps: FileSteps) -> None:
+    node_in(folder, steps, effects=True).state.unprepare(REFERENCE)
+
+
+def _sweep_with_effects(folder: Path, steps: FileSteps) -> None:
+    sweep_orphans(folder, steps, effects=True)
+
+
+def _renumber_with_effects(folder: Path, steps: FileSteps) -> None:
+    node_in(folder, steps, pool=renumbered_pool(), effects=True).state.follow_devices()
+
+
+def sweep_orphans(folder: Path, steps: FileSteps, *, effects: bool = False) -> None:
     """Sweep on a node whose claim is gone, until its time is over."""
-    node = node_in(folder, steps, gone=True)
+    node = node_in(folder, steps, gone=True, effects=effects)
     node.sweeper.sweep()
     node.clock.advance(ORPHAN_GRACE_S)
     node.sweeper.sweep()
@@ -169,6 +197,10 @@ OPERATIONS: Mapping[str, tuple[Callable[[Path], None], Callable[[Path, FileSteps
     "unprepare-broken-with-metadata": (_broken_with_metadata, _unprepare),
     "renumber-with-metadata": (_with_metadata, _renumber_with_metadata),
     "sweep-with-metadata": (_with_metadata, sweep_orphans),
+    "prepare-with-effects": (_nothing, _prepare_with_effects),
+    "unprepare-with-effects": (_with_effects, _unprepare_with_effects),
+    "renumber-with-effects": (_with_effects, _renumber_with_effects),
+    "sweep-with-effects": (_with_effects, _sweep_with_effects),
 }
 """What comes before, and what is killed."""
 

@@ -20,14 +20,18 @@ from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.adapters.files import DocumentFolder, DocumentTree, FileSteps
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.claim_effects import ClaimEffects
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.claim_reconciler import ClaimReconciler
+from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
+from dracaena.kubelet_plugin.device_kinds.table import kind_of
 from dracaena.kubelet_plugin.device_state import DeviceState
 from dracaena.kubelet_plugin.device_statuses import DeviceStatuses
+from dracaena.kubelet_plugin.last_guard import LastGuard
 from dracaena.kubelet_plugin.metadata_files import MetadataFiles
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.pod_devices_reporter import PodDevicesReporter
-from dracaena.kubelet_plugin.ports import ClaimGoneError, KubeletView, ReadClaimNodes
+from dracaena.kubelet_plugin.ports import ClaimGoneError, EffectMeans, KubeletView, ReadClaimNodes
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes, DeviceNode, plain_nodes
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits
 from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat
@@ -293,6 +297,12 @@ class PluginNode:
     job_mapping: bool = False
     podlist_in_place: bool = False
     device_metadata: bool = False
+    means: Mapping[str, EffectMeans] = field(default_factory=dict)
+    """What makes effects, by their kind."""
+    gpu_locks: dict[DeviceName, ThreadLock] = field(default_factory=dict)
+    """Shared by two instances that run side by side."""
+    kind_of: KindOf = kind_of
+    """In place of the kinds that there are."""
     kubelet: FakeKubelet = field(default_factory=FakeKubelet)
     told: list[tuple[str, str]] = field(default_factory=list)
     """Warnings of the sweeper on the node: reason, text."""
@@ -340,19 +350,33 @@ class PluginNode:
                 specs=self.specs,
                 enabled=self.device_metadata,
             ),
+            kind_of=self.kind_of,
         )
+        reconciler = ClaimReconciler(self.checkpoints, files)
         self.state = DeviceState(
             driver=DRIVER,
             read_pool=self.read_pool or (lambda: self.pool),
-            read_minors=lambda: self.minors,
             decode_config=decode_config,
             claims=self.claims,
             checkpoints=self.checkpoints,
             files=files,
-            claim_reconciler=ClaimReconciler(self.checkpoints, files),
+            claim_reconciler=reconciler,
+            guard=LastGuard(
+                checkpoints=self.checkpoints,
+                files=files,
+                claim_reconciler=reconciler,
+                read_minors=lambda: self.minors,
+            ),
             reporter=self.reporter,
             unprepares=Unprepares(self.clock),
+            effects=ClaimEffects(
+                checkpoints=self.checkpoints,
+                means=self.means,
+                lock=lock,
+                gpu_lock=lambda gpu: self.gpu_locks.setdefault(gpu, ThreadLock()),
+            ),
             lock=lock,
+            kind_of=self.kind_of,
         )
         self.sweeper = Sweeper(
             driver=DRIVER,

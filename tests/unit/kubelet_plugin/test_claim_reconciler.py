@@ -22,7 +22,8 @@ from dracaena.kubelet_plugin import claim_files, claim_reconciler
 from dracaena.kubelet_plugin.adapters import gpu_minors
 from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.adapters.gpu_minors import GpuMinors
-from dracaena.kubelet_plugin.device_state import DeviceHeldError, PrepareError, SetAsideError
+from dracaena.kubelet_plugin.device_state import PrepareError, SetAsideError
+from dracaena.kubelet_plugin.last_guard import DeviceHeldError
 from dracaena.kubelet_plugin.prepare.cdi import claim_spec
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
 from support.plugin import (
@@ -270,7 +271,7 @@ def test_a_driver_that_hangs_holds_up_no_claim(tmp_path: Path, monkeypatch: pyte
         raise TemporaryError("the NVIDIA driver does not let us read")
 
     node = node_in(tmp_path, A)
-    monkeypatch.setattr(node.state, "_read_minors", hangs)
+    monkeypatch.setattr(node.state._guard, "_read_minors", hangs)
     for _ in range(2):
         assert node.state.prepare(reference_to(A)).devices[0].minor == 5
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dracaena.kubelet_plugin import claim_reconciler, device_state
+from dracaena.kubelet_plugin import claim_reconciler, last_guard
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.claim_reconciler import ClaimReconciler
@@ -49,17 +49,17 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def no_guard_of_nodes(patch: pytest.MonkeyPatch) -> None:
-    for module in (device_state, claim_reconciler):
+    for module in (last_guard, claim_reconciler):
         patch.setattr(module, "held_nodes", lambda wanted, others: ())
 
 
 def no_following(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ClaimReconciler, "reconcile", lambda self, pool: {})
-    patch.setattr(device_state.DeviceState, "_refuse_stale", lambda self, prepared: None)
+    patch.setattr(last_guard.LastGuard, "refuse_stale", lambda self, prepared: None)
 
 
 def no_look_at_what_the_driver_says(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(device_state.DeviceState, "_refuse_stale", lambda self, prepared: None)
+    patch.setattr(last_guard.LastGuard, "refuse_stale", lambda self, prepared: None)
 
 
 def old_sweeper(patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from dracaena.kubelet_plugin.checkpoints import BOOT_MARK
-from dracaena.kubelet_plugin.device_state import DeviceHeldError
+from dracaena.kubelet_plugin.last_guard import DeviceHeldError
 from support.plugin import FakeClaims, FakePods, PluginNode, make_claim, make_pod, reference_to
 
 CLAIM = make_claim(devices=(0, 1), reserved_for={"pod": "pod-uid"})

@@ -8,7 +8,7 @@ import pytest
 from dracaena.api.names import ClaimUid
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
-from dracaena.kubelet_plugin.device_state import DeviceHeldError
+from dracaena.kubelet_plugin.last_guard import DeviceHeldError
 from dracaena.kubelet_plugin.sweeper import ORPHAN_GRACE_S, SWEEP_EVERY_S, UNHEARD
 from support.kube import wait_for
 from support.plugin import FakeClaims, FakePods, PluginNode, claim_of, make_claim, make_pod, reference_to

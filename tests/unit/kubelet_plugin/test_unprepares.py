@@ -14,7 +14,7 @@ import pytest
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.claim_calls import ANSWER_RESERVE_S, MAX_WAIT_S, ClaimCalls, ClaimFailure
-from dracaena.kubelet_plugin.device_state import DeviceHeldError
+from dracaena.kubelet_plugin.last_guard import DeviceHeldError
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, PreparedClaim
 from dracaena.kubelet_plugin.unprepares import MAX_WAITING, Unprepares
 from support.clock import FakeClock

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from dracaena.api.errors import PermanentError, TemporaryError
-from dracaena.kubelet_plugin.adapters.lock import CALL_TIMEOUT_S, STUCK_S, CallLock, FileLock
+from dracaena.api.names import DeviceName
+from dracaena.kubelet_plugin.adapters.lock import CALL_TIMEOUT_S, STUCK_S, CallLock, FileLock, GpuLocks
 from dracaena.process.clock import SystemClock
 from support.clock import FakeClock
 from support.kube import wait_for
@@ -130,3 +131,12 @@ def test_a_call_that_hangs_in_the_kernel_is_no_reason_for_a_restart(
         clock.advance(STUCK_S)
         assert lock.stuck() is not None
         assert lock.needs_restart() is None
+
+
+def test_each_gpu_has_one_lock_that_two_instances_share(tmp_path: Path) -> None:
+    ours, theirs = GpuLocks(tmp_path / "gpus", SystemClock()), FileLock(tmp_path / "gpus" / "gpu-1.lock")
+    assert ours.of(DeviceName("gpu-1")) is ours.of(DeviceName("gpu-1"))
+    with ours.of(DeviceName("gpu-1")).hold(), ours.of(DeviceName("gpu-2")).hold():
+        assert not theirs.try_acquire()
+    assert theirs.try_acquire()
+    theirs.release()

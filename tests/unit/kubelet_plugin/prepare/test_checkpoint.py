@@ -19,6 +19,7 @@ from dracaena.kubelet_plugin.prepare.checkpoint import (
     decode_checkpoint,
     encode_checkpoint,
 )
+from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimMetadata
 from support.plugin import device_name, gpu_uuid, prepared_claim
 
@@ -144,7 +145,7 @@ def test_fields_that_we_do_not_know_are_kept() -> None:
     read = decode_checkpoint(UID, with_body({"profile": {"x": 1}, "devices": devices}))
     assert isinstance(read, Checkpoint)
     assert read.unknown == {"profile": {"x": 1}}
-    assert read.unknown_of_devices == {device_name(3): {"colour": "red"}}
+    assert read.unknown_of_devices == {("gpus", device_name(3), None): {"colour": "red"}}
     again = decode_checkpoint(UID, encode_checkpoint(replace(read, state=State.STARTED)))
     assert again == replace(read, state=State.STARTED)
 
@@ -170,7 +171,7 @@ def test_a_file_that_is_cut_off_is_broken(length: int) -> None:
     ("data", "problem"),
     [
         (b"", "is no checkpoint"),
-        (b'{"version": 2, "checksum": "x", "checkpoint": {}}', "has version 2, expected 1"),
+        (b'{"version": 3, "checksum": "x", "checkpoint": {}}', "has version 3, expected 1 or 2"),
         (b'{"version": 1, "checksum": "x", "checkpoint": {}}', "has checksum sha256:"),
         (with_body({"devices": []}), "prepared without a device"),
         (with_body({"devices": 1}), "does not decode"),
@@ -182,3 +183,19 @@ def test_what_is_wrong_is_said(data: bytes, problem: str) -> None:
     read = decode_checkpoint(UID, data)
     assert isinstance(read, Broken)
     assert problem in read.problem
+
+
+EFFECTS = (
+    Effect("a", device_name(0), device_name(0), parameters={"n": 1, "on": True, "text": "x"}),
+    Effect("b", device_name(3), device_name(3), "share-1", outcome={"made": 7}),
+)
+
+
+def test_effects_read_back_and_a_release_that_knows_none_takes_such_a_file_for_broken() -> None:
+    written = checkpoint(State.STARTED)
+    written = replace(written, prepared=replace(written.prepared, effects=EFFECTS))
+    data = encode_checkpoint(written)
+    assert decode_checkpoint(UID, data) == written
+    assert json.loads(data)["version"] == 2
+    assert json.loads(encode_checkpoint(checkpoint()))["version"] == 1
+    assert "effects" not in json.loads(encode_checkpoint(checkpoint()))["checkpoint"]

@@ -1,0 +1,130 @@
+"""Makes the effects of claims and undoes them, each journaled in its claim's checkpoint for as long as it may be there.
+
+They may take long, an MPS server some seconds, so they are made without the lock that guards kubelet's calls, and
+ordered by one lock a GPU: taken before that of the calls, several of them by name. The journal is written under the
+lock of the calls, before an effect is made and after it was undone. So what is journaled is at all times at least what
+is there, and it is all that a restart, or the other instance during an upgrade, needs to know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import structlog
+
+from dracaena.api.errors import TemporaryError
+from dracaena.api.names import ClaimUid, DeviceName
+from dracaena.kubelet_plugin.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.ports import EffectMeans, NodeLock
+from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint
+from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
+
+log = structlog.get_logger()
+
+
+class ClaimEffects:
+    """Callers of hold(), apply() and undo() do not hold the lock of the calls; these take it for each write."""
+
+    def __init__(
+        self,
+        *,
+        checkpoints: Checkpoints,
+        means: Mapping[str, EffectMeans],
+        lock: NodeLock,
+        gpu_lock: Callable[[DeviceName], NodeLock],
+    ) -> None:
+        """`means` by the kind of effect. `gpu_lock` returns the lock of a GPU, the same one for the same name."""
+        self._checkpoints = checkpoints
+        self._means = means
+        self._lock = lock
+        self._gpu_lock = gpu_lock
+
+    def of(self, uid: ClaimUid) -> tuple[Effect, ...]:
+        """Return what is journaled of a claim in this boot. The caller holds the lock of the calls."""
+        found = self._checkpoint(uid)
+        return () if found is None else found.prepared.effects
+
+    @contextlib.contextmanager
+    def hold(self, uid: ClaimUid) -> Iterator[None]:
+        """Hold the GPUs of what is journaled of a claim for a block, for apply() and undo().
+
+        Raises TemporaryError where another call keeps one for long, or settled the claim otherwise meanwhile.
+        """
+        gpus = self._gpus(uid)
+        with contextlib.ExitStack() as stack:
+            for gpu in gpus:
+                stack.enter_context(self._gpu_lock(gpu).hold())
+            if self._gpus(uid) != gpus:
+                raise TemporaryError(f"another call settled claim UID {uid} while this one waited for its GPUs")
+            yield
+
+    def _gpus(self, uid: ClaimUid) -> Sequence[DeviceName]:
+        """Return them sorted: two claims that wait for each other's GPUs would wait for ever."""
+        with self._lock.hold():
+            return sorted({effect.gpu for effect in self.of(uid)})
+
+    def apply(self, uid: ClaimUid, planned: Sequence[Effect]) -> None:
+        """Bring the effects of a claim to what is planned, in its order; all must be journaled, and their GPUs held.
+
+        What else is journaled, of an earlier plan, is undone first. Raises DracaenaError; what may have been made by
+        then stays journaled.
+        """
+        self._undo(uid, keep=planned)
+        for effect in planned:
+            others = self._others(uid, effect)
+            outcome = self._means_of(effect).apply(effect, others)
+            self._note(uid, effect, dataclasses.replace(effect, outcome=outcome))
+            log.info("effect made", effect=str(effect), claim_uid=uid)
+
+    def undo(self, uid: ClaimUid) -> None:
+        """Undo all that is journaled of a claim, the last first; their GPUs must be held.
+
+        Raises DracaenaError at the first that cannot be undone: it and those before it stay journaled.
+        """
+        self._undo(uid, keep=())
+
+    def _undo(self, uid: ClaimUid, keep: Sequence[Effect]) -> None:
+        with self._lock.hold():
+            left = [effect for effect in self.of(uid) if not is_among(effect, keep)]
+        for effect in reversed(left):
+            others = self._others(uid, effect)
+            self._means_of(effect).undo(effect, others)
+            self._note(uid, effect, None)
+            log.info("effect undone", effect=str(effect), claim_uid=uid)
+
+    def _means_of(self, effect: Effect) -> EffectMeans:
+        means = self._means.get(effect.kind)
+        if means is None:
+            raise TemporaryError(
+                f"{effect} cannot be made or undone: this release, or its settings on this node, know nothing of "
+                f"{effect.kind!r}. Run the release that prepared the claim; its devices stay held until then"
+            )
+        return means
+
+    def _others(self, uid: ClaimUid, effect: Effect) -> tuple[Effect, ...]:
+        """Return the effects of its kind on its GPU that are journaled beside it, by claim UID."""
+        with self._lock.hold():
+            now, _ = self._checkpoints.load_all()
+        return tuple(
+            other
+            for checkpoint in now
+            for other in checkpoint.prepared.effects
+            if (other.kind, other.gpu) == (effect.kind, effect.gpu)
+            and not (checkpoint.prepared.claim.uid == uid and other.is_same(effect))
+        )
+
+    def _note(self, uid: ClaimUid, effect: Effect, now: Effect | None) -> None:
+        """Journal how far an effect got; None: it is undone."""
+        with self._lock.hold():
+            checkpoint = self._checkpoint(uid)
+            if checkpoint is None or not is_among(effect, checkpoint.prepared.effects):
+                raise TemporaryError(f"the checkpoint of claim UID {uid} was changed while {effect} was being settled")
+            journal = [now if each.is_same(effect) else each for each in checkpoint.prepared.effects]
+            self._checkpoints.journal(checkpoint, [each for each in journal if each is not None])
+
+    def _checkpoint(self, uid: ClaimUid) -> Checkpoint | None:
+        found = self._checkpoints.load(uid)
+        ours = isinstance(found, Checkpoint) and found.boot_id == self._checkpoints.boot_id
+        return found if ours and isinstance(found, Checkpoint) else None

@@ -1,0 +1,72 @@
+"""The interface of a kind of device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dracaena.api.machine import Machine
+from dracaena.api.names import DeviceName
+from dracaena.api.resource_objects import Device
+from dracaena.kubelet_plugin.prepare.effects import Effect
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, PublishedPool
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerMount:
+    """A bind mount."""
+
+    host_path: str
+    container_path: str
+    options: tuple[str, ...] = ("rw", "bind")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerEdits:
+    """What the containers of one device get beside its device nodes."""
+
+    environment: tuple[str, ...] = ()
+    """`NAME=value`."""
+    mounts: tuple[ContainerMount, ...] = ()
+
+
+NO_EDITS = ContainerEdits()
+
+
+class NodeDeviceKind(Protocol):
+    """Values in, values out. Making and undoing effects is for ports.EffectMeans, by the kind of the effect."""
+
+    def publish(self, machine: Machine) -> tuple[Device, ...]:
+        """Return the devices of this kind that a machine has, without taints, in a fixed order."""
+        ...
+
+    def obstacle(self, name: DeviceName, pool: PublishedPool) -> str | None:
+        """Return why no claim could be prepared for a device of this node, None when one can."""
+        ...
+
+    def facts_are_missing(self, name: DeviceName, pool: PublishedPool) -> bool:
+        """Whether the device is there, and only a number is not known without which no container could be given it."""
+        ...
+
+    def as_read(self, device: PreparedDevice, pool: PublishedPool) -> PreparedDevice:
+        """Return a device with all that the last reading says of it. There must be no obstacle."""
+        ...
+
+    def effects(self, device: PreparedDevice) -> tuple[Effect, ...]:
+        """Return what must be made before containers may have the device, in this order; undone in the reverse one."""
+        ...
+
+    def edits(self, device: PreparedDevice, effects: Sequence[Effect]) -> ContainerEdits:
+        """Return what its containers get, given its effects as they were made."""
+        ...
+
+
+KindOf = Callable[[DeviceName, str | None], NodeDeviceKind]
+"""Tells the kind of a device of an allocation by its name and shareID."""
+
+
+def edits_of(device: PreparedDevice, effects: Sequence[Effect], kind_of: KindOf) -> ContainerEdits:
+    """Return what the containers of one device get, of all effects of its claim."""
+    own = [effect for effect in effects if (effect.device, effect.share_id) == (device.device, device.share_id)]
+    return kind_of(device.device, device.share_id).edits(device, own)

@@ -1,0 +1,66 @@
+"""MIG devices that an admin made."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from dracaena.api.machine import Machine
+from dracaena.api.names import DeviceName, GpuUuid, gpu_device_name
+from dracaena.api.resource_objects import Device
+from dracaena.api.resourceslice import encode_mig_devices
+from dracaena.kubelet_plugin.device_kinds.device_kind import NO_EDITS, ContainerEdits
+from dracaena.kubelet_plugin.prepare.effects import Effect
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, PublishedPool, why_not_in_pool
+
+
+class ExistingMigDevice:
+    """A MIG device that is there before any claim has it, and stays after the last. Preparing it changes nothing."""
+
+    def publish(self, machine: Machine) -> tuple[Device, ...]:
+        """Return one device a MIG device, in the machine's order."""
+        return encode_mig_devices(machine)
+
+    def obstacle(self, name: DeviceName, pool: PublishedPool) -> str | None:
+        """Return why no claim could be prepared: it is not there, or the numbers of its nodes are not known."""
+        mig = pool.mig_devices.get(name)
+        parent = None if mig is None else pool.gpus.get(gpu_device_name(mig.parent_uuid))
+        if mig is None or parent is None:
+            return why_not_in_pool(name, pool)
+        if mig.access_minors is None:
+            return f"it is not known which nodes of /dev/nvidia-caps open MIG device {mig.uuid}"
+        if parent.minor is None:
+            return f"the minor number of GPU {parent.uuid} is not known, so its device node cannot be named"
+        return None
+
+    def facts_are_missing(self, name: DeviceName, pool: PublishedPool) -> bool:
+        """Whether only the minor of its parent is not known, or those of its own nodes."""
+        mig = pool.mig_devices.get(name)
+        parent = None if mig is None else pool.gpus.get(gpu_device_name(mig.parent_uuid))
+        return mig is not None and parent is not None and (parent.minor is None or mig.access_minors is None)
+
+    def as_read(self, device: PreparedDevice, pool: PublishedPool) -> PreparedDevice:
+        """Return it with the numbers that the driver gives it and its parent now."""
+        mig = pool.mig_devices[device.device]
+        parent = pool.gpus[gpu_device_name(mig.parent_uuid)]
+        assert parent.minor is not None
+        return dataclasses.replace(
+            device,
+            uuid=GpuUuid(mig.uuid),
+            minor=parent.minor,
+            access_minors=mig.access_minors or (),
+            parent_uuid=GpuUuid(parent.uuid),
+            index=parent.index,
+            gpu_instance_id=mig.gpu_instance_id,
+            pci_bus_id=parent.pci_bus_id,
+            start=mig.start,
+            size=mig.size,
+        )
+
+    def effects(self, _device: PreparedDevice) -> tuple[Effect, ...]:
+        """Return none: it exists."""
+        return ()
+
+    def edits(self, _device: PreparedDevice, _effects: Sequence[Effect]) -> ContainerEdits:
+        """Return none."""
+        return NO_EDITS

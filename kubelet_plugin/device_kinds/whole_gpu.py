@@ -1,0 +1,63 @@
+"""Whole GPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from dracaena.api.machine import Machine
+from dracaena.api.names import DeviceName, GpuUuid
+from dracaena.api.resource_objects import Device
+from dracaena.api.resourceslice import encode_gpus
+from dracaena.kubelet_plugin.device_kinds.device_kind import NO_EDITS, ContainerEdits
+from dracaena.kubelet_plugin.prepare.effects import Effect
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, PublishedPool, why_not_in_pool
+
+
+class WholeGpu:
+    """A GPU that is not divided. Preparing it changes nothing on the node."""
+
+    def publish(self, machine: Machine) -> tuple[Device, ...]:
+        """Return one device a GPU, in ordinal order, divided ones too: node_pool.preparable_pages leaves those out."""
+        return encode_gpus(machine)
+
+    def obstacle(self, name: DeviceName, pool: PublishedPool) -> str | None:
+        """Return why no claim could be prepared: it is not there, is divided, or its minor is not known."""
+        gpu = pool.gpus.get(name)
+        if gpu is None:
+            return why_not_in_pool(name, pool)
+        if gpu.mig_enabled:
+            return f"GPU {gpu.uuid} is divided into MIG devices, so it cannot be used as a whole"
+        if gpu.minor is None:
+            return f"the minor number of GPU {gpu.uuid} is not known, so its device node cannot be named"
+        return None
+
+    def facts_are_missing(self, name: DeviceName, pool: PublishedPool) -> bool:
+        """Whether only its minor is not known."""
+        gpu = pool.gpus.get(name)
+        return gpu is not None and not gpu.mig_enabled and gpu.minor is None
+
+    def as_read(self, device: PreparedDevice, pool: PublishedPool) -> PreparedDevice:
+        """Return it with the numbers that the driver gives it now."""
+        gpu = pool.gpus[device.device]
+        assert gpu.minor is not None
+        return dataclasses.replace(
+            device,
+            uuid=GpuUuid(gpu.uuid),
+            minor=gpu.minor,
+            access_minors=(),
+            parent_uuid=None,
+            index=gpu.index,
+            gpu_instance_id=None,
+            pci_bus_id=gpu.pci_bus_id,
+            start=None,
+            size=None,
+        )
+
+    def effects(self, _device: PreparedDevice) -> tuple[Effect, ...]:
+        """Return none: its device nodes are all that a container needs."""
+        return ()
+
+    def edits(self, _device: PreparedDevice, _effects: Sequence[Effect]) -> ContainerEdits:
+        """Return none."""
+        return NO_EDITS

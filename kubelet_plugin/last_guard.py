@@ -1,0 +1,98 @@
+"""The last guard: no container gets a device that another claim holds, whoever allocated it, nor a node of one.
+
+It knows what was prepared on this node, and believes nobody else.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from dracaena.api.errors import TemporaryError
+from dracaena.kubelet_plugin.checkpoints import Checkpoints
+from dracaena.kubelet_plugin.claim_files import ClaimFiles
+from dracaena.kubelet_plugin.claim_reconciler import ClaimReconciler
+from dracaena.kubelet_plugin.ports import ReadMinors
+from dracaena.kubelet_plugin.prepare.moved_devices import held_nodes
+from dracaena.kubelet_plugin.prepare.plan import holders
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice, PublishedPool
+
+log = structlog.get_logger()
+
+
+class DeviceHeldError(TemporaryError):
+    """Another claim still holds a device. It passes when kubelet unprepares that claim; kubelet asks again."""
+
+    def __init__(self, text: str, holders: tuple[PreparedClaim, ...]) -> None:
+        super().__init__(text)
+        self.holders = holders
+
+
+class LastGuard:
+    """Refuses, by raising TemporaryError: all of it may pass. Holds nothing."""
+
+    def __init__(
+        self,
+        *,
+        checkpoints: Checkpoints,
+        files: ClaimFiles,
+        claim_reconciler: ClaimReconciler,
+        read_minors: ReadMinors,
+    ) -> None:
+        self._checkpoints = checkpoints
+        self._files = files
+        self._claim_reconciler = claim_reconciler
+        self._read_minors = read_minors
+
+    def refuse_stale(self, prepared: PreparedClaim) -> None:
+        """Refuse to name nodes that are not the claim's devices any more, as the driver tells without being asked.
+
+        The last reading may be a minute old, and the driver may have been loaded anew since.
+        """
+        try:
+            minors = self._read_minors()
+        except TemporaryError as error:
+            # A driver that hangs is not loaded anew meanwhile: what was read last holds.
+            log.warning("minors of the GPUs are not compared", error=str(error))
+            return
+        for device in prepared.devices if minors else ():
+            minor = None if device.pci_bus_id is None else minors.get(device.pci_bus_id)
+            if device.pci_bus_id is not None and minor != device.minor:
+                seen = "no GPU there" if minor is None else f"/dev/nvidia{minor}"
+                raise TemporaryError(
+                    f"GPU {device.parent_uuid or device.uuid} at {device.pci_bus_id} was /dev/nvidia{device.minor} "
+                    f"when the GPUs were last read, the driver has {seen} now: waiting for the next reading"
+                )
+
+    def refuse_held(self, plan: PreparedClaim, pool: PublishedPool) -> None:
+        """Refuse a claim whose devices, or whose device nodes, another claim still holds. The caller holds the lock."""
+        _, broken = self._checkpoints.load_all()
+        others = [*self._claim_reconciler.holders(pool)]
+        for each in broken:
+            if each.uid == plan.claim.uid:
+                continue
+            salvaged = self._files.salvage(each)
+            if not salvaged.devices:
+                raise TemporaryError(
+                    f"the checkpoint of claim UID {each.uid} {each.problem}, and no CDI spec tells which devices it "
+                    "holds: nothing is granted until it was rebuilt from the claim, or taken back"
+                )
+            others.append(salvaged)
+        held = holders(plan, others)
+        if held:
+            text = "; ".join(_held(plan, *entry) for entry in held)
+            raise _device_held(plan, text, tuple(holder for _, _, holder in held))
+        nodes = held_nodes(plan, others)
+        if nodes:
+            raise _device_held(plan, "; ".join(map(str, nodes)), tuple(node.holder for node in nodes))
+
+
+def _device_held(plan: PreparedClaim, text: str, by: tuple[PreparedClaim, ...]) -> DeviceHeldError:
+    """kubelet tells the pod the text; the log, which is for admins, names who holds the devices."""
+    log.info("devices are held by other claims", claim=str(plan.claim), held_by=sorted({str(one.claim) for one in by}))
+    return DeviceHeldError(text, by)
+
+
+def _held(plan: PreparedClaim, device: PreparedDevice, theirs: PreparedDevice, holder: PreparedClaim) -> str:
+    name = holder.claim.told_to(plan.claim)
+    of = "" if theirs.device == device.device else f" as a part of the same GPU, by device {theirs.device},"
+    return f"request {device.request}: device {device.device} is still held{of} by {name}, which is not unprepared yet"

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pytest
+
+from dracaena.api.names import DeviceName, gpu_device_name
+from dracaena.api.resourceslice import encode_devices
+from dracaena.kubelet_plugin.device_kinds.mig_device import ExistingMigDevice
+from dracaena.kubelet_plugin.device_kinds.table import PUBLISHED, kind_of
+from dracaena.kubelet_plugin.device_kinds.whole_gpu import WholeGpu
+from support.machines import divided_machine
+
+
+def test_the_kinds_together_publish_what_a_machine_has() -> None:
+    machine = divided_machine()
+    published = [device for kind in PUBLISHED for device in kind.publish(machine)]
+    assert tuple(published) == encode_devices(machine)
+    assert len({device.name for device in published}) == len(machine.gpus) + len(machine.mig_devices)
+
+
+def test_each_published_device_is_of_the_kind_that_publishes_it() -> None:
+    machine = divided_machine()
+    for kind in PUBLISHED:
+        for device in kind.publish(machine):
+            assert kind_of(DeviceName(device.name)) is kind
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(gpu_device_name("GPU-1"), WholeGpu), ("mig-1-1g-5gb-0", ExistingMigDevice), ("no-such", WholeGpu)],
+)
+def test_the_name_tells_the_kind(name: str, kind: type) -> None:
+    assert isinstance(kind_of(DeviceName(name)), kind)
