@@ -120,7 +120,10 @@ capability are those of its parent."""
 
 MEMORY_CAPACITY = "memory"
 """Capacity: the device's memory, a Quantity in bytes."""
+CORES_CAPACITY = "cores"
+"""Capacity of a GPU that several claims may have at a time: percent of its cores, always 100."""
 MULTIPROCESSORS_CAPACITY = "multiprocessors"
 """Capacity: streaming multiprocessors, a plain number."""
 GPU_CAPACITIES = (MEMORY_CAPACITY,)
+SHARED_GPU_CAPACITIES = (MEMORY_CAPACITY, CORES_CAPACITY)
 MIG_CAPACITIES = (MULTIPROCESSORS_CAPACITY, MEMORY_CAPACITY)

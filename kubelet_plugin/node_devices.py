@@ -13,8 +13,10 @@ from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName, PoolName, gpu_device_name
 from dracaena.api.objects import Taint
 from dracaena.api.resource_objects import Device
+from dracaena.kubelet_plugin.device_kinds.device_kind import GpuRoles
 from dracaena.kubelet_plugin.discovery.allocatable import allocatable
 from dracaena.kubelet_plugin.discovery.pool import Page
+from dracaena.kubelet_plugin.discovery.sharing import shared_gpus
 from dracaena.kubelet_plugin.discovery.troubles import Trouble, TroubleKind, trouble
 from dracaena.kubelet_plugin.metrics import PluginMetrics
 from dracaena.kubelet_plugin.node_pool import node_pool, preparable_pages
@@ -44,15 +46,19 @@ class NodeDevices:
         waiting_for: Callable[[], str | None],
         metrics: PluginMetrics,
         watched: bool = False,
+        sharing: str = "",
         on_troubles: Callable[[Sequence[Trouble]], None] = lambda _found: None,
     ) -> None:
-        """`on_troubles` is told at each take() which devices cannot be published."""
+        """`sharing` is the setting of that name. `on_troubles` is told at each take() which devices cannot be published
+        and what of the setting is unclear.
+        """
         self._driver = driver
         self._name = name
         self._tainted = tainted
         self._publish = publish
         self._waiting_for = waiting_for
         self._metrics = metrics
+        self._sharing = sharing
         self._on_troubles = on_troubles
         self._lock = threading.Lock()
         self._pages: Sequence[Page] | None = None
@@ -68,7 +74,11 @@ class NodeDevices:
 
     def take(self, machine: Machine) -> None:
         """Work with another reading from now on. Raises TopologyError for a device that cannot be named."""
-        pages = allocatable(machine, driver=self._driver, tainted=self._tainted)
+        shared = shared_gpus(self._sharing, machine)
+        for problem in shared.problems.values():
+            log.error("setting `sharing` is unclear", reason=problem)
+        roles = GpuRoles(shared=shared.uuids)
+        pages = allocatable(machine, driver=self._driver, tainted=self._tainted, roles=roles)
         pool = node_pool(machine, self._driver, self._name, pages)
         kept, skipped = preparable_pages(pages, pool)
         for device, reason in skipped.items():
@@ -76,10 +86,16 @@ class NodeDevices:
         self._metrics.devices.skipped.set(len(skipped))
         parents = {gpu_device_name(mig.parent_uuid) for mig in machine.mig_devices}  # given away by their parts
         self._on_troubles(
-            tuple(
-                trouble(TroubleKind.DEVICE_SKIPPED, f"device {device} is not published: {reason}", device)
-                for device, reason in skipped.items()
-                if device not in parents
+            (
+                *(
+                    trouble(TroubleKind.DEVICE_SKIPPED, f"device {device} is not published: {reason}", device)
+                    for device, reason in skipped.items()
+                    if device not in parents
+                ),
+                *(
+                    trouble(TroubleKind.SHARING_UNCLEAR, f"setting `sharing` of this node: {problem}", subject)
+                    for subject, problem in shared.problems.items()
+                ),
             )
         )
         with self._lock:

@@ -71,6 +71,11 @@ class PluginSettings:
         help="who allocates the devices of this node; with kube-scheduler they are published without our taint",
         choices=(CONTROLLER, KUBE_SCHEDULER),
     )
+    sharing: str = option(
+        "",
+        help="GPUs that several claims may share, by memory and cores: `all`, or indices, UUIDs and product names with "
+        "commas between them; empty: none",
+    )
     watch_health: bool = option(
         True,
         help="watch the health of the GPUs: taint what is broken and tell kubelet",

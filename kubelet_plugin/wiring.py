@@ -255,6 +255,7 @@ def _gpus(node: NodeParts, recorded: Machine | None, source: Source | None) -> G
         waiting_for=live.ready if live is not None else lambda: None,
         metrics=node.metrics,
         watched=watched,
+        sharing=settings.sharing,
         on_troubles=partial(node.troubles.update, "devices"),
     )
     updates.subscribe(devices.take)

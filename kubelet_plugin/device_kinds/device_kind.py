@@ -34,10 +34,21 @@ class ContainerEdits:
 NO_EDITS = ContainerEdits()
 
 
+@dataclass(frozen=True, slots=True)
+class GpuRoles:
+    """What the settings of the node make of its GPUs."""
+
+    shared: frozenset[str] = frozenset()
+    """UUIDs of GPUs that several claims may have at a time; the memory of each is known."""
+
+
+NO_ROLES = GpuRoles()
+
+
 class NodeDeviceKind(Protocol):
     """Values in, values out. Making and undoing effects is for ports.EffectMeans, by the kind of the effect."""
 
-    def publish(self, machine: Machine) -> tuple[Device, ...]:
+    def publish(self, machine: Machine, roles: GpuRoles) -> tuple[Device, ...]:
         """Return the devices of this kind that a machine has, without taints, in a fixed order."""
         ...
 

@@ -9,7 +9,7 @@ from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName, GpuUuid, gpu_device_name
 from dracaena.api.resource_objects import Device
 from dracaena.api.resourceslice import encode_mig_devices
-from dracaena.kubelet_plugin.device_kinds.device_kind import NO_EDITS, ContainerEdits
+from dracaena.kubelet_plugin.device_kinds.device_kind import NO_EDITS, ContainerEdits, GpuRoles
 from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, PublishedPool, why_not_in_pool
 
@@ -17,7 +17,7 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, Publi
 class ExistingMigDevice:
     """A MIG device that is there before any claim has it, and stays after the last. Preparing it changes nothing."""
 
-    def publish(self, machine: Machine) -> tuple[Device, ...]:
+    def publish(self, machine: Machine, _roles: GpuRoles) -> tuple[Device, ...]:
         """Return one device a MIG device, in the machine's order."""
         return encode_mig_devices(machine)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 
-from dracaena.api.machine import Machine
+from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import DeviceName, GpuUuid
 from dracaena.api.resource_objects import Device
 from dracaena.api.resourceslice import encode_gpus
-from dracaena.kubelet_plugin.device_kinds.device_kind import NO_EDITS, ContainerEdits
+from dracaena.kubelet_plugin.device_kinds.device_kind import NO_EDITS, ContainerEdits, GpuRoles
+from dracaena.kubelet_plugin.device_kinds.share import shared_device
 from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, PublishedPool, why_not_in_pool
 
@@ -17,9 +19,15 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, Publi
 class WholeGpu:
     """A GPU that is not divided. Preparing it changes nothing on the node."""
 
-    def publish(self, machine: Machine) -> tuple[Device, ...]:
-        """Return one device a GPU, in ordinal order, divided ones too: node_pool.preparable_pages leaves those out."""
-        return encode_gpus(machine)
+    def publish(self, machine: Machine, roles: GpuRoles) -> tuple[Device, ...]:
+        """Return one device a GPU, in ordinal order, divided ones too: node_pool.preparable_pages leaves those out.
+
+        A GPU that may be shared has one device as well, which is whole by default (share.py).
+        """
+        devices = encode_gpus(machine)
+        if not roles.shared:
+            return devices
+        return tuple(map(partial(_in_its_role, roles), devices, machine.gpus))
 
     def obstacle(self, name: DeviceName, pool: PublishedPool) -> str | None:
         """Return why no claim could be prepared: it is not there, is divided, or its minor is not known."""
@@ -61,3 +69,9 @@ class WholeGpu:
     def edits(self, _device: PreparedDevice, _effects: Sequence[Effect]) -> ContainerEdits:
         """Return none."""
         return NO_EDITS
+
+
+def _in_its_role(roles: GpuRoles, device: Device, gpu: Gpu) -> Device:
+    if gpu.uuid not in roles.shared or gpu.memory_bytes is None:
+        return device
+    return shared_device(device, gpu.memory_bytes)

@@ -9,6 +9,7 @@ from dracaena.api.machine import Machine
 from dracaena.api.names import TAINT_EFFECT, TAINT_VALUE, gpu_device_name, taint_key
 from dracaena.api.objects import Taint
 from dracaena.api.resource_objects import Device, ResourcePool, ResourceSliceSpec
+from dracaena.kubelet_plugin.device_kinds.device_kind import NO_ROLES, GpuRoles
 from dracaena.kubelet_plugin.device_kinds.table import PUBLISHED
 
 DEVICES_PER_SLICE = limits.SLICE_ADVANCED_DEVICES
@@ -19,7 +20,9 @@ FIRST_GENERATION = 1
 """Generation of a pool that nobody has published yet."""
 
 
-def allocatable(machine: Machine, *, driver: str, tainted: bool) -> tuple[tuple[Device, ...], ...]:
+def allocatable(
+    machine: Machine, *, driver: str, tainted: bool, roles: GpuRoles = NO_ROLES
+) -> tuple[tuple[Device, ...], ...]:
     """Return the devices of the node's pool in pages, one a slice: those of each kind in turn, GPUs in ordinal order.
 
     `tainted` puts the taint on each device that keeps kube-scheduler from allocating it by itself. A machine without
@@ -27,7 +30,7 @@ def allocatable(machine: Machine, *, driver: str, tainted: bool) -> tuple[tuple[
     """
     taints = [Taint(taint_key(driver), TAINT_VALUE, TAINT_EFFECT)] if tainted else []
     devices = tuple(
-        msgspec.structs.replace(device, taints=taints) for kind in PUBLISHED for device in kind.publish(machine)
+        msgspec.structs.replace(device, taints=taints) for kind in PUBLISHED for device in kind.publish(machine, roles)
     )
     starts = range(0, max(len(devices), 1), DEVICES_PER_SLICE)
     return tuple(devices[start : start + DEVICES_PER_SLICE] for start in starts)

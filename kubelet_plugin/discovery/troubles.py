@@ -21,6 +21,7 @@ class TroubleKind(enum.Enum):
     RELEASED = "DriverReleased"
     GPU_MISSING = "GpuMissing"
     DEVICE_SKIPPED = "DeviceSkipped"
+    SHARING_UNCLEAR = "SharingUnclear"
     FABRIC = "FabricNotReady"
     HOOK_TOOL_MISSING = "HookToolMissing"
 
@@ -42,6 +43,8 @@ MENDING = {
     TroubleKind.GPU_MISSING: f"on the node: `nvidia-smi -q -i {{subject}}`, {_KERNEL_LOG}; a GPU that is lost needs a "
     "reset (release the driver first) or a restart of the node",
     TroubleKind.DEVICE_SKIPPED: "on the node: `ls -l /dev/nvidia*`, `nvidia-modprobe -c 0 -u`",
+    TroubleKind.SHARING_UNCLEAR: "correct `sharing` in the settings of this node (docs/sharing.md); until "
+    "then what is unclear is not shared",
     TroubleKind.FABRIC: "on the node: `systemctl status nvidia-fabricmanager`, `nvidia-smi -q | grep -A 4 Fabric`",
     TroubleKind.HOOK_TOOL_MISSING: "install the NVIDIA container toolkit on the host, or name its path in hook-tool; "
     "on the node: `command -v nvidia-cdi-hook nvidia-ctk`",

@@ -16,6 +16,16 @@ LINKS = st.builds(Link, LEVELS, st.none() | st.integers(0, MAX_NVLINKS))
 NUMA_NODES = st.none() | st.integers(0, 3)
 
 
+def plain_machine(count: int, **facts: object) -> Machine:
+    """GPUs without any links to speak of; `facts` are of each."""
+    gpus = tuple(
+        Gpu(uuid=f"GPU-00000000-0000-4000-8000-{n:012x}", index=n, **facts)  # type: ignore[arg-type]
+        for n in range(count)
+    )
+    pairs = (Link(LinkLevel.SYS, 0),) * (count * (count - 1) // 2)
+    return Machine("m", gpus, Topology(count, pairs, (None,) * count))
+
+
 def mig_uuid(number: int) -> str:
     return f"MIG-00000000-0000-4000-8000-{number:012x}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any, Final
 
 from dracaena.api import limits
@@ -175,8 +176,12 @@ def _check_device(device: Document, old: Document | None, path: str, *, per_devi
         errors += _check_attribute(value, f"{path}.attributes[{name}]")
     shared = bool(device.get("allowMultipleAllocations"))
     for name, value in capacity.items():
-        errors += check_qualified_name(name, f"{path}.capacity")
-        errors += _check_capacity(value, f"{path}.capacity[{name}]", shared=shared)
+        found = check_qualified_name(name, f"{path}.capacity")
+        found += _check_capacity(value, f"{path}.capacity[{name}]", shared=shared)
+        if old is not None and _amounts(capacity) == _amounts(old.get("capacity") or {}):
+            # 1.37 does not look again at what stays, even where `allowMultipleAllocations` beside it changed.
+            found = [replace(error, newer=()) for error in found]
+        errors += found
     taints = device.get("taints") or []
     if old is None or taints != (old.get("taints") or []):
         errors += check_items(taints, limits.DEVICE_TAINTS, _check_taint, f"{path}.taints", is_declared=False)
@@ -267,6 +272,15 @@ def _check_counters(counters: Document, path: str, limit: int) -> Errors:
 
 
 # ---- consumable capacity
+
+
+def _amounts(value: Any) -> Any:
+    """Return a document with each quantity as its amount: `1Gi` and `1024Mi` are the same."""
+    if isinstance(value, dict):
+        return {key: _amounts(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_amounts(each) for each in value]
+    return read_quantity(value).quantity
 
 
 def _check_capacity(capacity: Document, path: str, *, shared: bool) -> Errors:

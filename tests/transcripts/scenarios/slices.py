@@ -9,6 +9,23 @@ from transcripts.session import Session
 
 PATH = f"{SLICES}/s"
 TAINT = {"key": f"{DRIVER}/controller-allocated", "value": "true", "effect": "NoSchedule"}
+SHARED_GPU: Document = {
+    "name": "gpu-00000000-0000-4000-8000-000000000001",
+    "attributes": {"type": {"string": "gpu"}},
+    "capacity": {
+        "memory": {
+            "value": "85520810496",
+            "requestPolicy": {"default": "81559Mi", "validRange": {"min": "1Mi", "max": "81559Mi", "step": "1Mi"}},
+        },
+        "cores": {
+            "value": "100",
+            "requestPolicy": {"default": "0", "validRange": {"min": "0", "max": "100", "step": "1"}},
+        },
+    },
+    "allowMultipleAllocations": True,
+    "taints": [TAINT],
+}
+"""Its memory is no whole number of MiB: the value is exact, and given out in whole ones."""
 COUNTERS: Document = {"name": "c", "counters": {"memory": {"value": "1"}}}
 
 
@@ -135,6 +152,23 @@ def slice_counters(api: Session) -> None:
     api.create("3 uses", SLICES, resource_slice("s", [{"name": "gpu", "consumesCounters": three}]))
     api.create("a set", SLICES, resource_slice("s", None, sharedCounters=[COUNTERS]))
     api.create("a use", SLICES, resource_slice("t", [{"name": "gpu", "consumesCounters": uses[:1]}]))
+
+
+def slice_of_a_shared_gpu(api: Session) -> None:
+    """A GPU that several claims may share, whole by default, as the plugin publishes it; and back."""
+    api.create("shared, with a taint", SLICES, resource_slice("s", [SHARED_GPU]))
+    api.get("it is stored unchanged", PATH)
+    dedicated = {name: SHARED_GPU[name] for name in ("name", "attributes", "taints")}
+    dedicated["capacity"] = {"memory": {"value": SHARED_GPU["capacity"]["memory"]["value"]}}
+    api.merge("for one claim again", PATH, {"spec": {"devices": [dedicated], "pool": {"generation": 2}}})
+    api.merge("and shared once more", PATH, {"spec": {"devices": [SHARED_GPU], "pool": {"generation": 3}}})
+    half = {**SHARED_GPU, "allowMultipleAllocations": False}
+    api.merge("policies without sharing", PATH, {"spec": {"devices": [half]}})
+    for least, most, step in (("1Mi", "85520810496", "1Mi"), ("1Mi", "81559Mi", "3Mi"), ("0", "81560Mi", "1Mi")):
+        span = {"min": least, "max": most, "step": step}
+        memory = {"value": "85520810496", "requestPolicy": {"default": "81559Mi", "validRange": span}}
+        device = {"name": "gpu", "allowMultipleAllocations": True, "capacity": {"memory": memory}}
+        api.create("a range that does not fit", SLICES, resource_slice("t", [device]))
 
 
 def slice_binding_conditions_and_policies(api: Session) -> None:

@@ -96,9 +96,14 @@ def test_notes_name_no_label_that_the_plugin_does_not_ask_for(tmp_path: Path) ->
 
 
 def test_device_classes_are_those_of_the_folder(tmp_path: Path) -> None:
-    rendered = {one["metadata"]["name"]: one["spec"] for one in objects(render(tmp_path), "DeviceClass")}
+    every = render(tmp_path, "--set", "deviceClasses.share=true")
+    rendered = {one["metadata"]["name"]: one["spec"] for one in objects(every, "DeviceClass")}
     files = [yaml.safe_load(path.read_text()) for path in (ROOT / "deploy" / "deviceclasses").glob("*.yaml")]
     assert rendered == {one["metadata"]["name"]: one["spec"] for one in files}
+
+
+def test_a_cluster_that_shares_no_gpus_has_no_class_for_shares(tmp_path: Path) -> None:
+    assert "share.gpu.dracaena.dev" not in {one["metadata"]["name"] for one in objects(render(tmp_path), "DeviceClass")}
 
 
 def test_values_that_may_be_taken_away_leave_nothing_half_said(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from dracaena.api.names import DeviceName, gpu_device_name
 from dracaena.api.resourceslice import encode_devices
+from dracaena.kubelet_plugin.device_kinds.device_kind import NO_ROLES
 from dracaena.kubelet_plugin.device_kinds.mig_device import ExistingMigDevice
 from dracaena.kubelet_plugin.device_kinds.table import PUBLISHED, kind_of
 from dracaena.kubelet_plugin.device_kinds.whole_gpu import WholeGpu
@@ -12,7 +13,7 @@ from support.machines import divided_machine
 
 def test_the_kinds_together_publish_what_a_machine_has() -> None:
     machine = divided_machine()
-    published = [device for kind in PUBLISHED for device in kind.publish(machine)]
+    published = [device for kind in PUBLISHED for device in kind.publish(machine, NO_ROLES)]
     assert tuple(published) == encode_devices(machine)
     assert len({device.name for device in published}) == len(machine.gpus) + len(machine.mig_devices)
 
@@ -20,7 +21,7 @@ def test_the_kinds_together_publish_what_a_machine_has() -> None:
 def test_each_published_device_is_of_the_kind_that_publishes_it() -> None:
     machine = divided_machine()
     for kind in PUBLISHED:
-        for device in kind.publish(machine):
+        for device in kind.publish(machine, NO_ROLES):
             assert kind_of(DeviceName(device.name)) is kind
 
 
