@@ -33,8 +33,9 @@ NOT_IN_THE_IMAGE = ASYNCIO_HALF | {"setuptools"}
 SOURCE_TIME = "315532800"
 """Seconds of 1980-01-01, the first that a wheel can hold: the same source makes the same wheel at any time."""
 
-LEFT_OUT = (".*", "tests", "docs", "deploy", "wheels", "build", "dist", "__pycache__", "*.egg-info")
-"""Of the checkout, for the build of our own wheel: it leaves folders behind, so it gets a copy."""
+LEFT_OUT = (".*", "tests", "docs", "wheels", "build", "dist", "__pycache__", "*.egg-info")
+"""Of the checkout, for the build of our own wheel: it leaves folders behind, so it gets a copy. `deploy` is copied: a
+manifest of the demo is a link into it."""
 
 OLDEST_GLIBC_MINOR = 17
 NEWEST_GLIBC_MINOR = 36

@@ -72,8 +72,7 @@ def build(output: Path, url: str) -> None:
             sys.stdout.flush()
             archives[system, arch] = finished / archive_name(manifest, system, arch)
             write_archive(archives[system, arch], _wheels(Path(name) / f"{system}-{arch}", system, arch))
-        completed = yaml.safe_dump(complete(manifest, archives, url), sort_keys=False, width=120)
-        (finished / MANIFEST.name).write_text(completed, encoding="utf-8")
+        (finished / MANIFEST.name).write_text(as_text(complete(manifest, archives, url)), encoding="utf-8")
         shutil.rmtree(output, ignore_errors=True)
         shutil.copytree(finished, output)
 
@@ -96,6 +95,19 @@ def complete(manifest: Mapping[str, Any], archives: Mapping[tuple[str, str], Pat
         digest = hashlib.sha256(archives[key].read_bytes()).hexdigest()
         found.append({**platform, "uri": f"{url.rstrip('/')}/{archives[key].name}", "sha256": digest})
     return {**manifest, "spec": {**manifest["spec"], "platforms": found}}
+
+
+def as_text(manifest: Mapping[str, Any]) -> str:
+    """Return the manifest as YAML with its texts in lines, as people write them."""
+
+    class Lines(yaml.SafeDumper):
+        pass
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+    Lines.add_representer(str, text)
+    return yaml.dump(manifest, Dumper=Lines, sort_keys=False, width=120)
 
 
 def write_archive(path: Path, wheels: Iterable[Path]) -> None:

@@ -67,12 +67,14 @@ def test_nothing_of_ours_loads_what_the_image_leaves_out() -> None:
     assert lock > script.NOT_IN_THE_IMAGE, "no name that the lock does not hold"
 
 
-def test_wheel_holds_no_time_of_the_checkout_that_it_was_made_of(tmp_path: Path) -> None:
+def test_wheel_holds_the_manifests_of_the_demo_and_no_time_of_the_checkout_that_it_was_made_of(tmp_path: Path) -> None:
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     with zipfile.ZipFile(wheels_script()._own_wheel(tmp_path / "source", wheels)) as archive:
         files = archive.infolist()
+        manifests = {one.filename.rpartition("/")[2] for one in files if "demo/manifests/" in one.filename}
     assert len(files) > 200
+    assert manifests == {path.name for path in (ROOT / "demo" / "manifests").iterdir()}, "one of them is a link"
     assert {one.date_time for one in files} == {(1980, 1, 1, 0, 0, 0)}
 
 

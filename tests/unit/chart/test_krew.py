@@ -94,6 +94,13 @@ def test_a_manifest_that_krew_refuses_is_seen(fault: str, tmp_path: Path) -> Non
     assert faults(manifest) == [fault]
 
 
+def test_manifest_is_written_with_its_texts_in_lines(tmp_path: Path) -> None:
+    manifest = completed(tmp_path)
+    text = ARCHIVES.as_text(manifest)
+    assert yaml.safe_load(text) == manifest
+    assert "  caveats: |\n    Needs Python" in text
+
+
 def test_manifest_has_the_version_of_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert MANIFEST["spec"]["version"] == f"v{project['version']}"
