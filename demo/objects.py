@@ -56,6 +56,28 @@ class JobDocument(KubeObject, frozen=True):
     status: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+class DeploymentDocument(KubeObject, frozen=True):
+    """A deployment with nothing dropped of spec and status."""
+
+    API_VERSION: ClassVar[str] = "apps/v1"
+    RESOURCE: ClassVar[str] = "deployments"
+    KIND: ClassVar[str] = "Deployment"
+
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+    status: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class ReplicaSetDocument(KubeObject, frozen=True):
+    """A replica set with nothing dropped of spec and status."""
+
+    API_VERSION: ClassVar[str] = "apps/v1"
+    RESOURCE: ClassVar[str] = "replicasets"
+    KIND: ClassVar[str] = "ReplicaSet"
+
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+    status: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
 def owned_by(item: KubeObject, owner: KubeObject) -> bool:
     """Whether `owner` made `item` and answers for it."""
     return any(one.controller and one.uid == owner.metadata.uid for one in item.metadata.owner_references)

@@ -237,6 +237,14 @@ def _quantity(_: str, raw: Any, place: _Place) -> str:
         raise UnreadableError(str(error)) from None
 
 
+def _int_or_string(_: str, raw: Any, place: _Place) -> int | str:
+    if raw is None:
+        return 0
+    if isinstance(raw, bool) or not isinstance(raw, str | int):
+        raise _mismatch(raw, "int32" if isinstance(raw, float) else "string", place)
+    return raw
+
+
 def _time(name: str, raw: Any, place: _Place) -> str | None:
     if raw is None:
         return None
@@ -268,6 +276,7 @@ _SCALARS: Final[dict[str, Callable[[str, Any, _Place], Any]]] = {
     "int32": _integer,
     "int64": _integer,
     "quantity": _quantity,
+    "intorstring": _int_or_string,
     "time": _time,
     "microtime": _time,
     "raw": _opaque,

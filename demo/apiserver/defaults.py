@@ -93,6 +93,26 @@ def _namespace(namespace: Document, _: datetime) -> None:
     namespace["status"].setdefault("phase", "Active")
 
 
+def _deployment(deployment: Document, _: datetime) -> None:
+    spec = deployment["spec"]
+    spec.setdefault("replicas", 1)
+    strategy = spec["strategy"]
+    strategy.setdefault("type", "RollingUpdate")
+    if strategy["type"] == "RollingUpdate":
+        steps = strategy.setdefault("rollingUpdate", {})
+        for name in ("maxUnavailable", "maxSurge"):
+            steps.setdefault(name, "25%")
+    spec.setdefault("revisionHistoryLimit", 10)
+    spec.setdefault("progressDeadlineSeconds", 600)
+    _pod_spec(spec["template"]["spec"])
+
+
+def _replica_set(replica_set: Document, _: datetime) -> None:
+    spec = replica_set["spec"]
+    spec.setdefault("replicas", 1)
+    _pod_spec(spec["template"]["spec"])
+
+
 def _job(job: Document, _: datetime) -> None:
     spec = job["spec"]
     if "completions" not in spec and "parallelism" not in spec:
@@ -133,6 +153,8 @@ _BY_KIND: Final[dict[str, Callable[[Document, datetime], None]]] = {
     "Pod": _pod,
     "Node": _node,
     "Namespace": _namespace,
+    "Deployment": _deployment,
+    "ReplicaSet": _replica_set,
     "Job": _job,
     "ResourceClaim": _claim,
     "ResourceClaimTemplate": _template,

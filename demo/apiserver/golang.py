@@ -21,7 +21,7 @@ _NAMES: Final = {
     "version": "VersionValue",
     "versions": "VersionValues",
 }
-_ZEROS: Final = {"string": "", "int32": 0, "int64": 0, "bool": False, "quantity": "0"}
+_ZEROS: Final = {"string": "", "int32": 0, "int64": 0, "bool": False, "quantity": "0", "intorstring": 0}
 
 
 def internal(kind: str, value: dict[str, Any], version: str = "1.36") -> dict[str, Any]:

@@ -161,7 +161,7 @@ def owned_after_update(
     new: dict[str, Any],
     owners: Ownership,
     by: Manager,
-    now: str,
+    now: str | None,
     reset: Iterable[Path],
 ) -> Ownership:
     """The owners after an ordinary write from `old` to `new`. `reset` are the paths that this door never writes.
@@ -216,7 +216,7 @@ def apply(
     config: dict[str, Any],
     owners: Ownership,
     by: Manager,
-    now: str,
+    now: str | None,
     reset: Iterable[Path],
     *,
     force: bool,

@@ -29,6 +29,7 @@ _SCALARS: Final[dict[str, Document]] = {
     "bool": {"type": "boolean"},
     "quantity": {"oneOf": [{"type": "string"}, {"type": "number"}]},
     "time": {"type": "string", "format": "date-time"},
+    "intorstring": {"oneOf": [{"type": "integer"}, {"type": "string"}]},
     "microtime": {"type": "string", "format": "date-time"},
     "raw": {"type": "object"},
     "fields": {"type": "object"},

@@ -29,14 +29,22 @@ _UNSERVED_CORE: Final = frozenset(
     }
 )
 _UNSERVED_OTHER: Final = frozenset(
-    {("batch", "cronjobs"), ("batch", "watch"), ("coordination.k8s.io", "watch"), ("resource.k8s.io", "watch")}
+    {
+        ("apps", "controllerrevisions"),
+        ("apps", "daemonsets"),
+        ("apps", "statefulsets"),
+        ("apps", "watch"),
+        ("batch", "cronjobs"),
+        ("batch", "watch"),
+        ("coordination.k8s.io", "watch"),
+        ("resource.k8s.io", "watch"),
+    }
 )
 _UNSERVED_GROUPS: Final = frozenset(
     {
         "admissionregistration.k8s.io",
         "apiextensions.k8s.io",
         "apiregistration.k8s.io",
-        "apps",
         "authentication.k8s.io",
         "authorization.k8s.io",
         "autoscaling",

@@ -145,6 +145,30 @@ LEASE: Final = Kind(
     namespaced=True,
     returns_deleted=False,
 )
+DEPLOYMENT: Final = Kind(
+    "apps",
+    "v1",
+    "deployments",
+    "deployment",
+    "Deployment",
+    namespaced=True,
+    short_names=("deploy",),
+    categories=("all",),
+    subresources={"status": STATUS_VERBS, "scale": STATUS_VERBS},
+    returns_deleted=False,
+)
+REPLICA_SET: Final = Kind(
+    "apps",
+    "v1",
+    "replicasets",
+    "replicaset",
+    "ReplicaSet",
+    namespaced=True,
+    short_names=("rs",),
+    categories=("all",),
+    subresources={"status": STATUS_VERBS, "scale": STATUS_VERBS},
+    returns_deleted=False,
+)
 JOB: Final = Kind(
     "batch",
     "v1",
@@ -192,6 +216,8 @@ KINDS: Final = (
     NODE,
     POD,
     LEASE,
+    DEPLOYMENT,
+    REPLICA_SET,
     JOB,
     DEVICE_CLASS,
     RESOURCE_CLAIM,

@@ -20,10 +20,11 @@ from dracaena.demo.apiserver.errors import (
 )
 from dracaena.demo.apiserver.lists import ListPage, read_list
 from dracaena.demo.apiserver.negotiation import accepted, media_type, require_json
-from dracaena.demo.apiserver.patches import APPLY_PATCH, MEDIA_TYPES
+from dracaena.demo.apiserver.patches import APPLY_PATCH, MEDIA_TYPES, MERGE_PATCH
 from dracaena.demo.apiserver.paths import DiscoveryPath, ResourcePath, UnknownPathError, parse_path
 from dracaena.demo.apiserver.queries import Query, flag, list_options, version_of_get, write_options
 from dracaena.demo.apiserver.resources import NAMESPACE
+from dracaena.demo.apiserver.scales import scale_of, scaled_by
 from dracaena.demo.apiserver.schema import structs
 from dracaena.demo.apiserver.storage import ObjectStorage, Stored
 from dracaena.demo.apiserver.tables.forms import table_form
@@ -134,6 +135,8 @@ class Router:
             return self._collection(request, path)
         if path.subresource == "binding":
             return self._bind(request, path)
+        if path.subresource == "scale":
+            return self._scale(request, path)
         handlers = {"GET": self._get, "PUT": self._replace, "PATCH": self._patch, "DELETE": self._delete}
         handler = handlers.get(request.method)
         if handler is None or (path.subresource and not _allows(path, request.method)):
@@ -209,6 +212,21 @@ class Router:
         if form == APPLY_PATCH and path.subresource == "finalize":
             raise method_not_allowed()
         return self._written(request, path, self._writes.patch(_target(path), form, request.body, options))
+
+    def _scale(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
+        if request.method == "GET":
+            stored = self._storage.get(path.kind, _target(path).key)
+            if stored is None:
+                raise not_found(path.kind.qualified_resource, path.name)
+            return _document(200, scale_of(stored.document))
+        if request.method == "PUT":
+            raise not_implemented("replacing scale: patch it")
+        if request.method != "PATCH":
+            raise method_not_allowed()
+        options = _options(request, "PatchOptions")
+        body = scaled_by(media_type(request.headers.get("content-type", "")), request.body, path.name)
+        written = self._writes.patch(_target(path), MERGE_PATCH, body, options)
+        return _document(200, scale_of(written.stored.document))
 
     def _delete(self, request: ApiRequest, path: ResourcePath) -> ApiAnswer:
         options = _delete_options(request)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from dracaena.demo.apiserver.shapes import TABLES
 
-SCALARS: Final = frozenset({"string", "int32", "int64", "bool", "quantity", "time", "microtime"})
+SCALARS: Final = frozenset({"string", "int32", "int64", "bool", "quantity", "intorstring", "time", "microtime"})
 # `raw` holds any JSON; `fields` is the fieldsV1 of a managedFields entry. Both are opaque here.
 OPAQUE: Final = frozenset({"raw", "fields"})
 

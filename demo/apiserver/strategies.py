@@ -12,11 +12,13 @@ from datetime import datetime
 from typing import Any, Final
 
 from dracaena.api.quantity import read_quantity
+from dracaena.demo.apiserver.decode import zero
 from dracaena.demo.apiserver.fields import FieldError, forbidden
 from dracaena.demo.apiserver.fieldsets import Path
 from dracaena.demo.apiserver.meta import bumped, with_metadata
+from dracaena.demo.apiserver.schema import structs
 from dracaena.demo.apiserver.times import write_time
-from dracaena.demo.apiserver.validation import claim_status, claims, cluster, pods, slices, workloads
+from dracaena.demo.apiserver.validation import claim_status, claims, cluster, deployments, pods, slices, workloads
 from dracaena.demo.apiserver.validation.text import dns_label
 
 Document = dict[str, Any]
@@ -60,6 +62,7 @@ class Strategy:
     main: Door
     status: Door | None = None
     finalize: Door | None = None
+    scale: Door | None = None
     warn: Callable[[Document], list[str]] = _no_warnings
     # Seconds of grace for a deletion that begins now; None: the kind goes at once.
     grace_s: Callable[[Document, Document], int] | None = None
@@ -67,7 +70,7 @@ class Strategy:
 
     def door(self, subresource: str) -> Door:
         """The door of a sub-resource ("" is the main one)."""
-        door = {"": self.main, "status": self.status, "finalize": self.finalize}[subresource]
+        door = {"": self.main, "status": self.status, "finalize": self.finalize, "scale": self.scale}[subresource]
         assert door is not None, subresource
         return door
 
@@ -224,6 +227,41 @@ LEASE: Final = Strategy(
 )
 
 
+# ---- Deployment, ReplicaSet
+
+
+def _new_workload(new: Document, _: datetime) -> Document:
+    return with_metadata(new | {"status": zero(structs()[f"{new['kind']}Status"])}, generation=1)
+
+
+def _changed_deployment(new: Document, old: Document) -> Document:
+    """Annotations count as a change too: a deployment hands them on to its replica sets."""
+    kept = new | {"status": old["status"]}
+    told = new["metadata"].get("annotations") != old["metadata"].get("annotations")
+    return bumped(kept, old) if told or new["spec"] != old["spec"] else kept
+
+
+def _changed_workload(new: Document, old: Document) -> Document:
+    kept = new | {"status": old["status"]}
+    return bumped(kept, old) if new["spec"] != old["spec"] else kept
+
+
+DEPLOYMENT: Final = Strategy(
+    prepare_create=_new_workload,
+    check_create=deployments.check_deployment,
+    main=Door(prepare=_changed_deployment, check=deployments.check_deployment_update, reset=_STATUS),
+    status=Door(prepare=_keep_spec, check=deployments.check_deployment_status, reset=_SPEC),
+    scale=Door(prepare=_changed_deployment, check=deployments.check_deployment_update, reset=_STATUS),
+)
+REPLICA_SET: Final = Strategy(
+    prepare_create=_new_workload,
+    check_create=deployments.check_replica_set,
+    main=Door(prepare=_changed_workload, check=deployments.check_replica_set_update, reset=_STATUS),
+    status=Door(prepare=_keep_spec, check=deployments.check_replica_set_status, reset=_SPEC),
+    scale=Door(prepare=_changed_workload, check=deployments.check_replica_set_update, reset=_STATUS),
+)
+
+
 # ---- Job
 
 
@@ -371,6 +409,8 @@ BY_KIND: Final[dict[str, Strategy]] = {
     "Namespace": NAMESPACE,
     "Event": EVENT,
     "Lease": LEASE,
+    "Deployment": DEPLOYMENT,
+    "ReplicaSet": REPLICA_SET,
     "Job": JOB,
     "DeviceClass": DEVICE_CLASS,
     "ResourceClaim": RESOURCE_CLAIM,

@@ -222,7 +222,8 @@ class Writes:
         owners: Ownership,
     ) -> Ownership:
         by = Manager(options.manager, "Update", kind.api_version, subresource)
-        now = write_time(self._clock())
+        # Who scales is noted without a time.
+        now = None if subresource == "scale" else write_time(self._clock())
         return managed.owned_after_update(kind.struct, old, new, owners, by, now, door.reset)
 
     def _update(self, target: Target, old: Stored | None, transform: Transform, options: Options) -> WriteOutcome:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dracaena.api.objects import KubeObject, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceClaimTemplate
-from dracaena.demo.objects import JobDocument, NamespaceDocument
+from dracaena.demo.objects import DeploymentDocument, JobDocument, NamespaceDocument, ReplicaSetDocument
 from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import NotFoundError
@@ -24,6 +24,8 @@ FINALIZER: Final = "kubernetes"
 """In spec.finalizers of every namespace: its content is not removed yet."""
 
 CONTENT: Final[tuple[type[KubeObject], ...]] = (
+    DeploymentDocument,
+    ReplicaSetDocument,
     JobDocument,
     Pod,
     ResourceClaim,

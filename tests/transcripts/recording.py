@@ -22,6 +22,8 @@ GOLDEN = Path(__file__).parent / "golden"
 NAMESPACED = (
     "/api/v1/namespaces/{}/pods",
     "/api/v1/namespaces/{}/events",
+    "/apis/apps/v1/namespaces/{}/deployments",
+    "/apis/apps/v1/namespaces/{}/replicasets",
     "/apis/batch/v1/namespaces/{}/jobs",
     "/apis/coordination.k8s.io/v1/namespaces/{}/leases",
     "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims",

@@ -1,8 +1,40 @@
-"""Shapes of batch/v1 Job and what else makes pods from a template (format: see the package docstring)."""
+"""Shapes of batch/v1 Job, apps/v1 Deployment and ReplicaSet: what makes pods (format: see the package docstring)."""
 
 from __future__ import annotations
 
 TABLE = """
+Deployment
+    metadata ObjectMeta
+    spec DeploymentSpec
+    status DeploymentStatus
+DeploymentCondition
+    type string !
+    status string !
+    lastUpdateTime time
+    lastTransitionTime time
+    reason string
+    message string
+DeploymentSpec
+    replicas *int32
+    selector *LabelSelector !
+    template PodTemplateSpec !
+    strategy DeploymentStrategy retainKeys
+    revisionHistoryLimit *int32
+    progressDeadlineSeconds *int32
+    unserved minReadySeconds paused
+DeploymentStatus
+    observedGeneration int64
+    replicas int32
+    updatedReplicas int32
+    readyReplicas int32
+    availableReplicas int32
+    unavailableReplicas int32
+    terminatingReplicas *int32
+    conditions []DeploymentCondition merge=type keys=type
+    unserved collisionCount
+DeploymentStrategy
+    type string
+    rollingUpdate *RollingUpdateDeployment
 Job
     metadata ObjectMeta
     spec JobSpec
@@ -41,6 +73,32 @@ JobStatus
 PodTemplateSpec
     metadata ObjectMeta
     spec PodSpec
+ReplicaSet
+    metadata ObjectMeta
+    spec ReplicaSetSpec
+    status ReplicaSetStatus
+ReplicaSetCondition
+    type string !
+    status string !
+    lastTransitionTime time
+    reason string
+    message string
+ReplicaSetSpec
+    replicas *int32
+    selector *LabelSelector !
+    template PodTemplateSpec
+    unserved minReadySeconds
+ReplicaSetStatus
+    replicas int32 !
+    fullyLabeledReplicas int32
+    readyReplicas int32
+    availableReplicas int32
+    terminatingReplicas *int32
+    observedGeneration int64
+    conditions []ReplicaSetCondition merge=type keys=type
+RollingUpdateDeployment
+    maxUnavailable *intorstring
+    maxSurge *intorstring
 UncountedTerminatedPods
     succeeded []string set
     failed []string set

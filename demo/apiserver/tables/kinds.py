@@ -164,7 +164,25 @@ def _slice(resource_slice: Document, now: datetime) -> Cells:
     return [_name(resource_slice), *places, _created(resource_slice, now)]
 
 
-# ---- batch
+# ---- apps and batch
+
+
+def _deployment(deployment: Document, now: datetime) -> Cells:
+    spec, status = deployment["spec"], deployment["status"]
+    return [
+        _name(deployment),
+        f"{status.get('readyReplicas', 0)}/{spec.get('replicas', 0)}",
+        status.get("updatedReplicas", 0),
+        status.get("availableReplicas", 0),
+        _created(deployment, now),
+        *_template(spec),
+    ]
+
+
+def _replica_set(replica_set: Document, now: datetime) -> Cells:
+    spec, status = replica_set["spec"], replica_set["status"]
+    counts = (spec.get("replicas", 0), status["replicas"], status.get("readyReplicas", 0))
+    return [_name(replica_set), *counts, _created(replica_set, now), *_template(spec)]
 
 
 def _job(job: Document, now: datetime) -> Cells:
@@ -196,20 +214,21 @@ def _template(spec: Document) -> Cells:
     """Names and images of the containers, and the selector of the pods."""
     containers = spec["template"]["spec"]["containers"] or ()
     names = ",".join(one["name"] for one in containers)
-    return [names, ",".join(one.get("image", "") for one in containers), _selector(spec.get("selector"))]
+    images = ",".join(one.get("image", "") for one in containers)
+    return [names, images, selector_text(spec.get("selector")) or _NONE]
 
 
-def _selector(selector: Document | None) -> str:
-    """A label selector as it is written on a command line."""
+def selector_text(selector: Document | None) -> str:
+    """A label selector as it is written on a command line; empty for none."""
     if not selector:
-        return _NONE
+        return ""
     parts = {key: f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()}
     for one in selector.get("matchExpressions") or ():
         values = f"({','.join(sorted(one.get('values') or ()))})"
         key = one["key"]
         forms = {"In": f"{key} in {values}", "NotIn": f"{key} notin {values}", "Exists": key, "DoesNotExist": f"!{key}"}
         parts[key] = f"{parts[key]},{forms[one['operator']]}" if key in parts else forms[one["operator"]]
-    return ",".join(parts[key] for key in sorted(parts)) or _NONE
+    return ",".join(parts[key] for key in sorted(parts))
 
 
 TABLES: Final = {
@@ -243,6 +262,18 @@ TABLES: Final = {
         _event,
     ),
     "Lease": TableKind((*_plain("Holder"), _AGE), _lease),
+    "Deployment": TableKind(
+        (*_plain("Ready", "Up-to-date", "Available"), _AGE, *_wide("Containers", "Images", "Selector")), _deployment
+    ),
+    "ReplicaSet": TableKind(
+        (
+            _NAME,
+            *(Column(name, "integer") for name in ("Desired", "Current", "Ready")),
+            _AGE,
+            *_wide("Containers", "Images", "Selector"),
+        ),
+        _replica_set,
+    ),
     "Job": TableKind(
         (*_plain("Status", "Completions", "Duration"), _AGE, *_wide("Containers", "Images", "Selector")), _job
     ),

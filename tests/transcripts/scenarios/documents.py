@@ -12,6 +12,8 @@ EVENTS = f"{CORE}/events"
 NODES = "/api/v1/nodes"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+REPLICA_SETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/replicasets"
 CLAIMS = f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims"
 TEMPLATES = f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaimtemplates"
 CLASSES = f"{RESOURCE}/deviceclasses"
@@ -130,4 +132,19 @@ def job(name: str, metadata: Document | None = None, **spec: Any) -> Document:
         "kind": "Job",
         "metadata": {"name": name} | (metadata or {}),
         "spec": {"template": template} | spec,
+    }
+
+
+def deployment(name: str, metadata: Document | None = None, **spec: Any) -> Document:
+    """A deployment of one pod."""
+    containers = [{"name": "main", "image": "busybox:1"}]
+    fields = {
+        "selector": {"matchLabels": {"app": name}},
+        "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": containers}},
+    } | spec
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name} | (metadata or {}),
+        "spec": {key: value for key, value in fields.items() if value is not None},
     }

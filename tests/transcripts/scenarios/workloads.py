@@ -1,8 +1,8 @@
-"""Jobs, as far as the API server makes them what they are; who makes their pods is not there."""
+"""Jobs, Deployments and ReplicaSets, as far as the API server makes them; who makes their pods is not there."""
 
 from __future__ import annotations
 
-from transcripts.scenarios.documents import JOBS, job
+from transcripts.scenarios.documents import DEPLOYMENTS, JOBS, REPLICA_SETS, deployment, job
 from transcripts.scenarios.tables import KUBECTL
 from transcripts.session import Session
 
@@ -64,3 +64,72 @@ def job_validation(api: Session) -> None:
     api.create("an unknown field", JOBS, job("j", paralelism=1), fieldValidation="Strict")
     api.create("a job", JOBS, job("j"))
     api.merge("another number of ends", f"{JOBS}/j", {"spec": {"completions": 2}})
+
+
+def deployment_life(api: Session) -> None:
+    """A deployment from its creation to its deletion: what its controller writes is written here."""
+    path = f"{DEPLOYMENTS}/web"
+    api.create("a deployment", DEPLOYMENTS, deployment("web"))
+    status = {"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "unavailableReplicas": 1}
+    condition = {"type": "Available", "status": "False", "reason": "MinimumReplicasUnavailable", "message": "m"}
+    api.merge("its controller has made a pod", f"{path}/status", {"status": status | {"conditions": [condition]}})
+    ready = {"readyReplicas": 1, "availableReplicas": 1, "unavailableReplicas": None}
+    api.merge("the pod is ready", f"{path}/status", {"status": ready})
+    api.strategic("another condition", f"{path}/status", {"status": {"conditions": [{"type": "X", "status": "True"}]}})
+    api.merge("counts that do not fit", f"{path}/status", {"status": {"replicas": 0, "availableReplicas": 2}})
+    api.merge("an annotation", path, {"metadata": {"annotations": {"a": "b"}}})
+    api.merge("more pods", path, {"spec": {"replicas": 3}})
+    api.strategic(
+        "another image",
+        path,
+        {"spec": {"template": {"spec": {"containers": [{"name": "main", "image": "busybox:2"}]}}}},
+    )
+    api.merge("another selector", path, {"spec": {"selector": {"matchLabels": {"app": "x"}}}})
+    for included in ("None", "Object"):
+        api.send("as a table", "GET", DEPLOYMENTS, query={"includeObject": included}, accept=KUBECTL)
+    api.delete("its deletion", path)
+
+
+def scale(api: Session) -> None:
+    """How many pods: a door of its own."""
+    path = f"{DEPLOYMENTS}/web/scale"
+    api.create("a deployment", DEPLOYMENTS, deployment("web"))
+    api.get("its scale", path)
+    api.merge("more", path, {"spec": {"replicas": 3}})
+    api.merge(
+        "more than that, from an old version", path, {"metadata": {"resourceVersion": "1"}, "spec": {"replicas": 4}}
+    )
+    api.merge("fewer than none", path, {"spec": {"replicas": -1}})
+    api.get("the deployment", f"{DEPLOYMENTS}/web")
+    api.merge("of nothing", f"{DEPLOYMENTS}/nothing/scale", {"spec": {"replicas": 3}})
+
+
+def deployment_validation(api: Session) -> None:
+    """Deployments that are refused, and defaults of those that are not."""
+    recreated = {"type": "Recreate"}
+    api.create("all at once", DEPLOYMENTS, deployment("d", strategy=recreated, replicas=0), dryRun="All")
+    both = recreated | {"rollingUpdate": {"maxSurge": 1}}
+    api.create("both ways at once", DEPLOYMENTS, deployment("d", strategy=both))
+    api.create("no selector", DEPLOYMENTS, deployment("d", selector=None))
+    api.create("an empty selector", DEPLOYMENTS, deployment("d", selector={}))
+    api.create("a selector of other pods", DEPLOYMENTS, deployment("d", selector={"matchLabels": {"app": "x"}}))
+    for steps in ({"maxSurge": 0, "maxUnavailable": 0}, {"maxSurge": -1}, {"maxSurge": "x", "maxUnavailable": "101%"}):
+        rolling = {"type": "RollingUpdate", "rollingUpdate": steps}
+        api.create(f"steps of {steps}", DEPLOYMENTS, deployment("d", strategy=rolling))
+    api.create("steps of one pod", DEPLOYMENTS, deployment("d", strategy={"rollingUpdate": {"maxSurge": 1}}))
+    bad = deployment("e", replicas=-1, revisionHistoryLimit=-1, progressDeadlineSeconds=0)
+    bad["spec"]["template"]["spec"] = {"restartPolicy": "Never", "containers": []}
+    api.create("more than one mistake", DEPLOYMENTS, bad)
+
+
+def replica_sets(api: Session) -> None:
+    """A replica set alone."""
+    document = deployment("web") | {"kind": "ReplicaSet"}
+    path = f"{REPLICA_SETS}/web"
+    api.create("a replica set", REPLICA_SETS, document)
+    api.create("one that selects other pods", REPLICA_SETS, deployment("d", selector={}) | {"kind": "ReplicaSet"})
+    api.merge("its status", f"{path}/status", {"status": {"replicas": 1, "fullyLabeledReplicas": 1}})
+    api.merge("counts that do not fit", f"{path}/status", {"status": {"readyReplicas": 2}})
+    api.merge("more pods", path, {"spec": {"replicas": 2}})
+    api.send("as a table", "GET", REPLICA_SETS, query={"includeObject": "None"}, accept=KUBECTL)
+    api.delete("its deletion", path)

@@ -47,13 +47,13 @@ def test_an_unknown_resource_is_not_found(api, path):
     [
         ("/api/v1/namespaces/default/configmaps", "configmaps"),
         ("/api/v1/watch/pods", "watch"),
-        ("/apis/apps/v1/deployments", "apps"),
+        ("/apis/apps/v1/daemonsets", "daemonsets"),
         ("/apis/rbac.authorization.k8s.io/v1/roles", "rbac.authorization.k8s.io"),
         (f"{PODS}/a/log", "pods/log"),
         (f"{PODS}/a/ephemeralcontainers", "pods/ephemeralcontainers"),
         (f"{PODS}/a/exec", "pods/exec"),
         ("/api/v1/nodes/n/proxy/metrics", "nodes/proxy"),
-        ("/openapi/v3/apis/apps/v1", "/openapi/v3/apis/apps/v1"),
+        ("/openapi/v3/apis/policy/v1", "/openapi/v3/apis/policy/v1"),
     ],
 )
 def test_what_kubernetes_has_and_this_server_has_not_is_refused_by_name(api, path, name):
@@ -123,10 +123,10 @@ def test_a_body_in_another_form_is_refused(api, form):
 
 def test_every_kind_can_be_discovered(api):
     groups = [group["name"] for group in api.get("/apis").body["groups"]]
-    assert groups == ["batch", "coordination.k8s.io", "resource.k8s.io"]
+    assert groups == ["apps", "batch", "coordination.k8s.io", "resource.k8s.io"]
     assert api.get("/api").body["versions"] == ["v1"]
     found = {}
-    for path in ("/api/v1", "/apis/coordination.k8s.io/v1", RESOURCE):
+    for path in ("/api/v1", "/apis/apps/v1", "/apis/batch/v1", "/apis/coordination.k8s.io/v1", RESOURCE):
         for entry in api.get(path).body["resources"]:
             found[entry["name"]] = entry
     for kind in KINDS:
@@ -140,7 +140,13 @@ def test_every_kind_can_be_discovered(api):
 
 def test_the_schema_documents_hold_every_kind_and_its_merge_rules(api):
     index = api.get("/openapi/v3").body["paths"]
-    assert set(index) == {"api/v1", "apis/coordination.k8s.io/v1", "apis/resource.k8s.io/v1"}
+    assert set(index) == {
+        "api/v1",
+        "apis/apps/v1",
+        "apis/batch/v1",
+        "apis/coordination.k8s.io/v1",
+        "apis/resource.k8s.io/v1",
+    }
     schemas: dict[str, Any] = {}
     for entry in index.values():
         document = api.get(entry["serverRelativeURL"]).body

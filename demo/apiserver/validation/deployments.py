@@ -1,0 +1,146 @@
+"""Validation of apps/v1 Deployment and ReplicaSet."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from dracaena.demo.apiserver.fields import IMMUTABLE, forbidden, invalid, not_supported, required
+from dracaena.demo.apiserver.golang import internal
+from dracaena.demo.apiserver.selectors import label_selector_matches
+from dracaena.demo.apiserver.validation.metadata import check_metadata, check_metadata_update
+from dracaena.demo.apiserver.validation.selectors import check_label_selector
+from dracaena.demo.apiserver.validation.text import Errors, dns_subdomain
+from dracaena.demo.apiserver.validation.workloads import check_template
+
+Document = dict[str, Any]
+
+_NEGATIVE: Final = "must be greater than or equal to 0"
+_MORE_THAN_REPLICAS: Final = "cannot be greater than status.replicas"
+_PERCENT: Final = re.compile(r"[0-9]+%")
+_NO_PERCENT: Final = "a valid percent string must be a numeric string followed by an ending '%'"
+_PERCENT_HINT: Final = f"{_NO_PERCENT} (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
+_STRATEGIES: Final = ("Recreate", "RollingUpdate")
+
+
+def check_deployment(deployment: Document) -> Errors:
+    """A new deployment."""
+    return check_metadata(deployment, namespaced=True, name_rule=dns_subdomain) + _check_spec(deployment)
+
+
+def check_deployment_update(new: Document, old: Document) -> Errors:
+    """An update of a deployment."""
+    return check_metadata_update(new, old) + _check_spec(new) + _check_same_selector(new, old)
+
+
+def _check_spec(deployment: Document) -> Errors:
+    spec = deployment["spec"]
+    errors = _at_least_zero(spec, ("replicas",)) + _check_pods(spec) + _check_strategy(spec["strategy"])
+    errors += _at_least_zero(spec, ("revisionHistoryLimit", "progressDeadlineSeconds"))
+    if spec["progressDeadlineSeconds"] <= 0:
+        shown = spec["progressDeadlineSeconds"]
+        errors.append(invalid("spec.progressDeadlineSeconds", shown, "must be greater than minReadySeconds"))
+    return errors
+
+
+def check_replica_set(replica_set: Document) -> Errors:
+    """A new replica set."""
+    errors = check_metadata(replica_set, namespaced=True, name_rule=dns_subdomain)
+    return errors + _at_least_zero(replica_set["spec"], ("replicas",)) + _check_pods(replica_set["spec"])
+
+
+def check_replica_set_update(new: Document, old: Document) -> Errors:
+    """An update of a replica set."""
+    errors = check_metadata_update(new, old) + _at_least_zero(new["spec"], ("replicas",)) + _check_pods(new["spec"])
+    return errors + _check_same_selector(new, old)
+
+
+def _at_least_zero(holder: Document, names: tuple[str, ...], path: str = "spec") -> Errors:
+    return [invalid(f"{path}.{name}", holder[name], _NEGATIVE) for name in names if holder.get(name, 0) < 0]
+
+
+def _check_pods(spec: Document) -> Errors:
+    """The selector, and the template whose pods it has to select."""
+    selector, template, path = spec.get("selector"), spec["template"], "spec.template"
+    labels = template["metadata"].get("labels")
+    errors: Errors = []
+    if selector is None:
+        errors.append(required("spec.selector"))
+    else:
+        errors += check_label_selector(selector, "spec.selector")
+        if not selector.get("matchLabels") and not selector.get("matchExpressions"):
+            errors.append(invalid("spec.selector", selector, "empty selector is invalid for deployment"))
+    if selector is None or not label_selector_matches(selector, labels or {}):
+        errors.append(invalid(f"{path}.metadata.labels", labels, "`selector` does not match template `labels`"))
+    errors += check_template(template, path)
+    policy = template["spec"].get("restartPolicy", "")
+    if policy != "Always":
+        errors.append(not_supported(f"{path}.spec.restartPolicy", policy, ("Always",)))
+    if "activeDeadlineSeconds" in template["spec"]:
+        shown = "activeDeadlineSeconds in ReplicaSet is not Supported"
+        errors.append(forbidden(f"{path}.spec.activeDeadlineSeconds", shown))
+    return errors
+
+
+def _check_strategy(strategy: Document) -> Errors:
+    path = "spec.strategy"
+    if strategy["type"] not in _STRATEGIES:
+        return [not_supported(path, internal("DeploymentStrategy", strategy), _STRATEGIES)]
+    if strategy["type"] == "Recreate":
+        shown = "may not be specified when strategy `type` is 'Recreate'"
+        return [] if "rollingUpdate" not in strategy else [forbidden(f"{path}.rollingUpdate", shown)]
+    here, steps = f"{path}.rollingUpdate", strategy["rollingUpdate"]
+    errors = [error for name in ("maxUnavailable", "maxSurge") for error in _check_step(steps[name], f"{here}.{name}")]
+    if not _amount(steps["maxUnavailable"]) and not _amount(steps["maxSurge"]):
+        errors.append(invalid(f"{here}.maxUnavailable", steps["maxUnavailable"], "may not be 0 when `maxSurge` is 0"))
+    if isinstance(steps["maxUnavailable"], str) and _amount(steps["maxUnavailable"]) > 100:
+        errors.append(invalid(f"{here}.maxUnavailable", steps["maxUnavailable"], "must not be greater than 100%"))
+    return errors
+
+
+def _check_step(value: int | str, path: str) -> Errors:
+    if isinstance(value, int):
+        return [invalid(path, value, _NEGATIVE)] if value < 0 else []
+    return [] if _PERCENT.fullmatch(value) else [invalid(path, value, _PERCENT_HINT)]
+
+
+def _amount(value: int | str) -> int:
+    if isinstance(value, int):
+        return value
+    return int(value[:-1]) if _PERCENT.fullmatch(value) else 0
+
+
+def _check_same_selector(new: Document, old: Document) -> Errors:
+    after, before = new["spec"].get("selector"), old["spec"].get("selector")
+    return [] if after == before else [invalid("spec.selector", after, IMMUTABLE)]
+
+
+def check_deployment_status(new: Document, old: Document) -> Errors:
+    """An update of a deployment's status: the counts have to fit together."""
+    names = ("observedGeneration", "replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
+    return check_metadata_update(new, old) + _check_counts(
+        new["status"],
+        (*names, "unavailableReplicas", "terminatingReplicas"),
+        ("updatedReplicas", "readyReplicas", "availableReplicas"),
+    )
+
+
+def check_replica_set_status(new: Document, old: Document) -> Errors:
+    """An update of a replica set's status: the counts have to fit together."""
+    names = ("replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration")
+    return check_metadata_update(new, old) + _check_counts(
+        new["status"], names, ("fullyLabeledReplicas", "readyReplicas", "availableReplicas")
+    )
+
+
+def _check_counts(status: Document, names: tuple[str, ...], parts: tuple[str, ...]) -> Errors:
+    errors = _at_least_zero(status, names, "status")
+    errors += [
+        invalid(f"status.{name}", status[name], _MORE_THAN_REPLICAS)
+        for name in parts
+        if status.get(name, 0) > status.get("replicas", 0)
+    ]
+    available = status.get("availableReplicas", 0)
+    if available > status.get("readyReplicas", 0):
+        errors.append(invalid("status.availableReplicas", available, "cannot be greater than readyReplicas"))
+    return errors
