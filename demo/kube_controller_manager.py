@@ -19,9 +19,11 @@ from typing import Any, TypeVar
 from dracaena.api.names import DELETE_PROTECTION_FINALIZER, POD_CLAIM_NAME_ANNOTATION
 from dracaena.api.objects import KubeObject, Pod, PodResourceClaim
 from dracaena.api.resource_objects import ConsumerReference, ResourceClaim, ResourceClaimTemplate
+from dracaena.demo.controllers.deployments import DeploymentController
 from dracaena.demo.controllers.garbage import GarbageCollector
 from dracaena.demo.controllers.jobs import JobController
 from dracaena.demo.controllers.namespaces import NamespaceController
+from dracaena.demo.controllers.replica_sets import ReplicaSetController
 from dracaena.demo.objects import NodeWithStatus
 from dracaena.demo.pod_claims import claim_name, consumer_of, is_done, is_owned_by, is_reserved_for, needed_entries
 from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
@@ -55,6 +57,8 @@ class KubeControllerManager:
         # Claims that were just made and may not be in the cache yet: one claim too many would never be used.
         self._made: dict[tuple[str, str], str] = {}
         self._controllers = (
+            DeploymentController(client, clock),
+            ReplicaSetController(client, clock),
             GarbageCollector(client, clock),
             JobController(client, clock),
             NamespaceController(client, clock),

@@ -12,16 +12,22 @@ from typing import Any, Final
 
 from dracaena.api.objects import KubeObject, OwnerReference, Pod
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
-from dracaena.demo.objects import JobDocument, NodeWithStatus
+from dracaena.demo.objects import DeploymentDocument, JobDocument, NodeWithStatus, ReplicaSetDocument
 from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import NotFoundError
 from dracaena.process.clock import Clock
 
-OWNED: Final[tuple[type[KubeObject], ...]] = (Pod, ResourceClaim, ResourceSlice)
+OWNED: Final[tuple[type[KubeObject], ...]] = (ReplicaSetDocument, Pod, ResourceClaim, ResourceSlice)
 """Kinds that others own."""
 
-OWNERS: Final[tuple[type[KubeObject], ...]] = (Pod, NodeWithStatus, JobDocument)
+OWNERS: Final[tuple[type[KubeObject], ...]] = (
+    DeploymentDocument,
+    ReplicaSetDocument,
+    JobDocument,
+    Pod,
+    NodeWithStatus,
+)
 """Kinds that own others."""
 
 ORPHAN: Final = "orphan"

@@ -11,7 +11,7 @@ from dracaena.api.objects import Pod
 from dracaena.api.podlist import decode_podlist
 from dracaena.api.resource_objects import ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from dracaena.demo.cluster import DemoCluster
-from dracaena.demo.objects import JobDocument, NamespaceDocument
+from dracaena.demo.objects import DeploymentDocument, JobDocument, NamespaceDocument
 from dracaena.demo.observation import Observation, observe
 from dracaena.kube.events import Event
 from support.embedded_cluster import (
@@ -224,4 +224,22 @@ def test_a_namespace_goes_with_pods_that_run_on_gpus(cluster: DemoCluster) -> No
         return "desk" if "desk" in [one.metadata.name for one in client.list(NamespaceDocument).items] else None
 
     cluster.wait("the namespace to go", left, 60.0)
+    wait_all_free(cluster)
+
+
+def test_a_deployment_gets_gpus_for_each_pod_and_gives_them_back(cluster: DemoCluster) -> None:
+    claims = [{"name": "gpus", "resourceClaimTemplateName": "gpus-2"}]
+    containers = [{"name": "main", "image": "busybox", "resources": {"claims": [{"name": "gpus"}]}}]
+    template = {"metadata": {"labels": {"app": "d"}}, "spec": {"resourceClaims": claims, "containers": containers}}
+    spec = {"replicas": 3, "selector": {"matchLabels": {"app": "d"}}, "template": template}
+    cluster.client.create(DeploymentDocument, {"metadata": {"name": "d"}, "spec": spec}, namespace=NAMESPACE)
+
+    def unready() -> str | None:
+        status = cluster.client.get(DeploymentDocument, "d", namespace=NAMESPACE).status
+        return None if status.get("availableReplicas") == 3 else str(status)
+
+    cluster.wait("the deployment to be available", unready, 60.0)
+    held = devices_held(observe(cluster.client))
+    assert len(held) == len(set(held)) == 6
+    cluster.client.delete(DeploymentDocument, "d", namespace=NAMESPACE, propagation_policy="Foreground")
     wait_all_free(cluster)

@@ -49,6 +49,20 @@ metadata: {name: once}
 spec: {template: {spec: {restartPolicy: Never, containers: [{name: main, image: busybox, command: [sleep, "1"]}]}}}
 """
 
+DEPLOYMENT = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: main, image: "busybox:1"}]}
+"""
+
+READY = '{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}'
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -166,6 +180,34 @@ def test_a_job_is_printed_waited_for_and_deleted_with_its_pod(server: ApiServer,
     assert manager.failure is None
 
 
+def test_a_deployment_is_rolled_out_scaled_undone_and_deleted(server: ApiServer, kubectl: Run, tmp_path: Path) -> None:
+    manager = KubeControllerManager(client_for(server.url, tmp_path), SystemClock())
+    manager.start()
+    try:
+        kubectl("apply", "-f", "-", stdin=DEPLOYMENT)
+        kubectl("wait", "--for=jsonpath={.status.replicas}=2", "deployment/web", "--timeout=30s")
+        assert rows(kubectl("get", "deployments").stdout)[1][:4] == ["web", "0/2", "2", "0"]
+        assert rows(kubectl("get", "replicasets", "-o", "wide").stdout)[1][1:4] == ["2", "2", "0"]
+        for pod in kubectl("get", "pods", "-l", "app=web", "-o", "name").stdout.split():
+            kubectl("patch", pod, "--subresource=status", "--type=merge", "-p", READY)
+        assert "successfully rolled out" in kubectl("rollout", "status", "deployment/web", "--timeout=30s").stdout
+        kubectl("scale", "deployment", "web", "--replicas=1")
+        kubectl("wait", "--for=jsonpath={.status.replicas}=1", "deployment/web", "--timeout=30s")
+        kubectl("set", "image", "deployment/web", "main=busybox:2")
+        kubectl("wait", "--for=jsonpath={.status.replicas}=2", "deployment/web", "--timeout=30s")  # one of surge
+        history = kubectl("rollout", "history", "deployment/web").stdout
+        assert [line.split()[0] for line in history.splitlines() if line[:1].isdigit()] == ["1", "2"]
+        assert "rolled back" in kubectl("rollout", "undo", "deployment/web").stdout
+        kubectl("rollout", "status", "deployment/web", "--timeout=30s")
+        assert "busybox:1" in kubectl("get", "deployment", "web", "-o", "wide").stdout
+        assert "NewReplicaSet:" in kubectl("describe", "deployment", "web").stdout
+        kubectl("delete", "deployment", "web", "--timeout=30s")
+        kubectl("wait", "--for=delete", "pods", "-l", "app=web", "--timeout=30s")
+    finally:
+        manager.stop()
+    assert manager.failure is None
+
+
 def test_a_manifest_with_its_namespace_is_deleted_whole(server: ApiServer, kubectl: Run, tmp_path: Path) -> None:
     manager = KubeControllerManager(client_for(server.url, tmp_path), SystemClock())
     manager.start()
@@ -223,7 +265,7 @@ def test_a_misspelt_field_is_refused(kubectl: Run) -> None:
 
 def test_what_is_not_served_is_refused_by_name(applied: Run) -> None:
     assert "does not implement the sub-resource pods/log" in applied("logs", "web", code=1).stderr
-    assert "doesn't have a resource type" in applied("get", "deployments", code=1).stderr
+    assert "doesn't have a resource type" in applied("get", "statefulsets", code=1).stderr
     assert (
         "spec.volumes"
         in applied("patch", "pod", "web", "-p", '{"spec":{"volumes":[{"name":"v","emptyDir":{}}]}}', code=1).stderr

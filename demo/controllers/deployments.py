@@ -1,0 +1,243 @@
+"""Stand-in for the deployment controller: a replica set for each template, and the way from one to the next.
+
+What it does, as the real one does it: names, labels, revisions and annotations of replica sets; both strategies, with
+maxSurge and maxUnavailable; a template that was there before gets its old replica set again; old ones beyond
+revisionHistoryLimit go; the conditions Available and Progressing; Events.
+
+What it does not: progressDeadlineSeconds never ends (no condition ProgressDeadlineExceeded), and pod-template-hash is
+another hash than the real one's. Paused deployments and minReadySeconds are refused by the API server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dracaena.demo.controllers.rollout import Rollout, next_sizes
+from dracaena.demo.objects import DeploymentDocument, ReplicaSetDocument, owned_by, owner_reference
+from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
+from dracaena.kube.client import KubeClient
+from dracaena.process.clock import Clock, rfc3339
+
+COMPONENT: Final = "deployment-controller"
+HASH_LABEL: Final = "pod-template-hash"
+_PREFIX: Final = "deployment.kubernetes.io/"
+REVISION: Final = f"{_PREFIX}revision"
+_HASH_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
+_HASH_LENGTH: Final = 10
+"""As long as most of the real ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSets:
+    """The replica sets of a deployment: the one of its template, and all others by age."""
+
+    new: ReplicaSetDocument | None
+    old: tuple[ReplicaSetDocument, ...]
+
+    @classmethod
+    def of(cls, deployment: DeploymentDocument, sets: Sequence[ReplicaSetDocument]) -> ReplicaSets:
+        """Sort the replica sets that the deployment owns."""
+        mine = sorted((one for one in sets if owned_by(one, deployment)), key=revision_of)
+        label = template_hash(deployment.spec["template"])
+        new = next((one for one in mine if one.metadata.labels.get(HASH_LABEL) == label), None)
+        return cls(new, tuple(one for one in mine if one is not new))
+
+    @property
+    def all(self) -> tuple[ReplicaSetDocument, ...]:
+        """All of them."""
+        return self.old if self.new is None else (*self.old, self.new)
+
+
+class DeploymentController:
+    """Runs between start() and stop(), on caches of its own."""
+
+    def __init__(self, client: KubeClient, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+        self._loop = CachedLoop("deployments", self._reconcile, client, clock, events_as=COMPONENT)
+        self._events = self._loop.events
+        self._deployments = self._loop.cache(DeploymentDocument)
+        self._loop.cache(ReplicaSetDocument)  # a change of a replica set wakes the loop
+
+    @property
+    def failure(self) -> Exception | None:
+        """The bug that ended the stand-in, if one did."""
+        return self._loop.failure
+
+    def start(self) -> None:
+        """Begin to watch and act."""
+        self._loop.start()
+
+    def stop(self) -> None:
+        """End all threads."""
+        self._loop.stop()
+
+    def _reconcile(self) -> float | None:
+        return None if settle(self._deployments.values(), self._sync, "deployment") else RETRY_S
+
+    def _sync(self, seen: DeploymentDocument) -> None:
+        """One step, from what the API says now; the write of each step wakes us for the next."""
+        namespace = seen.metadata.namespace
+        deployment = self._client.get(DeploymentDocument, seen.metadata.name, namespace=namespace)
+        if deployment.metadata.deletion_timestamp is not None:
+            return
+        sets = ReplicaSets.of(deployment, self._client.list(ReplicaSetDocument, namespace=namespace).items)
+        rollout = Rollout.of(deployment.spec)
+        new = self._with_revision(deployment, sets, rollout)
+        sets = ReplicaSets(new, sets.old)
+        sizes = next_sizes(rollout, new, sets.old)
+        sized = [self._scale(deployment, one, sizes[one.metadata.uid], rollout) for one in sets.all]
+        self._forget_old(deployment, sets)
+        self._report(deployment, new, sized, rollout)
+
+    def _with_revision(self, deployment: DeploymentDocument, sets: ReplicaSets, rollout: Rollout) -> ReplicaSetDocument:
+        """The replica set of the template, made where there is none, with the newest revision."""
+        newest = max((revision_of(one) for one in sets.old), default=0)
+        new = sets.new
+        if new is None:
+            document = replica_set_document(deployment, newest + 1, rollout)
+            new = self._client.create(ReplicaSetDocument, document, namespace=deployment.metadata.namespace)
+        elif revision_of(new) <= newest:
+            new = self._patch(new, {"metadata": {"annotations": {REVISION: str(newest + 1)}}})
+        shown = str(revision_of(new))
+        if deployment.metadata.annotations.get(REVISION) != shown:
+            meta = deployment.metadata
+            patch = {"metadata": {"uid": meta.uid, "annotations": {REVISION: shown}}}
+            self._client.merge_patch(DeploymentDocument, meta.name, patch, namespace=meta.namespace)
+        return new
+
+    def _scale(
+        self, deployment: DeploymentDocument, one: ReplicaSetDocument, size: int, rollout: Rollout
+    ) -> ReplicaSetDocument:
+        before = one.spec.get("replicas", 0)
+        annotations = rollout_annotations(rollout)
+        if size == before and annotations.items() <= one.metadata.annotations.items():
+            return one
+        sized = self._patch(one, {"metadata": {"annotations": annotations}, "spec": {"replicas": size}})
+        if size != before:
+            way = "up" if size > before else "down"
+            told = f"Scaled {way} replica set {one.metadata.name} from {before} to {size}"
+            self._events.record(deployment, "Normal", "ScalingReplicaSet", told)
+        return sized
+
+    def _patch(self, one: ReplicaSetDocument, patch: dict[str, Any]) -> ReplicaSetDocument:
+        meta = one.metadata
+        guard = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+        guarded = patch | {"metadata": patch.get("metadata", {}) | guard}
+        return self._client.merge_patch(ReplicaSetDocument, meta.name, guarded, namespace=meta.namespace)
+
+    def _forget_old(self, deployment: DeploymentDocument, sets: ReplicaSets) -> None:
+        """Delete the oldest replica sets without pods that are more than the history may hold."""
+        empty = [one for one in sets.old if not one.spec.get("replicas") and not one.status.get("replicas")]
+        for one in empty[: max(0, len(sets.old) - deployment.spec["revisionHistoryLimit"])]:
+            meta = one.metadata
+            self._client.delete(ReplicaSetDocument, meta.name, namespace=meta.namespace, uid=meta.uid)
+
+    def _report(
+        self,
+        deployment: DeploymentDocument,
+        new: ReplicaSetDocument,
+        sets: Sequence[ReplicaSetDocument],
+        rollout: Rollout,
+    ) -> None:
+        counts = {
+            name: sum(one.status.get(name, 0) for one in sets)
+            for name in ("replicas", "readyReplicas", "availableReplicas", "terminatingReplicas")
+        }
+        wanted = sum(one.spec.get("replicas", 0) for one in sets)
+        status: dict[str, Any] = counts | {
+            "observedGeneration": deployment.metadata.generation,
+            "updatedReplicas": new.status.get("replicas", 0),
+            "unavailableReplicas": max(0, wanted - counts["availableReplicas"]),
+        }
+        conditions = self._stamped(deployment, conditions_of(new.metadata.name, status, rollout))
+        changed = any(deployment.status.get(name, 0) != value for name, value in status.items())
+        if changed or conditions != deployment.status.get("conditions"):
+            meta = deployment.metadata
+            patch = {"metadata": {"uid": meta.uid}, "status": status | {"conditions": conditions}}
+            self._client.merge_patch(
+                DeploymentDocument, meta.name, patch, namespace=meta.namespace, subresource="status"
+            )
+
+    def _stamped(self, deployment: DeploymentDocument, conditions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        before = {one["type"]: one for one in deployment.status.get("conditions", ())}
+        now, stamped = rfc3339(self._clock.now()), []
+        for one in conditions:
+            said = before.get(one["type"], {})
+            if all(said.get(key) == value for key, value in one.items()):
+                stamped.append(said)
+                continue
+            since = said.get("lastTransitionTime", now) if said.get("status") == one["status"] else now
+            stamped.append(one | {"lastUpdateTime": now, "lastTransitionTime": since})
+        return stamped
+
+
+def template_hash(template: dict[str, Any]) -> str:
+    """Return a short name for a template: equal templates have equal ones."""
+    number = int.from_bytes(hashlib.sha256(json.dumps(template, sort_keys=True).encode()).digest())
+    letters = []
+    for _ in range(_HASH_LENGTH):
+        number, letter = divmod(number, len(_HASH_ALPHABET))
+        letters.append(_HASH_ALPHABET[letter])
+    return "".join(letters)
+
+
+def revision_of(one: ReplicaSetDocument) -> int:
+    """Return the revision of the deployment that a replica set stands for."""
+    return int(one.metadata.annotations.get(REVISION, "0"))
+
+
+def rollout_annotations(rollout: Rollout) -> dict[str, str]:
+    """Return what a deployment writes on its replica sets about their number of pods."""
+    most = rollout.replicas + rollout.surge
+    return {f"{_PREFIX}desired-replicas": str(rollout.replicas), f"{_PREFIX}max-replicas": str(most)}
+
+
+def replica_set_document(deployment: DeploymentDocument, revision: int, rollout: Rollout) -> dict[str, Any]:
+    """Return the replica set of a deployment's template, without pods yet."""
+    template = deployment.spec["template"]
+    label = {HASH_LABEL: template_hash(template)}
+    selector, metadata = deployment.spec["selector"], template.get("metadata", {})
+    labels = metadata.get("labels", {}) | label
+    return {
+        "metadata": {
+            "name": f"{deployment.metadata.name}-{label[HASH_LABEL]}",
+            "labels": labels,
+            "annotations": {REVISION: str(revision)} | rollout_annotations(rollout),
+            "ownerReferences": [owner_reference(deployment)],
+        },
+        "spec": {
+            "replicas": 0,
+            "selector": selector | {"matchLabels": selector.get("matchLabels", {}) | label},
+            "template": template | {"metadata": metadata | {"labels": labels}},
+        },
+    }
+
+
+def conditions_of(name: str, status: dict[str, Any], rollout: Rollout) -> list[dict[str, Any]]:
+    """Return the conditions of a deployment whose newest replica set has this name."""
+    available = {
+        "type": "Available",
+        "status": "True",
+        "reason": "MinimumReplicasAvailable",
+        "message": "Deployment has minimum availability.",
+    }
+    if status["availableReplicas"] < rollout.replicas - rollout.unavailable:
+        available |= {
+            "status": "False",
+            "reason": "MinimumReplicasUnavailable",
+            "message": "Deployment does not have minimum availability.",
+        }
+    counts = {status[name] for name in ("replicas", "updatedReplicas", "availableReplicas")}
+    is_complete = counts == {rollout.replicas}
+    progressing = {
+        "type": "Progressing",
+        "status": "True",
+        "reason": "NewReplicaSetAvailable" if is_complete else "ReplicaSetUpdated",
+        "message": f'ReplicaSet "{name}" {"has successfully progressed" if is_complete else "is progressing"}.',
+    }
+    return [available, progressing]

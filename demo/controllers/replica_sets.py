@@ -1,0 +1,108 @@
+"""Stand-in for the replica set controller: as many pods as a replica set wants, no more and no fewer.
+
+A pod that has ended or is being deleted is replaced. When there are too many, those go first that run the least:
+without a node, then not ready, then the youngest. It adopts no pods that others made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from dracaena.api.objects import Pod
+from dracaena.demo.objects import ReplicaSetDocument, owned_by, owner_reference
+from dracaena.demo.pod_claims import TERMINAL_PHASES
+from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
+from dracaena.kube.client import KubeClient
+from dracaena.process.clock import Clock
+
+COMPONENT: Final = "replicaset-controller"
+
+
+class ReplicaSetController:
+    """Runs between start() and stop(), on caches of its own."""
+
+    def __init__(self, client: KubeClient, clock: Clock) -> None:
+        self._client = client
+        self._loop = CachedLoop("replica sets", self._reconcile, client, clock, events_as=COMPONENT)
+        self._events = self._loop.events
+        self._sets = self._loop.cache(ReplicaSetDocument)
+        self._loop.cache(Pod)  # a change of a pod wakes the loop
+
+    @property
+    def failure(self) -> Exception | None:
+        """The bug that ended the stand-in, if one did."""
+        return self._loop.failure
+
+    def start(self) -> None:
+        """Begin to watch and act."""
+        self._loop.start()
+
+    def stop(self) -> None:
+        """End all threads."""
+        self._loop.stop()
+
+    def _reconcile(self) -> float | None:
+        return None if settle(self._sets.values(), self._sync, "replica set") else RETRY_S
+
+    def _sync(self, seen: ReplicaSetDocument) -> None:
+        """One step, from what the API says now: a cache that is behind would make pods twice."""
+        namespace = seen.metadata.namespace
+        owner = self._client.get(ReplicaSetDocument, seen.metadata.name, namespace=namespace)
+        mine = [pod for pod in self._client.list(Pod, namespace=namespace).items if owned_by(pod, owner)]
+        alive = [pod for pod in mine if pod.status.phase not in TERMINAL_PHASES]
+        active = sorted((pod for pod in alive if pod.metadata.deletion_timestamp is None), key=_worth, reverse=True)
+        if owner.metadata.deletion_timestamp is None:
+            active = self._resized(owner, active)
+        self._report(owner, active, terminating=sum(pod.metadata.deletion_timestamp is not None for pod in alive))
+
+    def _resized(self, owner: ReplicaSetDocument, active: Sequence[Pod]) -> list[Pod]:
+        wanted = owner.spec.get("replicas", 0)
+        kept = list(active[:wanted])
+        for pod in active[wanted:]:
+            meta = pod.metadata
+            self._client.delete(Pod, meta.name, namespace=meta.namespace, uid=meta.uid)
+            self._events.record(owner, "Normal", "SuccessfulDelete", f"Deleted pod: {meta.name}")
+        while len(kept) < wanted:
+            made = self._client.create(Pod, pod_document(owner), namespace=owner.metadata.namespace)
+            self._events.record(owner, "Normal", "SuccessfulCreate", f"Created pod: {made.metadata.name}")
+            kept.append(made)
+        return kept
+
+    def _report(self, owner: ReplicaSetDocument, active: Sequence[Pod], *, terminating: int) -> None:
+        ready = sum(map(_is_ready, active))
+        labels = owner.spec["template"].get("metadata", {}).get("labels") or {}
+        status = {
+            "replicas": len(active),
+            "fullyLabeledReplicas": sum(labels.items() <= pod.metadata.labels.items() for pod in active),
+            "readyReplicas": ready,
+            "availableReplicas": ready,
+            "terminatingReplicas": terminating,
+            "observedGeneration": owner.metadata.generation,
+        }
+        if any(owner.status.get(name, 0) != value for name, value in status.items()):
+            meta = owner.metadata
+            patch = {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version}, "status": status}
+            self._client.merge_patch(
+                ReplicaSetDocument, meta.name, patch, namespace=meta.namespace, subresource="status"
+            )
+
+
+def pod_document(owner: ReplicaSetDocument) -> dict[str, Any]:
+    """Return the next pod of a replica set."""
+    template = owner.spec["template"]
+    given = template.get("metadata", {})
+    metadata = {key: given[key] for key in ("labels", "annotations") if key in given}
+    made = {"generateName": f"{owner.metadata.name}-", "ownerReferences": [owner_reference(owner)]}
+    return {"metadata": metadata | made, "spec": template["spec"]}
+
+
+def _is_ready(pod: Pod) -> bool:
+    return any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions)
+
+
+def _worth(pod: Pod) -> tuple[bool, bool, bool, tuple[int, ...], str]:
+    """What is kept first: bound, running, ready, and of those the older, then by name."""
+    created = pod.metadata.creation_timestamp or ""
+    older = tuple(-ord(character) for character in created)
+    return bool(pod.spec.node_name), pod.status.phase == "Running", _is_ready(pod), older, pod.metadata.name
