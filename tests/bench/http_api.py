@@ -18,6 +18,8 @@ from bench.in_memory_api import InMemoryApi
 from dracaena.kube.errors import KubeError
 
 _HOST: Final = "127.0.0.1"
+_END_POLL_S: Final = 0.05
+"""How long the end of a block waits at most. socketserver's 0.5 s is longer than all of a test."""
 
 
 class _Listener(ThreadingHTTPServer):
@@ -92,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
 def served(api: InMemoryApi) -> Iterator[dict[str, Any]]:
     """Serve inside the block; yield a kubeconfig."""
     listener = _Listener(api)
-    Thread(target=listener.serve_forever, name="http-api", daemon=True).start()
+    Thread(target=listener.serve_forever, args=(_END_POLL_S,), name="http-api", daemon=True).start()
     try:
         yield _kubeconfig(f"http://{_HOST}:{listener.server_port}")
     finally:

@@ -40,7 +40,7 @@ class SlowBinds:
         self.config.write_text(json.dumps(self._document()), encoding="utf-8")
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True).start()
         return self
 
     def __exit__(

@@ -16,6 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,18 +66,32 @@ FORMER = frozenset({"renumber", "renumber-with-metadata", "renumber-with-effects
 EMPTY = {"pod-resources/podlist.json": b"[]\n"}
 
 
-def crashes(folder: Path, operation: str, moment: str) -> list[Path]:
-    """Run the crashing plugin and return the folder of each crash."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "support.crashing_plugin", str(folder), operation, moment],
+Crashes = Callable[[Path, str, str], list[Path]]
+
+
+@pytest.fixture(scope="module")
+def crashes() -> Iterator[Crashes]:
+    """Run the crashing plugin and return the folder of each crash: one process for all, which forks for each."""
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "support.crashing_plugin"],
         env={**os.environ, "PYTHONPATH": str(TESTS)},
-        stdout=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,  # what it logs
         stderr=subprocess.PIPE,
         text=True,
-        check=True,
-        timeout=60,
-    )
-    return [folder / str(step) for step in range(1, int(done.stderr.split()[-1]) + 1)]
+    ) as plugin:
+        assert plugin.stdin is not None
+        assert plugin.stderr is not None
+        asked, answers = plugin.stdin, plugin.stderr
+
+        def crash(folder: Path, operation: str, moment: str) -> list[Path]:
+            asked.write(f"{operation} {moment} {folder}\n")
+            asked.flush()
+            return [folder / str(step) for step in range(1, int(answers.readline()) + 1)]
+
+        yield crash
+        asked.close()
+        assert plugin.wait(60) == 0
 
 
 def started_again(folder: Path, name: str, *, gone: bool = False, metadata: bool = False, **parts: Any) -> PluginNode:
@@ -118,7 +133,9 @@ def whole(tmp_path: Path, *, metadata: bool = False, **parts: Any) -> dict[str, 
 
 @pytest.mark.parametrize("moment", ["in", "after"])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_after_a_crash_at_any_step_every_way_on_ends_as_without_it(tmp_path: Path, operation: str, moment: str) -> None:
+def test_after_a_crash_at_any_step_every_way_on_ends_as_without_it(
+    tmp_path: Path, crashes: Crashes, operation: str, moment: str
+) -> None:
     folders = crashes(tmp_path / "crashed", operation, moment)
     assert len(folders) == STEPS[operation]
     metadata, effects = operation.endswith("-with-metadata"), operation.endswith("-with-effects")
@@ -181,7 +198,7 @@ def _left_by(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("moment", ["in", "after"])
-def test_no_crash_of_prepare_leaves_half_a_file(tmp_path: Path, moment: str) -> None:
+def test_no_crash_of_prepare_leaves_half_a_file(tmp_path: Path, crashes: Crashes, moment: str) -> None:
     wanted = whole(tmp_path, metadata=True)
     for folder in crashes(tmp_path / "crashed", "prepare-with-metadata", moment):
         for name, data in node_in(folder).files().items():

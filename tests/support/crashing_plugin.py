@@ -1,9 +1,9 @@
-"""A plugin that is killed in the middle: `python -m support.crashing_plugin FOLDER OPERATION MOMENT`.
+"""A plugin that is killed in the middle: `python -m support.crashing_plugin`, then lines `OPERATION MOMENT FOLDER`.
 
 For each step of file work of the operation it forks a child that works below FOLDER/<step> and kills itself there with
 SIGKILL: no handler, no buffer, no clean-up. MOMENT says when: `in` the step (a write in the middle of it, all else just
-before) or `after` it. Prints the number of steps. Forking from one plain process is quick and, as it has no threads,
-safe.
+before) or `after` it. Answers each line with the number of steps. Forking from one plain process is quick and, as it
+has no threads, safe; what no operation leaves in it is left to the next.
 """
 
 from __future__ import annotations
@@ -224,8 +224,14 @@ def _killed(folder: Path, operation: str, step: int, moment: str) -> bool:
     return False
 
 
-if __name__ == "__main__":
+def _crashes(folder: Path, operation: str, moment: str) -> int:
     step = 1
-    while _killed(Path(sys.argv[1]) / str(step), sys.argv[2], step, sys.argv[3]):
+    while _killed(folder / str(step), operation, step, moment):
         step += 1
-    sys.stderr.write(f"{step - 1}\n")
+    return step - 1
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        operation, moment, folder = line.rstrip("\n").split(" ", 2)
+        sys.stderr.write(f"{_crashes(Path(folder), operation, moment)}\n")  # its logs go to standard output

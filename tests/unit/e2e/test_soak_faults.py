@@ -52,7 +52,7 @@ def test_a_write_that_was_cut_off_can_land_later(tmp_path: Path, monkeypatch: py
             """Say nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Target) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}"
         with FaultProxy(url, tmp_path / "none.crt", random.Random(1), lambda: None) as proxy:
             proxy.percent = 100.0

@@ -54,7 +54,8 @@ DIFFERENT = {
 def creations() -> Iterator[tuple[str, str, dict[str, Any], list[str] | None]]:
     """Yield (scenario, step, object, None or the fields that the server refused)."""
     for file in sorted(GOLDEN.rglob("*.yaml")):
-        for step in yaml.safe_load(file.read_text(encoding="utf-8").split("\n\n", 1)[1]):
+        text = file.read_text(encoding="utf-8").split("\n\n", 1)[1]
+        for step in yaml.load(text, yaml.CSafeLoader):  # eight times as fast as the one in Python
             match = CREATION.fullmatch(step.get("request", ""))
             body = step.get("body")
             if not match or not isinstance(body, dict) or body.get("kind") != KINDS.get(match[1]):
