@@ -23,6 +23,7 @@ Known differences, all on purpose:
   broken patch, a pod that may not change so).
 * A bookmark carries the newest version of all kinds, and comes too where nothing has happened since the last one.
 * Opaque parameters are compared as text, as there; a number that a patch writes anew is printed as Python prints it.
+* Bodies in protobuf are read of the kinds that kubectl makes by itself (``protobuf``), and refused of all others (415).
 * Answers are JSON only, as objects or as tables: no YAML, protobuf, bare metadata or aggregated discovery. The
   descriptions of a table's columns are empty. OpenAPI v2 has its head alone.
 

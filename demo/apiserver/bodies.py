@@ -16,6 +16,8 @@ from dracaena.demo.apiserver.decode import AS_SENT, UnreadableError, decode
 from dracaena.demo.apiserver.deep import OPAQUE_FIELDS, hold_texts
 from dracaena.demo.apiserver.errors import Qualified, bad_request, invalid, not_implemented, unsupported_media_type
 from dracaena.demo.apiserver.fields import invalid as invalid_field
+from dracaena.demo.apiserver.protobuf import KINDS as PROTOBUF_KINDS
+from dracaena.demo.apiserver.protobuf import PROTOBUF, read_protobuf
 from dracaena.demo.apiserver.resources import KINDS, Kind
 from dracaena.demo.apiserver.schema import Struct
 
@@ -113,6 +115,11 @@ def parse_yaml(body: bytes) -> Any:
 
 def parse_object(body: bytes, media_type: str, kind: str) -> Any:
     """The body of a create or update. 415 for media types that this server cannot read, 400 for broken text."""
+    if media_type == PROTOBUF and kind in PROTOBUF_KINDS:
+        try:
+            return read_protobuf(body, kind)
+        except ValueError as error:
+            raise bad_request(f"the object provided is unrecognized (must be of type {kind}): {error}") from None
     if media_type not in ("", JSON, YAML, "application/x-yaml", "text/yaml"):
         raise unsupported_media_type(
             f"the body of the request was in an unknown format - accepted media types include: {JSON}, {YAML}; "

@@ -29,6 +29,7 @@ OTHER_MEANINGS = {
     ("demo/apiserver/http.py", 16): "the base of hexadecimal numbers",
     ("demo/apiserver/http.py", 64): "bytes of the line with the size of a chunk",
     ("demo/apiserver/meta.py", 128): "bits of a UUID",
+    ("demo/apiserver/protobuf.py", 64): "bits of a number on the wire",
     ("demo/apiserver/server.py", 128): "connections that wait",
     ("demo/apiserver/server.py", 10_000): "events that a watch can go back",
     ("validation/classes.py", 10_000): "what an honest selector costs",

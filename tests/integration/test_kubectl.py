@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -206,6 +207,39 @@ def test_a_deployment_is_rolled_out_scaled_undone_and_deleted(server: ApiServer,
     finally:
         manager.stop()
     assert manager.failure is None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("namespace", "desk"),
+        ("job", "once", "--image=busybox:1", "--", "sleep", "5"),
+        ("deployment", "web", "--image=a", "--image=b:2", "--replicas=3"),
+        ("deployment", "ported", "--image=a", "--port=8080"),
+    ],
+)
+def test_what_kubectl_makes_by_itself_is_stored_as_its_manifest_is(kubectl: Run, arguments: tuple[str, ...]) -> None:
+    kind, name, *_ = arguments
+
+    def stored() -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(kubectl("get", kind, name, "-o", "json").stdout)
+        text = json.dumps(document).replace(document["metadata"]["uid"], "UID")
+        again: dict[str, Any] = json.loads(text)
+        for part in ("resourceVersion", "creationTimestamp"):
+            del again["metadata"][part]
+        return again
+
+    kubectl("create", *arguments)
+    by_itself = stored()
+    kubectl("delete", kind, name, "--wait=false", "--cascade=background")
+    if kind == "namespace":  # it goes with a controller, which is not here
+        assert by_itself["spec"] == {"finalizers": ["kubernetes"]}
+        return
+    command = [*arguments]
+    at = command.index("--") if "--" in command else len(command)
+    manifest = kubectl("create", *command[:at], "--dry-run=client", "-o", "json", *command[at:]).stdout
+    kubectl("create", "-f", "-", stdin=manifest)
+    assert stored() == by_itself
 
 
 def test_a_manifest_with_its_namespace_is_deleted_whole(server: ApiServer, kubectl: Run, tmp_path: Path) -> None:
