@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import pytest
 import yaml
 
+from dracaena.api.resource_objects import ResourceSliceSpec
 from dracaena.cli.main import main
+from dracaena.kubelet_plugin.device_kinds.share import shared_device
 from support.page_cluster import page_cluster
 
 ROOT = Path(__file__).parents[3]
@@ -188,6 +192,22 @@ def test_claims_of_two_containers_count_as_one_set(tmp_path: Path, capsys: pytes
     for kind, pairs in (("several requests in one claim", 3), ("a claim for each container of a pod", 1)):
         assert rows()[kind].here == "yes, as one set"
         assert f"{pairs} pair" in said(TYPED[kind], tmp_path, capsys).words
+
+
+def test_claims_for_shares_get_parts_of_one_gpu_where_a_node_shares_its_gpus(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    share = request("share.gpu.dracaena.dev", capacity={"requests": {"memory": "10Gi"}})
+    pool = page_cluster()[0]
+    spec = msgspec.convert(pool["spec"], ResourceSliceSpec)
+    shared = [shared_device(device, 40 << 30) for device in spec.devices]
+    pool["spec"]["devices"] = [msgspec.to_builtins(device) for device in shared]
+    wanted = [claim(share, name="a"), claim(share, name="b")]
+    (tmp_path / "all.yaml").write_text(yaml.safe_dump_all([pool, *wanted]), encoding="utf-8")
+    assert main(["simulate", "-f", str(tmp_path / "all.yaml"), "-f", str(CLASSES), "-o", "json"]) == 0
+    got = [entry["devices"][0]["device"] for entry in json.loads(capsys.readouterr().out)]
+    assert len(got) == 2
+    assert len(set(got)) == 1
 
 
 def test_a_selector_with_the_domain_of_nvidias_driver_waits_with_the_words_of_the_page(
