@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from dracaena.api.device_share import DeviceShare
 from dracaena.api.errors import BadInputError
 
 
-class RequestDevices(msgspec.Struct, frozen=True):
+class RequestDevices(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one request of one claim gave to a container."""
 
     claim: str
@@ -20,6 +21,8 @@ class RequestDevices(msgspec.Struct, frozen=True):
     request: str
     """As in the claim: `request` or `request/subrequest`."""
     uuids: tuple[str, ...]
+    shares: tuple[DeviceShare, ...] = ()
+    """What it has of those of them that others may have too."""
 
 
 def encode_devices(containers: Mapping[str, Sequence[RequestDevices]]) -> str:

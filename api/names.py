@@ -41,9 +41,15 @@ def cdi_kind(driver: str) -> str:
     return f"{driver}/claim"
 
 
-def cdi_device_name(claim_uid: ClaimUid, device: DeviceName) -> str:
-    """Name of one device in the CDI spec of one claim. Holds the claim's UID, so no name is ever used twice."""
-    return f"{claim_uid}-{device}"
+CDI_SHARE_MARK = "_"
+"""Before the shareID in names of CDI devices. Neither UIDs nor device names have one."""
+
+
+def cdi_device_name(claim_uid: ClaimUid, device: DeviceName, share_id: str | None = None) -> str:
+    """Name of one device, or of a share of one, in the CDI spec of one claim. Holds the claim's UID, so no name is ever
+    used twice.
+    """
+    return f"{claim_uid}-{device}" + ("" if share_id is None else f"{CDI_SHARE_MARK}{share_id}")
 
 
 def devices_annotation(driver: str) -> str:

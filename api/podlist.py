@@ -11,6 +11,7 @@ from operator import itemgetter
 
 import msgspec
 
+from dracaena.api.device_share import DeviceShare
 from dracaena.api.errors import BadInputError
 
 
@@ -29,6 +30,9 @@ class PodlistEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """UIDs of the ResourceClaims that gave these GPUs, sorted."""
     mig: dict[str, str] = {}
     """For each entry of gpu_list that is a MIG device the UUID of its parent, sorted."""
+
+    shares: tuple[DeviceShare, ...] = ()
+    """For each share of a GPU what it is, in the order of the allocation; a GPU may have several."""
 
     @property
     def order(self) -> tuple[str, str, str]:

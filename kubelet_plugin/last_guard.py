@@ -5,6 +5,8 @@ It knows what was prepared on this node, and believes nobody else.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import structlog
 
 from dracaena.api.errors import TemporaryError
@@ -12,8 +14,8 @@ from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.claim_reconciler import ClaimReconciler
 from dracaena.kubelet_plugin.ports import ReadMinors
+from dracaena.kubelet_plugin.prepare.holders import Overdrawn, holders, overdrawn
 from dracaena.kubelet_plugin.prepare.moved_devices import held_nodes
-from dracaena.kubelet_plugin.prepare.plan import holders
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice, PublishedPool
 
 log = structlog.get_logger()
@@ -81,6 +83,9 @@ class LastGuard:
         if held:
             text = "; ".join(_held(plan, *entry) for entry in held)
             raise _device_held(plan, text, tuple(holder for _, _, holder in held))
+        short = overdrawn(plan, others, pool)
+        if short:
+            raise _device_held(plan, _short(plan, short), tuple(holder for each in short for holder in each.holders))
         nodes = held_nodes(plan, others)
         if nodes:
             raise _device_held(plan, "; ".join(map(str, nodes)), tuple(node.holder for node in nodes))
@@ -96,3 +101,9 @@ def _held(plan: PreparedClaim, device: PreparedDevice, theirs: PreparedDevice, h
     name = holder.claim.told_to(plan.claim)
     of = "" if theirs.device == device.device else f" as a part of the same GPU, by device {theirs.device},"
     return f"request {device.request}: device {device.device} is still held{of} by {name}, which is not unprepared yet"
+
+
+def _short(plan: PreparedClaim, short: Sequence[Overdrawn]) -> str:
+    return "; ".join(
+        f"{each} (held by {', '.join(holder.claim.told_to(plan.claim) for holder in each.holders)})" for each in short
+    )

@@ -126,7 +126,7 @@ class _Calls:
 
     def _devices(self, prepared: PreparedClaim) -> Iterable[Any]:
         for device, metadata in zip(prepared.devices, cdi_ids(prepared, self._driver_name), strict=True):
-            own = qualified_name(self._driver_name, prepared.claim.uid, device.device)
+            own = qualified_name(self._driver_name, prepared.claim.uid, device.device, device.share_id)
             message = self._messages.Device(
                 request_names=[device.request_name],
                 pool_name=device.pool,

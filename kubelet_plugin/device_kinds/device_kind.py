@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from dracaena.api.config.v1alpha1 import GpuSharing
 from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName
 from dracaena.api.resource_objects import Device
@@ -32,6 +33,13 @@ class ContainerEdits:
 
 
 NO_EDITS = ContainerEdits()
+
+
+@dataclass(frozen=True, slots=True)
+class CannotEnforce:
+    """Why a node cannot do what a claim requires of it, as a sentence for the pod's Events."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +72,13 @@ class NodeDeviceKind(Protocol):
         """Return a device with all that the last reading says of it. There must be no obstacle."""
         ...
 
-    def effects(self, device: PreparedDevice) -> tuple[Effect, ...]:
-        """Return what must be made before containers may have the device, in this order; undone in the reverse one."""
+    def effects(
+        self, device: PreparedDevice, pool: PublishedPool, sharing: GpuSharing
+    ) -> tuple[Effect, ...] | CannotEnforce:
+        """Return what must be made before containers may have the device, in this order; undone in the reverse one.
+
+        `sharing` is what the configs of the claim say. Where that is required and this node cannot do it: why.
+        """
         ...
 
     def edits(self, device: PreparedDevice, effects: Sequence[Effect]) -> ContainerEdits:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from dracaena.api.config.v1alpha1 import GpuSharing
 from dracaena.api.machine import Machine
 from dracaena.api.names import DeviceName, GpuUuid, gpu_device_name
 from dracaena.api.resource_objects import Device
 from dracaena.api.resourceslice import encode_mig_devices
-from dracaena.kubelet_plugin.device_kinds.device_kind import NO_EDITS, ContainerEdits, GpuRoles
+from dracaena.kubelet_plugin.device_kinds.device_kind import NO_EDITS, CannotEnforce, ContainerEdits, GpuRoles
 from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, PublishedPool, why_not_in_pool
 
@@ -57,9 +58,16 @@ class ExistingMigDevice:
             size=mig.size,
         )
 
-    def effects(self, _device: PreparedDevice) -> tuple[Effect, ...]:
-        """Return none: it exists."""
-        return ()
+    def effects(
+        self, device: PreparedDevice, _pool: PublishedPool, sharing: GpuSharing
+    ) -> tuple[Effect, ...] | CannotEnforce:
+        """Return none: it exists. What its containers have of it is not divided further."""
+        if sharing.strategy is None or not sharing.is_required:
+            return ()
+        return CannotEnforce(
+            f"GpuConfig requires sharing strategy {sharing.strategy.value}, which MIG device {device.device} does not "
+            "offer; with `enforcement: BestEffort` it is prepared without"
+        )
 
     def edits(self, _device: PreparedDevice, _effects: Sequence[Effect]) -> ContainerEdits:
         """Return none."""

@@ -1,42 +1,56 @@
-"""GPUs that several claims may have at a time, each a part of the memory and of the cores."""
+"""Shares: what one request of a claim has of a GPU that several claims may have at a time."""
 
 from __future__ import annotations
 
-from typing import Final
-
-import msgspec
-
-from dracaena.api.attributes import CORES_CAPACITY, MEMORY_CAPACITY
+from dracaena.api.config.v1alpha1 import GpuSharing
+from dracaena.api.names import DeviceName
 from dracaena.api.quantity import format_bytes
-from dracaena.api.resource_objects import CapacityRange, CapacityRequestPolicy, Device, DeviceCapacity
-
-MEMORY_STEP_BYTES: Final = 1 << 20
-"""A MiB: the unit in which NVIDIA's MPS and the driver's memory limits are set."""
-ALL_CORES: Final = 100
-"""Percent of the GPU's cores. What the claims of a GPU ask for are ceilings, and sum to at most this."""
-
-
-def shareable_bytes(memory_bytes: int) -> int:
-    """Return what of a GPU's memory can be given out: whole steps. Who has that has the whole GPU."""
-    return memory_bytes // MEMORY_STEP_BYTES * MEMORY_STEP_BYTES
+from dracaena.kubelet_plugin.device_kinds.device_kind import CannotEnforce
+from dracaena.kubelet_plugin.device_kinds.shared_device import shareable_bytes
+from dracaena.kubelet_plugin.device_kinds.whole_gpu import WholeGpu
+from dracaena.kubelet_plugin.prepare.effects import Effect
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, PublishedPool
 
 
-def shared_device(device: Device, memory_bytes: int) -> Device:
-    """Return the device of a whole GPU as one that several claims may have: whole by default.
+class GpuShare(WholeGpu):
+    """A share of a GPU. Its containers see the whole GPU; what it may use of that has to be enforced beside it.
 
-    A claim without `capacity` consumes the default of `memory`, which is all of it, so nobody else gets the GPU. The
-    value of `memory` stays what it is without sharing, so selectors mean the same.
+    A share of everything, which a claim without `capacity` gets, is the whole GPU: there is nothing to enforce.
     """
-    whole = format_bytes(shareable_bytes(memory_bytes))
-    step = format_bytes(MEMORY_STEP_BYTES)
-    memory = CapacityRequestPolicy(default=whole, valid_range=CapacityRange(min=step, max=whole, step=step))
-    cores = CapacityRequestPolicy(default="0", valid_range=CapacityRange(min="0", max=str(ALL_CORES), step="1"))
-    return msgspec.structs.replace(
-        device,
-        allow_multiple_allocations=True,
-        capacity={
-            **device.capacity,
-            MEMORY_CAPACITY: DeviceCapacity(value=format_bytes(memory_bytes), request_policy=memory),
-            CORES_CAPACITY: DeviceCapacity(value=str(ALL_CORES), request_policy=cores),
-        },
-    )
+
+    def obstacle(self, name: DeviceName, pool: PublishedPool) -> str | None:
+        """Return why no claim could be prepared: as for the whole GPU, and where shares of it cannot be counted."""
+        found = super().obstacle(name, pool)
+        if found is None and pool.gpus[name].memory_bytes is None:
+            return f"it is not known how much memory GPU {pool.gpus[name].uuid} has, so its shares cannot be counted"
+        return found
+
+    def facts_are_missing(self, name: DeviceName, pool: PublishedPool) -> bool:
+        """Whether only its minor or its memory is not known."""
+        gpu = pool.gpus.get(name)
+        return gpu is not None and not gpu.mig_enabled and (gpu.minor is None or gpu.memory_bytes is None)
+
+    def effects(
+        self, device: PreparedDevice, pool: PublishedPool, sharing: GpuSharing
+    ) -> tuple[Effect, ...] | CannotEnforce:
+        """Return none: nothing enforces shares yet. So one that is limited is refused unless its config allows that."""
+        found = super().effects(device, pool, sharing)
+        if isinstance(found, CannotEnforce) or not sharing.is_required or not is_limited(device, pool):
+            return found
+        return CannotEnforce(
+            f"nothing on this node enforces {share_text(device)} of {device.device} yet; with GpuConfig "
+            "`sharing.enforcement: BestEffort` it is prepared without enforcement"
+        )
+
+
+def is_limited(device: PreparedDevice, pool: PublishedPool) -> bool:
+    """Whether a share is less than the whole GPU. There must be no obstacle."""
+    memory_bytes = pool.gpus[device.device].memory_bytes
+    assert memory_bytes is not None
+    return device.cores > 0 or device.memory_bytes is None or device.memory_bytes < shareable_bytes(memory_bytes)
+
+
+def share_text(device: PreparedDevice) -> str:
+    """Say what a share is of its GPU: `20Gi of memory and 30 % of the cores`."""
+    memory = "all memory" if device.memory_bytes is None else f"{format_bytes(device.memory_bytes)} of memory"
+    return f"{memory} and {device.cores} % of the cores" if device.cores else memory

@@ -7,15 +7,19 @@ from typing import Final
 from dracaena.api.names import DeviceName
 from dracaena.kubelet_plugin.device_kinds.device_kind import NodeDeviceKind
 from dracaena.kubelet_plugin.device_kinds.mig_device import ExistingMigDevice
+from dracaena.kubelet_plugin.device_kinds.share import GpuShare
 from dracaena.kubelet_plugin.device_kinds.whole_gpu import WholeGpu
 
 _WHOLE_GPU: Final = WholeGpu()
+_GPU_SHARE: Final = GpuShare()
 _MIG_DEVICE: Final = ExistingMigDevice()
 
 PUBLISHED: Final[tuple[NodeDeviceKind, ...]] = (_WHOLE_GPU, _MIG_DEVICE)
-"""In the order of their devices in the pool."""
+"""In the order of their devices in the pool. A share has no device of its own."""
 
 
-def kind_of(name: DeviceName, _share_id: str | None = None) -> NodeDeviceKind:
-    """Return the kind of a device of an allocation. Its name tells: `gpu-<uuid>`, `mig-<parent uuid>-…`."""
-    return _MIG_DEVICE if name.startswith("mig-") else _WHOLE_GPU
+def kind_of(name: DeviceName, share_id: str | None = None) -> NodeDeviceKind:
+    """Return the kind of a device of an allocation, by its name (`gpu-<uuid>`, `mig-<parent uuid>-…`) and shareID."""
+    if name.startswith("mig-"):
+        return _MIG_DEVICE
+    return _WHOLE_GPU if share_id is None else _GPU_SHARE

@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Sequence
 from functools import partial
 
+from dracaena.api.config.v1alpha1 import GpuSharing
 from dracaena.api.machine import Gpu, Machine
 from dracaena.api.names import DeviceName, GpuUuid
 from dracaena.api.resource_objects import Device
 from dracaena.api.resourceslice import encode_gpus
-from dracaena.kubelet_plugin.device_kinds.device_kind import NO_EDITS, ContainerEdits, GpuRoles
-from dracaena.kubelet_plugin.device_kinds.share import shared_device
+from dracaena.kubelet_plugin.device_kinds.device_kind import NO_EDITS, CannotEnforce, ContainerEdits, GpuRoles
+from dracaena.kubelet_plugin.device_kinds.shared_device import shared_device
 from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, PublishedPool, why_not_in_pool
 
@@ -22,7 +23,7 @@ class WholeGpu:
     def publish(self, machine: Machine, roles: GpuRoles) -> tuple[Device, ...]:
         """Return one device a GPU, in ordinal order, divided ones too: node_pool.preparable_pages leaves those out.
 
-        A GPU that may be shared has one device as well, which is whole by default (share.py).
+        A GPU that may be shared has one device as well, which is whole by default (shared_device.py).
         """
         devices = encode_gpus(machine)
         if not roles.shared:
@@ -62,9 +63,16 @@ class WholeGpu:
             size=None,
         )
 
-    def effects(self, _device: PreparedDevice) -> tuple[Effect, ...]:
-        """Return none: its device nodes are all that a container needs."""
-        return ()
+    def effects(
+        self, device: PreparedDevice, _pool: PublishedPool, sharing: GpuSharing
+    ) -> tuple[Effect, ...] | CannotEnforce:
+        """Return none: its device nodes are all that a container needs. A strategy of sharing is not to be had yet."""
+        if sharing.strategy is None or not sharing.is_required:
+            return ()
+        return CannotEnforce(
+            f"GpuConfig requires sharing strategy {sharing.strategy.value} for {device.device}, which this node does "
+            f"not offer yet; with `enforcement: BestEffort` it is prepared without"
+        )
 
     def edits(self, _device: PreparedDevice, _effects: Sequence[Effect]) -> ContainerEdits:
         """Return none."""

@@ -36,9 +36,9 @@ def claim_of_spec_file(driver: str, name: str) -> ClaimUid | None:
     return ClaimUid(uid) if uid and name == f"{head}{uid}{tail}" else None
 
 
-def qualified_name(driver: str, uid: ClaimUid, device: DeviceName) -> str:
-    """Return the id by which the container runtime finds a device: `vendor/class=name`."""
-    return f"{cdi_kind(driver)}={cdi_device_name(uid, device)}"
+def qualified_name(driver: str, uid: ClaimUid, device: DeviceName, share_id: str | None = None) -> str:
+    """Return the id by which the container runtime finds a device or a share of one: `vendor/class=name`."""
+    return f"{cdi_kind(driver)}={cdi_device_name(uid, device, share_id)}"
 
 
 def claim_spec(
@@ -55,7 +55,8 @@ def claim_spec(
     error of ours.
     """
     edits = gpu_driver_edits if gpu_driver_edits is not None else GpuDriverEdits()
-    devices = {device.device: device for device in prepared.devices}  # a device may answer two requests
+    # A device may answer two requests; each share of one has edits of its own.
+    devices = {(device.device, device.share_id): device for device in prepared.devices}
     document: dict[str, Any] = {
         "cdiVersion": LEAST_VERSION,
         "kind": cdi_kind(driver),
@@ -66,13 +67,13 @@ def claim_spec(
         },
         "devices": [
             {
-                "name": cdi_device_name(prepared.claim.uid, name),
+                "name": cdi_device_name(prepared.claim.uid, name, share_id),
                 "containerEdits": {
                     **_device_edits(device, nodes.devices[name], nodes.drm.get(name, ()), edits),
                     **_edits_of_kind(edits_of(device, prepared.effects, kind_of)),
                 },
             }
-            for name, device in devices.items()
+            for (name, share_id), device in devices.items()
         ],
     }
     document["cdiVersion"] = max(LEAST_VERSION, least_version(document), key=VERSIONS.index)

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PoolName, cdi_device_name, cdi_kind
+from dracaena.api.names import CDI_SHARE_MARK, ClaimUid, DeviceName, GpuUuid, PoolName, cdi_device_name, cdi_kind
 from dracaena.kubelet_plugin.prepare.prepared_claim import NO_MINOR, PreparedDevice
 
 _GPU_NODE = re.compile("/dev/nvidia([0-9]+)")
@@ -52,10 +52,12 @@ def devices_in_spec(spec: bytes, uid: ClaimUid) -> tuple[PreparedDevice, ...]:
 def _device(device: _Device, prefix: str) -> PreparedDevice:
     paths = [node.path for node in device.container_edits.device_nodes]
     minors = [int(match[1]) for match in map(_GPU_NODE.fullmatch, paths) if match is not None]
+    name, share_mark, share_id = device.name.removeprefix(prefix).partition(CDI_SHARE_MARK)
     return PreparedDevice(
         request="",
         pool=PoolName(""),
-        device=DeviceName(device.name.removeprefix(prefix)),
+        device=DeviceName(name),
+        share_id=share_id if share_mark else None,
         uuid=GpuUuid(""),
         minor=minors[0] if minors else NO_MINOR,
         access_minors=tuple(int(match[1]) for match in map(_ACCESS_NODE.fullmatch, paths) if match is not None),

@@ -104,6 +104,8 @@ class _Device(msgspec.Struct, omit_defaults=True):
     pci_bus_id: str | None = None
     start: int | None = None
     size: int | None = None
+    memory_bytes: int | None = None
+    cores: int = 0
 
 
 class _Effect(msgspec.Struct, omit_defaults=True):
@@ -239,6 +241,8 @@ def _device(document: _Device) -> PreparedDevice:
         pci_bus_id=document.pci_bus_id,
         start=document.start,
         size=document.size,
+        memory_bytes=document.memory_bytes,
+        cores=document.cores,
     )
 
 

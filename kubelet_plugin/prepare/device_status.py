@@ -1,7 +1,8 @@
 """A prepared claim → its entries in status.devices: which GPU each allocated device is (KEP-4817).
 
 The list has an entry a device, of all drivers; the key is driver, pool, device and share. Ours hold `data`, a free JSON
-object of the driver: `uuid`, and where they are known `pciBusID` and, of a MIG device, `parentUUID`.
+object of the driver: `uuid`, and where they are known `pciBusID` and, of a MIG device, `parentUUID`;
+of a share `memory` (a Quantity) and `cores` (percent).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import msgspec
 
 from dracaena.api.json_text import deeper_than, set_apart
+from dracaena.api.quantity import format_bytes
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice
 
 
@@ -49,7 +51,14 @@ def _key(entry: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _entry(device: PreparedDevice, driver: str) -> Mapping[str, Any]:
-    known = {"uuid": device.uuid or None, "pciBusID": device.pci_bus_id, "parentUUID": device.parent_uuid}
+    known: dict[str, Any] = {
+        "uuid": device.uuid or None,
+        "pciBusID": device.pci_bus_id,
+        "parentUUID": device.parent_uuid,
+    }
+    if device.share_id is not None:
+        known["memory"] = None if device.memory_bytes is None else format_bytes(device.memory_bytes)
+        known["cores"] = device.cores
     return {
         "driver": driver,
         "pool": device.pool,

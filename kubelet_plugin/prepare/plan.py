@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from dracaena.api.attributes import CORES_CAPACITY, MEMORY_CAPACITY, SHARED_GPU_CAPACITIES
+from dracaena.api.config.v1alpha1 import GpuConfig, merged_sharing
 from dracaena.api.errors import BadInputError
 from dracaena.api.names import ClaimUid, DeviceName, GpuUuid, PodUid, PoolName
+from dracaena.api.quantity import parse_quantity
 from dracaena.api.resource_objects import (
     AllocationConfig,
     AllocationResult,
     DeviceResult,
     ResourceClaim,
 )
-from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
+from dracaena.kubelet_plugin.device_kinds.device_kind import CannotEnforce, KindOf
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
+from dracaena.kubelet_plugin.prepare.effects import Effect
+from dracaena.kubelet_plugin.prepare.holders import overdrawn
 from dracaena.kubelet_plugin.prepare.prepared_claim import (
     NO_MINOR,
     ClaimReference,
@@ -25,6 +31,11 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import (
     PreparedDevice,
     PublishedPool,
 )
+
+_FROM_CLASS = "FromClass"
+
+_SHARE_ID = re.compile("[A-Za-z0-9-]{1,63}")
+"""The API wants a UUID; it becomes a part of names that container runtimes take."""
 
 DecodeConfig = Callable[[msgspec.Raw], object]
 """Reads the opaque parameters of one config entry; raises BadInputError naming what is wrong."""
@@ -55,7 +66,7 @@ def plan_claim(
     results = [result for result in allocation.devices.results if result.driver == pool.driver]
     if not results:
         return Refusal((f"the allocation of claim {reference} holds no device of driver {pool.driver}",))
-    reasons = _config_reasons(allocation, pool.driver, decode_config)
+    configs, reasons = _read_configs(allocation, pool.driver, decode_config)
     devices: list[PreparedDevice] = []
     for result in results:
         device = _prepared_device(result, pool, kind_of)
@@ -65,8 +76,17 @@ def plan_claim(
             devices.append(device)
     if reasons:
         return Refusal(tuple(reasons))
-    effects = [effect for d in devices for effect in kind_of(d.device, d.share_id).effects(d)]
-    return PreparedClaim(reference, tuple(devices), _consumers(claim), effects=tuple(effects))
+    effects: list[Effect] = []
+    for device in (d for d in devices if not d.admin_access):  # whoever looks changes nothing
+        sharing = merged_sharing(_configs_of(device, configs))
+        made = kind_of(device.device, device.share_id).effects(device, pool, sharing)
+        if isinstance(made, CannotEnforce):
+            reasons.append(f"request {device.request}: {made.reason}")
+        else:
+            effects += made
+    plan = PreparedClaim(reference, tuple(devices), _consumers(claim), effects=tuple(effects))
+    reasons += [f"the allocation of claim {reference} counts wrong: {each}" for each in overdrawn(plan, (), pool)]
+    return Refusal(tuple(reasons)) if reasons else plan
 
 
 def _consumers(claim: ResourceClaim) -> tuple[PodUid, ...]:
@@ -100,56 +120,6 @@ def allocated_claim(
     return PreparedClaim(reference, tuple(devices), _consumers(claim))
 
 
-def holders(
-    wanted: PreparedClaim, prepared: Iterable[PreparedClaim]
-) -> tuple[tuple[PreparedDevice, PreparedDevice, PreparedClaim], ...]:
-    """Return each wanted device that another claim holds, with the device of that claim and the claim.
-
-    A MIG device is held by whoever holds its whole GPU, and a whole GPU by whoever holds a part of it. A share is held
-    by whoever holds the device as a whole, and the other way round; shares of one device do not hold each other.
-    Devices for admin access hold nothing and are held by nobody.
-    """
-    gpus = {device.physical_gpu for device in wanted.devices if not device.admin_access}
-    held: dict[DeviceName, list[tuple[PreparedDevice, PreparedClaim]]] = {}
-    mine_uid = wanted.claim.uid
-    for other in prepared:
-        for device in other.devices:
-            gpu = device.physical_gpu
-            if gpu in gpus and other.claim.uid != mine_uid:
-                held.setdefault(gpu, []).append((device, other))
-    found = []
-    for mine in wanted.devices:
-        gpu = mine.physical_gpu
-        overlap = next(
-            (
-                (theirs, claim)
-                for theirs, claim in held.get(gpu, ())
-                if not mine.goes_with(theirs) and _overlap(mine, theirs, gpu)
-            ),
-            None,
-        )
-        if overlap is not None:
-            found.append((mine, *overlap))
-    return tuple(found)
-
-
-def _overlap(mine: PreparedDevice, theirs: PreparedDevice, gpu: DeviceName) -> bool:
-    """Whether two devices of one GPU have a part of it in common.
-
-    Two MIG devices that exist at a time have none. But theirs may be one that the node lacks now: whoever was given its
-    slices holds them.
-    """
-    if mine.device == theirs.device or gpu in (mine.device, theirs.device):
-        return True
-    if None in (mine.start, mine.size, theirs.start, theirs.size) or mine.gpu_instance_id == theirs.gpu_instance_id:
-        return False
-    assert mine.start is not None
-    assert mine.size is not None
-    assert theirs.start is not None
-    assert theirs.size is not None
-    return mine.start < theirs.start + theirs.size and theirs.start < mine.start + mine.size
-
-
 def _prepared_device(result: DeviceResult, pool: PublishedPool, kind_of: KindOf) -> PreparedDevice | str:
     """Return the device of one result, or why it cannot be prepared."""
     if result.pool != pool.name:
@@ -159,7 +129,7 @@ def _prepared_device(result: DeviceResult, pool: PublishedPool, kind_of: KindOf)
         )
     device = _unseen_device(result)
     kind = kind_of(device.device, device.share_id)
-    problem = kind.obstacle(device.device, pool)
+    problem = kind.obstacle(device.device, pool) or _why_not_counted(result)
     if problem is not None:
         return f"request {result.request}: {problem}"
     return kind.as_read(device, pool)
@@ -177,23 +147,67 @@ def _unseen_device(result: DeviceResult) -> PreparedDevice:
         minor=NO_MINOR,
         admin_access=bool(result.admin_access),
         share_id=result.share_id,
+        memory_bytes=None if result.share_id is None else _consumed(result, MEMORY_CAPACITY),
+        cores=0 if result.share_id is None else _consumed(result, CORES_CAPACITY) or 0,
     )
 
 
-def _config_reasons(allocation: AllocationResult, driver: str, decode_config: DecodeConfig) -> list[str]:
-    """Return what is wrong with the opaque configs for our driver. Those of other drivers are not ours to judge."""
+def _consumed(result: DeviceResult, capacity: str) -> int | None:
+    """Return what a share consumes of a capacity by the allocation, rounded up to ones; None: that is not said."""
+    # A capacity of ours stands in the slice without a domain, and so in the result; with ours it means the same.
+    names = (capacity, f"{result.driver}/{capacity}")
+    text = next((result.consumed_capacity[name] for name in names if name in result.consumed_capacity), None)
+    try:
+        return None if text is None else parse_quantity(text).whole()
+    except ValueError:
+        return None
+
+
+def _why_not_counted(result: DeviceResult) -> str | None:
+    """Return why a share cannot be told from others or counted beside them, None when it can."""
+    if result.share_id is None or result.admin_access:
+        return None
+    if _SHARE_ID.fullmatch(result.share_id) is None:
+        return f"shareID {result.share_id[:80]!r} of device {result.device} is none: expected a UUID"
+    amounts = [_consumed(result, capacity) for capacity in SHARED_GPU_CAPACITIES]
+    if None not in amounts and all(amount is not None and amount >= 0 for amount in amounts):
+        return None
+    return (
+        f"the allocation does not say what share {result.share_id} consumes of device {result.device}: "
+        f"consumedCapacity is {dict(result.consumed_capacity)}, expected amounts of "
+        f"{' and '.join(SHARED_GPU_CAPACITIES)}"
+    )
+
+
+def _read_configs(
+    allocation: AllocationResult, driver: str, decode_config: DecodeConfig
+) -> tuple[list[tuple[AllocationConfig, GpuConfig]], list[str]]:
+    """Return the GpuConfigs for our driver, those of classes first, and what is wrong with any opaque config for it.
+
+    Configs of other drivers are not ours to judge.
+    """
+    found: list[tuple[AllocationConfig, GpuConfig]] = []
     reasons = []
     for position, config in enumerate(allocation.devices.config):
         if config.opaque is None or config.opaque.driver != driver:
             continue
         try:
-            decode_config(config.opaque.parameters)
+            read = decode_config(config.opaque.parameters)
         except BadInputError as error:
             reasons.append(f"{_config_place(config, position)}: {error}")
-    return reasons
+            continue
+        if isinstance(read, GpuConfig):
+            found.append((config, read))
+    return sorted(found, key=lambda each: each[0].source != _FROM_CLASS), reasons
+
+
+def _configs_of(device: PreparedDevice, configs: Sequence[tuple[AllocationConfig, GpuConfig]]) -> list[GpuConfig]:
+    """Return the configs that hold for a device, in their order. One for a request holds for its sub-requests."""
+    names = {device.request, device.request_name}
+    return [read for config, read in configs if not config.requests or names.intersection(config.requests)]
 
 
 def _config_place(config: AllocationConfig, position: int) -> str:
     """Say where a config entry comes from, in words that lead its owner there."""
-    origin = {"FromClass": "its DeviceClass", "FromClaim": "the claim"}.get(config.source, config.source)
+    origin = {_FROM_CLASS: "its DeviceClass", "FromClaim": "the claim"}.get(config.source, config.source)
     return f"opaque config {position} of the allocation (from {origin})"

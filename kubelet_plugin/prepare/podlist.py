@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dracaena.api.annotations import RequestDevices, encode_devices, encode_uuids
+from dracaena.api.device_share import DeviceShare
 from dracaena.api.names import ClaimUid, PodUid, devices_annotation, uuids_annotation
 from dracaena.api.objects import Container, Pod
 from dracaena.api.podclaims import pod_claims
 from dracaena.api.podlist import PodlistEntry
+from dracaena.api.quantity import format_bytes
 from dracaena.kubelet_plugin.prepare.gpu_names import GpuNameFormat, gpu_name
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice
 
@@ -180,6 +182,7 @@ def pod_entries(
             mig=dict(
                 sorted((gpu_name(d, name_format), d.parent_uuid) for d in _devices(given) if d.parent_uuid is not None)
             ),
+            shares=_shares(_devices(given), name_format),
         )
         for container, given in used_now(pod, devices_by_container(pod, prepared)).items()
     )
@@ -229,11 +232,32 @@ def _devices_of_request(claim: PreparedClaim, request: str) -> ContainerDevices 
 
 def _by_request(given: Iterable[ContainerDevices]) -> tuple[RequestDevices, ...]:
     """Split devices by request, so that a reader can tell what each request of a claim gave."""
-    found: dict[tuple[str, str], dict[str, None]] = {}
+    found: dict[tuple[str, str], list[PreparedDevice]] = {}
     for each in given:
         for device in each.devices:
-            found.setdefault((each.claim_name, device.request), {})[device.uuid] = None
-    return tuple(RequestDevices(claim, request, tuple(uuids)) for (claim, request), uuids in found.items())
+            found.setdefault((each.claim_name, device.request), []).append(device)
+    return tuple(
+        RequestDevices(claim, request, tuple(dict.fromkeys(d.uuid for d in devices)), _shares(devices))
+        for (claim, request), devices in found.items()
+    )
+
+
+def _shares(
+    devices: Iterable[PreparedDevice], name_format: GpuNameFormat = GpuNameFormat.UUID
+) -> tuple[DeviceShare, ...]:
+    """Return what shares there are among devices, each once: containers may name a claim several times."""
+    return tuple(
+        dict.fromkeys(
+            DeviceShare(
+                gpu_name(device, name_format),
+                device.share_id,
+                "" if device.memory_bytes is None else format_bytes(device.memory_bytes),
+                device.cores,
+            )
+            for device in devices
+            if device.share_id is not None
+        )
+    )
 
 
 def _uuids(given: Iterable[ContainerDevices]) -> tuple[str, ...]:

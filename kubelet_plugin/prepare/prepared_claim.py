@@ -67,6 +67,10 @@ class PreparedDevice:
     """Of a MIG device: the first memory slice of its GPU instance; None: prepared before it was kept."""
     size: int | None = None
     """Of a MIG device: how many slices that has."""
+    memory_bytes: int | None = None
+    """Of a share: what it consumes of the GPU's memory, by the allocation; None: not known, so it counts as all."""
+    cores: int = 0
+    """Of a share: the percent of the GPU's cores that it may use at most; 0: no ceiling."""
 
     @property
     def physical_gpu(self) -> DeviceName:
@@ -84,6 +88,11 @@ class PreparedDevice:
     def is_whole_gpu(self) -> bool:
         """Whether this is no part of a GPU."""
         return self.physical_gpu == self.device
+
+    @property
+    def key(self) -> tuple[str, DeviceName, str | None]:
+        """What tells the devices of a claim apart."""
+        return (self.request, self.device, self.share_id)
 
     @property
     def request_name(self) -> str:

@@ -25,7 +25,7 @@ from dracaena.proto.health.v1alpha1 import api_pb2 as health_alpha
 from dracaena.proto.health.v1alpha1 import api_pb2_grpc as health_alpha_grpc
 from dracaena.proto.pluginregistration.v1 import api_pb2 as registration
 from dracaena.proto.pluginregistration.v1 import api_pb2_grpc as registration_grpc
-from support.plugin import DRIVER, NODE, FakeClaims, FakePods, PluginNode, device_name, make_claim, make_pod
+from support.plugin import DRIVER, NODE, FakeClaims, FakePods, PluginNode, device_name, make_claim, make_pod, make_share
 from support.sockets import short_folder
 
 VERSIONS = [(v1, v1_grpc), (v1beta1, v1beta1_grpc)]
@@ -44,7 +44,7 @@ def dra_server(folder: Path) -> Iterator[tuple[UnixServer, Path]]:
     claims = FakeClaims(
         make_claim("good", (0, 1), request="gpus/two", reserved_for={"pod": "pod-uid"}),
         make_claim("held", (1,)),
-        make_claim("shared", (2,), shareID="share-1"),
+        make_share("shared", 2, share_id="share-1"),
     )
     node = PluginNode(folder / "node", claims, FakePods(make_pod(claims={"claim": "good"})))
     server = plugin_server(folder / "p" / "dra.sock", DRIVER, ClaimCalls(node.state, node.clock, node.metrics))

@@ -23,7 +23,19 @@ from dracaena.kubelet_plugin.adapters.recorded_machine import read_machine
 from dracaena.kubelet_plugin.device_watch import DeviceWatch
 from dracaena.kubelet_plugin.prepare.prepared_claim import PublishedPool
 from support.clock import FakeClock
-from support.plugin import DRIVER, NODE, FakeClaims, FakeKubelet, FakePods, PluginNode, claim_of, make_pod, reference_to
+from support.plugin import (
+    BEST_EFFORT,
+    DRIVER,
+    NODE,
+    FakeClaims,
+    FakeKubelet,
+    FakePods,
+    PluginNode,
+    claim_of,
+    make_pod,
+    reference_to,
+    share_of,
+)
 
 MACHINE = "7-gpu-box"
 SWEEP_S = 300.0
@@ -90,7 +102,10 @@ class Simulator:
         self.rng = random.Random(self.seed)
         # The recording has no PCI addresses, by which the driver tells minors.
         gpus = read_machine(MACHINE).gpus
-        self.all_gpus = [dataclasses.replace(gpu, pci_bus_id=f"0000:{n:02x}:00.0") for n, gpu in enumerate(gpus)]
+        self.all_gpus = [
+            dataclasses.replace(gpu, pci_bus_id=f"0000:{n:02x}:00.0", memory_bytes=80 << 30)
+            for n, gpu in enumerate(gpus)
+        ]
         self.minors: dict[DeviceName, int] = {gpu_device_name(g.uuid): n for n, g in enumerate(self.all_gpus)}
         self.claims, self.pods, self.kubelet = FakeClaims(), FakePods(), FakeKubelet()
         self.clock = FakeClock()
@@ -170,14 +185,17 @@ class Simulator:
         if not free:
             return
         count = 1 if kind == "share" else self.rng.randint(1, min(2, len(free)))
-        kinds: dict[str, dict[str, Any]] = {"share": {"shareID": f"s-{self.count}"}, "admin": {"adminAccess": True}}
+        share = share_of(f"{self.rng.choice([10, 30, 50])}Gi", self.rng.choice([0, 30, 60]), share_id=f"s-{self.count}")
+        kinds: dict[str, dict[str, Any]] = {"share": share, "admin": {"adminAccess": True}}
         more = kinds.get(kind, {})
         results = [
             {"request": "gpus", "driver": DRIVER, "pool": NODE, "device": device, **more}
             for device in self.rng.sample(free, count)
         ]
         name = f"n{self.count}"
-        claim = claim_of(name, {"results": results}, reserved_for={f"pod-{name}": f"pod-{name}-uid"})
+        claim = claim_of(
+            name, {"results": results, "config": [BEST_EFFORT]}, reserved_for={f"pod-{name}": f"pod-{name}-uid"}
+        )
         self.claims.put(claim)
         self.pods.add(make_pod(f"pod-{name}", claims={"claim": name}))
 

@@ -42,6 +42,7 @@ from support.clock import FakeClock
 
 DRIVER = "gpu.dracaena.dev"
 NODE = "node-1"
+GPU_MEMORY_BYTES = 80 << 30
 
 
 def gpu_uuid(number: int) -> str:
@@ -54,7 +55,10 @@ def device_name(number: int) -> DeviceName:
 
 def make_pool(count: int = 8, *, without_minor: Sequence[int] = ()) -> PublishedPool:
     gpus = {
-        device_name(n): Gpu(uuid=gpu_uuid(n), index=n, minor=None if n in without_minor else n) for n in range(count)
+        device_name(n): Gpu(
+            uuid=gpu_uuid(n), index=n, minor=None if n in without_minor else n, memory_bytes=GPU_MEMORY_BYTES
+        )
+        for n in range(count)
     }
     return PublishedPool(DRIVER, PoolName(NODE), gpus)
 
@@ -73,6 +77,29 @@ def make_claim(
         {"request": request, "driver": DRIVER, "pool": NODE, "device": device_name(n), **result} for n in devices
     ]
     return claim_of(name, {"results": results}, uid=uid, reserved_for=reserved_for)
+
+
+def share_of(memory: str, cores: int = 0, *, share_id: str = "share") -> dict[str, Any]:
+    """Fields of a result that is a share of a GPU."""
+    return {"shareID": share_id, "consumedCapacity": {"memory": memory, "cores": str(cores)}}
+
+
+def sharing_config(source: str = "FromClaim", requests: Sequence[str] = (), **sharing: str) -> dict[str, Any]:
+    """An entry of status.allocation.devices.config with a GpuConfig."""
+    parameters = {"apiVersion": "gpu.dracaena.dev/v1alpha1", "kind": "GpuConfig", "sharing": sharing}
+    return {"source": source, "requests": list(requests), "opaque": {"driver": DRIVER, "parameters": parameters}}
+
+
+BEST_EFFORT = sharing_config(enforcement="BestEffort")
+
+
+def make_share(
+    name: str, gpu: int = 0, memory: str = "10Gi", cores: int = 0, *, uid: str = "", share_id: str = ""
+) -> ResourceClaim:
+    """A claim with a share of a GPU that need not be enforced."""
+    share = share_of(memory, cores, share_id=share_id or f"share-of-{name}")
+    result = {"request": "gpus", "driver": DRIVER, "pool": NODE, "device": device_name(gpu), **share}
+    return claim_of(name, {"results": [result], "config": [BEST_EFFORT]}, uid=uid)
 
 
 def claim_of(

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from dracaena.api.config.v1alpha1.decode import decode_config
 from dracaena.api.config.v1alpha1.errors import ConfigError, UnreadableTextError
-from dracaena.api.config.v1alpha1.merge import merged
+from dracaena.api.config.v1alpha1.merge import merged, merged_sharing
 from dracaena.api.config.v1alpha1.types import (
     API_VERSION,
     NO_LINK_BANDWIDTH,
     NO_POLICY,
+    NO_SHARING,
+    Enforcement,
     GpuConfig,
+    GpuSharing,
     LinkBandwidth,
     NicAlignment,
     NodeStrategy,
     NumaAlignment,
     Objective,
     Requirement,
+    SharingStrategy,
     Siblings,
     TopologyPolicy,
 )
@@ -24,17 +28,22 @@ __all__ = [
     "API_VERSION",
     "NO_LINK_BANDWIDTH",
     "NO_POLICY",
+    "NO_SHARING",
     "ConfigError",
+    "Enforcement",
     "GpuConfig",
+    "GpuSharing",
     "LinkBandwidth",
     "NicAlignment",
     "NodeStrategy",
     "NumaAlignment",
     "Objective",
     "Requirement",
+    "SharingStrategy",
     "Siblings",
     "TopologyPolicy",
     "UnreadableTextError",
     "decode_config",
     "merged",
+    "merged_sharing",
 ]

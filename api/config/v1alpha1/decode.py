@@ -17,13 +17,16 @@ from dracaena.api.config.v1alpha1.merge import check_policy
 from dracaena.api.config.v1alpha1.schemas import KINDS, schema_of
 from dracaena.api.config.v1alpha1.types import (
     API_VERSION,
+    Enforcement,
     GpuConfig,
+    GpuSharing,
     LinkBandwidth,
     NicAlignment,
     NodeStrategy,
     NumaAlignment,
     Objective,
     Requirement,
+    SharingStrategy,
     Siblings,
     TopologyPolicy,
 )
@@ -89,7 +92,17 @@ def _config(parameters: Mapping[str, Any]) -> TopologyPolicy | GpuConfig:
     problem = best_match(_validator(kind).iter_errors(parameters))
     if problem is not None:
         raise _config_error(problem)
-    return GpuConfig() if kind == "GpuConfig" else _topology_policy(parameters)
+    return _gpu_config(parameters) if kind == "GpuConfig" else _topology_policy(parameters)
+
+
+def _gpu_config(parameters: Mapping[str, Any]) -> GpuConfig:
+    sharing: Mapping[str, Any] = parameters.get("sharing", {})
+    return GpuConfig(
+        GpuSharing(
+            strategy=_choice(SharingStrategy, sharing.get("strategy")),
+            enforcement=_choice(Enforcement, sharing.get("enforcement")),
+        )
+    )
 
 
 def _topology_policy(parameters: Mapping[str, Any]) -> TopologyPolicy:

@@ -7,9 +7,17 @@ from dataclasses import fields, replace
 from typing import TypeVar
 
 from dracaena.api.config.v1alpha1.errors import ConfigError
-from dracaena.api.config.v1alpha1.types import NO_POLICY, LinkBandwidth, Requirement, TopologyPolicy
+from dracaena.api.config.v1alpha1.types import (
+    NO_POLICY,
+    NO_SHARING,
+    GpuConfig,
+    GpuSharing,
+    LinkBandwidth,
+    Requirement,
+    TopologyPolicy,
+)
 
-T = TypeVar("T", TopologyPolicy, LinkBandwidth)
+T = TypeVar("T", TopologyPolicy, LinkBandwidth, GpuSharing)
 
 
 def merged(class_policies: Iterable[TopologyPolicy], claim_policies: Iterable[TopologyPolicy]) -> TopologyPolicy:
@@ -24,6 +32,14 @@ def merged(class_policies: Iterable[TopologyPolicy], claim_policies: Iterable[To
         policy = replace(_over(policy, later), link_bandwidth=_over(policy.link_bandwidth, later.link_bandwidth))
     check_policy(policy)
     return policy
+
+
+def merged_sharing(configs: Iterable[GpuConfig]) -> GpuSharing:
+    """Return what holds of several configs: each field is what the last one that sets it says. Classes come first."""
+    sharing = NO_SHARING
+    for config in configs:
+        sharing = _over(sharing, config.sharing)
+    return sharing
 
 
 def check_policy(policy: TopologyPolicy) -> None:

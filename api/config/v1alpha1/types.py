@@ -137,6 +137,43 @@ NO_POLICY = TopologyPolicy()
 """A policy that says nothing."""
 
 
+class SharingStrategy(Enum):
+    """What divides a GPU among the containers that have it."""
+
+    MPS = "MPS"
+    """A server of NVIDIA's Multi-Process Service for each GPU."""
+    TIME_SLICING = "TimeSlicing"
+    """Slices of time, by the driver."""
+
+
+class Enforcement(Enum):
+    """What happens where a node cannot enforce what a claim consumes of a shared GPU, or lacks the strategy."""
+
+    REQUIRED = "Required"
+    """The claim is not prepared there. What holds when no config says anything."""
+    BEST_EFFORT = "BestEffort"
+    """It is prepared without."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSharing:
+    """How a GPU that several containers have is divided among them. None: the config does not say."""
+
+    strategy: SharingStrategy | None = None
+    enforcement: Enforcement | None = None
+
+    @property
+    def is_required(self) -> bool:
+        """Whether the node must be able to enforce it."""
+        return self.enforcement is not Enforcement.BEST_EFFORT
+
+
+NO_SHARING = GpuSharing()
+"""Says nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class GpuConfig:
-    """How a GPU is prepared. It has no fields yet."""
+    """How a GPU is prepared. Read by the kubelet plugin; the controller only validates it."""
+
+    sharing: GpuSharing = NO_SHARING

@@ -64,10 +64,19 @@ class Ground:
         self._client.create(ResourceClaim, document, namespace=NAMESPACE)
         result: dict[str, Any] = {"request": "gpu", "driver": DRIVER, "pool": NODE, "device": device}
         if shared:
-            result["shareID"] = str(uuid.uuid4())
+            result |= {"shareID": str(uuid.uuid4()), "consumedCapacity": {"memory": "1Mi", "cores": "0"}}
         terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [NODE]}]}]
+        parameters = {
+            "apiVersion": "gpu.dracaena.dev/v1alpha1",
+            "kind": "GpuConfig",
+            "sharing": {"enforcement": "BestEffort"},
+        }
+        config = [{"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": parameters}}] if shared else []
         status = {
-            "allocation": {"devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": terms}},
+            "allocation": {
+                "devices": {"results": [result], "config": config},
+                "nodeSelector": {"nodeSelectorTerms": terms},
+            },
             "reservedFor": [{"resource": "pods", "name": name, "uid": pod.metadata.uid}],
         }
         stored = self._client.merge_patch(

@@ -26,6 +26,7 @@ _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _TYPED = re.compile(rf"^(?:\$ )?({_COMMAND})$", re.MULTILINE)
 _IN_A_SENTENCE = re.compile(rf"`({_COMMAND.replace('[^', '[^`')}|\.ci/run)`")
 
+_SHARES = "needs a controller that allocates shares"
 _SPOKEN_OF = "names the command in a sentence, without what it needs"
 _MORE = "test_documents.py types it, with values for the node of the tests"
 _EXAMPLE = "test_examples.py does it and compares with what the example's page promises"
@@ -86,6 +87,12 @@ NOT_RUN_HERE = {
     "kubectl apply -f deploy/examples/four-gpus/pod.yaml": _EXAMPLE,
     "kubectl apply -f deploy/examples/job/job.yaml": _EXAMPLE,
     "kubectl apply -f deploy/examples/left-to-kube-scheduler/pod.yaml": _EXAMPLE,
+    "kubectl apply -f deploy/examples/shared-gpu/pod.yaml": _SHARES,
+    "kubectl label node NODE gpu.dracaena.dev/settings=shared": _SHARES,
+    (
+        "helm upgrade dracaena deploy/helm/dracaena --namespace dracaena --reuse-values "
+        "--set deviceClasses.share=true --set kubeletPlugin.nodeSettings.shared.sharing=all"
+    ): _SHARES,
     "kubectl apply -f deploy/examples/linked-gpus/pod.yaml": _EXAMPLE,
     "kubectl apply -f deploy/examples/one-gpu/pod.yaml": _EXAMPLE,
     "kubectl apply -f deploy/examples/selectors/pod.yaml": _EXAMPLE,

@@ -9,18 +9,23 @@ import pytest
 
 from dracaena.api.config.v1alpha1 import (
     API_VERSION,
+    NO_SHARING,
     ConfigError,
+    Enforcement,
     GpuConfig,
+    GpuSharing,
     LinkBandwidth,
     NicAlignment,
     NodeStrategy,
     NumaAlignment,
     Objective,
     Requirement,
+    SharingStrategy,
     Siblings,
     TopologyPolicy,
     decode_config,
     merged,
+    merged_sharing,
 )
 from dracaena.api.config.v1alpha1.types import MAX_GB_S
 
@@ -164,9 +169,29 @@ def test_the_gpu_config_has_no_fields() -> None:
             "$.minBandwidth: 20.0, expected at most 12, the largest figure of linkBandwidth",
         ),
         (
-            {"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": {"strategy": "MPS"}},
+            {"apiVersion": API_VERSION, "kind": "GpuConfig", "colour": "red"},
+            "$.colour",
+            "$.colour: 'red', expected no such field (known are apiVersion, kind, sharing)",
+        ),
+        (
+            {"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": {"strategy": "mps"}},
+            "$.sharing.strategy",
+            "$.sharing.strategy: 'mps', expected one of 'MPS', 'TimeSlicing'",
+        ),
+        (
+            {"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": {"enforcement": "Maybe"}},
+            "$.sharing.enforcement",
+            "$.sharing.enforcement: 'Maybe', expected one of 'Required', 'BestEffort'",
+        ),
+        (
+            {"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": {"mpsConfig": {}}},
+            "$.sharing.mpsConfig",
+            "$.sharing.mpsConfig: {}, expected no such field (known are enforcement, strategy)",
+        ),
+        (
+            {"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": "MPS"},
             "$.sharing",
-            "$.sharing: {'strategy': 'MPS'}, expected no such field (known are apiVersion, kind)",
+            "$.sharing: 'MPS', expected a mapping",
         ),
     ],
 )
@@ -272,3 +297,26 @@ def test_a_value_that_is_nested_too_deep_is_refused_like_its_text() -> None:
         value = [value]
     with pytest.raises(ConfigError, match="nested deeper than 32 levels"):
         decode_config(policy(requirement=value))
+
+
+def gpu_config(**sharing: str) -> GpuConfig:
+    config = decode_config({"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": sharing})
+    assert isinstance(config, GpuConfig)
+    return config
+
+
+def test_sharing_is_read() -> None:
+    assert gpu_config() == GpuConfig()
+    assert gpu_config(strategy="TimeSlicing", enforcement="BestEffort").sharing == GpuSharing(
+        SharingStrategy.TIME_SLICING, Enforcement.BEST_EFFORT
+    )
+    assert gpu_config(strategy="MPS").sharing.is_required
+    assert gpu_config(enforcement="Required").sharing.is_required
+    assert not gpu_config(enforcement="BestEffort").sharing.is_required
+
+
+def test_of_several_configs_the_last_that_says_something_holds_field_by_field() -> None:
+    configs = [gpu_config(strategy="MPS", enforcement="BestEffort"), gpu_config(strategy="TimeSlicing"), gpu_config()]
+    assert merged_sharing(configs) == GpuSharing(SharingStrategy.TIME_SLICING, Enforcement.BEST_EFFORT)
+    assert merged_sharing([*configs, gpu_config(enforcement="Required")]).is_required
+    assert merged_sharing([]) == NO_SHARING

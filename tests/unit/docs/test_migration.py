@@ -14,7 +14,7 @@ import yaml
 
 from dracaena.api.resource_objects import ResourceSliceSpec
 from dracaena.cli.main import main
-from dracaena.kubelet_plugin.device_kinds.share import shared_device
+from dracaena.kubelet_plugin.device_kinds.shared_device import shared_device
 from support.page_cluster import page_cluster
 
 ROOT = Path(__file__).parents[3]

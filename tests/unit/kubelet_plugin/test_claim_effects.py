@@ -16,7 +16,8 @@ from dracaena.kubelet_plugin.last_guard import DeviceHeldError
 from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
 from support.effects import FOLDER, SERVED, ServerFiles, client, served
-from support.plugin import FakeClaims, PluginNode, ThreadLock, device_name, make_claim, reference_to
+from support.killed_steps import KilledSteps, StopError
+from support.plugin import FakeClaims, PluginNode, ThreadLock, device_name, make_claim, make_share, reference_to
 
 CLAIM = make_claim(devices=(0, 1))
 REFERENCE = reference_to(CLAIM)
@@ -129,34 +130,6 @@ def test_no_effect_of_an_earlier_boot_is_undone(tmp_path: Path) -> None:
     assert node.checkpoints.load(REFERENCE.uid) is None
 
 
-class StopError(BaseException):
-    """The process is killed: nothing that handles errors may see it."""
-
-
-class KilledSteps(FileSteps):
-    """Ends the process in one of its steps; what is half done stays."""
-
-    def __init__(self, left: int) -> None:
-        self.left = left
-
-    def write(self, descriptor: int, data: bytes) -> None:
-        self._count()
-        super().write(descriptor, data)
-
-    def rename(self, source: Path, target: Path, folder: int) -> None:
-        self._count()
-        super().rename(source, target, folder)
-
-    def remove(self, path: Path, folder: int) -> None:
-        self._count()
-        super().remove(path, folder)
-
-    def _count(self) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise StopError
-
-
 def killed_in_prepare(folder: Path, step: int, port: int = 1) -> bool:
     steps = KilledSteps(step)
     means = ServerFiles(folder, steps)
@@ -239,10 +212,7 @@ def test_while_an_effect_is_being_made_claims_of_other_gpus_go_on_and_an_unprepa
 def run_at_random(folder: Path, seed: int) -> None:
     """Prepare and unprepare claims of one server each in any order, kill the plugin at any step, start it again."""
     rng = random.Random(seed)
-    claims = [
-        make_claim(f"c{n}", devices=(n % 2,), shareID=f"share-{n}", consumedCapacity={"memory": "1Gi"})
-        for n in range(5)
-    ]
+    claims = [make_share(f"c{n}", gpu=n % 2) for n in range(5)]
     locks: dict[DeviceName, ThreadLock] = {}
 
     def started(step: int) -> PluginNode:

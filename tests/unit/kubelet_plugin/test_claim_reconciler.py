@@ -28,6 +28,7 @@ from dracaena.kubelet_plugin.prepare.cdi import claim_spec
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
 from support.plugin import (
     DRIVER,
+    GPU_MEMORY_BYTES,
     NODE,
     FakeClaims,
     FakePods,
@@ -37,6 +38,7 @@ from support.plugin import (
     gpu_uuid,
     make_claim,
     make_pod,
+    make_share,
     reference_to,
 )
 
@@ -47,7 +49,9 @@ B = make_claim("b", (6,), reserved_for={"pod-b": "pod-b-uid"})
 def pool_of(*gpus: int) -> PublishedPool:
     """The node's GPUs as the driver numbers them: by their order, whatever is missing."""
     found = {
-        device_name(k): Gpu(uuid=gpu_uuid(k), index=i, minor=i, pci_bus_id=f"0000:{k:02x}:00.0")
+        device_name(k): Gpu(
+            uuid=gpu_uuid(k), index=i, minor=i, pci_bus_id=f"0000:{k:02x}:00.0", memory_bytes=GPU_MEMORY_BYTES
+        )
         for i, k in enumerate(gpus)
     }
     return PublishedPool(DRIVER, PoolName(NODE), found)
@@ -135,8 +139,7 @@ def test_the_nodes_of_containers_stay_held_over_a_restart(tmp_path: Path) -> Non
 def test_a_node_of_another_claims_containers_is_held_from_shares_too_but_not_from_admins(
     tmp_path: Path, shared: bool
 ) -> None:
-    how: dict[str, Any] = {"shareID": "one"} if shared else {"adminAccess": True}
-    other = make_claim("b", (6,), **how)
+    other = make_share("b", 6) if shared else make_claim("b", (6,), adminAccess=True)
     node = node_in(tmp_path, A, other)
     node.state.prepare(reference_to(A))
     moved(node, WITHOUT_3)

@@ -37,6 +37,7 @@ from support.plugin import (
     make_claim,
     make_pod,
     make_pool,
+    make_share,
     reference_to,
 )
 
@@ -203,8 +204,8 @@ def test_admin_access_sees_devices_that_are_held_and_is_not_listed(tmp_path: Pat
 
 def test_shares_of_one_device_go_to_several_claims(tmp_path: Path) -> None:
     node = node_in(tmp_path)
-    node.claims.put(make_claim("claim", (0,), shareID="a"))
-    node.claims.put(make_claim("other", (0,), shareID="b"))
+    node.claims.put(make_share("claim", share_id="a"))
+    node.claims.put(make_share("other", share_id="b"))
     assert node.state.prepare(REFERENCE).devices[0].share_id == "a"
     assert node.state.prepare(OTHER).devices[0].share_id == "b"
 
@@ -212,7 +213,7 @@ def test_shares_of_one_device_go_to_several_claims(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shared_first", [True, False])
 def test_a_whole_gpu_is_not_prepared_beside_a_share_of_it(tmp_path: Path, shared_first: bool) -> None:
     node = node_in(tmp_path)
-    share, whole = make_claim("claim", (0,), shareID="a"), make_claim("other", (0,))
+    share, whole = make_share("claim", share_id="a"), make_claim("other", (0,))
     first, second = (share, whole) if shared_first else (whole, share)
     node.claims.put(first)
     node.claims.put(second)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,21 @@ def test_each_device_has_its_uuid_and_what_else_is_known() -> None:
     assert with_our_devices([], prepared_claim(), DRIVER) == [ours(0)]
     whole = prepared_claim(pci_bus_id="0000:0f:00.0")
     assert with_our_devices([], whole, DRIVER) == [ours(0, pciBusID="0000:0f:00.0")]
-    part = prepared_claim(parent_uuid="GPU-9", share_id="share-1")
-    assert with_our_devices([], part, DRIVER) == [{**ours(0, parentUUID="GPU-9"), "shareID": "share-1"}]
+    part = prepared_claim(parent_uuid="GPU-9")
+    assert with_our_devices([], part, DRIVER) == [ours(0, parentUUID="GPU-9")]
+    share = prepared_claim(share_id="share-1", memory_bytes=20 << 30, cores=30)
+    assert with_our_devices([], share, DRIVER) == [{**ours(0, memory="20Gi", cores=30), "shareID": "share-1"}]
+
+
+def test_two_shares_of_one_gpu_have_an_entry_each() -> None:
+    one = prepared_claim(share_id="one", memory_bytes=1 << 30)
+    both = replace(one, devices=(*one.devices, replace(one.devices[0], share_id="two", cores=5)))
+    entries = with_our_devices([], both, DRIVER)
+    assert entries == [
+        {**ours(0, memory="1Gi", cores=0), "shareID": "one"},
+        {**ours(0, memory="1Gi", cores=5), "shareID": "two"},
+    ]
+    assert with_our_devices([msgspec.Raw(msgspec.json.encode(entry)) for entry in entries], both, DRIVER) is None
 
 
 def test_a_device_that_answers_two_requests_has_one_entry() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from dracaena.kubelet_plugin.prepare.cdi import (
     qualified_name,
     spec_file_name,
 )
-from dracaena.kubelet_plugin.prepare.cdi_devices import devices_in_spec
+from dracaena.kubelet_plugin.prepare.cdi_devices import claim_of_device, devices_in_spec
 from dracaena.kubelet_plugin.prepare.cdi_rules import check_spec
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes, DeviceNode, DrmNode, plain_nodes
 from dracaena.kubelet_plugin.prepare.gpu_driver_files import GpuDriverEdits, Mount
@@ -183,3 +184,16 @@ def test_without_the_hook_tool_a_second_node_stands_for_the_link() -> None:
         "path": "/dev/dri/by-path/pci-0000:3b:00.0-card",
         "hostPath": "/dev/dri/card1",
     }
+
+
+def test_each_share_of_a_gpu_is_a_device_of_its_own() -> None:
+    one = prepared_claim("c", (4,), share_id="aa-1")
+    both = replace(one, devices=(*one.devices, replace(one.devices[0], share_id="bb-2")))
+    names = [device["name"] for device in made(both)["devices"]]
+    assert names == [
+        qualified_name(DRIVER, ClaimUid("c-uid"), device_name(4), share).partition("=")[2] for share in ("aa-1", "bb-2")
+    ]
+    assert len(set(names)) == 2
+    told = devices_in_spec(_spec_of(both, "/"), ClaimUid("c-uid"))
+    assert [(d.device, d.share_id, d.minor) for d in told] == [(device_name(4), "aa-1", 4), (device_name(4), "bb-2", 4)]
+    assert claim_of_device(DRIVER, f"{DRIVER}/claim={names[0]}") == ClaimUid("c-uid")

@@ -11,10 +11,23 @@ from dracaena.api.config.v1alpha1 import decode_config
 from dracaena.api.names import DeviceName, PoolName, gpu_device_name
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.node_pool import node_pool
-from dracaena.kubelet_plugin.prepare.plan import Refusal, holders, plan_claim
-from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
+from dracaena.kubelet_plugin.prepare.holders import holders
+from dracaena.kubelet_plugin.prepare.plan import Refusal, plan_claim
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PublishedPool
 from support.machines import divided_machine
-from support.plugin import DRIVER, NODE, claim_of, device_name, gpu_uuid, make_claim, make_pool, prepared_claim
+from support.plugin import (
+    BEST_EFFORT,
+    DRIVER,
+    NODE,
+    claim_of,
+    device_name,
+    gpu_uuid,
+    make_claim,
+    make_pool,
+    prepared_claim,
+    share_of,
+    sharing_config,
+)
 
 MIGS = divided_machine().mig_devices
 MIG_POOL = node_pool(divided_machine(), DRIVER, PoolName(NODE))
@@ -238,3 +251,128 @@ def test_no_two_claims_ever_have_a_slice_of_a_gpu_in_common(others: list[set[str
     taken = set().union(*(slices(name) for other in others for name in other))
     held = holders(parts("mine", *sorted(mine)), [parts(f"o{n}", *sorted(o)) for n, o in enumerate(others)])
     assert {d.device for d, _, _ in held} == {name for name in mine if slices(name) & taken}
+
+
+# shares
+
+
+def share_plan(
+    memory: str = "10Gi", cores: int = 0, *config: dict[str, Any], pool: PublishedPool | None = None, **fields: Any
+) -> PreparedClaim | Refusal:
+    share = result(device_name(0), **{**share_of(memory, cores), **fields})
+    return plan_claim(claim_of("c", {"results": [share], "config": list(config)}), pool or make_pool(), decode_config)
+
+
+def test_a_share_is_what_the_allocation_says_it_consumes() -> None:
+    plan = share_plan("10Gi", 30, BEST_EFFORT)
+    assert isinstance(plan, PreparedClaim)
+    (device,) = plan.devices
+    assert (device.share_id, device.memory_bytes, device.cores, device.minor) == ("share", 10 << 30, 30, 0)
+    assert plan.effects == ()
+
+
+@pytest.mark.parametrize(
+    ("memory", "cores", "what"),
+    [
+        ("10Gi", 0, "10Gi of memory"),
+        ("10Gi", 30, "10Gi of memory and 30 % of the cores"),
+        ("80Gi", 1, "80Gi of memory and 1 % of the cores"),
+        ("81919Mi", 0, "81919Mi of memory"),
+    ],
+)
+@pytest.mark.parametrize("config", [(), (sharing_config(enforcement="Required"),)])
+def test_a_share_that_nothing_enforces_is_refused_unless_its_config_allows_that(
+    memory: str, cores: int, what: str, config: tuple[dict[str, Any], ...]
+) -> None:
+    plan = share_plan(memory, cores, *config)
+    assert str(plan) == (
+        f"request gpus: nothing on this node enforces {what} of {device_name(0)} yet; with GpuConfig "
+        "`sharing.enforcement: BestEffort` it is prepared without enforcement"
+    )
+    assert isinstance(share_plan(memory, cores, BEST_EFFORT), PreparedClaim)
+
+
+def test_a_share_of_everything_is_the_whole_gpu_and_needs_no_enforcing() -> None:
+    assert isinstance(share_plan("80Gi"), PreparedClaim)
+    odd = make_pool()
+    odd = replace(odd, gpus={name: replace(gpu, memory_bytes=(80 << 30) + 5) for name, gpu in odd.gpus.items()})
+    assert isinstance(share_plan("80Gi", pool=odd), PreparedClaim)
+
+
+@pytest.mark.parametrize("strategy", ["MPS", "TimeSlicing"])
+@pytest.mark.parametrize("allocated", [share_of("10Gi"), share_of("80Gi"), {}])
+def test_a_strategy_that_is_not_to_be_had_is_refused_by_name(strategy: str, allocated: dict[str, Any]) -> None:
+    required = {"results": [result(device_name(0), **allocated)], "config": [sharing_config(strategy=strategy)]}
+    text = refused(claim_of("c", required))
+    assert f"request gpus: GpuConfig requires sharing strategy {strategy} for {device_name(0)}" in text
+    allowed = sharing_config(strategy=strategy, enforcement="BestEffort")
+    planned(claim_of("c", {**required, "config": [allowed]}))
+
+
+def test_a_strategy_for_a_mig_device_is_refused_by_name() -> None:
+    allocated = {"results": [result(MIGS[1].device_name)], "config": [sharing_config(strategy="MPS")]}
+    plan = plan_claim(claim_of("c", allocated), MIG_POOL, decode_config)
+    assert f"requires sharing strategy MPS, which MIG device {MIGS[1].device_name} does not offer" in str(plan)
+
+
+@pytest.mark.parametrize(
+    ("config", "allowed"),
+    [
+        ([sharing_config(requests=["gpus"], enforcement="BestEffort")], True),
+        ([sharing_config(requests=["gpus/small"], enforcement="BestEffort")], True),
+        ([sharing_config(requests=["other"], enforcement="BestEffort")], False),
+        ([sharing_config(requests=["gpus/large"], enforcement="BestEffort")], False),
+        ([sharing_config("FromClass", enforcement="BestEffort")], True),
+        # Whatever the order in the list, the claim has the last word.
+        ([BEST_EFFORT, sharing_config("FromClass", enforcement="Required")], True),
+        ([sharing_config(enforcement="Required"), sharing_config("FromClass", enforcement="BestEffort")], False),
+        ([BEST_EFFORT, sharing_config(enforcement="Required")], False),
+    ],
+)
+def test_configs_hold_for_their_requests_those_of_classes_first(config: list[dict[str, Any]], allowed: bool) -> None:
+    plan = share_plan("10Gi", 0, *config, request="gpus/small")
+    assert isinstance(plan, PreparedClaim if allowed else Refusal)
+
+
+@pytest.mark.parametrize(
+    "consumed",
+    [
+        None, {}, {"memory": "10Gi"}, {"cores": "0"}, {"memory": "much", "cores": "0"}, {"memory": "-1", "cores": "0"},
+        {"memory": "1Gi", "cores": "-5"},
+    ],
+)  # fmt: skip
+def test_a_share_that_cannot_be_counted_is_refused(consumed: dict[str, str] | None) -> None:
+    fields = {} if consumed is None else {"consumedCapacity": consumed}
+    share = {**result(device_name(0)), "shareID": "s", **fields}
+    text = refused(claim_of("c", {"results": [share], "config": [BEST_EFFORT]}))
+    assert f"does not say what share s consumes of device {device_name(0)}" in text
+    assert "expected amounts of memory and cores" in text
+
+
+def test_names_of_our_capacities_may_have_our_domain_and_amounts_are_rounded_up() -> None:
+    consumed = {f"{DRIVER}/memory": "1500m", f"{DRIVER}/cores": "30"}
+    plan = share_plan("1Gi", 0, BEST_EFFORT, consumedCapacity=consumed)
+    assert isinstance(plan, PreparedClaim)
+    assert (plan.devices[0].memory_bytes, plan.devices[0].cores) == (2, 30)
+
+
+def test_a_share_id_that_is_none_is_refused() -> None:
+    assert "shareID '../../etc' of device" in str(share_plan("1Gi", 0, BEST_EFFORT, shareID="../../etc"))
+
+
+def test_shares_of_a_gpu_of_unknown_memory_are_not_counted_by_guess() -> None:
+    pool = make_pool()
+    pool = replace(pool, gpus={name: replace(gpu, memory_bytes=None) for name, gpu in pool.gpus.items()})
+    plan = share_plan("1Gi", 0, BEST_EFFORT, pool=pool)
+    assert "it is not known how much memory GPU" in str(plan)
+
+
+def test_a_claim_whose_own_shares_are_more_than_the_gpu_is_refused() -> None:
+    shares = [result(device_name(0), **share_of("50Gi", share_id=share)) for share in ("a", "b")]
+    text = refused(claim_of("c", {"results": shares, "config": [BEST_EFFORT]}))
+    assert f"100Gi of the memory of {device_name(0)} do not fit" in text
+
+
+def test_admin_access_to_a_shared_gpu_is_neither_counted_nor_enforced() -> None:
+    plan = share_plan("10Gi", 0, sharing_config(strategy="MPS"), adminAccess=True, consumedCapacity={})
+    assert isinstance(plan, PreparedClaim)

@@ -289,3 +289,24 @@ def test_each_gpu_has_a_file_of_the_containers_that_have_it() -> None:
 )
 def test_only_names_that_the_exporter_reads_are_job_files(name: str, is_job: bool) -> None:
     assert is_job_file(name) is is_job
+
+
+def test_each_share_is_told_with_its_memory_and_cores_behind_the_published_keys() -> None:
+    share = prepared_claim("claim", share_id="one", memory_bytes=20 << 30, cores=30, index=0)
+    two = dataclasses.replace(share.devices[0], share_id="two", memory_bytes=None, cores=0)
+    claim = dataclasses.replace(share, devices=(*share.devices, two), consumers=(PodUid("pod-uid"),))
+    (entry,) = pod_entries(make_pod(), by_name([claim]))
+    told = json.loads(msgspec.json.encode(entry))
+    assert list(told) == ["name", "namespace", "container", "gpu_list", "uid", "claims", "shares"]
+    assert told["gpu_list"] == [gpu_uuid(0)]
+    shares = [
+        {"gpu": gpu_uuid(0), "share_id": "one", "memory": "20Gi", "cores": 30},
+        {"gpu": gpu_uuid(0), "share_id": "two", "memory": "", "cores": 0},
+    ]
+    assert told["shares"] == shares
+    (by_index,) = pod_entries(make_pod(), by_name([claim]), GpuNameFormat.INDEX)
+    assert [each.gpu for each in by_index.shares] == ["0", "0"]
+    annotation = pod_annotations(make_pod(), by_name([claim]), DRIVER)[f"{DRIVER}/devices"]
+    assert annotation is not None
+    ((given,),) = json.loads(annotation).values()
+    assert (given["uuids"], given["shares"]) == ([gpu_uuid(0)], shares)

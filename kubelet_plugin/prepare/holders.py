@@ -1,0 +1,121 @@
+"""Who holds what of a GPU: as a whole, a part that MIG divides off, or shares that are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dracaena.api.names import DeviceName
+from dracaena.api.quantity import format_bytes
+from dracaena.kubelet_plugin.device_kinds.shared_device import ALL_CORES, shareable_bytes
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim, PreparedDevice, PublishedPool
+
+
+def holders(
+    wanted: PreparedClaim, prepared: Iterable[PreparedClaim]
+) -> tuple[tuple[PreparedDevice, PreparedDevice, PreparedClaim], ...]:
+    """Return each wanted device that another claim holds, with the device of that claim and the claim.
+
+    A MIG device is held by whoever holds its whole GPU, and a whole GPU by whoever holds a part of it. A share is held
+    by whoever holds the device as a whole, and the other way round; shares of one device do not hold each other.
+    Devices for admin access hold nothing and are held by nobody.
+    """
+    gpus = {device.physical_gpu for device in wanted.devices if not device.admin_access}
+    held: dict[DeviceName, list[tuple[PreparedDevice, PreparedClaim]]] = {}
+    mine_uid = wanted.claim.uid
+    for other in prepared:
+        for device in other.devices:
+            gpu = device.physical_gpu
+            if gpu in gpus and other.claim.uid != mine_uid:
+                held.setdefault(gpu, []).append((device, other))
+    found = []
+    for mine in wanted.devices:
+        gpu = mine.physical_gpu
+        overlap = next(
+            (
+                (theirs, claim)
+                for theirs, claim in held.get(gpu, ())
+                if not mine.goes_with(theirs) and _overlap(mine, theirs, gpu)
+            ),
+            None,
+        )
+        if overlap is not None:
+            found.append((mine, *overlap))
+    return tuple(found)
+
+
+def _overlap(mine: PreparedDevice, theirs: PreparedDevice, gpu: DeviceName) -> bool:
+    """Whether two devices of one GPU have a part of it in common.
+
+    Two MIG devices that exist at a time have none. But theirs may be one that the node lacks now: whoever was given its
+    slices holds them.
+    """
+    if mine.device == theirs.device or gpu in (mine.device, theirs.device):
+        return True
+    if None in (mine.start, mine.size, theirs.start, theirs.size) or mine.gpu_instance_id == theirs.gpu_instance_id:
+        return False
+    assert mine.start is not None
+    assert mine.size is not None
+    assert theirs.start is not None
+    assert theirs.size is not None
+    return mine.start < theirs.start + theirs.size and theirs.start < mine.start + mine.size
+
+
+@dataclass(frozen=True, slots=True)
+class Overdrawn:
+    """A GPU of which a claim wants shares that do not fit beside those that are held."""
+
+    device: DeviceName
+    wanted: tuple[int, int]
+    """Bytes of memory and percent of the cores; the next two alike."""
+    held: tuple[int, int]
+    there: tuple[int, int]
+    holders: tuple[PreparedClaim, ...]
+    """The other claims that have shares of it, in the order given."""
+
+    def __str__(self) -> str:
+        memory = self.wanted[0] + self.held[0] > self.there[0]
+        wanted, held, there = (
+            format_bytes(each[0]) if memory else f"{each[1]} %" for each in (self.wanted, self.held, self.there)
+        )
+        return (
+            f"{wanted} of the {'memory' if memory else 'cores'} of {self.device} do not fit beside {held} that other "
+            f"claims have: it has {there}"
+        )
+
+
+def overdrawn(wanted: PreparedClaim, prepared: Iterable[PreparedClaim], pool: PublishedPool) -> tuple[Overdrawn, ...]:
+    """Return the GPUs of which a claim wants more than is left, by what all claims consume (consumedCapacity).
+
+    A share of which it is not known how much it is counts as all of the memory. Devices for admin access count nothing.
+    """
+    shared = list(dict.fromkeys(d.device for d in _shares(wanted)))
+    if not shared:
+        return ()
+    others = [other for other in prepared if other.claim.uid != wanted.claim.uid]
+    found = []
+    for device in shared:
+        gpu = pool.gpus.get(device)
+        memory_bytes = 0 if gpu is None or gpu.memory_bytes is None else shareable_bytes(gpu.memory_bytes)
+        there = (memory_bytes, ALL_CORES)
+        beside = tuple(other for other in others if any(d.device == device for d in _shares(other)))
+        mine, theirs = _sum([wanted], device, memory_bytes), _sum(beside, device, memory_bytes)
+        if any(a + b > limit for a, b, limit in zip(mine, theirs, there, strict=True)):
+            found.append(Overdrawn(device, mine, theirs, there, beside))
+    return tuple(found)
+
+
+_NOTHING: Final = (0, 0)
+
+
+def _sum(claims: Sequence[PreparedClaim], device: DeviceName, all_bytes: int) -> tuple[int, int]:
+    shares = [d for claim in claims for d in _shares(claim) if d.device == device]
+    if not shares:
+        return _NOTHING
+    memory = sum(all_bytes if share.memory_bytes is None else share.memory_bytes for share in shares)
+    return memory, sum(share.cores for share in shares)
+
+
+def _shares(claim: PreparedClaim) -> list[PreparedDevice]:
+    return [d for d in claim.devices if d.share_id is not None and not d.admin_access]
