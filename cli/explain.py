@@ -194,6 +194,7 @@ class _Reader:
         return PodAnswer(pod.key, state, pod.spec.node_name, claims, reasons, told)
 
     def _named_claim(self, pod: Pod, entry: PodClaim, template: str) -> ClaimAnswer:
+        from dracaena.api.reasons import MADE_BY_SOMEBODY
         from dracaena.api.resource_objects import ResourceClaim
         from dracaena.kube.errors import NotFoundError
 
@@ -202,7 +203,7 @@ class _Reader:
         try:
             claim = self._client.get(ResourceClaim, entry.name, namespace=self._namespace)
         except NotFoundError:
-            who = "kube-controller-manager makes it anew" if entry.generated else "somebody has to make it"
+            who = "kube-controller-manager makes it anew" if entry.generated else MADE_BY_SOMEBODY
             return ClaimAnswer(entry.key or "", "missing", reasons=(f"it does not exist: {who}",))
         owners = {owner.uid for owner in claim.metadata.owner_references if owner.controller}
         if entry.generated and pod.metadata.uid not in owners:
@@ -212,6 +213,7 @@ class _Reader:
     def _not_generated(self, template: str) -> str:
         from dracaena.api.gpu_templates import read_gpu_template
         from dracaena.api.names import rewrite_label
+        from dracaena.api.reasons import no_template
         from dracaena.api.resource_objects import ResourceClaimTemplate
 
         if not self._exists(ResourceClaimTemplate, template, self._namespace):
@@ -220,16 +222,17 @@ class _Reader:
                     f"ResourceClaimTemplate {self._namespace}/{template} does not exist yet: the controller makes it if"
                     f" the namespace has the label {rewrite_label(self._driver)}=true"
                 )
-            return f"ResourceClaimTemplate {self._namespace}/{template} does not exist: somebody has to make it"
+            return no_template(f"{self._namespace}/{template}")
         return f"kube-controller-manager has not generated it from ResourceClaimTemplate {template} yet"
 
     def _explain_claim(self, claim: ResourceClaim) -> ClaimAnswer:
+        from dracaena.api.reasons import no_class
         from dracaena.api.resource_objects import DeviceClass
 
         allocation = claim.status.allocation
         if allocation is None:
             missing = [name for name in _class_names(claim.spec) if not self._exists(DeviceClass, name, "")]
-            reasons = [f"DeviceClass {name} does not exist: an admin has to make it" for name in missing]
+            reasons = [no_class(name, self._names(DeviceClass)) for name in missing]
             state = "waiting" if claim.metadata.deletion_timestamp is None else "deleting"
             return ClaimAnswer(claim.key, state, reasons=tuple(reasons))
         results = allocation.devices.results
@@ -257,6 +260,15 @@ class _Reader:
         except ForbiddenError:
             return True
         return True
+
+    def _names(self, kind: Any) -> list[str]:
+        """Return the names of all objects of a kind; none where they may not be listed."""
+        from dracaena.kube.errors import ForbiddenError
+
+        try:
+            return [item.metadata.name for item in self._client.list(kind).items]
+        except ForbiddenError:
+            return []
 
     def _events(self, uid: str) -> Sequence[Event] | None:
         """Return the Events about an object; None when they may not be read."""

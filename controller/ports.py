@@ -78,6 +78,10 @@ class TemplateApi(Protocol):
         """Return those of all namespaces that bear our label."""
         ...
 
+    def exists(self, namespace: str, name: str) -> bool:
+        """Return whether there is one of this name, whoever made it."""
+        ...
+
     def delete(self, template: ResourceClaimTemplate) -> None:
         """Delete one that was read. Raises NotFoundError or ConflictError when it is gone, or another of that name."""
         ...

@@ -14,6 +14,7 @@ from dracaena.api.gates import gates_of_others
 from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION
 from dracaena.api.objects import Pod
 from dracaena.api.podclaims import is_made_for, made_for_another
+from dracaena.api.reasons import no_claim, no_template
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import NoFit, Settled
 from dracaena.controller.allocation.request import RefusalKind, Refused, tolerates_anything
@@ -38,9 +39,13 @@ from dracaena.controller.write.nomination import Nomination, earlier_nodes
 from dracaena.kube.errors import KubeError
 from dracaena.process.clock import Clock
 
-MISSING_CLAIM_S: Final = 5.0
-"""Claims are made from templates within moments, and the watch of claims may be behind that of pods: until then a
-missing claim is nothing to tell."""
+MISSING_CLAIM_S: Final = 0.5
+"""Pods and claims come from one manifest, and the watch of claims may be behind that of pods: until then a missing
+claim is nothing to tell. People who misspelt a name look at the pod's Events within a second or two."""
+
+GENERATED_S: Final = 5.0
+"""kube-controller-manager makes claims from templates within moments, but for a hundred pods in seconds: until then it
+is not said that a pod waits for that."""
 
 EVENT_REASON: Final = "GPUsAllocated"
 TAKEN_BACK: Final = "GPUsTakenBack"
@@ -57,6 +62,8 @@ class Missing:
 
     why: str
     pod: Pod | None = None
+    template: str | None = None
+    """`namespace/name` of the template that the claim is not made from yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +165,7 @@ class Reconciler:
         Raises KubeError when the server does not answer; the caller retries then, too.
         """
         if isinstance(step, Missing):
-            assert step.pod is not None
-            self._waiting.report(step.pod, "claim-missing", step.why, tell=True, patience_s=MISSING_CLAIM_S)
-            again_s = self._templates.make_for(step.pod)
-            if again_s is not None:
-                self._queue.add_after(key, again_s)
+            self._wait_for_claim(step)
             return True
         if isinstance(step, HeldBack):
             self._waiting.report(step.pod, "held", why_held(self._cluster.said(step.pod), step.wait), tell=True)
@@ -176,6 +179,27 @@ class Reconciler:
             return True
         with structlog.contextvars.bound_contextvars(decision=step.decision_id):
             return self._carry_out(step)
+
+    def _wait_for_claim(self, step: Missing) -> None:
+        pod = step.pod
+        assert pod is not None
+        waited_s = self._waiting.waited_s(pod)
+        why, patience_s = step.why, MISSING_CLAIM_S
+        if step.template is not None and waited_s >= MISSING_CLAIM_S and not self._may_exist(step.template):
+            why = no_template(step.template)
+        elif step.template is not None:
+            patience_s = GENERATED_S
+        self._waiting.report(pod, "claim-missing", why, tell=True, patience_s=max(patience_s - waited_s, 0.0))
+        for again_s in (MISSING_CLAIM_S - waited_s, self._templates.make_for(pod)):
+            if again_s is not None and again_s > 0:
+                self._queue.add_after(pod.key, again_s)
+
+    def _may_exist(self, template: str) -> bool:
+        try:
+            return self._templates.exists(template)
+        except KubeError as error:
+            log.warning("a template cannot be looked up", template=template, error=str(error))
+            return True
 
     def _carry_out(self, step: Decided) -> bool:
         decision = step.decision
@@ -223,12 +247,15 @@ class Reconciler:
         A claim that two entries name is returned once.
         """
         claims: dict[str, ResourceClaim] = {}
+        templates = {entry.name: entry.resource_claim_template_name for entry in pod.spec.resource_claims}
         for reference in self._cluster.named_by(pod):
             if reference.key is None:
-                return Missing(f"the claim for {reference.alias} is not generated from its template yet")
+                template = templates.get(reference.alias)
+                why = f"the claim for {reference.alias} is not generated from its template yet"
+                return Missing(why, template=template and f"{reference.namespace}/{template}")
             claim = self._cluster.claim(reference.key)
             if claim is None:
-                return Missing(f"claim {reference.key} does not exist")
+                return Missing(no_claim(reference.key))
             if claim.problem:
                 return Missing(f"claim {reference.key} cannot be read: {claim.problem}")
             if reference.generated and not is_made_for(claim, pod):
@@ -338,7 +365,9 @@ class Reconciler:
             # A write was cut off, and the remaining claims no longer fit beside what it wrote: start over.
             log.warning("half-written decision is taken back", claims=list(begun))
         if isinstance(decision, Refused):
-            self._waiting.report(pod, decision.kind.value, decision.text, tell=decision.concerns_us)
+            # A class that is not there is no other driver's either: most likely it is misspelt.
+            tell = decision.concerns_us or decision.kind is RefusalKind.CLASS_MISSING
+            self._waiting.report(pod, decision.kind.value, decision.text, tell=tell)
         else:
             self._waiting.report(pod, "no-node", lambda: self._explain(step), tell=True)
         self._wait_at_gate(pod, decision)

@@ -13,6 +13,7 @@ from dracaena.api.gates import gates_of_others
 from dracaena.api.gpu_templates import read_gpu_template
 from dracaena.api.objects import Node, ObjectMeta, OwnerReference, Pod, PodResourceClaimStatus
 from dracaena.api.podclaims import is_made_for, made_for_another, pod_claims
+from dracaena.api.reasons import no_claim, no_template
 from dracaena.api.resource_objects import (
     DeviceClass,
     DeviceResult,
@@ -176,13 +177,13 @@ class Simulation:
             if claim.key is None and templates[claim.alias] is None:
                 return f"the pod's entry {claim.alias} names neither a claim nor a template"
             if claim.key is None:
-                return f"ResourceClaimTemplate {claim.namespace}/{templates[claim.alias]} does not exist"
+                return no_template(f"{claim.namespace}/{templates[claim.alias]}")
             known = self._claims.get(claim.key)
             if known is not None and claim.generated and pod.metadata.uid and not is_made_for(known, pod):
                 return made_for_another(known)
         for key in keys:
             if key not in self._claims:
-                return f"claim {key} does not exist"
+                return no_claim(key)
             if self._claims[key].metadata.deletion_timestamp is not None:
                 return _being_deleted(key)
         return None

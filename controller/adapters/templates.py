@@ -27,6 +27,11 @@ class KubeTemplates:
         """See ports.TemplateApi."""
         return self._client.list(ResourceClaimTemplate, label_selector=f"{MANAGED_BY}={MANAGER}").items
 
+    def exists(self, namespace: str, name: str) -> bool:
+        """See ports.TemplateApi."""
+        selector = f"metadata.name={name}"  # what the controller may do is list, not get
+        return bool(self._client.list(ResourceClaimTemplate, namespace=namespace, field_selector=selector).items)
+
     def delete(self, template: ResourceClaimTemplate) -> None:
         """See ports.TemplateApi."""
         meta = template.metadata

@@ -27,6 +27,7 @@ import msgspec
 from dracaena.api.config.v1alpha1 import ConfigError, TopologyPolicy, decode_config, merged
 from dracaena.api.objects import Taint, Toleration
 from dracaena.api.packed import LONGEST_UNPACKED_BYTES, unpacked
+from dracaena.api.reasons import no_class
 from dracaena.api.resource_objects import DeviceClass, ResourceClaim
 from dracaena.controller.allocation.effort import BYTES_A_STEP, CLAIM_STEPS, KNOWN_CLAIM_STEPS, Effort, Memo, Work
 from dracaena.controller.allocation.legal.read import claims as legal
@@ -350,7 +351,7 @@ class RequestReader:
         for request in (request for entry in spec.requests for request in entry.alternatives):
             known = self._classes.get(request.class_name)
             if known is None:
-                return _Problem(RefusalKind.CLASS_MISSING, f"DeviceClass {request.class_name} does not exist")
+                return _Problem(RefusalKind.CLASS_MISSING, no_class(request.class_name, self._classes))
             if isinstance(known.device_class, Unsupported):
                 text = f"DeviceClass {request.class_name}: {known.device_class}"
                 return _Problem(RefusalKind.UNSUPPORTED, text, of_class=True)

@@ -49,6 +49,8 @@ class _Waiting:
     tell: bool
     tell_from_s: float
     """Steady time before which nothing is told."""
+    since_s: float
+    """Steady time at which it was first reported."""
     stale: bool = True
     """Whether it has been reported again since the reason was last worked out."""
     explained_s: float | None = None
@@ -82,9 +84,10 @@ class WaitingPods:
             known = self._by_key.get(pod.key)
             if known is not None:
                 self._count(known.reason, -1)
-            tell_from_s = self._clock.monotonic() + patience_s
+            now_s = self._clock.monotonic()
+            tell_from_s = now_s + patience_s
             if known is None or known.pod.metadata.uid != pod.metadata.uid:
-                known = self._by_key[pod.key] = _Waiting(pod, reason, why, tell, tell_from_s)
+                known = self._by_key[pod.key] = _Waiting(pod, reason, why, tell, tell_from_s, now_s)
             elif _differ((known.reason, known.why), (reason, why)):
                 known.tell_from_s = tell_from_s
             if known.reason != reason:
@@ -95,6 +98,14 @@ class WaitingPods:
             self._may_tell -= due
         if due:
             self._tell(known)
+
+    def waited_s(self, pod: Pod) -> float:
+        """Return for how many seconds a pod has been known to wait, 0 where it is not."""
+        with self._lock:
+            known = self._by_key.get(pod.key)
+            if known is None or known.pod.metadata.uid != pod.metadata.uid:
+                return 0.0
+            return self._clock.monotonic() - known.since_s
 
     def forget(self, key: str) -> None:
         """Note that a pod no longer waits."""

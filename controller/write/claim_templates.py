@@ -20,6 +20,9 @@ MADE_AGAIN_S: Final = 30.0
 """A template that was there this short a time ago is taken to be there: pods come by the hundred, and claims are made
 from it within a second. One that was deleted meanwhile is made again after this time."""
 
+FOUND_S: Final = 5.0
+"""A template that was found this short a time ago is there: the pods of one Job ask for the same one."""
+
 LOOKS: Final = 10
 """Looks for unused templates in the time for which one stays: each is a list of all of ours."""
 
@@ -50,6 +53,7 @@ class ClaimTemplates:
         self._clock = clock
         self._lock = threading.Lock()
         self._there_s: dict[tuple[str, str], float] = {}  # namespace, name → when it was there
+        self._found_s: dict[str, float] = {}  # namespace/name → when it was found
         self._unused_s: dict[str, float] = {}  # UID → since when nobody names it
 
     def make_for(self, pod: Pod) -> float | None:
@@ -75,6 +79,23 @@ class ClaimTemplates:
             with self._lock:
                 self._there_s[pod.metadata.namespace, template.name] = self._clock.monotonic()
         return MADE_AGAIN_S
+
+    def exists(self, key: str) -> bool:
+        """Return whether there is a template `namespace/name`, whoever made it. Raises KubeError. Cost: a read, at most
+        once in FOUND_S for each that is there.
+        """
+        namespace, _, name = key.partition("/")
+        now_s = self._clock.monotonic()
+        with self._lock:
+            at_s = self._found_s.get(key)
+        if at_s is not None and now_s - at_s < FOUND_S:
+            return True
+        found = self._templates.exists(namespace, name)
+        with self._lock:
+            self._found_s = {one: at_s for one, at_s in self._found_s.items() if now_s - at_s < FOUND_S}
+            if found:
+                self._found_s[key] = now_s
+        return found
 
     def collect(self) -> None:
         """Delete those of ours that no pod has named for long. Cost: one list, and one step for each pod."""

@@ -184,6 +184,10 @@ class FakeTemplates:
         document["metadata"] = {**document["metadata"], "namespace": namespace, "uid": f"template-{self._made}"}
         self.templates[key] = msgspec.convert(document, ResourceClaimTemplate)
 
+    def exists(self, namespace: str, name: str) -> bool:
+        self.before("list", f"{namespace}/{name}")
+        return f"{namespace}/{name}" in self.templates
+
     def ours(self) -> Sequence[ResourceClaimTemplate]:
         return [one for one in self.templates.values() if one.metadata.labels.get(MANAGED_BY) == MANAGER]
 

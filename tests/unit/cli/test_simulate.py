@@ -323,8 +323,8 @@ def test_a_pod_that_the_controller_would_not_look_at_says_why(
     decided = outcomes(run, node("worker-1", "dgx-1v"), files)
     assert [(outcome["pod"], outcome["reason"]) for outcome in decided] == [
         ("default/gated", "the pod waits at its scheduling gate example.com/later"),
-        ("default/lost", "claim default/missing does not exist"),
-        ("default/bare", "ResourceClaimTemplate default/missing does not exist"),
+        ("default/lost", "claim default/missing does not exist: somebody has to make it"),
+        ("default/bare", "ResourceClaimTemplate default/missing does not exist: somebody has to make it"),
     ]
 
 

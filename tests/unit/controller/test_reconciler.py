@@ -10,12 +10,17 @@ from dracaena.api.config.v1alpha1 import API_VERSION
 from dracaena.api.decision import Decision, encode_decision
 from dracaena.api.machine import Machine
 from dracaena.api.names import EXTENDED_RESOURCE_ANNOTATION, decision_annotation
-from dracaena.api.objects import Pod
-from dracaena.api.resource_objects import ConsumerReference, ResourceClaim
+from dracaena.api.objects import ObjectMeta, Pod
+from dracaena.api.resource_objects import (
+    ConsumerReference,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceClaimTemplateSpec,
+)
 from dracaena.controller.lifecycle.phases import OURS, Phase
-from dracaena.controller.reconciler import MISSING_CLAIM_S
+from dracaena.controller.reconciler import GENERATED_S, MISSING_CLAIM_S
 from dracaena.controller.wiring import DOUBT_S
-from dracaena.kube.errors import ApiUnavailableError, InvalidError
+from dracaena.kube.errors import ApiUnavailableError, InvalidError, KubeError
 from support.allocation import (
     DRIVER,
     blocks,
@@ -108,21 +113,67 @@ def test_a_generated_claim_is_waited_for_without_noise() -> None:
 @pytest.mark.parametrize(
     ("waiting", "text"),
     [
-        (pod("p", "typo"), "claim default/typo does not exist"),
-        (generated("p"), "the claim for t is not generated from its template yet"),
+        (pod("p", "typo"), "claim default/typo does not exist: somebody has to make it"),
+        (generated("p"), "ResourceClaimTemplate default/t does not exist: somebody has to make it"),
     ],
 )
-def test_a_claim_that_stays_away_is_told(waiting: Pod, text: str) -> None:
+def test_a_claim_that_is_not_there_is_told_within_a_second_and_once(waiting: Pod, text: str) -> None:
     bench = Bench()
     bench.add(waiting)
     bench.run()
-    bench.advance(MISSING_CLAIM_S - 1)
     bench.waiting.tell_due()
     assert bench.told() == []
     assert bench.metric("waiting_pods", reason="claim-missing") == 1
-    bench.advance(1)
-    bench.waiting.tell_due()
+    bench.advance(0.9)
     assert bench.told() == [text]
+    bench.pass_time(200)
+    assert bench.told() == [text]
+
+
+def test_a_claim_that_is_slow_to_be_made_from_its_template_is_told_after_some_seconds() -> None:
+    bench = Bench()
+    bench.template_api.templates["default/t"] = ResourceClaimTemplate(
+        ObjectMeta(name="t"), ResourceClaimTemplateSpec({})
+    )
+    bench.add(generated("p"))
+    bench.run()
+    bench.pass_time(int(GENERATED_S) - 1)
+    bench.waiting.tell_due()
+    assert bench.told() == []
+    bench.advance(1.0)
+    bench.waiting.tell_due()
+    assert bench.told() == ["the claim for t is not generated from its template yet"]
+
+
+def test_a_template_that_cannot_be_looked_up_is_not_said_to_be_missing() -> None:
+    bench = Bench()
+
+    def fail(verb: str, key: str) -> None:
+        raise KubeError(f"{verb} {key}", 500, "InternalError", "down")
+
+    bench.template_api.before = fail
+    bench.add(generated("p"))
+    bench.run()
+    bench.pass_time(int(GENERATED_S) - 1)
+    bench.waiting.tell_due()
+    assert bench.told() == []
+    bench.advance(1.0)
+    bench.waiting.tell_due()
+    assert bench.told() == ["the claim for t is not generated from its template yet"]
+
+
+def test_pods_of_one_job_ask_once_whether_their_template_is_there() -> None:
+    bench = Bench()
+    bench.template_api.templates["default/t"] = ResourceClaimTemplate(
+        ObjectMeta(name="t"), ResourceClaimTemplateSpec({})
+    )
+    asked: list[str] = []
+    bench.template_api.before = lambda verb, key: asked.append(key)
+    for number in range(8):
+        bench.add(generated(f"p{number}"))
+    bench.run()
+    bench.pass_time(2)
+    assert asked == ["default/t"]
 
 
 def test_a_claim_that_comes_late_is_allocated_and_nothing_is_waited_for_any_more() -> None:
@@ -197,13 +248,18 @@ def test_a_pod_that_fits_nowhere_is_told_why_and_gets_what_is_freed() -> None:
     assert bench.metric("waiting_pods", reason="no-node") == 0
 
 
-def test_a_pod_waits_for_a_class_and_is_told_when_it_is_ours() -> None:
+def test_a_pod_waits_for_a_class_and_is_told_at_once_whose_ever_it_is() -> None:
     bench = Bench()
     bench.add(pod("p", "c"), claim("c", request(device_class=f"{DRIVER}-big")))
     bench.add(pod("q", "d"), claim("d", request(device_class="nic.example.com")))
+    bench.add(pod("r", "e"), claim("e", request(device_class="gpu.dracaena.dve")))
     bench.run()
-    assert bench.told() == [f"claim default/c: DeviceClass {DRIVER}-big does not exist"]
-    assert bench.metric("waiting_pods", reason="class-missing") == 2
+    assert bench.told() == [
+        f"claim default/c: DeviceClass {DRIVER}-big does not exist: did you mean {DRIVER}?",
+        "claim default/d: DeviceClass nic.example.com does not exist: an admin has to make it",
+        f"claim default/e: DeviceClass gpu.dracaena.dve does not exist: did you mean {DRIVER}?",
+    ]
+    assert bench.metric("waiting_pods", reason="class-missing") == 3
     bench.cluster.intake.class_changed(None, device_class(f"{DRIVER}-big"))
     bench.run()
     assert bench.held("c") is not None

@@ -77,7 +77,9 @@ def test_a_claim_without_requests_is_left_to_kube_scheduler() -> None:
 def test_a_missing_class_is_named() -> None:
     refused = refusal(claim("c", request("a", 1, "gone")))
     assert refused == Refused(
-        RefusalKind.CLASS_MISSING, "claim default/c: DeviceClass gone does not exist", concerns_us=False
+        RefusalKind.CLASS_MISSING,
+        "claim default/c: DeviceClass gone does not exist: an admin has to make it",
+        concerns_us=False,
     )
 
 

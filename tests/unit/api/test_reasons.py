@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import pytest
+
+from dracaena.api.reasons import nearest, no_class
+
+CLASSES = ("gpu.dracaena.dev", "nvlink.gpu.dracaena.dev", "mig.nvidia.com")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("gpu.dracaena.dve", "gpu.dracaena.dev"),
+        ("gpu.dracena.dev", "gpu.dracaena.dev"),
+        ("nvlnk.gpu.dracaena.dev", "nvlink.gpu.dracaena.dev"),
+        ("nic.example.com", None),
+        ("h100", None),
+    ],
+)
+def test_a_class_that_is_not_there_is_told_with_the_one_that_was_meant(name: str, meant: str | None) -> None:
+    assert nearest(name, CLASSES) == meant
+    hint = "an admin has to make it" if meant is None else f"did you mean {meant}?"
+    assert no_class(name, CLASSES) == f"DeviceClass {name} does not exist: {hint}"
+
+
+def test_the_order_in_which_names_are_known_does_not_matter() -> None:
+    assert nearest("gpu-x", ["gpu-b", "gpu-a"]) == nearest("gpu-x", ["gpu-a", "gpu-b"])
