@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from dracaena.api import limits
-from dracaena.api.config.v1alpha1 import ConfigError, UnreadableTextError, decode_config
+from dracaena.api.config.v1alpha1 import ConfigError, GpuConfig, UnreadableTextError, decode_config
 from dracaena.validation.field import Field, Fields
 from dracaena.validation.findings import Path
 from dracaena.validation.syntax import DRIVER_NAME
@@ -61,11 +61,19 @@ def _json_bytes(value: Any) -> int:
 
 def _check_own(parameters: Field) -> None:
     try:
-        decode_config(parameters.value)
+        config = decode_config(parameters.value)
     except UnreadableTextError as error:
         parameters.error(f"not understood by the driver: {error.seen}", error.expected)
     except ConfigError as error:
         _at(parameters, _steps(error.path), error.seen).error("not understood by the driver", error.expected)
+    else:
+        if isinstance(config, GpuConfig) and config.sharing.strategy is not None and config.sharing.is_required:
+            # The field is known, and no node of this release can do what it says.
+            strategy = config.sharing.strategy.value
+            _at(parameters, ("sharing", "strategy"), strategy).warn(
+                f"nothing divides a GPU by {strategy} yet: a pod is refused when it starts",
+                "no strategy, or `enforcement: BestEffort` beside it",
+            )
 
 
 def _steps(json_path: str) -> Path:

@@ -97,3 +97,19 @@ def test_what_is_of_another_form_is_passed_over(wrong: Any) -> None:
     for document in (claim(), template(), device_class()):
         document["spec"] = {"devices": wrong, "spec": {"devices": wrong}, "config": wrong}
         assert not [finding for finding in findings(document) if "contradict" in finding.message]
+
+
+@pytest.mark.parametrize(
+    ("sharing", "warned"),
+    [
+        ({"strategy": "MPS"}, True),
+        ({"strategy": "TimeSlicing", "enforcement": "Required"}, True),
+        ({"strategy": "MPS", "enforcement": "BestEffort"}, False),
+        ({"enforcement": "Required"}, False),
+    ],
+)
+def test_a_strategy_that_no_node_has_yet_is_warned_of(sharing: dict[str, str], warned: bool) -> None:
+    gpu_config = config({"kind": "GpuConfig", "sharing": sharing})
+    findings = [each for found in validate_all([device_class(), claim(gpu_config)]) for each in found]
+    told = [each for each in findings if "nothing divides a GPU by" in each.message]
+    assert [each.severity for each in told] == ([Severity.WARNING] if warned else [])
