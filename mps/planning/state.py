@@ -1,0 +1,163 @@
+"""What is wanted of a GPU, what was seen of it, and the steps from the one to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+
+from dracaena.mps.protocol.seen import ClientSeen, ServerSeen, ServerState, ShareLimits
+
+V2, V3 = 2, 3
+"""Protocols of nvidia-cuda-mps-control."""
+
+
+class ComputeMode(IntEnum):
+    """Who may have a context on a GPU; the numbers are nvmlComputeMode_t."""
+
+    DEFAULT = 0
+    EXCLUSIVE_THREAD = 1
+    PROHIBITED = 2
+    EXCLUSIVE_PROCESS = 3
+
+
+class Role(Enum):
+    """Which of the driver's programs a process is."""
+
+    CONTROL = "nvidia-cuda-mps-control"
+    SERVER = "nvidia-cuda-mps-server"
+
+
+@dataclass(frozen=True, slots=True)
+class MpsProcess:
+    """A process of MPS below our pipe folder."""
+
+    pid: int
+    start_ticks: int
+    """Since boot (proc(5), starttime): with the pid it names one process for ever."""
+    role: Role
+    uid: int
+    folder: str
+    """Of its pipe folder: a GPU's (server_name()), empty for the node's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModeJournal:
+    """Written before a GPU's compute mode is changed, removed after it was put back."""
+
+    gpu: str
+    boot_id: str
+    previous: ComputeMode
+
+
+@dataclass(frozen=True, slots=True)
+class WantedGpu:
+    """What the requests of a GPU's shares come to."""
+
+    shares: Mapping[str, ShareLimits]
+    """Name → limits, sorted. Empty: nothing is wanted."""
+    uid: int = 0
+    """Owner of the server."""
+
+
+NOTHING = WantedGpu({})
+
+NO_LIMITS = ShareLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class SeenGpu:
+    """What was seen of one GPU in one look."""
+
+    mode: ComputeMode | None
+    """None: the driver does not tell; `trouble` says why."""
+    trouble: str = ""
+    journal: ModeJournal | None = None
+    daemon: bool = False
+    """Whether the daemon that serves this GPU answers; with protocol 3 that is the node's."""
+    server: ServerSeen | None = None
+    clients: tuple[ClientSeen, ...] = ()
+    namespaces: Mapping[str, ShareLimits] = field(default_factory=dict)
+    """Protocol 3: share → limits."""
+    defaults: ShareLimits | None = None
+    """Protocol 2: limits of servers that start later; None: not asked."""
+    of_server: ShareLimits | None = None
+    """Protocol 2: limits of clients that come later; None: not asked."""
+    processes: tuple[MpsProcess, ...] = ()
+    """Those of this GPU's folder, in order of pid; with protocol 3 servers only."""
+    folder: bool = False
+    """Whether this GPU's folders are there."""
+
+    @property
+    def holds_anything(self) -> bool:
+        """Whether something of ours is left on this GPU."""
+        return bool(self.journal or self.server or self.namespaces or self.processes or self.folder)
+
+
+class StepKind(Enum):
+    """What is done to one GPU. In the order in which they follow one another, from nothing to shares and back."""
+
+    JOURNAL_MODE = "journal the compute mode"
+    SET_MODE = "set the compute mode"
+    MAKE_FOLDERS = "make the folders"
+    KILL = "end a process that no daemon owns"
+    START_DAEMON = "start the daemon"
+    SET_DEFAULTS = "set the limits of later servers"
+    START_SERVER = "start the server"
+    SET_OF_SERVER = "set the limits of later clients"
+    CREATE_NAMESPACE = "make a namespace"
+    LIMIT_NAMESPACE = "set a namespace's limits"
+    DELETE_NAMESPACE = "remove a namespace"
+    STOP_SERVER = "stop the server"
+    STOP_DAEMON = "stop the daemon"
+    REMOVE_FOLDERS = "remove the folders"
+    RESTORE_MODE = "put the compute mode back"
+    FORGET_MODE = "remove the journal of the compute mode"
+
+
+@dataclass(frozen=True, slots=True)
+class MpsStep:
+    """One effect on the world. Each may be done twice, and may be cut short anywhere."""
+
+    kind: StepKind
+    gpu: str
+    """Empty for what is the node's: the one daemon of protocol 3."""
+    share: str = ""
+    limits: ShareLimits = NO_LIMITS
+    mode: ComputeMode = ComputeMode.DEFAULT
+    number: int = 0
+    """Process id or user id."""
+    process: MpsProcess | None = None
+
+    def __str__(self) -> str:
+        of = " ".join(word for word in (self.gpu, self.share, str(self.number or "")) if word)
+        return f"{self.kind.value} ({of})" if of else self.kind.value
+
+
+def serves(server: ServerSeen | None) -> bool:
+    """Whether a server takes new clients."""
+    return server is not None and server.state is ServerState.READY
+
+
+def v2_ceiling(shares: Mapping[str, ShareLimits]) -> ShareLimits:
+    """Return the limits that no share of a GPU exceeds: all clients of a v2 server have the same."""
+    percentages = [limits.thread_percentage for limits in shares.values()]
+    memories = [limits.pinned_memory_mib for limits in shares.values()]
+    return ShareLimits(
+        None if None in percentages else max((each for each in percentages if each is not None), default=None),
+        None if None in memories else max((each for each in memories if each is not None), default=None),
+    )
+
+
+def v2_admitted(shares: Mapping[str, ShareLimits], seen: SeenGpu) -> Mapping[str, ShareLimits]:
+    """Return the shares that a v2 daemon as it runs can serve: once it has a memory limit it cannot lose it, so a share
+    without one has to wait until those with one are gone.
+    """
+    limited = {name: limits for name, limits in shares.items() if limits.pinned_memory_mib is not None}
+    stuck = seen.daemon and seen.defaults is not None and seen.defaults.pinned_memory_mib is not None
+    return limited if stuck and limited else shares
+
+
+def effective(limits: ShareLimits) -> ShareLimits:
+    """Return limits with 100 for no percentage: a daemon says 100 for both."""
+    return ShareLimits(limits.thread_percentage or 100, limits.pinned_memory_mib)
