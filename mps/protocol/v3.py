@@ -110,11 +110,6 @@ def delete_namespace(gpu: str, share: str) -> ControlCommand:
     return ControlCommand(("namespace", "delete", share, f"--server={server_name(gpu)}", "--force"))
 
 
-def terminate_client(pid: int) -> ControlCommand:
-    """End the GPU work of a client."""
-    return ControlCommand(("client", "terminate", str(pid)))
-
-
 def read_servers(answer: str) -> dict[str, ServerSeen]:
     """Read the answer to list_servers(): GPU → server, without servers that are not ours. Raises ControlAnswerError."""
     found = {}

@@ -22,7 +22,7 @@ def test_commands_are_spelled_as_the_documentation_spells_them() -> None:
         v3.start_daemon(multi_user=True), v3.start_daemon(multi_user=False), v3.quit_daemon(), v3.list_servers(),
         v3.create_server(GPU, 0), v3.delete_server(GPU), v3.create_namespace(GPU, SHARE),
         v3.limit_namespace(GPU, SHARE, ShareLimits(30, 2048)), v3.limit_namespace(GPU, SHARE, ShareLimits()),
-        v3.delete_namespace(GPU, SHARE), v3.list_clients(), v3.terminate_client(9),
+        v3.delete_namespace(GPU, SHARE), v3.list_clients(),
     ]  # fmt: skip
     assert [str(command) for command in commands] == [
         "-d -p 3 --multiuser",
@@ -36,7 +36,6 @@ def test_commands_are_spelled_as_the_documentation_spells_them() -> None:
         f"namespace set {SHARE} --server={SERVER} --active-thread-percentage=100",
         f"namespace delete {SHARE} --server={SERVER} --force",
         "client list --all --format=csv,noheader",
-        "client terminate 9",
     ]
 
 

@@ -1,0 +1,43 @@
+"""What monitoring can see of the MPS supervisor."""
+
+from __future__ import annotations
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+
+READY_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 45.0)
+"""Buckets in seconds: a server starts in some tenths of a second to some seconds; 45 s is kubelet's own limit."""
+
+
+class MpsMetrics:
+    """Shares, servers, and what happened to them."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self.shares = Gauge(
+            "dracaena_mps_shares", "Shares that the plugin asks for, by phase", ["phase"], registry=registry
+        )
+        self.gpus = Gauge(
+            "dracaena_mps_gpus_held",
+            "GPUs that have something of the supervisor: a server, or a compute mode to be put back",
+            registry=registry,
+        )
+        self.protocol = Gauge(
+            "dracaena_mps_protocol", "Protocol of nvidia-cuda-mps-control that is spoken, 0: none", registry=registry
+        )
+        self.ready_seconds = Histogram(
+            "dracaena_mps_share_ready_seconds",
+            "Time from seeing a request to its share being ready",
+            buckets=READY_SECONDS,
+            registry=registry,
+        )
+        self.faults = Counter(
+            "dracaena_mps_faults_total",
+            "What hit the clients of a server (ServerFault, ServerDied, DaemonDied, GpuLost)",
+            ["kind"],
+            registry=registry,
+        )
+        self.starts = Counter("dracaena_mps_daemon_starts_total", "Control daemons started", registry=registry)
+        self.failures = Counter(
+            "dracaena_mps_failed_steps_total",
+            "Steps and looks that did not work, and are tried again",
+            registry=registry,
+        )

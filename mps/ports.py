@@ -1,0 +1,135 @@
+"""What the supervisor needs of the world. Adapters implement it; tests have fakes of the same form."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from dracaena.api.errors import TemporaryError
+from dracaena.api.mps import MpsNodeStatus, MpsShareStatus
+from dracaena.mps.planning.state import ComputeMode, ModeJournal, MpsProcess
+from dracaena.mps.planning.wants import ReadRequest
+from dracaena.mps.protocol.seen import ControlCommand
+
+
+class ControlError(TemporaryError):
+    """The control program refused a command, or could not be run."""
+
+
+class ControlSilentError(ControlError):
+    """It gave no answer in time."""
+
+
+class DaemonGoneError(ControlError):
+    """There is no daemon behind this pipe folder."""
+
+
+class MpsControl(Protocol):
+    """nvidia-cuda-mps-control of this node's GPU driver."""
+
+    def missing(self) -> str | None:
+        """Return why there is no such program, None when there is one."""
+        ...
+
+    def run(self, command: ControlCommand, pipes: str) -> str:
+        """Run a command of the daemon that listens in a pipe folder, and return what it prints.
+
+        Raises ControlSilentError after a time limit, DaemonGoneError, or ControlError.
+        """
+        ...
+
+    def start(self, command: ControlCommand, pipes: str, logs: str, gpu: str) -> None:
+        """Start a daemon. `gpu`: the only one that it and its servers see; empty: all. Raises as run() does."""
+        ...
+
+    def last_words(self, logs: str) -> str:
+        """Return the last line of a daemon's log, empty where there is none."""
+        ...
+
+
+class MpsProcessTable(Protocol):
+    """Processes of MPS on this node, by the pipe folder in their environment."""
+
+    def find(self) -> tuple[MpsProcess, ...]:
+        """Return those below our pipe folder, in order of pid."""
+        ...
+
+    def is_alive(self, process: MpsProcess) -> bool:
+        """Whether exactly this process still runs. Costs some microseconds."""
+        ...
+
+    def kill(self, process: MpsProcess) -> None:
+        """End exactly this process and wait until it is gone; nothing where it is gone. Raises ControlError."""
+        ...
+
+    def pod_uid(self, pid: int) -> str:
+        """Return the UID of the pod that a process belongs to, by its cgroup; empty where that does not tell."""
+        ...
+
+
+class ComputeModes(Protocol):
+    """The compute modes of this node's GPUs."""
+
+    def read(self, gpus: Collection[str]) -> Mapping[str, ComputeMode | str]:
+        """Return each GPU's mode, or in words why it cannot be read. Raises nothing."""
+        ...
+
+    def set(self, gpu: str, mode: ComputeMode) -> None:
+        """Set a GPU's mode. Raises TemporaryError."""
+        ...
+
+
+class MpsFiles(Protocol):
+    """The folder that is shared with the plugin, and the journal. Methods raise DracaenaError."""
+
+    def requests(self) -> Mapping[str, ReadRequest]:
+        """Return all requests by share."""
+        ...
+
+    def requests_changed(self) -> bool:
+        """Whether a request came, went or changed since requests() was called last. Costs one look at the folder."""
+        ...
+
+    def statuses(self) -> Mapping[str, MpsShareStatus]:
+        """Return all statuses by share; one that cannot be read is removed."""
+        ...
+
+    def write_status(self, share: str, status: MpsShareStatus) -> None:
+        """Write a share's status, unless it says the same already."""
+        ...
+
+    def remove_status(self, share: str) -> None:
+        """Remove a share's status: nothing of the share is left."""
+        ...
+
+    def read_node(self) -> MpsNodeStatus | None:
+        """Return what was last said of the node; None where nothing was, or it cannot be read."""
+        ...
+
+    def write_node(self, status: MpsNodeStatus) -> None:
+        """Say what can be done on this node, unless it says the same already."""
+        ...
+
+    def journal(self) -> Mapping[str, ModeJournal]:
+        """Return the journalled compute modes by GPU."""
+        ...
+
+    def write_journal(self, entry: ModeJournal) -> None:
+        """Journal a GPU's compute mode: durable before it returns."""
+        ...
+
+    def remove_journal(self, gpu: str) -> None:
+        """Forget it."""
+        ...
+
+    def folders(self) -> tuple[str, ...]:
+        """Return the GPUs that have a pipe folder, sorted."""
+        ...
+
+    def make_folders(self, gpu: str) -> None:
+        """Make a GPU's pipe and log folders."""
+        ...
+
+    def remove_folders(self, gpu: str) -> None:
+        """Remove them with all that is in them."""
+        ...

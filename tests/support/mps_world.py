@@ -1,0 +1,190 @@
+"""A node for the MPS supervisor, in this process: control program, processes, compute modes; and a place to die at.
+
+Daemons and servers are those of mps_model.py. `before_effect` is called before and after each thing that changes the
+world: a test raises there what a kill -9 would be.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from dracaena.api.errors import TemporaryError
+from dracaena.mps.planning.places import MpsPlaces
+from dracaena.mps.planning.state import ComputeMode, MpsProcess, Role
+from dracaena.mps.ports import ControlError, ControlSilentError, DaemonGoneError
+from dracaena.mps.protocol.seen import ControlCommand
+from support.mps_model import USAGE_2, USAGE_3, MpsModel
+
+_READS = ("get_", "list", "-h")
+
+
+class Killed(BaseException):
+    """kill -9: nothing catches it."""
+
+
+@dataclass
+class Daemon:
+    pid: int
+    model: MpsModel
+    pipes: str
+
+
+@dataclass
+class MpsWorld:
+    """Implements MpsControl, MpsProcessTable and ComputeModes of dracaena.mps.ports."""
+
+    places: MpsPlaces
+    gpus: tuple[str, ...]
+    protocol: int = 3
+    modes: dict[str, ComputeMode] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
+    has_mps: bool = True
+    hangs: set[str] = field(default_factory=set)
+    """Pipe folders whose daemon gives no answer."""
+    babbles: set[str] = field(default_factory=set)
+    """Pipe folders whose daemon answers rubbish."""
+    dies_at_start: bool = False
+    slow_start: bool = False
+    effect: Callable[[str], None] = lambda _what: None
+    """Called before and after each change of the world with its name."""
+    daemons: dict[str, Daemon] = field(default_factory=dict)
+    processes: dict[int, MpsProcess] = field(default_factory=dict)
+    pods: dict[int, str] = field(default_factory=dict)
+    commands: list[str] = field(default_factory=list)
+    _pids: itertools.count[int] = field(default_factory=lambda: itertools.count(1000))
+
+    def __post_init__(self) -> None:
+        self.modes = {gpu: self.modes.get(gpu, ComputeMode.DEFAULT) for gpu in self.gpus}
+
+    @property
+    def present(self) -> set[str]:
+        return set(self.gpus) - self.lost
+
+    # MpsControl
+
+    def missing(self) -> str | None:
+        return None if self.has_mps else "this node's GPU driver has no nvidia-cuda-mps-control"
+
+    def run(self, command: ControlCommand, pipes: str) -> str:
+        text = str(command)
+        self.commands.append(text)
+        if pipes in self.hangs:
+            raise ControlSilentError(f"no answer to `{text}`")
+        if command.arguments[-1:] == ("-h",):
+            if self.protocol == 2:
+                raise ControlError(USAGE_2)
+            return USAGE_3
+        if pipes in self.babbles:
+            return "!?\x00 segmentation violation"
+        daemon = self.daemons.get(pipes)
+        if daemon is None:
+            raise DaemonGoneError("Cannot find MPS control daemon process")
+        reads = any(text.startswith(word) or f" {word}" in text for word in _READS)
+        if reads:
+            code, answer = daemon.model.command(list(command.arguments), command.standard_input)
+        else:
+            self.effect(text)
+            code, answer = daemon.model.command(list(command.arguments), command.standard_input)
+            if daemon.model.ended:
+                self._daemon_gone(daemon)
+            self.effect(text)
+        if code:
+            raise ControlError(answer)
+        return answer
+
+    def start(self, command: ControlCommand, pipes: str, logs: str, gpu: str) -> None:
+        self.effect(f"start {pipes}")
+        if pipes in self.daemons:
+            raise ControlError("an instance of this daemon is already running")
+        if not self.dies_at_start:
+            folder = pipes.removeprefix(self.places.pipes).strip("/")
+            pid = self._begin(Role.CONTROL, folder, 0)
+            model = MpsModel(
+                3 if "3" in command.arguments else 2,
+                visible=(gpu,) if gpu else self.gpus,
+                present=lambda: self.present,
+                spawn=lambda uid: self._begin(Role.SERVER, folder, uid),
+                reap=self._reap,
+                multi_user=any("multiuser" in each for each in command.arguments),
+                slow_start=self.slow_start,
+            )
+            self.daemons[pipes] = Daemon(pid, model, pipes)
+        self.effect(f"start {pipes}")
+
+    def last_words(self, logs: str) -> str:
+        return "Failed to bind" if self.dies_at_start else ""
+
+    def _begin(self, role: Role, folder: str, uid: int) -> int:
+        pid = next(self._pids)
+        self.processes[pid] = MpsProcess(pid, pid * 7, role, uid, folder)
+        return pid
+
+    def _reap(self, pid: int) -> None:
+        self.processes.pop(pid, None)
+
+    def _daemon_gone(self, daemon: Daemon) -> None:
+        self.daemons.pop(daemon.pipes, None)
+        self.processes.pop(daemon.pid, None)
+        self.hangs.discard(daemon.pipes)
+        self.babbles.discard(daemon.pipes)
+
+    # MpsProcessTable
+
+    def find(self) -> tuple[MpsProcess, ...]:
+        return tuple(self.processes[pid] for pid in sorted(self.processes))
+
+    def is_alive(self, process: MpsProcess) -> bool:
+        return self.processes.get(process.pid) == process
+
+    def kill(self, process: MpsProcess) -> None:
+        if not self.is_alive(process):
+            return
+        self.effect(f"kill {process.role.value}")
+        self.end(process.pid)
+        self.effect(f"kill {process.role.value}")
+
+    def pod_uid(self, pid: int) -> str:
+        return self.pods.get(pid, "")
+
+    def end(self, pid: int) -> None:
+        """kill -9 of one process from outside: a daemon's servers go on."""
+        self.processes.pop(pid, None)
+        for daemon in list(self.daemons.values()):
+            if daemon.pid == pid:
+                self._daemon_gone(daemon)
+            daemon.model.server_died(pid)
+
+    # ComputeModes
+
+    def read(self, gpus: Collection[str]) -> Mapping[str, ComputeMode | str]:
+        return {gpu: "it has fallen off the bus" if gpu in self.lost else self.modes[gpu] for gpu in sorted(gpus)}
+
+    def set(self, gpu: str, mode: ComputeMode) -> None:
+        self.effect(f"mode {mode.name}")
+        if gpu in self.lost:
+            raise TemporaryError("it has fallen off the bus")
+        self.modes[gpu] = mode
+        self.effect(f"mode {mode.name}")
+
+    # What happens to a node
+
+    def kill_daemons(self) -> None:
+        for daemon in list(self.daemons.values()):
+            self.end(daemon.pid)
+
+    def kill_all(self) -> None:
+        """What the end of a container does: every process of its cgroup is ended."""
+        for pid in list(self.processes):
+            self.end(pid)
+
+    def reload_driver(self) -> None:
+        """The driver is unloaded and loaded: nothing that used it lives, and modes are the driver's default."""
+        self.kill_all()
+        self.modes = dict.fromkeys(self.gpus, ComputeMode.DEFAULT)
+
+    def server_model(self, gpu: str) -> MpsModel | None:
+        """Return the daemon that serves a GPU."""
+        daemon = self.daemons.get(self.places.pipes) or self.daemons.get(self.places.pipes_of(gpu))
+        return daemon.model if daemon is not None else None

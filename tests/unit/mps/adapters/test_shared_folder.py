@@ -1,0 +1,95 @@
+"""The supervisor's folder on a real disk, as crashes, other programs and a careless hand leave it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dracaena.api import mps
+from dracaena.api.errors import PermanentError
+from dracaena.api.mps import MpsPhase, MpsShareStatus
+from dracaena.mps.adapters.shared_folder import SharedFolder
+from dracaena.mps.planning.places import MpsPlaces
+from dracaena.mps.planning.state import ComputeMode, ModeJournal
+
+GPU = "GPU-11111111-2222-3333-4444-555555555555"
+SHARE = "s_0123456789abcdef"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SharedFolder:
+    made = SharedFolder(MpsPlaces(str(tmp_path)))
+    made.prepare()
+    return made
+
+
+def test_clients_of_any_user_can_walk_to_their_pipes_and_make_none(folder: SharedFolder, tmp_path: Path) -> None:
+    folder.make_folders(GPU)
+    for path in (tmp_path / "pipe", next((tmp_path / "pipe").iterdir())):
+        assert path.stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "shm").stat().st_mode & 0o7777 == 0o1777
+    assert folder.folders() == (GPU,)
+    folder.remove_folders(GPU)
+    folder.remove_folders(GPU)
+    assert folder.folders() == ()
+    assert list((tmp_path / "log").iterdir()) == []
+
+
+def test_the_journal_is_kept_and_an_entry_that_is_torn_says_nothing(folder: SharedFolder, tmp_path: Path) -> None:
+    entry = ModeJournal(GPU, "boot", ComputeMode.PROHIBITED)
+    folder.write_journal(entry)
+    for name, data in (("torn", b'{"gpu":"x"'), ("odd", b'{"gpu":"x","boot_id":"b","previous":"SOMETIMES"}')):
+        (tmp_path / "journal" / f"{name}.json").write_bytes(data)
+    assert folder.journal() == {GPU: entry}
+    assert [path.name for path in (tmp_path / "journal").iterdir()] == [f"{GPU}.json"]
+    folder.remove_journal(GPU)
+    assert folder.journal() == {}
+
+
+def test_changes_of_requests_are_seen(folder: SharedFolder, tmp_path: Path) -> None:
+    assert folder.requests() == {}
+    path = tmp_path / mps.REQUESTS / f"{SHARE}.json"
+    path.write_bytes(b"{}")
+    assert folder.requests_changed()
+    first = folder.requests()[SHARE]
+    assert first.request is None
+    assert str(path) in first.problem
+    path.write_bytes(b"{ }")
+    assert folder.requests_changed()
+    assert folder.requests()[SHARE].digest != first.digest
+    path.unlink()
+    assert folder.requests_changed()
+    assert folder.requests() == {}
+    assert not folder.requests_changed()
+
+
+def test_a_request_that_is_a_link_or_a_folder_hurts_no_other(folder: SharedFolder, tmp_path: Path) -> None:
+    (tmp_path / mps.REQUESTS / "s_0000000000000000.json").symlink_to("/etc/passwd")
+    (tmp_path / mps.REQUESTS / "s_0000000000000001.json").mkdir()
+    found = folder.requests()
+    assert list(found) == ["s_0000000000000000"]
+    assert "it is a link" in found["s_0000000000000000"].problem
+
+
+def test_a_status_that_cannot_be_read_is_removed(folder: SharedFolder, tmp_path: Path) -> None:
+    status = MpsShareStatus(request="d", phase=MpsPhase.PENDING, gpu=GPU)
+    folder.write_status(SHARE, status)
+    (tmp_path / mps.STATUS / "s_0000000000000000.json").write_bytes(b"{")
+    (tmp_path / mps.STATUS / ".s_x.json.tmp").write_bytes(b"half")
+    folder.prepare()
+    assert folder.statuses() == {SHARE: status}
+    assert [path.name for path in (tmp_path / mps.STATUS).iterdir()] == [f"{SHARE}.json"]
+    folder.remove_status(SHARE)
+    assert folder.statuses() == {}
+
+
+def test_a_torn_node_status_is_as_none(folder: SharedFolder, tmp_path: Path) -> None:
+    (tmp_path / mps.NODE_STATUS).write_bytes(b'{"boot_id":')
+    assert folder.read_node() is None
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(PermanentError, match=r"cannot make .*file"):
+        SharedFolder(MpsPlaces(str(tmp_path / "file"))).prepare()

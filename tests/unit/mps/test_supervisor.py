@@ -1,0 +1,460 @@
+"""The supervisor on a node that keeps to NVIDIA's documentation: shares come, are ready, and leave nothing."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from dracaena.api import mps
+from dracaena.api.mps import MpsClient, MpsFaultKind, MpsPhase
+from dracaena.mps.planning.state import ComputeMode, Role
+from dracaena.mps.protocol.v3 import server_name
+from support.mps_model import CLIENTS_R590, MAX_CLIENTS_REACHED, NOT_PERMITTED, OK, SERVER_NOT_READY, MpsModel
+from support.mps_node import GPUS, MpsNode
+from support.mps_oracle import Asked, differences
+
+BOTH = pytest.mark.parametrize("protocol", [2, 3])
+
+
+def model_of(node: MpsNode, number: int = 0) -> MpsModel:
+    model = node.world.server_model(GPUS[number])
+    assert model is not None
+    return model
+
+
+def join(node: MpsNode, share: str, pid: int, uid: int = 0) -> int:
+    return model_of(node).connect(pid, uid, server=server_name(GPUS[0]), namespace=share)
+
+
+@BOTH
+def test_a_share_is_ready_and_leaves_nothing(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol)
+    share = node.ask(0, "a")
+    node.settle()
+    status = node.statuses()[share]
+    assert (status.phase, status.message) == (MpsPhase.READY, "")
+    assert status.server_pid in {process.pid for process in node.world.find() if process.role is Role.SERVER}
+    assert node.world.modes[GPUS[0]] is ComputeMode.EXCLUSIVE_PROCESS
+    assert differences(node, {share: Asked(GPUS[0])}) == []
+    node.withdraw(share)
+    node.settle()
+    assert node.left() == []
+
+
+def test_with_protocol_3_a_container_sees_its_namespace_alone(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 3)
+    share = node.ask(0, "a")
+    node.settle()
+    status = node.statuses()[share]
+    assert status.environment == {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps"}
+    assert [(mount.host_path, mount.container_path) for mount in status.mounts] == [
+        (f"{tmp_path}/pipe/{server_name(GPUS[0])}/{share}", "/tmp/nvidia-mps")
+    ]
+
+
+def test_with_protocol_2_limits_are_in_the_environment_below_those_of_the_daemon(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 2)
+    share = node.ask(0, "a", percentage=30, memory=2048)
+    node.ask(0, "b", percentage=60, memory=1024)
+    node.settle()
+    status = node.statuses()[share]
+    assert status.environment == {
+        "CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{GPUS[0]}=2048M",
+    }
+    assert [mount.container_path for mount in status.mounts] == ["/tmp/nvidia-mps", "/dev/shm"]
+    (server,) = model_of(node).servers.values()
+    assert (server.limits.percentage, server.limits.memory) == (60.0, {GPUS[0]: "2048M"})
+
+
+@BOTH
+def test_a_namespace_or_environment_is_told_only_when_the_limits_hold(tmp_path: Path, protocol: int) -> None:
+    """Whatever is said at whatever moment: a share that is said to be ready has its limits."""
+    node = MpsNode(tmp_path, protocol)
+    asked: dict[str, Asked] = {}
+
+    def look(_what: str) -> None:
+        ready = {name for name, status in node.statuses().items() if status.phase is MpsPhase.READY}
+        for name in ready & asked.keys():
+            model = model_of(node)
+            if join(node, name, 77) == OK:
+                limit = model.memory_mib(77, GPUS[0])
+                assert limit is not None
+                assert limit >= (asked[name].memory or 0)
+                model.disconnect(77)
+
+    node.world.effect = look
+    for number, memory in enumerate((1024, 4096, 512)):
+        asked[node.ask(0, f"s{number}", memory=memory)] = Asked(GPUS[0], 50, memory)
+        node.settle()
+    assert differences(node, asked) == []
+
+
+@BOTH
+def test_a_server_that_starts_slowly_is_waited_for(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol)
+    node.world.slow_start = True
+    share = node.ask(0, "a")
+    node.supervisor.step()
+    assert node.phase(share) is MpsPhase.PENDING
+    assert "being made ready" in node.statuses()[share].message
+    model_of(node).finish_starting()
+    node.settle()
+    assert node.phase(share) is MpsPhase.READY
+
+
+@BOTH
+def test_a_fault_is_told_once_with_its_clients_and_ends_with_them(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol)
+    one, other = node.ask(0, "a"), node.ask(0, "b")
+    node.settle()
+    assert join(node, one, 11) == OK
+    assert join(node, other, 12) == OK
+    node.world.pods = {11: "pod-1", 12: "pod-2"}
+    node.supervisor.step()
+    model_of(node).fault(11)
+    node.supervisor.step()
+    node.supervisor.step()
+    status = node.statuses()[other]
+    assert status.phase is MpsPhase.FAILED
+    assert "FAULT" in status.message
+    assert status.fault is not None
+    assert (status.fault.sequence, status.fault.kind) == (1, MpsFaultKind.SERVER_FAULT)
+    both = (MpsClient(pid=11, pod_uid="pod-1"), MpsClient(pid=12, pod_uid="pod-2"))
+    assert status.fault.clients == (both if protocol == 2 else both[1:])
+    assert join(node, one, 13) == SERVER_NOT_READY
+    model_of(node).disconnect(11)
+    model_of(node).disconnect(12)
+    node.settle()
+    assert node.phase(other) is MpsPhase.READY
+    assert join(node, one, 13) == OK
+    model_of(node).fault(13)
+    node.supervisor.step()
+    assert [node.statuses()[name].fault.sequence for name in (one, other)] == [2, 2]  # type: ignore[union-attr]
+
+
+@BOTH
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_dead_daemon_is_started_again_and_told(tmp_path: Path, protocol: int, restarted: bool) -> None:
+    node = MpsNode(tmp_path, protocol)
+    share = node.ask(0, "a")
+    node.settle()
+    assert join(node, share, 11) == OK
+    node.supervisor.step()
+    node.world.kill_daemons()
+    assert node.supervisor.changed()
+    if restarted:
+        node.start()
+    node.settle()
+    status = node.statuses()[share]
+    assert status.phase is MpsPhase.READY
+    assert status.fault is not None
+    assert status.fault.kind is MpsFaultKind.DAEMON_DIED
+    assert [client.pid for client in status.fault.clients] == ([] if restarted else [11])
+    assert differences(node, {share: Asked(GPUS[0])}) == []
+
+
+@BOTH
+def test_a_dead_server_is_started_again_with_its_limits(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol)
+    share = node.ask(0, "a", percentage=20, memory=2048)
+    node.settle()
+    node.world.end(node.statuses()[share].server_pid)
+    node.settle()
+    fault = node.statuses()[share].fault
+    assert fault is not None
+    assert fault.kind is MpsFaultKind.SERVER_DIED
+    assert differences(node, {share: Asked(GPUS[0], 20, 2048)}) == []
+
+
+@BOTH
+def test_a_lost_gpu_fails_its_shares_alone_and_is_put_back_later(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol)
+    one, other = node.ask(0, "a"), node.ask(1, "b")
+    node.settle()
+    node.world.lost = {GPUS[0]}
+    node.settle(rounds=3)
+    assert node.phase(one) is MpsPhase.FAILED
+    assert "fallen off the bus" in node.statuses()[one].message
+    assert node.statuses()[one].fault.kind is MpsFaultKind.GPU_LOST  # type: ignore[union-attr]
+    assert node.phase(other) is MpsPhase.READY
+    node.withdraw(one)
+    node.settle(rounds=3)
+    assert node.phase(one) is None, "the claim can go although the GPU is lost"
+    node.world.lost = set()
+    node.settle()
+    assert node.world.modes[GPUS[0]] is ComputeMode.DEFAULT
+    assert differences(node, {other: Asked(GPUS[1])}) == []
+
+
+@BOTH
+@pytest.mark.parametrize("how", ["hangs", "babbles"])
+def test_a_daemon_that_gives_no_answer_is_ended_and_started_again(tmp_path: Path, protocol: int, how: str) -> None:
+    node = MpsNode(tmp_path, protocol)
+    share = node.ask(0, "a")
+    node.settle()
+    pipes = node.places.pipes if protocol == 3 else node.places.pipes_of(GPUS[0])
+    getattr(node.world, how).add(pipes)
+    node.clock.advance(5)
+    node.supervisor.step()
+    assert node.phase(share) is MpsPhase.FAILED
+    began_s = node.clock.monotonic()
+    node.settle()
+    assert node.phase(share) is MpsPhase.READY
+    assert node.clock.monotonic() - began_s <= 30, "kubelet gives a claim 45 s"
+    assert differences(node, {share: Asked(GPUS[0])}) == []
+
+
+def test_a_daemon_that_hangs_holds_up_no_other_gpu_of_protocol_2(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 2)
+    node.ask(0, "a")
+    node.settle()
+    node.world.hangs.add(node.places.pipes_of(GPUS[0]))
+    other = node.ask(1, "b")
+    node.supervisor.step()
+    assert node.phase(other) is MpsPhase.READY
+
+
+@BOTH
+def test_a_daemon_that_dies_in_start_is_tried_with_pauses_and_its_log_is_told(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol)
+    node.world.dies_at_start = True
+    share = node.ask(0, "a")
+    _stepped(node)
+    status = node.statuses()[share]
+    assert status.phase is MpsPhase.FAILED
+    assert "ended right after its start; its log says: Failed to bind" in status.message
+    starts = sum("list" in command for command in node.world.commands)
+    for _ in range(20):
+        node.supervisor.step()
+    assert sum("list" in command for command in node.world.commands) == starts, "no try before the pause is over"
+    node.world.dies_at_start = False
+    node.settle()
+    assert node.phase(share) is MpsPhase.READY
+    node.withdraw(share)
+    node.settle()
+    assert node.left() == []
+
+
+def _stepped(node: MpsNode) -> None:
+    """One step, while time goes by: the executor waits for the daemon's answer."""
+
+    def pass_by(event: threading.Event, timeout_s: float) -> bool:
+        node.clock.advance(timeout_s)
+        return event.is_set()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.clock, "sleep_until_set", pass_by)
+        node.supervisor.step()
+
+
+def test_a_driver_without_mps_is_said_and_nothing_is_done(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path)
+    node.world.has_mps = False
+    share = node.ask(0, "a")
+    node.settle()
+    status = node.statuses()[share]
+    assert status.phase is MpsPhase.REFUSED
+    assert "no nvidia-cuda-mps-control" in status.message
+    assert node.world.modes[GPUS[0]] is ComputeMode.DEFAULT
+    said = node.files.read_node()
+    assert said is not None
+    assert (said.protocol, said.message) == (0, status.message)
+    node.world.has_mps = True
+    node.settle()
+    assert node.phase(share) is MpsPhase.READY, "the driver came later"
+
+
+def test_a_control_program_that_hangs_before_anything_runs_is_said_and_tried_again(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path)
+    node.world.hangs.add(node.places.pipes)
+    share = node.ask(0, "a")
+    node.settle(rounds=3)
+    status = node.statuses()[share]
+    assert (status.phase, status.message) == (MpsPhase.FAILED, "no answer to `-p 3 -h`")
+    assert node.world.modes[GPUS[0]] is ComputeMode.DEFAULT, "nothing is begun"
+    node.world.hangs.clear()
+    node.settle()
+    assert node.phase(share) is MpsPhase.READY
+
+
+def test_what_fails_is_tried_after_a_pause_and_not_before(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path)
+    node.ask(0, "a")
+    node.settle()
+    assert node.supervisor.due_s == float("inf"), "what is settled is looked at by the clock alone"
+    node.world.hangs.add(node.places.pipes)
+    pauses = []
+    for _ in range(2):
+        node.clock.advance(30)
+        node.supervisor.step()
+        pauses.append(node.supervisor.due_s - node.clock.monotonic())
+    assert pauses == [0.5, 1.0]
+
+
+def test_a_prohibited_gpu_is_left_so(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path)
+    node.world.modes[GPUS[0]] = ComputeMode.PROHIBITED
+    share = node.ask(0, "a")
+    node.settle(rounds=2)
+    assert "PROHIBITED" in node.statuses()[share].message
+    assert node.world.modes[GPUS[0]] is ComputeMode.PROHIBITED
+
+
+def test_a_mode_that_an_admin_had_set_is_kept(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path)
+    node.world.modes[GPUS[0]] = ComputeMode.EXCLUSIVE_PROCESS
+    share = node.ask(0, "a")
+    node.settle()
+    node.withdraw(share)
+    node.settle()
+    assert node.left() == [f"{GPUS[0]} EXCLUSIVE_PROCESS"]
+
+
+def test_after_a_reboot_the_journal_says_nothing(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path)
+    share = node.ask(0, "a")
+    node.settle()
+    node.world.reload_driver()
+    node.world.modes[GPUS[0]] = ComputeMode.EXCLUSIVE_PROCESS  # somebody has set it in the new boot
+    node.boot = "boot-2"
+    node.start()
+    node.settle()
+    status = node.statuses()[share]
+    assert (status.phase, status.fault) == (MpsPhase.REFUSED, None)
+    assert "earlier boot" in status.message
+    node.withdraw(share)
+    node.settle()
+    assert node.left() == [f"{GPUS[0]} EXCLUSIVE_PROCESS"]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "does not decode"),
+        (b"\xff\xfe", "does not decode"),
+        (b"[" * 100_000, "does not decode"),
+        (b'{"boot_id":"boot-1","gpu":"0","claim_uid":"c"}', "expected a GPU's UUID"),
+        (f'{{"boot_id":"boot-1","gpu":"{GPUS[0]}","claim_uid":""}}'.encode(), "claim_uid is empty"),
+        (f'{{"boot_id":"boot-1","gpu":"{GPUS[0]}","claim_uid":"c","thread_percentage":0}}'.encode(), "1 to 100"),
+        (f'{{"boot_id":"boot-1","gpu":"{GPUS[0]}","claim_uid":"c","thread_percentage":101}}'.encode(), "1 to 100"),
+        (f'{{"boot_id":"boot-1","gpu":"{GPUS[0]}","claim_uid":"c","pinned_memory_mib":0}}'.encode(), "at least 1"),
+        (f'{{"boot_id":"boot-1","gpu":"{GPUS[0]}","claim_uid":"c","pinned_memory_mib":1.5}}'.encode(), "got `float`"),
+        (f'{{"boot_id":"boot-1","gpu":"{GPUS[0]}","claim_uid":"c","client_uid":-1}}'.encode(), "expected a user id"),
+        (f'{{"format":2,"boot_id":"boot-1","gpu":"{GPUS[0]}","claim_uid":"c"}}'.encode(), "newer than this one"),
+        (f'{{"boot_id":"boot-1","gpu":"{GPUS[0]}","claim_uid":"c"}}'.encode(), "in the file of another share"),
+    ],
+)  # fmt: skip
+def test_a_wrong_request_is_refused_in_words_and_hurts_no_other(
+    tmp_path: Path, protocol: int, content: bytes, words: str
+) -> None:
+    node = MpsNode(tmp_path, protocol)
+    good, bad = node.ask(0, "a"), "s_0000000000000000"
+    node.write(bad, content)
+    node.settle()
+    assert node.phase(good) is MpsPhase.READY
+    status = node.statuses()[bad]
+    assert status.phase is MpsPhase.REFUSED
+    assert words in status.message
+    assert status.request == mps.digest(content)
+    node.withdraw(bad)
+    node.settle()
+    assert differences(node, {good: Asked(GPUS[0])}) == []
+
+
+def test_files_of_other_names_are_nobodys_share(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path)
+    for name in ("notes", "s_0", "..s_0000000000000000"):
+        node.write(name, b"x")
+    node.settle()
+    assert node.statuses() == {}
+
+
+@BOTH
+def test_without_multi_user_mode_one_user_has_a_gpu(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol, multi_user=False)
+    first = node.ask(0, "a", uid=1000)
+    node.settle()
+    assert join(node, first, 11, uid=1000) == OK
+    if protocol == 3:
+        assert join(node, first, 12, uid=0) == NOT_PERMITTED
+    second, unknown = node.ask(0, "b", uid=2000), node.ask(0, "c")
+    node.settle()
+    assert node.phase(first) is MpsPhase.READY
+    assert "this GPU serves the clients of user 1000" in node.statuses()[second].message
+    assert "not known which user" in node.statuses()[unknown].message
+    model_of(node).disconnect(11)
+    node.withdraw(first)
+    node.settle()
+    assert node.phase(second) is MpsPhase.READY
+    assert join(node, second, 13, uid=2000) == OK
+
+
+@BOTH
+def test_in_multi_user_mode_clients_of_all_users_share(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol)
+    share = node.ask(0, "a")
+    node.settle()
+    assert [join(node, share, pid, uid=pid) for pid in (11, 12)] == [OK, OK]
+
+
+@BOTH
+def test_more_clients_than_the_driver_serves_get_its_own_error(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol)
+    share = node.ask(0, "a")
+    node.settle()
+    codes = [join(node, share, 100 + number) for number in range(CLIENTS_R590 + 1)]
+    assert codes == [OK] * CLIENTS_R590 + [MAX_CLIENTS_REACHED]
+    node.supervisor.step()
+    assert node.phase(share) is MpsPhase.READY
+
+
+def test_protocol_2_cannot_take_a_memory_limit_off_and_says_so(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 2)
+    limited = node.ask(0, "a", memory=1024)
+    node.settle()
+    free = node.ask(0, "b", memory=None)
+    node.settle()
+    assert node.phase(limited) is MpsPhase.READY
+    assert node.phase(free) is MpsPhase.REFUSED
+    node.withdraw(limited)
+    node.settle()
+    assert differences(node, {free: Asked(GPUS[0], 50, None)}) == []
+
+
+def test_a_change_of_limits_reaches_the_namespace_before_it_is_said(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 3)
+    share = node.ask(0, "a", memory=1024)
+    node.settle()
+    before = node.statuses()[share].request
+    node.ask(0, "a", memory=None, percentage=None)
+    node.settle()
+    assert node.statuses()[share].request != before
+    assert differences(node, {share: Asked(GPUS[0], None, None)}) == []
+
+
+def test_what_is_settled_costs_no_call_of_the_control_program(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path)
+    node.ask(0, "a")
+    node.settle()
+    calls = len(node.world.commands)
+    assert not any(node.supervisor.changed() for _ in range(5)) or len(node.world.commands) == calls
+    assert len(node.world.commands) == calls
+
+
+def test_metrics_count_shares_and_faults(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path)
+    share = node.ask(0, "a")
+    node.settle()
+    node.world.end(node.statuses()[share].server_pid)
+    node.settle()
+    value = node.registry.get_sample_value
+    assert value("dracaena_mps_shares", {"phase": "Ready"}) == 1
+    assert value("dracaena_mps_faults_total", {"kind": "ServerDied"}) == 1
+    assert value("dracaena_mps_gpus_held") == 1
+    assert value("dracaena_mps_protocol") == 3
+    assert value("dracaena_mps_daemon_starts_total") == 1

@@ -1,0 +1,188 @@
+"""Days on a node, drawn by chance: shares come and go, clients run and fault, everything is killed now and then.
+
+After each cycle the node must look as the oracle says, which knows nothing of steps or history; after the last one
+nothing may be left. Planted faults show that the simulator would see such things.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dracaena.mps.planning import plan as plan_module
+from dracaena.mps.planning.state import MpsStep, SeenGpu, StepKind, WantedGpu
+from dracaena.mps.protocol.v3 import server_name
+from support.mps_node import GPUS, MpsNode
+from support.mps_oracle import Asked, differences
+from support.mps_world import Killed
+
+CYCLES = 120
+ALL_CYCLES = 1000
+MOST_SHARES = 4
+"""A GPU: enough for arrivals and departures to meet."""
+
+
+class Simulation:
+    def __init__(self, root: Path, protocol: int, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.node = MpsNode(root, protocol)
+        self.asked: dict[str, Asked] = {}
+        self.clients: dict[int, str] = {}
+        self.shares = self.pids = 0
+
+    def cycle(self) -> list[str]:
+        """Let something happen, maybe a crash in the middle of what follows, and return what is wrong afterwards."""
+        for _ in range(self.random.randint(1, 3)):
+            self.random.choices(
+                [self.come, self.go, self.client, self.leave, self.fault, self.kill],
+                [6, 5, 4, 3, 1, 2],
+            )[0]()
+        fuse = self.random.randrange(60) if self.random.random() < 0.3 else -1
+
+        def effect(_what: str) -> None:
+            nonlocal fuse
+            fuse -= 1
+            if fuse == 0:
+                raise Killed
+
+        self.node.world.effect = effect
+        try:
+            self.node.settle(rounds=4)
+        except Killed:
+            if self.random.random() < 0.5:
+                self.node.world.kill_all()
+            self.node.start()
+        self.node.world.effect = lambda _what: None
+        self.end_the_hit()
+        self.node.settle()
+        return differences(self.node, self.asked)
+
+    def come(self) -> None:
+        number = self.random.randrange(len(GPUS))
+        if sum(each.gpu == GPUS[number] for each in self.asked.values()) >= MOST_SHARES:
+            return
+        self.shares += 1
+        percentage, memory = self.random.choice([None, 10, 25, 50]), self.random.choice([512, 1024, 8192])
+        name = self.node.ask(number, f"s{self.shares}", percentage=percentage, memory=memory)
+        self.asked[name] = Asked(GPUS[number], percentage, memory)
+
+    def go(self) -> None:
+        if not self.asked:
+            return
+        name = self.random.choice(sorted(self.asked))
+        for pid in [pid for pid, of in self.clients.items() if of == name]:
+            if self.random.random() < 0.8:  # else a process outlives its claim, as one that hangs does
+                self.end(pid)
+            else:
+                del self.clients[pid]
+        self.node.withdraw(name)
+        del self.asked[name]
+
+    def client(self) -> None:
+        ready = [name for name, status in self.node.statuses().items() if status.mounts and name in self.asked]
+        if not ready:
+            return
+        name = self.random.choice(ready)
+        gpu = self.asked[name].gpu
+        model = self.node.world.server_model(gpu)
+        self.pids += 1
+        pid = 100_000 + self.pids
+        if model is not None and model.connect(pid, 0, server=server_name(gpu), namespace=name) == 0:
+            self.clients[pid] = name
+
+    def leave(self) -> None:
+        if self.clients:
+            self.end(self.random.choice(sorted(self.clients)))
+
+    def end(self, pid: int) -> None:
+        del self.clients[pid]
+        for daemon in self.node.world.daemons.values():
+            daemon.model.disconnect(pid)
+
+    def fault(self) -> None:
+        if self.clients:
+            pid = self.random.choice(sorted(self.clients))
+            for daemon in self.node.world.daemons.values():
+                daemon.model.fault(pid)
+
+    def end_the_hit(self) -> None:
+        """Clients that a fault hit end by themselves: each CUDA call of theirs fails."""
+        for daemon in self.node.world.daemons.values():
+            for server in list(daemon.model.servers.values()):
+                for pid in list(server.hit):
+                    daemon.model.disconnect(pid)
+                    self.clients.pop(pid, None)
+
+    def kill(self) -> None:
+        processes = self.node.world.find()
+        what = self.random.randrange(4)
+        if what == 0 and processes:
+            self.node.world.end(self.random.choice(processes).pid)
+        elif what == 1:
+            self.node.world.kill_daemons()
+        elif what == 2:
+            self.node.world.reload_driver()
+        else:
+            self.node.start()
+
+    def end_of_all(self) -> list[str]:
+        for name in list(self.asked):
+            self.node.withdraw(name)
+        self.asked.clear()
+        self.node.settle()
+        return self.node.left()
+
+
+def simulate(root: Path, protocol: int, seed: int, cycles: int) -> list[str]:
+    """Return what was wrong first, with the cycle; nothing when all was well."""
+    simulation = Simulation(root, protocol, seed)
+    for cycle in range(cycles):
+        wrong = simulation.cycle()
+        if wrong:
+            return [f"cycle {cycle}", *wrong]
+    return simulation.end_of_all()
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_some_cycles_leave_nothing(tmp_path: Path, protocol: int, seed: int) -> None:
+    assert simulate(tmp_path, protocol, seed, CYCLES) == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_thousand_cycles_leave_nothing(tmp_path: Path, protocol: int, seed: int) -> None:
+    assert simulate(tmp_path, protocol, seed, ALL_CYCLES) == []
+
+
+def without(kind: StepKind) -> Callable[[str, WantedGpu, SeenGpu, int], tuple[MpsStep, ...]]:
+    """Return a planner that has forgotten one kind of step."""
+    plan_gpu = plan_module.plan_gpu
+
+    def forgetful(gpu: str, wanted: WantedGpu, seen: SeenGpu, protocol: int) -> tuple[MpsStep, ...]:
+        return tuple(step for step in plan_gpu(gpu, wanted, seen, protocol) if step.kind is not kind)
+
+    return forgetful
+
+
+@pytest.mark.parametrize(
+    ("protocol", "kind"),
+    [
+        (2, StepKind.SET_MODE), (2, StepKind.JOURNAL_MODE), (2, StepKind.RESTORE_MODE), (2, StepKind.FORGET_MODE),
+        (2, StepKind.SET_DEFAULTS), (2, StepKind.SET_OF_SERVER), (2, StepKind.KILL), (2, StepKind.STOP_DAEMON),
+        (2, StepKind.REMOVE_FOLDERS), (3, StepKind.LIMIT_NAMESPACE), (3, StepKind.DELETE_NAMESPACE),
+        (3, StepKind.STOP_SERVER), (3, StepKind.START_SERVER), (3, StepKind.RESTORE_MODE),
+    ],
+)  # fmt: skip
+def test_a_planner_that_forgets_a_step_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: int, kind: StepKind
+) -> None:
+    planner = without(kind)
+    monkeypatch.setattr("dracaena.mps.supervisor.plan_gpu", planner)
+    monkeypatch.setattr("dracaena.mps.planning.report.plan_gpu", planner)
+    assert simulate(tmp_path, protocol, 1, CYCLES) != []
