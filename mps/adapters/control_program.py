@@ -1,0 +1,170 @@
+"""Runs nvidia-cuda-mps-control of the GPU driver.
+
+The program belongs to the driver, and so to the driver's own C library: where the driver's root is not ours, it is run
+in a chroot of that root, which must see our folder at the same path. Where it does not, it is run from outside, with
+the driver's programs and libraries in its paths, as on nodes whose driver folder is no whole root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from pathlib import Path, PurePosixPath
+
+from dracaena.kubelet_plugin.adapters.gpu_driver_root import GpuDriverRoot
+from dracaena.mps.ports import ControlError, ControlSilentError, DaemonGoneError
+from dracaena.mps.protocol.seen import ControlCommand
+
+PROGRAM = "nvidia-cuda-mps-control"
+PROGRAM_FOLDERS = ("/usr/bin", "/usr/local/bin", "/bin", "/opt/bin", "/usr/local/nvidia/bin", "/run/nvidia/bin")
+"""Where distributions and driver installers put the driver's programs, in the order in which they are searched."""
+
+CUDA_LIBRARY = "libcuda.so.1"
+"""The MPS server loads it."""
+
+ANSWER_S = 3.0
+"""A command takes some milliseconds; `quit -t` is given its own time on top. A third of what can be lost in a row
+without missing kubelet's 45 s."""
+
+QUIT_S = 10.0
+"""The daemon gives its servers 5 s to end."""
+
+MOST_BYTES = 1 << 20
+"""An answer lists some hundred processes. What is longer is no answer."""
+
+_NO_DAEMON = ("cannot find mps control daemon", "failed to connect", "connection refused", "is not running")
+"""What the program says where nobody listens. The first is the documented form, the others are seen in reports."""
+
+_LOG = "start.log"
+
+
+class ControlProgram:
+    """Implements dracaena.mps.ports.MpsControl. `driver_root` is where this process sees the driver's root."""
+
+    def __init__(self, driver_root: str, root: str, *, answer_s: float = ANSWER_S, quit_s: float = QUIT_S) -> None:
+        """`root` is the supervisor's folder."""
+        self._driver = driver_root
+        self._root = root
+        self._answer_s, self._quit_s = answer_s, quit_s
+
+    def missing(self) -> str | None:
+        """See MpsControl."""
+        if self._program() is not None:
+            return None
+        return (
+            f"this node's GPU driver has no {PROGRAM} below {self._driver} (searched {', '.join(PROGRAM_FOLDERS)}): "
+            "install the driver with its compute utilities, or name its folder in driver-root-mount"
+        )
+
+    def run(self, command: ControlCommand, pipes: str) -> str:
+        """See MpsControl."""
+        line, environment = self._call(command)
+        environment["CUDA_MPS_PIPE_DIRECTORY"] = pipes
+        limit_s = self._quit_s if "quit" in str(command) or "-q" in command.arguments else self._answer_s
+        try:
+            started = subprocess.Popen(  # noqa: S603 - the driver's own program, no shell
+                line,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ControlError(f"cannot run {line[0]}: {error.strerror}") from error
+        with started:
+            try:
+                data, _ = started.communicate(command.standard_input.encode(), timeout=limit_s)
+            except subprocess.TimeoutExpired as error:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(started.pid, signal.SIGKILL)
+                raise ControlSilentError(
+                    f"{PROGRAM} does not answer `{command}` within {limit_s:g} s (pipe folder {pipes})"
+                ) from error
+        return _answer(command, data, started.returncode)
+
+    def start(self, command: ControlCommand, pipes: str, logs: str, gpu: str) -> None:
+        """See MpsControl."""
+        line, environment = self._call(command)
+        environment |= {"CUDA_MPS_PIPE_DIRECTORY": pipes, "CUDA_MPS_LOG_DIRECTORY": logs}
+        if gpu:
+            environment["CUDA_VISIBLE_DEVICES"] = gpu
+        # A file, not a pipe: the daemon inherits it, and a pipe would not end before the daemon does.
+        log = Path(logs) / _LOG
+        try:
+            with log.open("wb") as output:
+                done = subprocess.run(  # noqa: S603 - as above
+                    line,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    timeout=self._answer_s,
+                    check=False,
+                )
+        except subprocess.TimeoutExpired as error:
+            raise ControlSilentError(f"{PROGRAM} does not start within {self._answer_s:g} s") from error
+        except OSError as error:
+            raise ControlError(f"cannot run {line[0]}: {error.strerror}") from error
+        if done.returncode != 0:
+            said = _last_line(log) or "nothing"
+            raise ControlError(f"{PROGRAM} cannot start a daemon (exit code {done.returncode}): {said}")
+
+    def last_words(self, logs: str) -> str:
+        """See MpsControl."""
+        return _last_line(Path(logs) / "control.log")
+
+    def _program(self) -> PurePosixPath | None:
+        root = GpuDriverRoot(self._driver)
+        found = (root.resolve(f"{folder}/{PROGRAM}") for folder in PROGRAM_FOLDERS)
+        return next((path for path in found if path is not None), None)
+
+    def _call(self, command: ControlCommand) -> tuple[list[str], dict[str, str]]:
+        program = self._program()
+        if program is None:
+            raise ControlError(self.missing() or "")
+        inside = self._driver != "/" and self._same_folder_inside()
+        if self._driver == "/" or inside:
+            path = ":".join(PROGRAM_FOLDERS)
+            prefix = ["chroot", self._driver] if inside else []
+            return [*prefix, str(program), *command.arguments], {"PATH": f"{path}:/usr/sbin:/sbin"}
+        root = GpuDriverRoot(self._driver)
+        on_disk = root.on_disk(program)
+        environment = {"PATH": f"{on_disk.parent}:/usr/bin:/bin"}
+        library = root.library(CUDA_LIBRARY)
+        if library is not None:
+            environment["LD_LIBRARY_PATH"] = str(root.on_disk(library).parent)
+        return [str(on_disk), *command.arguments], environment
+
+    def _same_folder_inside(self) -> bool:
+        """Whether a process in a chroot of the driver's root finds our folder at the path that we know."""
+        try:
+            same = Path(f"{self._driver}{self._root}").samefile(self._root)
+            return same and Path(f"{self._driver}/bin/sh").exists()
+        except OSError:
+            return False
+
+
+def _answer(command: ControlCommand, data: bytes, code: int) -> str:
+    if len(data) > MOST_BYTES:
+        raise ControlError(f"{PROGRAM} answers `{command}` with {len(data)} bytes, expected at most {MOST_BYTES}")
+    text = data.decode("utf-8", "backslashreplace")
+    if any(words in text.lower() for words in _NO_DAEMON):
+        raise DaemonGoneError(f"{PROGRAM} says: {' '.join(text.split())[:200]}")
+    if code != 0:
+        said = " ".join(text.split())[:200] or "nothing"
+        raise ControlError(f"{PROGRAM} refuses `{command}` (exit code {code}): {said}")
+    return text
+
+
+def _last_line(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 4096))
+            lines = file.read(4096).decode("utf-8", "backslashreplace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1][:200] if lines else ""

@@ -1,0 +1,63 @@
+"""Compute modes by NVML. It is open only while it is asked: a driver update must not find us in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import pynvml
+
+from dracaena.api.errors import TemporaryError
+from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, error_name
+from dracaena.kubelet_plugin.discovery.troubles import GpuDriverTroubleError
+from dracaena.mps.planning.state import ComputeMode
+
+_WORDS = {
+    "GPU_IS_LOST": "it has fallen off the bus; look at `dmesg | grep -i nvrm`, a reset or restart brings it back",
+    "NOT_FOUND": "the driver does not know it",
+    "NO_PERMISSION": "only root may set it: the supervisor must run privileged",
+    "NOT_SUPPORTED": "this product has no compute modes, so MPS cannot be made the only way in",
+}
+
+
+class NvmlComputeModes:
+    """Implements dracaena.mps.ports.ComputeModes. Used by one thread."""
+
+    def __init__(self, library: NvmlLibrary) -> None:
+        self._library = library
+
+    def read(self, gpus: Collection[str]) -> Mapping[str, ComputeMode | str]:
+        """See ComputeModes."""
+        try:
+            self._library.open()
+        except GpuDriverTroubleError as error:
+            return dict.fromkeys(sorted(gpus), str(error))
+        try:
+            return {gpu: _mode(gpu) for gpu in sorted(gpus)}
+        finally:
+            self._library.close()
+
+    def set(self, gpu: str, mode: ComputeMode) -> None:
+        """See ComputeModes."""
+        self._library.open()
+        try:
+            pynvml.nvmlDeviceSetComputeMode(pynvml.nvmlDeviceGetHandleByUUID(gpu), int(mode))
+        except pynvml.NVMLError as error:
+            raise TemporaryError(f"the compute mode of {gpu} cannot be set to {mode.name}: {_words(error)}") from error
+        finally:
+            self._library.close()
+
+
+def _mode(gpu: str) -> ComputeMode | str:
+    try:
+        number = pynvml.nvmlDeviceGetComputeMode(pynvml.nvmlDeviceGetHandleByUUID(gpu))
+    except pynvml.NVMLError as error:
+        return f"the GPU driver does not tell its compute mode: {_words(error)}"
+    try:
+        return ComputeMode(number)
+    except ValueError:
+        return f"the GPU driver says compute mode {number}, expected 0 to 3"
+
+
+def _words(error: pynvml.NVMLError) -> str:
+    name = error_name(error)
+    return f"{_WORDS[name]} ({name})" if name in _WORDS else name

@@ -1,0 +1,108 @@
+"""Finds and ends the driver's MPS processes by what /proc says of them.
+
+The control daemon inherits CUDA_MPS_PIPE_DIRECTORY from us, and its servers from it. So the environment names our
+processes without any record of pids, which a crash could lose. A pid is never used alone: with its start time it names
+one process for ever, and a pidfd holds on to that one while it is ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+from pathlib import Path
+
+from dracaena.mps.planning.state import MpsProcess, Role
+from dracaena.mps.ports import ControlError
+
+TERM_S = 2.0
+KILL_S = 3.0
+"""A process that holds a GPU needs up to some seconds to end: the driver frees its memory first."""
+
+_VARIABLE = b"CUDA_MPS_PIPE_DIRECTORY="
+_ROLES = {role.value.encode(): role for role in Role}
+_POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
+"""Part of a pod's cgroup, with `_` for `-` under systemd."""
+
+_START_TICKS = 19
+"""Field 22 of /proc/<pid>/stat, counted behind the program's name."""
+
+_ZOMBIE = "Z"
+
+
+class ProcProcessTable:
+    """Implements dracaena.mps.ports.MpsProcessTable. `pipes` is the folder below which our pipe folders are."""
+
+    def __init__(self, pipes: str, proc_root: str = "/proc") -> None:
+        self._pipes = pipes.encode()
+        self._proc = Path(proc_root)
+
+    def find(self) -> tuple[MpsProcess, ...]:
+        """See MpsProcessTable. Some ten microseconds a process of the node."""
+        pids = (int(name) for name in os.listdir(self._proc) if name.isdigit())  # noqa: PTH208 - names are enough
+        found = (self._ours(pid) for pid in sorted(pids))
+        return tuple(process for process in found if process is not None)
+
+    def is_alive(self, process: MpsProcess) -> bool:
+        """See MpsProcessTable."""
+        return self._start_ticks(process.pid) == process.start_ticks
+
+    def kill(self, process: MpsProcess) -> None:
+        """See MpsProcessTable."""
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except OSError:
+            return  # gone
+        try:
+            if not self.is_alive(process):
+                return
+            for number, limit_s in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)):
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(descriptor, number)
+                if select.select([descriptor], [], [], limit_s)[0]:
+                    return
+        finally:
+            os.close(descriptor)
+        raise ControlError(
+            f"{process.role.value} {process.pid} does not end within {TERM_S + KILL_S:g} s: it hangs in the kernel, "
+            "look at `dmesg`; only a restart of the node ends it"
+        )
+
+    def pod_uid(self, pid: int) -> str:
+        """See MpsProcessTable."""
+        try:
+            text = (self._proc / str(pid) / "cgroup").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return ""
+        found = _POD.search(text)
+        return found[1].replace("_", "-") if found else ""
+
+    def _ours(self, pid: int) -> MpsProcess | None:
+        folder = self._proc / str(pid)
+        try:
+            program = (folder / "cmdline").read_bytes().partition(b"\0")[0]
+            role = _ROLES.get(program.rpartition(b"/")[2])
+            if role is None:
+                return None
+            values = (folder / "environ").read_bytes().split(b"\0")
+            uid = folder.stat().st_uid
+        except OSError:
+            return None
+        pipes = next((value.removeprefix(_VARIABLE) for value in values if value.startswith(_VARIABLE)), b"")
+        ticks = self._start_ticks(pid)
+        if ticks is None or not (pipes + b"/").startswith(self._pipes + b"/"):
+            return None
+        below = pipes.removeprefix(self._pipes).strip(b"/").split(b"/")[0]
+        return MpsProcess(pid, ticks, role, uid, below.decode("utf-8", "replace"))
+
+    def _start_ticks(self, pid: int) -> int | None:
+        try:
+            text = (self._proc / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return None
+        fields = text.rpartition(")")[2].split()
+        if len(fields) <= _START_TICKS or fields[0] == _ZOMBIE:
+            return None
+        return int(fields[_START_TICKS])

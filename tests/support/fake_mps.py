@@ -1,0 +1,64 @@
+"""A driver root with a fake nvidia-cuda-mps-control, and a fake CUDA client that connects to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+from support.mps_model import CLIENTS_R590, CONNECTION_FAILED
+
+_PROGRAM = Path(__file__).with_name("fake_mps_control.py")
+
+
+class FakeMps:
+    """`mode` is what the program does at each call: works, hang, rubbish, dies (at start), refuses (to start)."""
+
+    def __init__(self, folder: Path, gpus: tuple[str, ...], newest: int = 3) -> None:
+        self.root = folder
+        self._settings = folder / "fake-mps.json"
+        self._values = {"mode": "works", "gpus": list(gpus), "newest": newest, "clients": CLIENTS_R590}
+        program = folder / "usr" / "bin" / "nvidia-cuda-mps-control"
+        program.parent.mkdir(parents=True)
+        # The name in argv[0] is what a process table shows. -I -S: nothing of the test's environment, and a fast start.
+        program.write_text(
+            f'#!/bin/bash\nexport FAKE_MPS="{self._settings}"\n'
+            f'exec -a nvidia-cuda-mps-control "{os.path.realpath(sys.executable)}" -I -S "{_PROGRAM}" "$@"\n'
+        )
+        program.chmod(0o755)
+        self._write()
+
+    def set(self, **values: object) -> None:
+        self._values |= values
+        self._write()
+
+    def _write(self) -> None:
+        half = self._settings.with_suffix(".half")
+        half.write_text(json.dumps(self._values))
+        half.replace(self._settings)
+
+
+class FakeCudaClient:
+    """A process that initialises CUDA with a pipe folder. It leaves when it is closed."""
+
+    def __init__(self, pipes: str, pid: int, uid: int = 0) -> None:
+        self._peer = socket.socket(socket.AF_UNIX)
+        self._peer.settimeout(10)
+        try:
+            self._peer.connect(f"{pipes}/control")
+            self._peer.sendall(json.dumps({"client": pid, "uid": uid}).encode() + b"\n")
+            self.code = int(json.loads(self._peer.makefile().readline())["code"])
+        except (OSError, ValueError):
+            self.code = CONNECTION_FAILED
+        if self.code:
+            self.close()  # the program would end with that error
+
+    def fault(self) -> None:
+        """Make a fatal fault."""
+        self._peer.sendall(b'{"fault": true}\n')
+
+    def close(self) -> None:
+        """End."""
+        self._peer.close()
