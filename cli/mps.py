@@ -1,0 +1,56 @@
+"""`dracaena mps`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from dracaena.cli.commands import Commands
+from dracaena.mps.settings import MpsSettings
+from dracaena.process.settings import add_arguments, load
+
+_DESCRIPTION = """\
+Run the GPU driver's Multi-Process Service (MPS) for the shares of this node's GPUs: one MPS server a GPU, started \
+with the GPU's first share and stopped after its last. The kubelet plugin asks for shares by files below --root and \
+reads there what became of them; no pod needs to know of this program.
+
+It sets the compute mode of a GPU with shares to EXCLUSIVE_PROCESS, so that no program gets past MPS, and puts it \
+back. It restarts a daemon that died and says which clients were hit. A flag wins over the environment, that over \
+--config, that over the default.
+"""
+
+_EXAMPLES = """\
+examples:
+  On a node, as root, in the host's process id namespace
+      dracaena mps --log-format text
+
+  What is asked for, what became of it, and what the driver's programs say
+      cat /run/dracaena/mps/requests/*.json
+      cat /run/dracaena/mps/status/*.json
+      tail /run/dracaena/mps/log/control.log /run/dracaena/mps/log/*/*.log
+
+  The same of the daemon itself: with protocol 3 one a node
+      CUDA_MPS_PIPE_DIRECTORY=/run/dracaena/mps/pipe nvidia-cuda-mps-control server list
+
+  With protocol 2 (drivers before R615) one a GPU
+      echo get_server_list | CUDA_MPS_PIPE_DIRECTORY=/run/dracaena/mps/pipe/gpu_... nvidia-cuda-mps-control
+"""
+
+
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "mps",
+        help="run the program that starts MPS servers for shared GPUs of one node",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+    )
+    add_arguments(parser, MpsSettings)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    settings = load(MpsSettings, arguments, os.environ)
+    from dracaena.mps.program import run
+
+    return run(settings)

@@ -1,0 +1,155 @@
+"""Runs the supervisor: one thread that works, an endpoint for health and metrics, and a lock against a second one."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import structlog
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from dracaena.api.errors import BadInputError, DracaenaError, PermanentError
+from dracaena.api.mps import LOCK
+from dracaena.kubelet_plugin.adapters.boot_id import read_boot_id
+from dracaena.kubelet_plugin.adapters.lock import FileLock
+from dracaena.mps.adapters.control_program import ControlProgram
+from dracaena.mps.adapters.process_table import ProcProcessTable
+from dracaena.mps.adapters.shared_folder import SharedFolder
+from dracaena.mps.metrics import MpsMetrics
+from dracaena.mps.planning.places import MpsPlaces, too_long
+from dracaena.mps.ports import ComputeModes
+from dracaena.mps.settings import AUTO, MpsSettings
+from dracaena.mps.supervisor import MpsPorts, Supervisor
+from dracaena.process.clock import Clock, SystemClock
+from dracaena.process.ending import hold_end_signals, wait_for_end_signal
+from dracaena.process.http import HttpEndpoint
+from dracaena.process.logs import configure_logs
+
+STUCK_S = 60.0
+"""A step ends by its own limits within some 15 s a GPU; a driver that hangs in the kernel does not."""
+
+STOP_S = 5.0
+
+log = structlog.get_logger()
+
+
+class MpsProgram:
+    """One supervisor. start() once, stop() once. Raises DracaenaError when it cannot start: a bad setting, or one that
+    runs already. Servers outlive it as processes; a container's end takes them with it, and the next one starts them.
+    """
+
+    def __init__(
+        self,
+        settings: MpsSettings,
+        *,
+        clock: Clock | None = None,
+        registry: CollectorRegistry = REGISTRY,
+        modes: ComputeModes | None = None,
+        boot_id: str | None = None,
+    ) -> None:
+        """`modes` stands in for NVML."""
+        places = MpsPlaces(settings.root)
+        problem = too_long(places)
+        if problem is not None:
+            raise BadInputError(problem)
+        self._settings, self._places, self._registry = settings, places, registry
+        self._clock = clock or SystemClock()
+        self._files = SharedFolder(places)
+        ports = MpsPorts(
+            ControlProgram(settings.driver_root_mount, settings.root),
+            ProcProcessTable(places.pipes),
+            modes or _nvml_modes(settings.driver_root_mount),
+            self._files,
+        )
+        self._supervisor = Supervisor(
+            ports, places, self._clock, MpsMetrics(registry),
+            boot_id=boot_id or read_boot_id(),
+            multi_user=settings.multi_user,
+            protocol=0 if settings.protocol == AUTO else int(settings.protocol),
+        )  # fmt: skip
+        self._lock = FileLock(Path(settings.root) / LOCK)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="mps", daemon=True)
+        self._http: HttpEndpoint | None = None
+        self._began_s: float | None = None
+        self._trouble: str | None = "the first look is not done"
+
+    def start(self) -> None:
+        """Take the lock, take over, and begin to work."""
+        if not self._lock.try_acquire():
+            raise PermanentError(
+                f"a supervisor runs on this node already: another process holds {self._lock.path}. Stop it first"
+            )
+        try:
+            self._files.prepare()
+            self._supervisor.resume()
+            if self._settings.http_address:
+                self._http = HttpEndpoint(
+                    self._settings.http_address, self.ready, self._registry,
+                    web_config_file=self._settings.web_config_file,
+                )  # fmt: skip
+                self._http.start()
+                log.info("serving health and metrics", port=self._http.port)
+        except DracaenaError:
+            self._lock.release()
+            raise
+        self._thread.start()
+        log.info("supervising MPS", root=self._places.root, multi_user=self._settings.multi_user)
+
+    def stop(self) -> None:
+        """End the thread and leave all servers to their clients."""
+        self._stopping.set()
+        self._thread.join(timeout=STOP_S)
+        if self._http is not None:
+            self._http.stop()
+        self._lock.release()
+
+    def ready(self) -> str | None:
+        """Return None while requests are served, else what is in the way. For /readyz."""
+        began_s = self._began_s
+        if began_s is not None and self._clock.monotonic() - began_s > STUCK_S:
+            return f"one step has taken more than {STUCK_S:.0f} s: the GPU driver hangs"
+        return self._trouble
+
+    @property
+    def http_port(self) -> int | None:
+        """The port of health and metrics, None when they are off."""
+        return self._http.port if self._http is not None else None
+
+    def _run(self) -> None:
+        looked_s = float("-inf")
+        while not self._stopping.is_set():
+            now_s = self._clock.monotonic()
+            try:
+                due = now_s - looked_s >= self._settings.check_s or now_s >= self._supervisor.due_s
+                if due or self._supervisor.changed():
+                    looked_s, self._began_s = now_s, now_s
+                    self._supervisor.step()
+                self._trouble = None
+            except DracaenaError as error:
+                if self._trouble != str(error):
+                    log.error("the folder of the supervisor cannot be used", error=str(error))
+                self._trouble = str(error)
+            except Exception as error:  # outermost on this thread: the shares of all pods hang on it
+                log.exception("a step failed")
+                self._trouble = f"a step failed: {error!r}; the log says where"
+            self._began_s = None
+            self._clock.sleep_until_set(self._stopping, self._settings.poll_s)
+
+
+def _nvml_modes(driver_root: str) -> ComputeModes:
+    from dracaena.kubelet_plugin.adapters.nvml_library import NvmlLibrary, load_library
+    from dracaena.mps.adapters.nvml_compute_modes import NvmlComputeModes
+
+    return NvmlComputeModes(NvmlLibrary(lambda: load_library(driver_root)))
+
+
+def run(settings: MpsSettings) -> int:
+    """Run until SIGTERM or SIGINT and return the exit code. Raises DracaenaError when it cannot start."""
+    hold_end_signals()
+    configure_logs(settings.log_level, settings.log_format)
+    program = MpsProgram(settings)
+    program.start()
+    log.info("stopping", signal=wait_for_end_signal().name)
+    program.stop()
+    return 0

@@ -1,0 +1,61 @@
+"""Runs the MPS supervisor as a process of its own, on compute modes that a file holds: they outlive a kill -9.
+
+python -P -m support.mps_program ROOT DRIVER_ROOT MODES
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from dracaena.api.errors import TemporaryError
+from dracaena.mps.planning.state import ComputeMode
+from dracaena.mps.program import MpsProgram
+from dracaena.mps.settings import MpsSettings
+from dracaena.process.ending import hold_end_signals, wait_for_end_signal
+from dracaena.process.logs import configure_logs
+
+
+class ModesInFile:
+    """Implements ComputeModes. UUID → name of the mode; a GPU that is not in the file is lost."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self, gpus: Collection[str]) -> Mapping[str, ComputeMode | str]:
+        modes = self.all()
+        return {gpu: modes.get(gpu, "it is lost") for gpu in sorted(gpus)}
+
+    def all(self) -> dict[str, ComputeMode]:
+        return {gpu: ComputeMode[name] for gpu, name in json.loads(self.path.read_text()).items()}
+
+    def set(self, gpu: str, mode: ComputeMode) -> None:
+        modes = self.all()
+        if gpu not in modes:
+            raise TemporaryError("it is lost")
+        self.write({**modes, gpu: mode})
+
+    def write(self, modes: Mapping[str, ComputeMode]) -> None:
+        half = self.path.with_suffix(".half")
+        half.write_text(json.dumps({gpu: mode.name for gpu, mode in modes.items()}))
+        half.replace(self.path)
+
+
+def main(root: str, driver_root: str, modes: str) -> None:
+    hold_end_signals()
+    configure_logs("info", "text")
+    settings = MpsSettings(root=root, driver_root_mount=driver_root, check_s=0.5, poll_s=0.02)
+    program = MpsProgram(settings, registry=CollectorRegistry(), modes=ModesInFile(Path(modes)))
+    program.start()
+    sys.stdout.write(f"port {program.http_port}\n")
+    sys.stdout.flush()
+    wait_for_end_signal()
+    program.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])
