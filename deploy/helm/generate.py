@@ -20,6 +20,7 @@ import yaml
 
 from dracaena.controller.settings import ControllerSettings
 from dracaena.kubelet_plugin.settings import PluginSettings
+from dracaena.mps.settings import MpsSettings
 
 CHART = Path(__file__).parent / "dracaena"
 POLICY_SCHEMA = files("dracaena.api.config.v1alpha1") / "topologypolicy.schema.json"
@@ -31,6 +32,7 @@ OF_THE_CHART = {
     "kubeletPlugin": _OF_EACH
     | {"node-name", "pod-uid", "read-as-node", "kubelet-root", "cdi-root", "dev-root"}
     | {"driver-root", "driver-root-mount", "host-root-mount", "job-mapping-dir"},
+    "mps": _OF_EACH - {"kubeconfig", "driver-name"} | {"root", "driver-root-mount"},
 }
 """Settings that the templates set themselves, from other values or from the pod."""
 
@@ -105,7 +107,7 @@ def _with_table(readme: str) -> str:
 
 def _with_settings(path: Path) -> str:
     schema = json.loads(path.read_text(encoding="utf-8"))
-    for part, settings in (("controller", ControllerSettings), ("kubeletPlugin", PluginSettings)):
+    for part, settings in (("controller", ControllerSettings), ("kubeletPlugin", PluginSettings), ("mps", MpsSettings)):
         schema["properties"][part]["properties"]["settings"] = {
             "type": "object",
             "additionalProperties": False,

@@ -51,6 +51,8 @@ WRONG = {
     "kubelet's folder is not the root": ("kubeletPlugin.hostPaths.kubelet", "/"),
     "hostPath takes no parent folder": ("kubeletPlugin.hostPaths.cdi", "/var/run/../cdi"),
     "mountPath takes no colon": ("kubeletPlugin.hostPaths.devRoot", "/run:/driver"),
+    "sockets below it would not fit": ("mps.hostPath", "/run/" + "a" * 30),
+    "the program takes no slash at the end": ("mps.hostPath", "/run/mps/"),
     "tag beside tag": ("image.repository", "registry.example.com:5000/dracaena:v1"),
     "digest has a value of its own": ("image.repository", "dracaena@sha256:0"),
     "no tag": ("image.tag", "v1 final"),
@@ -75,6 +77,7 @@ RIGHT = {
     "labels of one's own": ("kubeletPlugin.podLabels", {"team": "gpu", "app.kubernetes.io/part-of": "platform"}),
     "resources of two vendors' names": ("rewrite.resourceNames", ["nvidia.com/gpu", "example.com/gpu.shared"]),
     "nothing is rewritten": ("rewrite.resourceNames", []),
+    "longest folder for sockets": ("mps.hostPath", "/run/" + "a" * 29),
     "policy": ("deviceClasses.policy", {"requirement": "NVLink", "objective": "Pack", "minBandwidth": 100}),
     "condition of a parent": ("enabled", True),
 }
@@ -101,7 +104,11 @@ def required(schema: Any, path: str = "") -> Iterator[str]:
 
 def leaves(value: Any, path: str = "") -> Iterator[str]:
     """Yield the paths of a schema's fixed keys that hold no further fixed keys."""
-    fixed = value.get("properties", {}) if path not in {"controller.settings", "kubeletPlugin.settings"} else {}
+    fixed = (
+        value.get("properties", {})
+        if path not in {"controller.settings", "kubeletPlugin.settings", "mps.settings"}
+        else {}
+    )
     if not fixed or path.endswith(("resources", ".nodeSettings", ".policy")):
         yield path
         return
@@ -162,10 +169,12 @@ def test_schema_refuses_unknown_keys_at_every_level() -> None:
     assert list(open_maps(SCHEMA, "")) == []
 
 
-@pytest.mark.parametrize("part", ["controller", "kubeletPlugin"])
+@pytest.mark.parametrize("part", ["controller", "kubeletPlugin", "mps"])
 def test_settings_of_the_chart_are_settings_of_the_program(part: str) -> None:
     made = generator()
-    settings = {"controller": made.ControllerSettings, "kubeletPlugin": made.PluginSettings}[part]
+    settings = {"controller": made.ControllerSettings, "kubeletPlugin": made.PluginSettings, "mps": made.MpsSettings}[
+        part
+    ]
     known = {name.replace("_", "-") for name in settings.__dataclass_fields__}
     listed = set(SCHEMA["properties"][part]["properties"]["settings"]["properties"])
     assert made.OF_THE_CHART[part] <= known
