@@ -56,7 +56,7 @@ e2e-soak-planted: $(VENV)/dev.stamp ## plant faults into copies, one at a time, 
 	@PYTHONPATH=tests $(RUN) -m e2e.soak.planted $(PLANTED)
 
 device-test: $(VENV)/dev.stamp ## read a real GPU: discovery, slices, CDI, prepare
-	@$(RUN) -m pytest -q -s tests/device/on_real_gpu.py
+	@$(RUN) -m pytest -q -s tests/device/on_real_gpu.py tests/device/on_real_mps.py
 
 bench: $(VENV)/dev.stamp ## ours beside the systems before us, as tables with ratios and floors (docs/bench.md; BENCH="quality -o json")
 	@PYTHONPATH=tests $(RUN) -m bench.run $(BENCH)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,36 +13,20 @@ from dracaena.mps.adapters.control_program import ControlProgram
 from dracaena.mps.adapters.process_table import ProcProcessTable
 from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.state import Role
-from dracaena.mps.ports import ControlError, ControlSilentError, DaemonGoneError
-from dracaena.mps.protocol import v2, v3
-from dracaena.mps.protocol.seen import ControlCommand, ServerState, ShareLimits
+from dracaena.mps.ports import ControlError, ControlSilentError
+from dracaena.mps.protocol import v3
 from support.fake_mps import FakeCudaClient, FakeMps
+from support.mps_contract import make_folders, speaks_protocol_2, speaks_protocol_3
 from support.mps_node import GPUS
-
-SHARE = "s_0123456789abcdef"
 
 
 class Ground:
     def __init__(self, root: Path, short: str) -> None:
         self.places = MpsPlaces(short)
-        for folder in (
-            self.places.pipes,
-            self.places.logs,
-            self.places.pipes_of(GPUS[0]),
-            self.places.logs_of(GPUS[0]),
-        ):
-            Path(folder).mkdir(parents=True, exist_ok=True)
+        make_folders(self.places, GPUS[0])
         self.fake = FakeMps(root / "driver", GPUS)
         self.table = ProcProcessTable(self.places.pipes)
         self.control = ControlProgram(str(self.fake.root), self.places.root, answer_s=20.0)
-
-
-def answer(control: ControlProgram, command: ControlCommand, pipes: str) -> str:
-    """Ask until the daemon that was started listens."""
-    for _ in range(200):
-        with contextlib.suppress(DaemonGoneError):
-            return control.run(command, pipes)
-    raise AssertionError("the daemon does not come up")
 
 
 @pytest.fixture
@@ -62,51 +45,17 @@ def ground(tmp_path: Path, short: str) -> Iterator[Ground]:
     assert ground.table.find() == ()
 
 
-def test_protocol_3_from_start_to_quit(ground: Ground) -> None:
-    control, pipes = ground.control, ground.places.pipes
-    assert v3.knows_protocol_3(control.run(v3.ask_help(), pipes))
-    with pytest.raises(DaemonGoneError):
-        control.run(v3.list_servers(), pipes)
-    control.start(v3.start_daemon(multi_user=True), pipes, ground.places.logs, "")
-    assert v3.read_servers(answer(control, v3.list_servers(), pipes)) == {}
-    control.run(v3.create_server(GPUS[0], 0), pipes)
-    seen = v3.read_servers(control.run(v3.list_servers(), pipes))[GPUS[0]]
-    assert seen.state is ServerState.READY
-    control.run(v3.create_namespace(GPUS[0], SHARE), pipes)
-    with pytest.raises(ControlError, match="already exists"):
-        control.run(v3.create_namespace(GPUS[0], SHARE), pipes)
-    limits = ShareLimits(25, 3000)
-    control.run(v3.limit_namespace(GPUS[0], SHARE, limits), pipes)
-    assert v3.read_namespaces(control.run(v3.list_namespaces(), pipes)) == {(GPUS[0], SHARE): limits}
-    client = FakeCudaClient(ground.places.client_pipes(GPUS[0], SHARE, 3), 4711)
-    assert client.code == 0
-    ((found,),) = v3.read_clients(control.run(v3.list_clients(), pipes)).values()
-    assert (found.pid, found.namespace) == (4711, SHARE)
-    roles = {(process.role, process.folder) for process in ground.table.find()}
-    assert roles == {(Role.CONTROL, ""), (Role.SERVER, "")}
-    control.run(v3.delete_namespace(GPUS[0], SHARE), pipes)
-    control.run(v3.delete_server(GPUS[0]), pipes)
-    control.run(v3.quit_daemon(), pipes)
-    client.close()
+@pytest.mark.parametrize("speaks", [speaks_protocol_2, speaks_protocol_3])
+def test_the_contract_holds_on_the_fake(ground: Ground, speaks: Callable[..., None]) -> None:
+    clients = []
 
+    def connect(pipes: str) -> int:
+        clients.append(FakeCudaClient(pipes, 4711))
+        assert clients[0].code == 0
+        return 4711
 
-def test_protocol_2_from_start_to_quit(ground: Ground) -> None:
-    control, pipes = ground.control, ground.places.pipes_of(GPUS[0])
-    control.start(v2.start_daemon(multi_user=True), pipes, ground.places.logs_of(GPUS[0]), GPUS[0])
-    assert v2.read_servers(answer(control, v2.list_servers(), pipes)) == ()
-    limits = ShareLimits(40, 2048)
-    for command in v2.set_defaults(GPUS[0], limits):
-        control.run(command, pipes)
-    control.run(v2.start_server(0), pipes)
-    (pid,) = v2.read_servers(control.run(v2.list_servers(), pipes))
-    assert v2.read_status(pid, control.run(v2.server_status(pid), pipes)).state is ServerState.READY
-    for percentage, memory in (v2.ask_defaults(GPUS[0]), v2.ask_of_server(pid, GPUS[0])):
-        assert v2.read_percentage(percentage, control.run(percentage, pipes)) == 40
-        assert v2.read_memory_mib(memory, control.run(memory, pipes)) == 2048
-    client = FakeCudaClient(pipes, 4711)
-    assert v2.read_clients(pid, control.run(v2.list_clients(pid), pipes)) == (4711,)
-    client.close()
-    control.run(v2.quit_daemon(), pipes)
+    speaks(ground.control, ground.places, GPUS[0], connect)
+    clients[0].close()
 
 
 def test_a_program_that_hangs_is_ended_and_said(ground: Ground) -> None:
