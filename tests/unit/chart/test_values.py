@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.controller.metrics import ControllerMetrics
 from dracaena.kubelet_plugin.metrics import PluginMetrics
+from dracaena.mps.metrics import MpsMetrics
 
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "deploy" / "helm" / "dracaena"
@@ -190,10 +191,11 @@ def test_chart_has_the_version_of_the_programs() -> None:
 
 
 def metrics() -> tuple[set[str], set[str]]:
-    """Return the names of all series that both programs serve, and of their labels."""
+    """Return the names of all series that the programs serve, and of their labels."""
     registry = CollectorRegistry()
     ControllerMetrics(registry)
     PluginMetrics(registry)
+    MpsMetrics(registry)
     suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
     exist = {f"{metric.name}{suffix}" for metric in registry.collect() for suffix in suffixes[metric.type]}
     own = (getattr(metric, "_labelnames", ()) for metric in registry._names_to_collectors.values())
