@@ -380,7 +380,7 @@ class Allocator:
         self, inventory: Inventory, demand: PodDemand, combination: Combination, found: NodeChoice
     ) -> Allocation | NeedsPerson:
         if found.legal is None:
-            return make_allocation(inventory.driver, found, combination, self.features)
+            return make_allocation(inventory.driver, found, combination, self.features, self._share_ids)
         allocations = allocation_results(*found.legal, self._share_ids)
         if isinstance(allocations, NeedsPerson):
             return allocations

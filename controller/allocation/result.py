@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,11 +13,13 @@ from dracaena.api.decision import Decision, RunnerUp
 from dracaena.api.device_id import DeviceId
 from dracaena.api.go_json import as_go_writes
 from dracaena.api.opaque import index_left_out
+from dracaena.api.quantity import Quantity
 from dracaena.api.resource_objects import AllocationConfig, AllocationResult, DeviceResult, ResourceClaim
 from dracaena.controller.allocation.legal.books import Holding
+from dracaena.controller.allocation.legal.capacity import amounts
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.nodes.node_filter import this_node
-from dracaena.controller.allocation.request import ClaimDemand
+from dracaena.controller.allocation.request import ClaimDemand, RequestDemand
 from dracaena.controller.allocation.score.box import links_in_words, ordinals_of, worst_link
 from dracaena.controller.allocation.score.choices import Choice
 from dracaena.controller.allocation.state.inventory import Inventory
@@ -97,27 +99,29 @@ class Allocation:
 
     def others(self, claim: ClaimAllocation) -> frozenset[Holding]:
         """Return what one of the claims holds besides: devices of other drivers, and shares."""
-        return holdings_beside(claim.claim.metadata.uid, claim.results, self.driver)
+        configs = (
+            (config.get("requests", ()), config["opaque"]["parameters"])
+            for config in claim.configs
+            if config.get("opaque", {}).get("driver") == self.driver
+        )
+        return holdings_beside(claim.claim.metadata.uid, claim.results, self.driver, configs)
 
 
-def make_allocation(driver: str, winner: NodeChoice, combination: Combination, features: Features) -> Allocation:
-    """Give each request the devices of its part."""
+def make_allocation(
+    driver: str, winner: NodeChoice, combination: Combination, features: Features, share_ids: Iterator[str]
+) -> Allocation:
+    """Give each request the whole devices of its part. `share_ids` gives a new UUID for each that is given in shares
+    too: who has it whole has a share that takes all of it."""
     assert winner.best is not None
+    pool = winner.pool
     parts = dict(zip(combination.requests, winner.best.parts, strict=True))
     claims = tuple(
         ClaimAllocation(
             claim=demand.claim,
             results=tuple(
-                DeviceResult(
-                    request=chosen.demand.name,
-                    driver=driver,
-                    pool=winner.pool.pool,
-                    device=name,
-                    # device-taint-eviction reads them later.
-                    tolerations=list(chosen.demand.tolerations),
-                )
+                _whole_gpu(driver, pool, ordinal, chosen.demand, features, share_ids)
                 for chosen in combination.of_claim(index)
-                for name in _names(winner.pool, parts[chosen])
+                for ordinal in ordinals_of(parts[chosen])
             ),
             configs=demand.configs((chosen.demand for chosen in combination.of_claim(index)), features),
             node_selector=this_node(winner.pool.node),
@@ -125,6 +129,27 @@ def make_allocation(driver: str, winner: NodeChoice, combination: Combination, f
         for index, demand in enumerate(combination.claims)
     )
     return Allocation(driver, winner.pool, winner.best, claims)
+
+
+def _whole_gpu(
+    driver: str, pool: NodePool, ordinal: int, demand: RequestDemand, features: Features, share_ids: Iterator[str]
+) -> DeviceResult:
+    name, kind = pool.devices[ordinal], pool.kind.devices[ordinal]
+    assert name is not None
+    assert kind is not None
+    taken: Mapping[str, Quantity] | None = None
+    if pool.kind.shareable >> ordinal & 1 and features.consumable_capacity:
+        taken = amounts(kind.device, None, fractional=features.fractional_capacity_range)
+    return DeviceResult(
+        request=demand.name,
+        driver=driver,
+        pool=pool.pool,
+        device=name,
+        share_id=None if taken is None else next(share_ids),
+        # device-taint-eviction reads them later.
+        tolerations=list(demand.tolerations),
+        consumed_capacity={} if taken is None else {name: str(amount) for name, amount in taken.items()},
+    )
 
 
 def commit(inventory: Inventory, allocation: Allocation) -> None:

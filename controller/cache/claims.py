@@ -19,21 +19,24 @@ from dracaena.api.opaque import left_out
 from dracaena.api.packed import packed, unpacked
 from dracaena.api.resource_objects import (
     AllocatedDevices,
+    AllocationConfig,
     AllocationResult,
     ConsumerReference,
     DeviceClass,
     DeviceResult,
+    OpaqueConfig,
     ResourceClaim,
     ResourceClaimStatus,
 )
+from dracaena.api.sharing import mode_in, mode_parameters
 
 _NO_LABELS: Final[dict[str, str]] = {}
 
 
 def kept_claim(driver: str) -> Callable[[ResourceClaim], ResourceClaim]:
     """Return a function that cuts a claim down. It drops parameters for other drivers, the configs of an allocation
-    (nobody reads them again), the status of devices, and all labels, annotations and owners that this program does not
-    read. Long lists in the spec are packed.
+    (nobody reads more of them again than the modes of its shares), the status of devices, and all labels, annotations
+    and owners that this program does not read. Long lists in the spec are packed.
     """
     annotations = (decision_annotation(driver), EXTENDED_RESOURCE_ANNOTATION)
 
@@ -49,11 +52,26 @@ def kept_claim(driver: str) -> Callable[[ResourceClaim], ResourceClaim]:
         status = claim.status
         allocation = status.allocation
         if allocation is not None and allocation.devices.config:
-            allocation = replace(allocation, devices=replace(allocation.devices, config=[]))
+            allocation = replace(allocation, devices=_kept_devices(allocation.devices, driver))
         status = replace(status, allocation=allocation, devices=[])
         return replace(claim, metadata=meta, spec=_kept_spec(claim.spec, driver), status=status)
 
     return keep
+
+
+def _kept_devices(devices: AllocatedDevices, driver: str) -> AllocatedDevices:
+    """Return what an allocation gives, and of its configs how its shares want their GPUs to be shared."""
+    if not any(result.driver == driver and result.share_id is not None for result in devices.results):
+        return msgspec.structs.replace(devices, config=[])
+    kept = []
+    for config in devices.config:
+        mode = (
+            mode_in(config.opaque.parameters) if config.opaque is not None and config.opaque.driver == driver else None
+        )
+        if mode is not None:
+            opaque = OpaqueConfig(driver, mode_parameters(mode))
+            kept.append(AllocationConfig(config.source, config.requests, opaque))
+    return msgspec.structs.replace(devices, config=kept)
 
 
 def _kept_spec(spec: dict[str, Any], driver: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dracaena.api.device_id import DeviceId
 from dracaena.api.quantity import parse_quantity
 from dracaena.api.resource_objects import DeviceResult
+from dracaena.api.sharing import NO_MODE, GpuConfigs, mode_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +22,25 @@ class Holding:
     """None: the whole device."""
     consumed: tuple[tuple[str, int], ...] = ()
     """Amount of each capacity that a share takes, in billionths, by name."""
+    mode: str = ""
+    """How a share wants its GPU to be shared (api.sharing); "" for a whole device."""
 
 
-def holdings_of(holder: str, results: Iterable[DeviceResult]) -> Iterator[Holding]:
-    """Return what the results in a claim's status hold. Raises ValueError for an amount that does not parse."""
+def holdings_of(holder: str, results: Iterable[DeviceResult], configs: GpuConfigs = ()) -> Iterator[Holding]:
+    """Return what the results in a claim's status hold, with the driver's own configs in it. Raises ValueError for an
+    amount that does not parse."""
+    told = tuple(configs)
     for result in results:
         if not result.admin_access:
             consumed = tuple(
                 sorted((name, parse_quantity(text).nano) for name, text in result.consumed_capacity.items())
             )
             device = DeviceId(result.driver, result.pool, result.device)
-            yield Holding(holder, device, result.share_id, consumed if result.share_id is not None else ())
+            if result.share_id is None:
+                yield Holding(holder, device)
+            else:
+                mode = mode_of(result.request, told) if told else NO_MODE
+                yield Holding(holder, device, result.share_id, consumed, mode)
 
 
 class Books:

@@ -40,6 +40,21 @@ def amounts(
     return taken
 
 
+def is_whole_by_default(device: PublishedDevice) -> bool:
+    """Return whether a device of which several claims can have a share is given whole to who asks for no amount: one of
+    its capacities is then taken whole, and nobody can have a share without some of that."""
+    return device.allow_multiple_allocations and bool(whole_capacities(device)) and amounts(device, None) is not None
+
+
+def whole_capacities(device: PublishedDevice) -> tuple[str, ...]:
+    """Return the capacities that are taken whole by default, and of which every share takes some."""
+    return tuple(
+        capacity.name
+        for capacity in device.capacities
+        if capacity.least_nano > 0 and capacity.policy is not None and capacity.policy.default == capacity.value
+    )
+
+
 def _amount(capacity: Capacity, wanted: Quantity | None, *, fractional: bool) -> Quantity | None:
     """Return the amount after rounding, None when the policy cannot be applied."""
     policy = capacity.policy

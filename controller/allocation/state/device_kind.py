@@ -130,12 +130,18 @@ def _device_kind(
     if read is None:
         return None
     return DeviceKind(
-        _key(kept, device), PublishedDevice(_NOBODY._replace(driver=driver), kept, capacities=read.capacities)
+        _key(kept, device),
+        PublishedDevice(
+            _NOBODY._replace(driver=driver),
+            kept,
+            capacities=read.capacities,
+            allow_multiple_allocations=read.allow_multiple_allocations,
+        ),
     )
 
 
 def _key(attributes: Mapping[str, DeviceAttribute], device: resource_objects.Device) -> Hashable:
-    key = (tuple(attributes.items()), tuple(device.capacity.items()))
+    key = (tuple(attributes.items()), tuple(device.capacity.items()), device.allow_multiple_allocations)
     try:
         hash(key)
     except TypeError:  # an attribute or a policy that holds a list

@@ -7,7 +7,7 @@ Every change moves only the nodes that it touches.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
@@ -47,6 +47,8 @@ from dracaena.controller.allocation.state.node_state import (
     NodeKind,
     NodePool,
     NodeState,
+    held_by_place,
+    shared_gpus,
 )
 from dracaena.controller.allocation.state.pool import (
     MOST_DEVICES,
@@ -99,7 +101,7 @@ class Inventory:
         self._slices: dict[str, dict[str, ResourceSlice]] = {}
         self._contents: dict[str, PoolContents] = {}
         self._pools_of_node: dict[str, set[str]] = {}
-        self._kinds: WeakValueDictionary[tuple[Box, object, object, bytes, bool], NodeKind] = WeakValueDictionary()
+        self._kinds: WeakValueDictionary[tuple[Box, object, object, bytes, bool, int], NodeKind] = WeakValueDictionary()
         self.holdings = Holdings(driver, self.allowed_drivers)  # to be asked; hold() changes it
         self._states: dict[str, NodeState | str] = {}
         self._outside: Counter[str] = Counter()
@@ -127,6 +129,11 @@ class Inventory:
     def buckets(self) -> Buckets:
         """All nodes that offer devices of ours, by what they are and what is free. Do not change it."""
         return self._buckets.by_kind
+
+    @property
+    def buckets_by_free_gpus(self) -> Buckets:
+        """The same for who asks for whole GPUs: what is left of shared ones does not count. Do not change it."""
+        return self._buckets.by_free_gpus
 
     @property
     def outside(self) -> Mapping[str, int]:
@@ -329,6 +336,7 @@ class Inventory:
                 buckets.add(name, state)
             cliques.put(name, self._clique(name), state)
         assert buckets.by_kind == self.buckets, "buckets hold the nodes by their state, in the order of names"
+        assert buckets.by_free_gpus == self.buckets_by_free_gpus, "whole GPUs are found by what is free"
         assert outside == self._outside, "nodes outside are counted"
         assert dict(cliques.cliques()) == dict(self.cliques.cliques()), "cliques hold their nodes by their state"
         problems = Counter(problem.passing for reading in self._contents.values() for problem in reading.problems)
@@ -438,26 +446,12 @@ class Inventory:
             return f"without usable GPUs of {self.driver}"
         if not pool.offered and not pool.others:
             return "whose GPUs kube-scheduler allocates (no taint of ours)"
-        return NodeState(pool.kind, self._free(pool), self._rest(pool) if pool.order else None)
+        held = self.holdings.in_pool(PoolId(self.driver, pool.pool)) if pool.order or pool.kind.shareable else ()
+        return NodeState(pool.kind, self._free(pool), held_by_place(pool, held), shared_gpus(pool, held))
 
     def _clique(self, node: str) -> str | None:
         pool = self.pool(node)
         return None if pool is None else pool.clique
-
-    def _rest(self, pool: NodePool) -> Hashable:
-        places = {name: place for place, name in enumerate(pool.order)}
-        whole = 0
-        shares: dict[int, Counter[str]] = {}
-        for holding in self.holdings.in_pool(PoolId(self.driver, pool.pool)):
-            place = places.get(holding.device.device)
-            if place is None:
-                continue
-            if holding.share_id is None:
-                whole |= 1 << place
-            else:
-                shares.setdefault(place, Counter()).update(dict(holding.consumed))
-        taken = ((place, tuple(sorted(amounts.items()))) for place, amounts in shares.items())
-        return whole, tuple(sorted(taken))
 
     def _put(self, name: str) -> None:
         """Move a node into the bucket of its state."""
@@ -485,9 +479,9 @@ class Inventory:
             self._outside[after] += 1
 
 
-def _key(kind: NodeKind) -> tuple[Box, object, object, bytes, bool]:
+def _key(kind: NodeKind) -> tuple[Box, object, object, bytes, bool, int]:
     """Return what tells kinds apart. Not the kind itself: a table of weak values must not keep its values alive."""
-    return kind.box, kind.foreign_taints, kind.devices, kind.rest, kind.is_mixed
+    return kind.box, kind.foreign_taints, kind.devices, kind.rest, kind.is_mixed, kind.shareable
 
 
 def _tells_of_a_family(pod: Pod) -> bool:

@@ -11,9 +11,12 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from dracaena.api.device_id import DeviceId, PoolId
 from dracaena.api.objects import Taint
 from dracaena.api.resource_objects import Device, DeviceResult, ResourceClaim
+from dracaena.api.sharing import UNREADABLE_MODE, GpuConfigs, mode_parameters
 from dracaena.controller.allocation.legal.books import Holding, holdings_of
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 from dracaena.controller.allocation.score.box import Box, mask_of
@@ -47,14 +50,35 @@ class NodeKind:
     """Digest of all that is published except identities (device_kind.digest_of); empty for a node that has nothing but
     whole GPUs of ours to give, which the fields above describe."""
     is_mixed: bool = False
-    """Whether there is more to give than whole GPUs of ours. Such a kind has a `rest`."""
+    """Whether there is more to give than GPUs of ours. Such a kind has a `rest`."""
+    shareable: int = 0
+    """Mask of the GPUs that are given in shares to who asks for an amount, and whole to who does not."""
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.box, self.foreign_taints, self.devices, self.rest, self.is_mixed)))
+        told = (self.box, self.foreign_taints, self.devices, self.rest, self.is_mixed, self.shareable)
+        object.__setattr__(self, "_hash", hash(told))
 
     def __hash__(self) -> int:
         return self._hash
+
+
+@dataclass(frozen=True, slots=True)
+class SharedGpu:
+    """A GPU with shares that has room for another one."""
+
+    ordinal: int
+    mode: str
+    """Of all its shares (api.sharing)."""
+    taken: tuple[tuple[str, int], ...]
+    """What they take of each capacity together, in billionths, by name."""
+    count: int = field(default=0, compare=False)
+    """Shares that it has."""
+
+    def left_nano(self, device: PublishedDevice) -> dict[str, int]:
+        """Return what is left of each capacity of the device that it is."""
+        taken = dict(self.taken)
+        return {one.name: one.value.nano - taken.get(one.name, 0) for one in device.capacities}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +91,24 @@ class NodeState:
     rest: Hashable = None
     """For a kind with a `rest`: who holds how much of each of its devices, by their places in the order in which
     they are tried. A mask of those that are held whole, and what the shares of each take together."""
+    shares: tuple[SharedGpu, ...] = ()
+    """GPUs with shares that have room for more, by ordinal."""
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.kind, self.free, self.rest)))
+        object.__setattr__(self, "_hash", hash((self.kind, self.free, self.rest, self.shares)))
 
     def __hash__(self) -> int:
         return self._hash
 
+    @property
+    def key(self) -> tuple[int, Hashable]:
+        """What tells states of one kind apart: what is free, and all else."""
+        return self.free, (self.rest, self.shares) if self.shares else self.rest
+
 
 Buckets = Mapping[NodeKind, Mapping[tuple[int, Hashable], Sequence[str]]]
-"""Kind → what is free (NodeState.free and .rest) → names of the nodes, ascending."""
+"""Kind → what is free (NodeState.key) → names of the nodes, ascending."""
 
 
 class NodeBuckets:
@@ -85,25 +116,53 @@ class NodeBuckets:
 
     def __init__(self) -> None:
         self._buckets: dict[NodeKind, dict[tuple[int, Hashable], list[str]]] = {}
+        self._whole: dict[NodeKind, dict[tuple[int, Hashable], list[str]]] = {}
 
     @property
     def by_kind(self) -> Buckets:
         """All of them, none empty. Do not change it."""
         return self._buckets
 
+    @property
+    def by_free_gpus(self) -> Buckets:
+        """The same, but nodes that differ only in the shares that their GPUs have left stand in one bucket: for who
+        asks for whole GPUs they are equal. Those of mixed kinds stand as in by_kind. Do not change it."""
+        return self._whole
+
     def add(self, name: str, state: NodeState) -> None:
         """Put a node in that is not there."""
-        insort(self._buckets.setdefault(state.kind, {}).setdefault((state.free, state.rest), []), name)
+        by_state = self._buckets.setdefault(state.kind, {})
+        insort(by_state.setdefault(state.key, []), name)
+        if _has_shares_alone(state.kind):
+            insort(self._whole.setdefault(state.kind, {}).setdefault((state.free, None), []), name)
+        else:
+            self._whole[state.kind] = by_state
 
     def take_out(self, name: str, state: NodeState) -> None:
         """Take a node out that was added with this state."""
-        by_state = self._buckets[state.kind]
-        names = by_state[state.free, state.rest]
-        del names[bisect_left(names, name)]
-        if not names:
-            del by_state[state.free, state.rest]
-            if not by_state:
-                del self._buckets[state.kind]
+        _take_out(self._buckets, state.kind, state.key, name)
+        if _has_shares_alone(state.kind):
+            _take_out(self._whole, state.kind, (state.free, None), name)
+        elif state.kind not in self._buckets:
+            del self._whole[state.kind]
+
+
+def _has_shares_alone(kind: NodeKind) -> bool:
+    return bool(kind.shareable) and not kind.is_mixed
+
+
+def _take_out(
+    buckets: dict[NodeKind, dict[tuple[int, Hashable], list[str]]],
+    kind: NodeKind,
+    key: tuple[int, Hashable],
+    name: str,
+) -> None:
+    names = buckets[kind][key]
+    del names[bisect_left(names, name)]
+    if not names:
+        del buckets[kind][key]
+        if not buckets[kind]:
+            del buckets[kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +197,51 @@ class NodePool:
         return mask_of(ordinal for ordinal, name in enumerate(self.devices) if name in names) if names else 0
 
 
+def held_by_place(pool: NodePool, holdings: Iterable[Holding]) -> Hashable:
+    """Return the rest of the state of a node with this pool, of which these are all holdings (NodeState.rest)."""
+    if not pool.order:
+        return None
+    places = {name: place for place, name in enumerate(pool.order)}
+    whole = 0
+    shares: dict[int, Counter[str]] = {}
+    for holding in holdings:
+        place = places.get(holding.device.device)
+        if place is None:
+            continue
+        if holding.share_id is None:
+            whole |= 1 << place
+        else:
+            shares.setdefault(place, Counter()).update(dict(holding.consumed))
+    taken = ((place, tuple(sorted(amounts.items()))) for place, amounts in shares.items())
+    return whole, tuple(sorted(taken))
+
+
+def shared_gpus(pool: NodePool, holdings: Iterable[Holding]) -> tuple[SharedGpu, ...]:
+    """Return the GPUs with shares that have room for another one, as far as capacities tell, by ordinal. `holdings` are
+    all that is held of the pool."""
+    places = {name: place for place, name in enumerate(pool.devices) if pool.kind.shareable >> place & 1}
+    of_gpu: dict[int, list[Holding]] = {}
+    for holding in holdings:
+        place = places.get(holding.device.device)
+        if place is not None:
+            of_gpu.setdefault(place, []).append(holding)
+    found = (_shared_gpu(place, pool.kind.devices[place], shares) for place, shares in sorted(of_gpu.items()))
+    return tuple(one for one in found if one is not None)
+
+
+def _shared_gpu(place: int, kind: DeviceKind | None, holdings: Sequence[Holding]) -> SharedGpu | None:
+    modes = {one.mode for one in holdings}
+    mode = modes.pop()
+    if kind is None or modes or not mode:
+        return None  # somebody has it whole, or has let two modes meet: nobody joins them
+    taken: Counter[str] = Counter()
+    for one in holdings:
+        taken.update(dict(one.consumed))
+    shared = SharedGpu(place, mode, tuple(sorted(taken.items())), len(holdings))
+    left = shared.left_nano(kind.device)
+    return shared if all(left[one.name] >= one.least_nano for one in kind.device.capacities) else None
+
+
 def held_devices(claim: ResourceClaim, driver: str) -> frozenset[DeviceId]:
     """Return the devices of ours that a claim keeps from others. Admin access keeps nothing."""
     if claim.status.allocation is None:
@@ -154,16 +258,26 @@ def other_holdings(claim: ResourceClaim, driver: str) -> frozenset[Holding]:
     """Return what else a claim keeps from others: devices of other drivers, and shares of ours."""
     if claim.status.allocation is None:
         return frozenset()
-    return holdings_beside(claim.metadata.uid, claim.status.allocation.devices.results, driver)
+    devices = claim.status.allocation.devices
+    configs: list[tuple[Sequence[str], msgspec.Raw]] = [
+        (one.requests, one.opaque.parameters)
+        for one in devices.config
+        if one.opaque is not None and one.opaque.driver == driver
+    ]
+    if claim.problem:  # what it says of modes is not known
+        configs = [((), mode_parameters(UNREADABLE_MODE))]
+    return holdings_beside(claim.metadata.uid, devices.results, driver, configs)
 
 
-def holdings_beside(holder: str, results: Iterable[DeviceResult], driver: str) -> frozenset[Holding]:
-    """Return what the results hold that is no whole device of ours."""
+def holdings_beside(
+    holder: str, results: Iterable[DeviceResult], driver: str, configs: GpuConfigs = ()
+) -> frozenset[Holding]:
+    """Return what the results hold that is no whole device of ours. `configs` are those of our driver beside them."""
     beside = [result for result in results if result.driver != driver or result.share_id is not None]
     if not beside:
         return frozenset()
     try:
-        return frozenset(holdings_of(holder, beside))
+        return frozenset(holdings_of(holder, beside, configs))
     except ValueError:  # an amount that the API server would not store: then nobody else gets anything of the device
         ids = (DeviceId(result.driver, result.pool, result.device) for result in beside)
         return frozenset(Holding(holder, device) for device in ids)

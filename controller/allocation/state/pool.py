@@ -16,6 +16,7 @@ from dracaena.api.names import TAINT_EFFECT, taint_key
 from dracaena.api.objects import Taint
 from dracaena.api.resource_objects import Device, ResourceSlice
 from dracaena.api.resourceslice import decode_pool
+from dracaena.controller.allocation.legal.capacity import is_whole_by_default
 from dracaena.controller.allocation.legal.pools import SliceIndex
 from dracaena.controller.allocation.legal.read import slices as legal
 from dracaena.controller.allocation.legal.read.slices import Slice
@@ -106,7 +107,16 @@ def _decode(driver: str, pool: str, pages: Sequence[ResourceSlice]) -> PoolConte
     box = make_box(decoded.topology, {gpu.ordinal: gpu.gpu for gpu in decoded.gpus})
     published = tuple(None if name is None else by_name[name] for name in names)
     kinds = device_kinds(driver, published)
-    whole = {gpu.name: gpu.ordinal for gpu in decoded.gpus if gpu.name in ours and _is_plain(by_name[gpu.name])}
+    in_shares = frozenset(
+        gpu.ordinal
+        for gpu in decoded.gpus
+        if (one := kinds[gpu.ordinal]) is not None and is_whole_by_default(one.device)
+    )
+    whole = {
+        gpu.name: gpu.ordinal
+        for gpu in decoded.gpus
+        if gpu.name in ours and _is_given_whole(by_name[gpu.name], in_shares=gpu.ordinal in in_shares)
+    }
     is_plain = len(whole) == len(every) and not any(page.spec.shared_counters for page in pages)
     others = tuple(sorted(ours - whole.keys() - {problem.device for problem in decoded.problems}))
     kind = NodeKind(
@@ -115,6 +125,7 @@ def _decode(driver: str, pool: str, pages: Sequence[ResourceSlice]) -> PoolConte
         kinds,
         b"" if is_plain else digest_of(pages),
         bool(others),
+        mask_of(in_shares & set(whole.values())),
     )
     node_pool = NodePool(
         node=pages[0].spec.node_name,
@@ -136,9 +147,12 @@ def _clique(devices: Sequence[Device | None]) -> str | None:
     return None if value is None else value.string or None
 
 
-def _is_plain(device: Device) -> bool:
-    """Whether a device is given whole or not at all, and nothing but its holder decides that."""
-    return not (device.allow_multiple_allocations or device.consumes_counters or device.binding_conditions)
+def _is_given_whole(device: Device, *, in_shares: bool) -> bool:
+    """Whether a device that nobody holds can be given whole, and nothing but its holders decides that. `in_shares`: it
+    can be given in shares too, and is whole to who asks for none."""
+    if device.consumes_counters or device.binding_conditions:
+        return False
+    return in_shares or not device.allow_multiple_allocations
 
 
 def _keeps_scheduler_off(taint: Taint, key: str) -> bool:

@@ -77,7 +77,7 @@ class FamilyPreference:
 
         Cost: a step for each bucket of the inventory and of each of its cliques; for other buckets one for each node.
         """
-        if buckets is not self._inventory.buckets:
+        if buckets is not self._inventory.buckets and buckets is not self._inventory.buckets_by_free_gpus:
             yield from self._cut_by_name(buckets)
             return
         for _, own in self._inventory.cliques.cliques():
@@ -132,8 +132,8 @@ class FamilyPreference:
         for name in self._on_node:
             state = self._inventory.state(name)
             assert isinstance(state, NodeState)
-            key = state.free, state.rest
             by_state = dict(kept[state.kind])
+            key = state.key if state.key in by_state else (state.free, None)
             left = [other for other in by_state[key] if other != name]
             if left:
                 by_state[key] = left

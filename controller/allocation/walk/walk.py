@@ -351,7 +351,7 @@ class Walk:
         if selected is not None and len(selected) * FEW < len(nodes):
             return _gathered(self._inventory, selected)
         self._selected = selected
-        return self._inventory.buckets
+        return self._inventory.buckets_by_free_gpus if self._is_exact else self._inventory.buckets
 
     def _beside(self) -> Iterator[tuple[str, NodeState, int]]:
         """Yield the nodes where the pod holds GPUs already: they are part of its set there, and nowhere else."""
@@ -484,5 +484,5 @@ def _gathered(inventory: Inventory, names: Iterable[str]) -> Buckets:
     for name in sorted(names):
         state = inventory.state(name)
         if isinstance(state, NodeState):
-            buckets.setdefault(state.kind, {}).setdefault((state.free, state.rest), []).append(name)
+            buckets.setdefault(state.kind, {}).setdefault(state.key, []).append(name)
     return buckets

@@ -48,6 +48,16 @@ class Capacity:
     value: Quantity
     policy: RequestPolicy | None = None
 
+    @property
+    def least_nano(self) -> int:
+        """The least that any request can take of it, in billionths."""
+        policy = self.policy
+        if policy is None:
+            return 0
+        if policy.ranged:
+            return 0 if policy.minimum is None else policy.minimum.nano
+        return policy.valid_values[0].nano if policy.valid_values else 0
+
 
 class CounterId(NamedTuple):
     """A counter of a pool."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,5 +44,19 @@ def test_results_of_a_claim_are_holdings_unless_an_admin_has_them() -> None:
     ]
     assert list(holdings_of("uid", results)) == [
         Holding("uid", GPU),
-        Holding("uid", GPU, "s", (("cores", 500_000_000), ("memory", 1000 * 10**9))),
+        Holding("uid", GPU, "s", (("cores", 500_000_000), ("memory", 1000 * 10**9)), "none"),
     ]
+
+
+def test_a_share_has_the_mode_of_the_last_config_that_is_for_its_request() -> None:
+    results = [
+        DeviceResult("a", *GPU, share_id="s"),
+        DeviceResult("b/small", *GPU, share_id="t"),
+        DeviceResult("c", *GPU),
+    ]
+    configs = [
+        ((), msgspec.Raw(b'{"kind": "GpuConfig", "sharing": {"strategy": "MPS"}}')),
+        (("b",), msgspec.Raw(b'{"kind": "GpuConfig", "sharing": {"strategy": "TimeSlicing"}}')),
+        (("b",), msgspec.Raw(b'{"kind": "TopologyPolicy"}')),
+    ]
+    assert [one.mode for one in holdings_of("uid", results, configs)] == ["MPS", "TimeSlicing", ""]

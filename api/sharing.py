@@ -1,0 +1,109 @@
+"""How the shares of one GPU are told apart: by `sharing.strategy` of the GpuConfig that holds for each of them.
+
+Shares of two modes never meet on one GPU: MPS needs the GPU's compute mode for itself, time slices set an interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from dracaena.api.json_text import deeper_than
+from dracaena.api.quantity import NANO, Quantity, parse_quantity
+
+NO_MODE: Final = "none"
+"""Of a share whose GpuConfig says nothing of sharing, and of one without any."""
+
+UNREADABLE_MODE: Final = "unreadable"
+"""Of a share whose config cannot be read: nobody joins it."""
+
+_MOST_LEVELS: Final = 32
+"""Lists and objects within one another: as many as a config may have."""
+
+_KIND: Final = "GpuConfig"
+
+
+class _Sharing(msgspec.Struct):
+    strategy: str | None = None
+
+
+class _Parameters(msgspec.Struct):
+    kind: str = ""
+    sharing: _Sharing | None = None
+
+
+_DECODER: Final = msgspec.json.Decoder(_Parameters)
+
+GpuConfigs = Iterable[tuple[Sequence[str], msgspec.Raw]]
+"""Configs of our driver in their order: the requests that each is for (none: all), and its parameters."""
+
+
+def mode_in(parameters: msgspec.Raw) -> str | None:
+    """Return the mode that the parameters of a config of ours ask for; None where they are no GpuConfig. Never raises.
+
+    It reads what the API server stored for an allocation as leniently as it can: who may write it is told elsewhere.
+    """
+    text = bytes(parameters)
+    if deeper_than(text, _MOST_LEVELS):
+        return UNREADABLE_MODE
+    try:
+        read = _DECODER.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return UNREADABLE_MODE
+    if read.kind != _KIND:
+        return None
+    return NO_MODE if read.sharing is None else read.sharing.strategy or NO_MODE
+
+
+def mode_of(request: str, configs: GpuConfigs) -> str:
+    """Return the mode of a request, `request` or `request/subrequest`: that of the last GpuConfig that is for it."""
+    names = {request, request.partition("/")[0]}
+    mode = NO_MODE
+    for requests, parameters in configs:
+        if not requests or names & set(requests):
+            mode = mode_in(parameters) or mode
+    return mode
+
+
+def mode_parameters(mode: str) -> msgspec.Raw:
+    """Return the least parameters in which mode_in() finds this mode."""
+    sharing = {} if mode == NO_MODE else {"sharing": {"strategy": mode}}
+    return msgspec.Raw(msgspec.json.encode({"kind": _KIND, **sharing}))
+
+
+_MIB_NANO: Final = (1 << 20) * NANO
+_GIB_NANO: Final = (1 << 30) * NANO
+
+MEMORY: Final = "memory"
+CORES: Final = "cores"
+"""Capacities of a GPU that is given in shares: bytes, and percent of its multiprocessors."""
+
+
+def in_words(name: str, nano: int) -> str:
+    """Return an amount of a capacity, in billionths, in words: `20 GiB of memory`, `30 % of the cores`."""
+    if name == CORES:
+        return f"{nano / NANO:g} % of the cores"
+    return f"{size_in_words(nano)} of memory" if name == MEMORY else f"{Quantity(nano)} of {name}"
+
+
+def amounts_in_words(consumed: Mapping[str, str]) -> str:
+    """Return what a share takes, as its claim's status has it: `20 GiB of memory and 30 % of the cores`; nothing is
+    said of zero amounts, and amounts that cannot be read are said as they stand there."""
+    told = []
+    for name in sorted(consumed, reverse=True):
+        try:
+            nano = parse_quantity(consumed[name]).nano
+        except ValueError:
+            told.append(f"{consumed[name]} of {name}")
+            continue
+        if nano:
+            told.append(in_words(name, nano))
+    return " and ".join(told) or "nothing"
+
+
+def size_in_words(nano: int) -> str:
+    """Return bytes, in billionths, to a tenth of a GiB or MiB: `79.6 GiB`, `512 MiB`."""
+    unit, name = (_GIB_NANO, "GiB") if nano >= _GIB_NANO else (_MIB_NANO, "MiB")
+    return f"{nano / unit:.1f}".removesuffix(".0") + f" {name}"

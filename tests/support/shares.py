@@ -1,0 +1,62 @@
+"""GPUs that are given in shares: slices, requests and claims, as nodes and users write them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
+from support.allocation import allocated, claim, own_config, request
+
+
+def in_shares(item: ResourceSlice, gib: int = 80, only: Collection[int] | None = None) -> ResourceSlice:
+    """The slice, with these of its GPUs (None: all) given in shares: whole by default, cores as ceilings."""
+    document = msgspec.to_builtins(item)
+    for place, device in enumerate(document["spec"]["devices"]):
+        if only is None or place in only:
+            device["allowMultipleAllocations"] = True
+            device["capacity"] = {**device.get("capacity", {}), **share_capacity(gib)}
+    return msgspec.convert(document, ResourceSlice)
+
+
+def share_capacity(gib: int) -> dict[str, Any]:
+    """The capacities of a GPU that is given in shares."""
+    everything = f"{gib}Gi"
+    of_memory = {"min": "1Mi", "max": everything, "step": "1Mi"}
+    return {
+        "memory": {"value": everything, "requestPolicy": {"default": everything, "validRange": of_memory}},
+        "cores": {
+            "value": "100",
+            "requestPolicy": {"default": "0", "validRange": {"min": "0", "max": "100", "step": "1"}},
+        },
+    }
+
+
+def share(name: str, memory: str | None, cores: int | None = None, *, count: int = 1, **fields: Any) -> dict[str, Any]:
+    """A request for shares of so many GPUs."""
+    wanted = {**({} if memory is None else {"memory": memory}), **({} if cores is None else {"cores": str(cores)})}
+    return request(name, count, capacity={"requests": wanted}, **fields)
+
+
+def sharing(strategy: str | None) -> dict[str, Any]:
+    """The parameters of a GpuConfig with this strategy; None: it says nothing of sharing."""
+    said = {} if strategy is None else {"sharing": {"strategy": strategy}}
+    return {"apiVersion": "gpu.dracaena.dev/v1alpha1", "kind": "GpuConfig", **said}
+
+
+def holding_share(
+    name: str, node: str, device: str, consumed: Mapping[str, str], *, mode: str | None = None
+) -> ResourceClaim:
+    """A claim that has a share of a device of a node."""
+    result = {
+        "request": "gpus",
+        "driver": "gpu.dracaena.dev",
+        "pool": node,
+        "device": device,
+        "shareID": f"00000000-0000-4000-8000-{sum(name.encode()) * 7919 % 16**12:012x}",
+        "consumedCapacity": dict(consumed),
+    }
+    config = [] if mode is None else [{"source": "FromClaim", **own_config(sharing(mode))}]
+    return allocated(claim(name), {"devices": {"results": [result], "config": config}})
