@@ -103,6 +103,25 @@ def amounts_in_words(consumed: Mapping[str, str]) -> str:
     return " and ".join(told) or "nothing"
 
 
+def taken_in_words(shares: Iterable[Mapping[str, str]], capacity: Mapping[str, str]) -> str:
+    """Return what shares take of a GPU together: `30 of 80 GiB, 40 % of the cores`. Amounts that cannot be read are
+    left out."""
+    told = list(shares)
+    memory, cores = (sum(_nano(one.get(name, "0")) for one in told) for name in (MEMORY, CORES))
+    every = _nano(capacity.get(MEMORY, "0"))
+    taken, whole = size_in_words(memory), size_in_words(every)
+    if taken.split()[1] == whole.split()[1]:
+        taken = taken.split()[0]
+    return f"{taken} of {whole}, {in_words(CORES, cores)}"
+
+
+def _nano(text: str) -> int:
+    try:
+        return parse_quantity(text).nano
+    except ValueError:
+        return 0
+
+
 def size_in_words(nano: int) -> str:
     """Return bytes, in billionths, to a tenth of a GiB or MiB: `79.6 GiB`, `512 MiB`."""
     unit, name = (_GIB_NANO, "GiB") if nano >= _GIB_NANO else (_MIB_NANO, "MiB")

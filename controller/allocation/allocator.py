@@ -216,7 +216,10 @@ class Allocator:
             gpus = gpus or facts.question.count
             answers = self._answers.to(facts.question)
             rules = partial(self._rules, inventory, demand, combination, facts, answers)
-            family = None if kin is None else self._family_preference(inventory, kin, facts.question, answers)
+            # Where amounts are asked for, nodes are ranked by what is left of GPUs.
+            family = None
+            if kin is not None and not facts.amounts:
+                family = self._family_preference(inventory, kin, facts.question, answers)
             is_exact = self._is_exact(inventory, facts)
             walk = Walk(inventory, demand, answers, rules, self.effort, asked(number), family, is_exact=is_exact)
             best = walk.best()
@@ -290,7 +293,8 @@ class Allocator:
                     if pace.turn_is_up():
                         break
                 if not left:
-                    return counts.unsatisfied()
+                    rules = next(self._each_rules(inventory, demand)) if demand.claims else None
+                    return counts.unsatisfied("" if rules is None else rules.most_left())
                 yield
                 self.effort.begin(pace.begin_turn())
         except OverdueError:
@@ -391,6 +395,11 @@ class Allocator:
             assert not isinstance(state, str)
             choice = Choice(0, (), self.engine.score(state.kind.box, state.free, 0))
         made = planned_allocation(inventory.driver, found.pool, choice, demand.claims, allocations)
+        if found.shares is not None:
+            shared = frozenset(
+                (one.key[0], one.demand.name) for one in combination.scored if one.demand.request.capacity
+            )
+            made = replace(made, shared=shared, has_joined=bool(found.shares.joined))
         return replace(made, cut_off=found.cut_off)
 
     def _reasons(self, inventory: Inventory, demand: PodDemand, left: deque[str]) -> Iterator[tuple[str, str | None]]:

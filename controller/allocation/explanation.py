@@ -70,11 +70,14 @@ class Unsatisfied:
     """How many nodes there are."""
     reasons: tuple[Reason, ...]
     """Each node under its first reason; the reason of most nodes first."""
+    note: str = ""
+    """What is told of all nodes together."""
 
     def __str__(self) -> str:
-        if not self.reasons:
-            return f"0/{self.nodes} nodes fit"
-        return f"0/{self.nodes} nodes fit: " + "; ".join(map(str, self.reasons))
+        told = [str(reason) for reason in self.reasons]
+        if self.note:
+            told.append(self.note)
+        return f"0/{self.nodes} nodes fit" + (": " + "; ".join(told) if told else "")
 
 
 class ReasonCounts:
@@ -90,8 +93,8 @@ class ReasonCounts:
         if self._counts[reason] <= NAMES_SHOWN:
             self._first.setdefault(reason, []).append(node)
 
-    def unsatisfied(self) -> Unsatisfied:
-        """Return what was counted. Cost: the different reasons."""
+    def unsatisfied(self, note: str = "") -> Unsatisfied:
+        """Return what was counted; `note` is told of all nodes together. Cost: the different reasons."""
         reasons = (Reason(text, count, tuple(self._first[text])) for text, count in self._counts.items())
         ordered = sorted(reasons, key=lambda reason: (-reason.count, reason.text))
-        return Unsatisfied(self._counts.total(), tuple(ordered))
+        return Unsatisfied(self._counts.total(), tuple(ordered), note)

@@ -121,14 +121,17 @@ def _filter_id(pod: Pod) -> bytes | None:
 
 def _least_devices(inventory: Inventory, claims: Sequence[ResourceClaim]) -> int:
     """Return how many free GPUs a node without anything else needs at least: one of the claims is ours, or the pod
-    would not wait for devices."""
+    would not wait for devices. Who asks for an amount may get it of a GPU in use."""
     demands = inventory.requests.read(claims)
     return 0 if isinstance(demands, Refused) else min(map(_least_of, demands), default=0)
 
 
 def _least_of(claim: ClaimDemand) -> int:
     return sum(
-        min(0 if one.request.all_devices or one.request.admin_access else one.count for one in alternatives)
+        min(
+            0 if one.request.all_devices or one.request.admin_access or one.request.capacity else one.count
+            for one in alternatives
+        )
         for alternatives in claim.requests
     )
 

@@ -29,6 +29,7 @@ from dracaena.api.objects import Taint, Toleration
 from dracaena.api.packed import LONGEST_UNPACKED_BYTES, unpacked
 from dracaena.api.reasons import no_class
 from dracaena.api.resource_objects import DeviceClass, ResourceClaim
+from dracaena.api.sharing import NO_MODE, mode_of
 from dracaena.controller.allocation.effort import BYTES_A_STEP, CLAIM_STEPS, KNOWN_CLAIM_STEPS, Effort, Memo, Work
 from dracaena.controller.allocation.legal.read import claims as legal
 from dracaena.controller.allocation.legal.read.claims import (
@@ -77,6 +78,8 @@ class RequestDemand:
     request: Request
     policy: TopologyPolicy
     device_class: legal.ClassRequirements
+    mode: str = NO_MODE
+    """How it wants a GPU to be shared of which it gets a share."""
 
     @property
     def name(self) -> str:
@@ -356,7 +359,9 @@ class RequestReader:
                 text = f"DeviceClass {request.class_name}: {known.device_class}"
                 return _Problem(RefusalKind.UNSUPPORTED, text, of_class=True)
             classes[request.class_name] = known
-        return self._requests.get((read, tuple(classes.values())), lambda: _with_classes(spec, read.policies, classes))
+        return self._requests.get(
+            (read, tuple(classes.values())), lambda: _with_classes(self._driver, spec, read.policies, classes)
+        )
 
     def _spec(self, claim: ResourceClaim, text: bytes, effort: Effort | None) -> _ReadSpec:
         """Return what the spec of a claim says. `text` is all of it."""
@@ -405,7 +410,7 @@ class RequestReader:
 
 
 def _with_classes(
-    spec: Claim, policies: _Policies | _Problem, classes: Mapping[str, _ReadClass]
+    driver: str, spec: Claim, policies: _Policies | _Problem, classes: Mapping[str, _ReadClass]
 ) -> ReadRequests | _Problem:
     """Return the requests with what claim and classes say together."""
     of_class: dict[str, tuple[legal.ClassRequirements, list[TopologyPolicy]]] = {}
@@ -418,12 +423,18 @@ def _with_classes(
         return policies
     try:
         alternatives = tuple(
-            tuple(_with_policy(request, policies, *of_class[request.class_name]) for request in entry.alternatives)
-            for entry in spec.requests
+            tuple(_with_policy(driver, spec, request, policies, *of_class[request.class_name]) for request in one)
+            for one in (entry.alternatives for entry in spec.requests)
         )
     except _ContradictionError as error:
         return _Problem(RefusalKind.CONFIG_BROKEN, str(error))
     return ReadRequests(spec, alternatives)
+
+
+def _mode(driver: str, spec: Claim, device_class: legal.ClassRequirements, request: Request) -> str:
+    """Return how a request wants its GPU to be shared: what a claim says counts before its class."""
+    told = (one for one in (*device_class.configs, *spec.configs) if one.driver == driver)
+    return NO_MODE if request.capacity is None else mode_of(request.name, ((o.requests, o.parameters) for o in told))
 
 
 class _ContradictionError(Exception):
@@ -431,6 +442,8 @@ class _ContradictionError(Exception):
 
 
 def _with_policy(
+    driver: str,
+    spec: Claim,
     request: Request,
     policies: _Policies,
     device_class: legal.ClassRequirements,
@@ -439,7 +452,8 @@ def _with_policy(
     names = {request.main, request.name}
     of_claim = [policy for requests, policy in policies if not requests or names & set(requests)]
     try:
-        return RequestDemand(request, merged(of_class, of_claim), device_class)
+        policy = merged(of_class, of_claim)
+        return RequestDemand(request, policy, device_class, _mode(driver, spec, device_class, request))
     except ConfigError as error:
         text = f"request {request.name}, the policies of claim and DeviceClass together: {error}"
         raise _ContradictionError(text) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from dracaena.api.go_json import as_go_writes
 from dracaena.api.opaque import index_left_out
 from dracaena.api.quantity import Quantity
 from dracaena.api.resource_objects import AllocationConfig, AllocationResult, DeviceResult, ResourceClaim
+from dracaena.api.sharing import amounts_in_words
 from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.legal.capacity import amounts
 from dracaena.controller.allocation.legal.read.features import Features
@@ -65,6 +67,10 @@ class Allocation:
     """Whether the search ended at its limit: a better set may exist."""
     requirement: Requirement = Requirement.BEST_EFFORT
     """The strictest of the policies of the requests that were chosen by links."""
+    shared: frozenset[tuple[int, str]] = frozenset()
+    """Requests that asked for amounts where GPUs are given in shares: place of the claim, name."""
+    has_joined: bool = False
+    """Whether some share is of a GPU that had shares before."""
     preempting: bool = False
     """Whether the pod fits on the node only once kube-scheduler has evicted pods of lower priority there."""
 
@@ -76,8 +82,21 @@ class Allocation:
     @property
     def links(self) -> str:
         """How the GPUs of the pod are linked, in words."""
-        words = links_in_words(self.pool.box, self.choice.together) if self.is_scored else "not chosen by links"
+        words = links_in_words(self.pool.box, self.choice.together) if self.is_scored else ""
+        shares = self._shares_in_words()
+        words = "; ".join(filter(None, (words, shares))) or "not chosen by links"
         return f"{words}, the search was cut off" if self.cut_off else words
+
+    def _shares_in_words(self) -> str:
+        """Say which shares it has, "" where it was not asked for amounts."""
+        told = Counter(
+            amounts_in_words(result.consumed_capacity)
+            for place, entry in enumerate(self.claims)
+            for result in entry.results
+            if result.share_id is not None and (place, result.request) in self.shared
+        )
+        shares = ", ".join(f"{count} × {words}" if count > 1 else words for words, count in told.items())
+        return f"shares of {shares}" + (", beside others" if self.has_joined else "") if shares else ""
 
     @property
     def worst_link(self) -> str:

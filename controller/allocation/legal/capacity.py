@@ -7,10 +7,29 @@ k8s.io/dynamic-resource-allocation 0.37 for the units in which the steps of a ra
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from dracaena.api.quantity import NANO, Quantity
+from dracaena.api.sharing import in_words
 from dracaena.controller.allocation.legal.read.slices import Capacity, PublishedDevice, RequestPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class AmountDemand:
+    """A request for amounts of a GPU's capacities."""
+
+    place: int
+    """Among the requests whose GPUs are chosen."""
+    count: int
+    """GPUs: no two of its shares are of one."""
+    capacity: Mapping[str, Quantity]
+    mode: str
+    """How it wants its GPUs to be shared (api.sharing)."""
+
+    def __str__(self) -> str:
+        return " and ".join(in_words(name, self.capacity[name].nano) for name in sorted(self.capacity, reverse=True))
+
 
 _MILLI: Final = NANO // 1000
 _INT64_MAX: Final = 2**63 - 1

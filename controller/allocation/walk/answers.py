@@ -125,7 +125,18 @@ class NodeAnswer:
 class KindAnswers:
     """Answers of all nodes of one kind to one question."""
 
-    __slots__ = ("_distinct", "_engine", "_kind", "_options", "_owner", "_question", "failures", "known", "present")
+    __slots__ = (
+        "_distinct",
+        "_engine",
+        "_kind",
+        "_options",
+        "_owner",
+        "_question",
+        "failures",
+        "known",
+        "of_request",
+        "present",
+    )
 
     def __init__(self, owner: Answers, engine: Engine, question: Question, kind: NodeKind) -> None:
         found = eligible(question.eligibility, kind, owner.selectors)
@@ -135,6 +146,8 @@ class KindAnswers:
         self._question = question
         self.present = found.present
         """Mask of the devices that count for the pod at all (Eligible)."""
+        self.of_request = found.of_request
+        """Masks of the devices that each request may have (Eligible)."""
         self._options = tuple(
             tuple(
                 # "All that is there" is said in one way only: the engine's tables are shared by equal demands.

@@ -16,13 +16,23 @@ from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson
 from dracaena.controller.allocation.legal.problem import Problem
 from dracaena.controller.allocation.score.choices import Choice
 from dracaena.controller.allocation.score.order import Score
-from dracaena.controller.allocation.state.node_state import NodeKind, NodePool, NodeState
+from dracaena.controller.allocation.state.node_state import NodePool, NodeState
 
 UNSCORED: Final = 1 << 4096
 """Rank of an allocation in which nothing was chosen by links: after all others."""
 
 FIRST: Final = -1
 """Bound of nodes about which nothing is known before the rules are asked: they are visited first."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharesThere:
+    """What it means for the GPUs of a node that it gives shares to a pod."""
+
+    rank: int
+    """Sorts the nodes of one decision, best first."""
+    joined: int
+    """Mask of the GPUs in use that the pod joins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +48,8 @@ class NodeChoice:
     """What the rules allocated; None where the parts of the best choice are all that is given."""
     cut_off: bool = False
     """Whether the search ended at its limit: a better set may exist."""
+    shares: SharesThere | None = None
+    """None where nobody asks for amounts while GPUs are given in shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +74,12 @@ class NodeJudge(Protocol):
     def is_first_fit(self) -> bool:
         """Whether the first node in Kubernetes' order that gives anything is taken."""
 
-    def bound(self, kind: NodeKind, free: int, held: int = 0) -> int | str:
-        """Return the best rank that nodes of this kind may have, or why they give nothing. `held` are the GPUs there
+    @property
+    def reads_shares(self) -> bool:
+        """Whether nodes that differ in their shares alone have different bounds."""
+
+    def bound(self, state: NodeState, held: int = 0) -> int | str:
+        """Return the best rank that nodes in this state may have, or why they give nothing. `held` are the GPUs there
         that the pod has already."""
 
     def judgement(self, name: str, state: NodeState) -> Judgement | None:
@@ -72,7 +88,7 @@ class NodeJudge(Protocol):
     def refusal(self, judgement: Judgement) -> str:
         """Return why nodes give nothing, in words that follow a count of nodes."""
 
-    def rank(self, choice: Choice | None) -> int:
+    def rank(self, found: NodeChoice) -> int:
         """Return what sorts nodes, best first."""
 
     def ask(self, name: str) -> NodeChoice | str:
@@ -87,10 +103,13 @@ state of its own. What was not asked for longest goes first."""
 class KnownStates:
     """Judgements about one combination of alternatives."""
 
-    __slots__ = ("_owner", "_refusals", "known")
+    __slots__ = ("_owner", "_refusals", "bounds", "known")
 
     def __init__(self, owner: Judgements) -> None:
         self._owner = owner
+        self.bounds: dict[tuple[NodeState, int], int | str] = {}
+        """Of nodes whose GPUs are given in shares: the best rank, or why there is no place. By state and GPUs that the
+        pod has there. note_bound() adds to it."""
         self.known: dict[NodeState, Judgement] = {}
         """By kind and state. Do not change it."""
         self._refusals: dict[DoesNotFit, Judgement] = {}
@@ -108,14 +127,20 @@ class KnownStates:
         """Remember what a node gives."""
         self._put(state, Judgement(None, score, rank))
 
+    def note_bound(self, state: NodeState, held: int, bound: int | str) -> None:
+        """Remember what nodes whose GPUs are given in shares may have."""
+        self._owner.count_one()
+        self.bounds[state, held] = bound
+
     def _put(self, state: NodeState, judgement: Judgement) -> None:
         self._owner.count_one()
         self.known[state] = judgement
 
     def clear(self) -> int:
         """Forget all; return how many there were."""
-        count = len(self.known)
+        count = len(self.known) + len(self.bounds)
         self.known.clear()
+        self.bounds.clear()
         self._refusals.clear()
         return count
 

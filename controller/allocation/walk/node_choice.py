@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from dracaena.api.config.v1alpha1 import TopologyPolicy
 from dracaena.api.device_id import DeviceId
@@ -90,10 +90,65 @@ def choose(
     return attempt.run()
 
 
+class Proposal(Protocol):
+    """One way to serve the pod, worked out elsewhere."""
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Mask of the GPUs of each request whose GPUs are chosen; 0: the rules may choose."""
+        ...
+
+
+P = TypeVar("P", bound=Proposal)
+
+
+def choose_proposed(
+    problem: Problem, gpus: NodeGpus, engine: Engine, question: NodeQuestion, proposals: Iterator[P]
+) -> tuple[Plan, P] | DoesNotFit | NeedsPerson | None:
+    """Return the first proposal that the rules can complete, None where there is none. Same question, same answer.
+
+    What is legal by itself is never taken instead: the rules of the API know nothing of two modes on one GPU.
+    """
+    return _Attempt(problem, gpus, engine, question).run_proposed(proposals)
+
+
+def eligible_gpus(problem: Problem, gpus: NodeGpus, question: NodeQuestion) -> tuple[int, ...]:
+    """Return the GPUs that no rule about one GPU alone keeps from each request whose GPUs are chosen."""
+    return tuple(gpus.mask(problem.eligible(one)) for one in chosen_by_links(problem, question))
+
+
+def alternatives_of(problem: Problem, question: NodeQuestion) -> Iterator[Alternative]:
+    """Yield the alternative that is taken for each request, in order."""
+    for claim, requests in enumerate(problem.requests):
+        for index, alternatives in enumerate(requests):
+            yield alternatives[question.chosen.get((claim, index), 0)]
+
+
+def chosen_by_links(problem: Problem, question: NodeQuestion) -> Iterator[Alternative]:
+    """Yield those whose GPUs are chosen, in order."""
+    for alternative in alternatives_of(problem, question):
+        if alternative.everything is None and not alternative.request.admin_access:
+            yield alternative
+
+
 class _Attempt:
     def __init__(self, problem: Problem, gpus: NodeGpus | None, engine: Engine, question: NodeQuestion) -> None:
         self.problem, self.gpus, self.engine, self.question = problem, gpus, engine, question
         self.steps = 0
+
+    def run_proposed(self, proposals: Iterator[P]) -> tuple[Plan, P] | DoesNotFit | NeedsPerson | None:
+        first = self._solve(())
+        if not isinstance(first, Plan):
+            return first
+        scored = [(one, 0) for one in chosen_by_links(self.problem, self.question)]
+        for proposal in proposals:
+            if self.steps >= self.question.max_steps:
+                return DoesNotFit(note="no place that the rules allow was found", cut_off=True, steps=self.steps)
+            self.steps += PROPOSAL_STEPS
+            plan = self._solve(self._restrictions(scored, proposal.parts))
+            if isinstance(plan, Plan):
+                return plan, proposal
+        return None
 
     def run(self) -> Chosen | DoesNotFit | NeedsPerson:
         first = self._solve(())
@@ -153,18 +208,14 @@ class _Attempt:
         return DoesNotFit(note=f"free GPUs do not meet {'; '.join(words)}", steps=self.steps)
 
     def _alternatives(self) -> Iterator[Alternative]:
-        for claim, requests in enumerate(self.problem.requests):
-            for index, alternatives in enumerate(requests):
-                yield alternatives[self.question.chosen.get((claim, index), 0)]
+        yield from alternatives_of(self.problem, self.question)
 
     def _scored(self) -> list[tuple[Alternative, int]]:
         """Return the scored whose devices are chosen by links, each with the GPUs that it may have."""
         if self.gpus is None:
             return []
         found = []
-        for alternative in self._alternatives():
-            if alternative.everything is not None or alternative.request.admin_access:
-                continue
+        for alternative in chosen_by_links(self.problem, self.question):
             mask = self.gpus.mask(self.problem.eligible(alternative)) & self.gpus.free
             if mask.bit_count() >= alternative.wanted:
                 found.append((alternative, mask))
@@ -249,6 +300,7 @@ class _Attempt:
         return tuple(
             Restriction(pools, self._ids(part), frozenset({alternative.key}))
             for (alternative, _), part in zip(scored, parts, strict=True)
+            if part
         )
 
     def _ids(self, mask: int) -> frozenset[DeviceId]:

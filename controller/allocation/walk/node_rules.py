@@ -16,6 +16,7 @@ from typing import Final
 from dracaena import cel
 from dracaena.api import resource_objects
 from dracaena.api.device_id import DeviceId, PoolId
+from dracaena.api.sharing import MEMORY, size_in_words
 from dracaena.controller.allocation.effort import DEVICE_STEPS, Effort, Work
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson, Plan
@@ -28,7 +29,7 @@ from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 from dracaena.controller.allocation.legal.search import Restriction, solve
 from dracaena.controller.allocation.request import ClaimDemand
 from dracaena.controller.allocation.score.box import mask_of
-from dracaena.controller.allocation.score.choices import Choice, Engine
+from dracaena.controller.allocation.score.choices import Engine
 from dracaena.controller.allocation.score.order import one_number
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeKind, NodePool, NodeState
@@ -39,10 +40,24 @@ from dracaena.controller.allocation.walk.judgements import (
     Judgement,
     Judgements,
     NodeChoice,
+    SharesThere,
     refusal_text,
 )
-from dracaena.controller.allocation.walk.node_choice import Chosen, NodeGpus, NodeQuestion, choose
+from dracaena.controller.allocation.walk.node_choice import (
+    Chosen,
+    NodeGpus,
+    NodeQuestion,
+    choose,
+    choose_proposed,
+    eligible_gpus,
+)
 from dracaena.controller.allocation.walk.pod_demand import Combination, CombinationFacts, PodDemand
+from dracaena.controller.allocation.walk.share_places import (
+    SharePlaces,
+    ShareQuestion,
+    most_memory,
+    share_question,
+)
 
 MAX_MASKS: Final = 100_000
 """Remembered masks of all expressions together, about 12 MB: those of 20 pods that wait for certain GPUs among 5,000
@@ -153,6 +168,13 @@ class NodeRules:
         self._texts: dict[int, str] = {}  # of refusals, by identity of the judgement
         self._is_exact = is_exact
         self.is_first_fit = evaluators.first_fit
+        self._share_questions: dict[NodeKind, ShareQuestion] = {}
+        self._has_shares = (
+            bool(facts.amounts)
+            and not evaluators.first_fit
+            and evaluators.features.consumable_capacity
+            and any(kind.shareable for kind in inventory.buckets)
+        )
         self._may_share = not facts.identity and not inventory.allowed_drivers
         self.mistake: NeedsPerson | None = None
         """The first thing that only a person can mend and that kept a node from being used."""
@@ -167,20 +189,82 @@ class NodeRules:
         is_mixed = isinstance(state, NodeState) and self._inventory.is_mixed(state.kind)
         return self._is_exact and not is_mixed and name not in self._demand.beside
 
-    def bound(self, kind: NodeKind, free: int, held: int = 0) -> int | str:
-        """Return the best rank that nodes of this kind may have, or why they give nothing. `held` are the GPUs there
+    @property
+    def reads_shares(self) -> bool:
+        """Whether nodes that differ in their shares alone have different bounds."""
+        return self._has_shares
+
+    def bound(self, state: NodeState, held: int = 0) -> int | str:
+        """Return the best rank that nodes in this state may have, or why they give nothing. `held` are the GPUs there
         that the pod has already."""
+        kind, free = state.kind, state.free
         if self._evaluators.first_fit:
             return 0
         if self.facts.has_all:
             return FIRST  # what mode All takes is part of the pod's set, and no bound knows it
         if not self.facts.question.counts:
             return UNSCORED
+        if self._has_shares:
+            bound = self._bound_of_shares(state, held)
+            return FIRST if isinstance(bound, str) and self._inventory.is_mixed(kind) else bound
         answers = self.answers.of_kind(kind)
         answer = answers.beside(free, held) if held else answers.of(free)
         if answer.best is not None:
             return answer.bound
         return FIRST if self._inventory.is_mixed(kind) else answer.reason
+
+    def _bound_of_shares(self, state: NodeState, held: int) -> int | str:
+        known = self._judgements.bounds.get((state, held))
+        if known is None:
+            known = self._first_bound(state, held)
+            self._judgements.note_bound(state, held, known)
+        return known
+
+    def _first_bound(self, state: NodeState, held: int) -> int | str:
+        places = self._places(state, held)
+        if places.question.is_about_shares:
+            first = next(places.all(), None)
+            return places.refusal() if first is None else first.rank
+        answer = self.answers.of_kind(state.kind).beside(state.free, held)
+        return answer.reason if answer.best is None else places.rank(answer.best.score.best_node_rank())
+
+    def most_left(self) -> str:
+        """Say how much memory the GPU with most left has, in words; "" where nobody asks for an amount of it.
+
+        Cost: O(states of nodes × GPUs)."""
+        wanted = [one.capacity[MEMORY].nano for one in self.facts.amounts if MEMORY in one.capacity]
+        lefts = [
+            left
+            for kind, by_state in self._inventory.buckets.items()
+            for names in by_state.values()
+            for left in most_memory(kind, self._inventory.state(names[0]), names[0])
+        ]
+        if not wanted or not lefts:
+            return "no GPU of the cluster is given in shares" if wanted else ""
+        most, (left, node) = max(one for one, _, _ in lefts), max((left, node) for _, left, node in lefts)
+        if max(wanted) > most:
+            return f"no GPU has {size_in_words(max(wanted))} of memory, the largest has {size_in_words(most)}"
+        return f"the GPU with most memory left has {size_in_words(left)} (on {node})" if left < max(wanted) else ""
+
+    def _places(self, state: NodeState, held: int, masks: Sequence[int] | None = None) -> SharePlaces:
+        """Return where the shares of the pod, and whole GPUs beside them, have a place on nodes in a state."""
+        kind = state.kind
+        answers = self.answers.of_kind(kind)
+        question = self._share_questions.get(kind)
+        if question is None:
+            asked = self.facts.question
+            question = self._share_questions[kind] = share_question(
+                kind,
+                asked.policies,
+                asked.counts,
+                answers.of_request,
+                self.facts.amounts,
+                fractional=self._evaluators.features.fractional_capacity_range,
+            )
+        free = state.free & answers.present & ~held
+        shares = tuple(one for one in state.shares if answers.present >> one.ordinal & 1)
+        engine, effort = self._evaluators.engine, self._evaluators.effort
+        return SharePlaces(question, engine, effort, free=free, shares=shares, held=held, masks=masks)
 
     def judgement(self, name: str, state: NodeState) -> Judgement | None:
         """Return what nodes in this state were found to give."""
@@ -194,10 +278,18 @@ class NodeRules:
             text = self._texts[id(judgement)] = f"where {refusal_text(judgement.refusal, self._claims)}"
         return text
 
-    def rank(self, choice: Choice | None) -> int:
+    def rank(self, found: NodeChoice) -> int:
         """Return what sorts nodes, best first."""
         if self._evaluators.first_fit:
             return 0
+        if found.shares is not None:
+            return found.shares.rank
+        choice = found.best
+        if self._has_shares and choice is not None:
+            state = self._inventory.state(found.pool.node)
+            assert isinstance(state, NodeState)
+            held = self._demand.beside.get(found.pool.node, 0)
+            return self._places(state, held).rank(choice.score.node_rank())
         return UNSCORED if choice is None else one_number(choice.score.node_rank())
 
     def shortfall(self, name: str) -> str | None:
@@ -206,7 +298,10 @@ class NodeRules:
         if isinstance(state, str):
             return state
         is_mixed, text = self._inventory.is_mixed(state.kind), ""
-        if self.facts.question.counts and not is_mixed and not self.is_first_fit:
+        if self._has_shares and self.facts.question.counts and not is_mixed:
+            bound = self._bound_of_shares(state, self._demand.beside.get(name, 0))
+            text = bound if isinstance(bound, str) else ""
+        elif self.facts.question.counts and not is_mixed and not self.is_first_fit:
             kind, held = self.answers.of_kind(state.kind), self._demand.beside.get(name, 0)
             text = (kind.beside(state.free, held) if held else kind.of(state.free)).reason
         if text or (self._is_exact and not is_mixed):
@@ -237,7 +332,7 @@ class NodeRules:
                 self._judgements.refuse(state, found, self._claims)
             return f"where {found}"
         if known is None and self.are_alike(name):
-            self._judgements.accept(state, None if found.best is None else found.best.score, self.rank(found.best))
+            self._judgements.accept(state, None if found.best is None else found.best.score, self.rank(found))
         return found
 
     def _lack(self, state: NodeState, name: str) -> str | None:
@@ -274,6 +369,16 @@ class NodeRules:
             first_fit=self._evaluators.first_fit,
             effort=self._evaluators.effort,
         )
+        if self._has_shares and (places := self._places(state, held)).question.is_about_shares:
+            places = self._places(state, held, eligible_gpus(problem, gpus, question))
+            taken = choose_proposed(problem, gpus, self._evaluators.engine, question, places.all())
+            if taken is None:
+                return DoesNotFit(note=places.refusal(), cut_off=places.cut_off)
+            if not isinstance(taken, tuple):
+                return taken
+            plan, placement = taken
+            legal_plan, shares = (problem, plan), SharesThere(placement.rank, placement.joined)
+            return NodeChoice(pool, placement.whole, legal=legal_plan, cut_off=places.cut_off, shares=shares)
         chosen = choose(problem, gpus, self._evaluators.engine, question)
         if not isinstance(chosen, Chosen):
             return chosen

@@ -22,6 +22,7 @@ from dracaena.api.config.v1alpha1 import Requirement
 from dracaena.api.objects import Pod, PodSpec, Taint
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.effort import BYTES_A_STEP, Effort, Work
+from dracaena.controller.allocation.legal.capacity import AmountDemand
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice
 from dracaena.controller.allocation.legal.search import RequestKey
@@ -297,6 +298,8 @@ class CombinationFacts:
 
     has_all: bool = False
     """Whether some request takes all devices that it matches."""
+    amounts: tuple[AmountDemand, ...] = ()
+    """The scored requests that ask for amounts of capacities."""
 
 
 def combinations(claims: Sequence[ClaimDemand]) -> Iterator[Combination]:
@@ -380,7 +383,12 @@ def facts_of(
     )
     requests = (chosen.demand.request for chosen in combination.requests)
     has_all = any(request.all_devices and not request.admin_access for request in requests)
-    return CombinationFacts(question, exact, identity, tuple(apart), has_all)
+    amounts = tuple(
+        AmountDemand(place, chosen.demand.count, chosen.demand.request.capacity, chosen.demand.mode)
+        for place, chosen in enumerate(scored)
+        if chosen.demand.request.capacity is not None
+    )
+    return CombinationFacts(question, exact, identity, tuple(apart), has_all, amounts)
 
 
 def reads_identities(driver: str, claims: Sequence[ClaimDemand], selectors: CelSelectors) -> bool:

@@ -30,6 +30,7 @@ NO_ROOM: Final = "with too little of what the pod needs besides devices"
 NOT_BETTER: Final = "that can give nothing better, and were not asked"
 BY_NAME: Final = "that come later by name, and were not asked"
 NOT_IN_TIME: Final = "that were not asked in the time that one pod may take"
+WORSE_FOR_SHARES: Final = "where its shares would leave more over or break a free GPU"
 ASKED_BEFORE: Final = "asked in vain by an earlier try"
 """What becomes of nodes that the walk does not visit, in words that follow a count."""
 
@@ -252,7 +253,7 @@ class Walk:
                 place += 1
             self._put_back(group, known, place)
             return None
-        own = self._rank_of(self._rules.rank(found.best), name)
+        own = self._rank_of(self._rules.rank(found), name)
         found = self._with_outlook(found)
         if own <= rank:
             self._put_back(group, None, place + 1)
@@ -391,15 +392,15 @@ class Walk:
         is_second_part = self._is_exact
         for name, state, held in self._beside():
             if not is_second_part or state.kind.is_mixed:
-                self._add(groups, self._rules.bound(state.kind, state.free, held), state, (name,))
-        for kind, by_state in (entry for part in parts for entry in part.items()):
+                self._add(groups, self._rules.bound(state, held), state, (name,))
+        for by_state in (states for part in parts for states in part.values()):
             self._effort.charge(len(by_state), Work.SETS)
             bounds: dict[int, int | str] = {}
             for (free, _), names in self._meant(by_state):
-                if free not in bounds:
-                    bounds[free] = self._rules.bound(kind, free)
                 in_state = self._inventory.state(names[0])
                 assert isinstance(in_state, NodeState)
+                if free not in bounds or self._rules.reads_shares:
+                    bounds[free] = self._rules.bound(in_state)
                 self._add(groups, bounds[free], in_state, names)
         return groups
 
@@ -460,6 +461,8 @@ class Walk:
     def _word(self, winner: NodeChoice, group: _Group) -> str:
         """Say of nodes that were not visited, or that give less than it seemed, why the winner came first."""
         rank, name, _, _, gives = group
+        if winner.shares is not None and isinstance(gives, (_Judged, NodeChoice)):
+            return WORSE_FOR_SHARES
         if isinstance(gives, (_Judged, NodeChoice)):
             best, other = _score_of(winner), _score_of(gives)
             if other is not None and self._family is not None:

@@ -1,0 +1,443 @@
+"""Where the shares of a pod go on one node, and its whole GPUs beside them (docs/design/0029-shares.md).
+
+A request for an amount of a GPU's capacities gets a share where the GPU is given in shares. It joins the GPU in use
+that it fills best, else it takes a free one whose loss hurts the rest least. Whole GPUs are chosen first, as if the
+shares took nothing, but so that the shares find a place. What the API allows beyond amounts is asked of legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby, islice
+from typing import Final
+
+from dracaena.api.config.v1alpha1 import NO_POLICY, TopologyPolicy
+from dracaena.api.quantity import NANO, Quantity
+from dracaena.api.sharing import MEMORY
+from dracaena.controller.allocation.effort import SET_STEPS, Effort, Work
+from dracaena.controller.allocation.legal.capacity import AmountDemand, amounts, whole_capacities
+from dracaena.controller.allocation.legal.read.slices import PublishedDevice
+from dracaena.controller.allocation.score.box import ordinals_of
+from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
+from dracaena.controller.allocation.score.order import one_number
+from dracaena.controller.allocation.score.set_rates import make_rule
+from dracaena.controller.allocation.state.node_state import NodeKind, NodeState, SharedGpu
+
+MAX_ASSIGNMENTS: Final = 5_000
+"""Ways to deal the shares of one pod out that are compared for a set of whole GPUs: four shares over eight GPUs have
+4,096. Of more, those are compared that begin with the fullest GPUs."""
+
+MAX_EQUAL_SETS: Final = 128
+"""Sets of whole GPUs of equal worth that are compared by what they leave to the shares: all 70 of 4 among 8 GPUs."""
+
+MOST_LEFT: Final = (1 << 46) - 1
+"""Amounts above count as this, 70 TB of memory: a part of a rank has 47 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareQuestion:
+    """What a pod asks of the nodes of one kind."""
+
+    kind: NodeKind
+    policies: tuple[TopologyPolicy, ...]
+    """Of each request whose GPUs are chosen."""
+    counts: tuple[int, ...]
+    """GPUs of each of them."""
+    masks: tuple[int, ...]
+    """GPUs that each of them may have, whole or a share, as far as its selectors, taints and amounts tell."""
+    amounts: tuple[AmountDemand, ...]
+    taken: Mapping[int, tuple[Mapping[str, int] | None, ...]]
+    """Place of each request for amounts → of each GPU what it takes of each capacity, in billionths; None: never."""
+    shares: tuple[AmountDemand, ...]
+    """Those that get a share somewhere; the others take all of any GPU of this kind."""
+
+    @property
+    def whole(self) -> tuple[int, ...]:
+        """Places of the requests that get whole GPUs here."""
+        in_shares = {one.place for one in self.shares}
+        return tuple(place for place in range(len(self.counts)) if place not in in_shares)
+
+    @property
+    def is_about_shares(self) -> bool:
+        """Whether places say more than the links of whole GPUs: there are shares, or GPUs that are not large enough."""
+        return bool(self.shares) or (not self.kind.is_mixed and any(not self.masks[one.place] for one in self.amounts))
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether the pod asks for several GPUs without amounts: how these are linked counts before all else."""
+        with_amounts = {one.place for one in self.amounts}
+        return sum(count for place, count in enumerate(self.counts) if place not in with_amounts) > 1
+
+
+def share_question(
+    kind: NodeKind,
+    policies: Sequence[TopologyPolicy],
+    counts: Sequence[int],
+    masks: Sequence[int],
+    demands: Sequence[AmountDemand],
+    *,
+    fractional: bool,
+) -> ShareQuestion:
+    """Return what a pod asks of the nodes of a kind. `masks`: the GPUs that each request may have, as far as its
+    selectors and taints tell. `fractional` as in capacity.amounts. Cost: O(requests × GPUs)."""
+    taken = {
+        demand.place: tuple(
+            None if one is None else _taken(one.device, demand.capacity, fractional=fractional) for one in kind.devices
+        )
+        for demand in demands
+    }
+    cut = list(masks)
+    for place, found in taken.items():
+        cut[place] &= sum(1 << ordinal for ordinal, amount in enumerate(found) if amount is not None)
+    shares = tuple(
+        demand
+        for demand in demands
+        if any(
+            _leaves(kind, ordinal, taken[demand.place]) for ordinal in ordinals_of(kind.shareable & cut[demand.place])
+        )
+    )
+    return ShareQuestion(kind, tuple(policies), tuple(counts), tuple(cut), tuple(demands), taken, shares)
+
+
+def _taken(device: PublishedDevice, capacity: Mapping[str, Quantity], *, fractional: bool) -> Mapping[str, int] | None:
+    """Return what a request takes of a device that nobody has, None where it is more than there is."""
+    found = amounts(device, capacity, fractional=fractional)
+    if found is None or any(found[one.name] > one.value for one in device.capacities):
+        return None
+    return {name: amount.nano for name, amount in found.items()}
+
+
+def _leaves(kind: NodeKind, ordinal: int, taken: Sequence[Mapping[str, int] | None]) -> bool:
+    """Whether somebody else can have a share of the GPU beside one that takes this."""
+    one, amount = kind.devices[ordinal], taken[ordinal]
+    if one is None or amount is None:
+        return False
+    return all(held.value.nano - amount[held.name] >= held.least_nano for held in one.device.capacities)
+
+
+def most_memory(kind: NodeKind, state: NodeState | str, node: str) -> Iterator[tuple[int, int, str]]:
+    """Yield of each GPU of a node that is given in shares its memory and what is left of that, in billionths."""
+    if isinstance(state, str):
+        return
+    in_use = {one.ordinal: one for one in state.shares}
+    for ordinal in ordinals_of(kind.shareable):
+        one = kind.devices[ordinal]
+        for held in () if one is None else one.device.capacities:
+            if held.name == MEMORY:
+                shared = in_use.get(ordinal)
+                left = held.value.nano if state.free >> ordinal & 1 else 0
+                if shared is not None:
+                    left = held.value.nano - dict(shared.taken).get(MEMORY, 0)
+                yield held.value.nano, left, node
+
+
+@dataclass(frozen=True, slots=True)
+class SharePlacement:
+    """One way to serve the pod on a node."""
+
+    parts: tuple[int, ...]
+    """Mask of the GPUs of each request: whole ones, and those of which it has a share."""
+    whole: Choice | None
+    """The whole GPUs; None where it gets none here."""
+    rank: int
+    """Sorts the nodes of one decision, best first."""
+    fresh: int
+    """Mask of the GPUs with a share of its that nobody had a share of before."""
+    joined: int
+    """Mask of the GPUs in use that it joins."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """What all shares of a GPU take of it, those that are being dealt out among them."""
+
+    mode: str
+    taken: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Dealt:
+    """Shares dealt out beside one set of whole GPUs."""
+
+    whole: Choice | None
+    parts: tuple[tuple[int, int], ...]
+    """Place of each request for shares, mask of its GPUs."""
+    fresh: int
+    joined: int
+    wasted: int
+    """GPUs that are not given in shares and are taken whole for an amount."""
+    left: tuple[int, int]
+    """What the GPUs have left then: of capacities that are taken whole by default, and of all others; in ones."""
+
+    @property
+    def count_rank(self) -> tuple[int, int]:
+        return self.fresh.bit_count(), self.wasted.bit_count()
+
+
+class SharePlaces:
+    """The places on a node in one state, for one question. Remembers nothing beyond itself."""
+
+    def __init__(
+        self,
+        question: ShareQuestion,
+        engine: Engine,
+        effort: Effort,
+        *,
+        free: int,
+        shares: Sequence[SharedGpu],
+        held: int = 0,
+        masks: Sequence[int] | None = None,
+    ) -> None:
+        """`free`: whole GPUs that count for the pod and can be given; `shares`: GPUs in use with room; `held`: GPUs
+        there that the pod has already. `masks`: the GPUs that each request may have, where more is known of the node
+        than its kind.
+        """
+        self.question, self._engine, self._effort = question, engine, effort
+        self._free, self._held = free, held
+        self._in_use = {one.ordinal: one for one in shares}
+        self._masks = question.masks if masks is None else tuple(map(int.__and__, question.masks, masks))
+        # Where there is more than GPUs, a request that no GPU can serve may be about the rest.
+        is_about_gpus = [bool(mask) or not question.kind.is_mixed for mask in self._masks]
+        self._shares = tuple(one for one in question.shares if is_about_gpus[one.place])
+        self._whole = tuple(place for place in question.whole if is_about_gpus[place])
+        self._nothing = tuple(Demand(0, policy) for policy in question.policies)
+        self.cut_off = False
+        """Whether not all places were compared."""
+
+    def all(self) -> Iterator[SharePlacement]:
+        """Yield the places, best first: by the whole GPUs, as where no share is asked for; then the fewest GPUs that
+        nobody has a share of, then those whose loss does least damage, then the least that is left over in the GPUs
+        that have a share of the pod's then. Lazy. At most MAX_EQUAL_SETS equal sets of whole GPUs are compared by the
+        latter, with at most MAX_ASSIGNMENTS ways to deal the shares out for each.
+        """
+        for choices in self._equal_choices():
+            dealt = [one for choice in choices for one in self._deal(choice) if self._allowed(one)]
+            dealt.sort(key=lambda one: one.count_rank)
+            for _, equal in groupby(dealt, key=lambda one: one.count_rank):
+                yield from map(self._placement, sorted(equal, key=self._rank_on_node))
+
+    def refusal(self) -> str:
+        """Return why there is no place, in words that follow a count of nodes."""
+        question = self.question
+        for demand in question.amounts:
+            reason = self._refusal_of(demand)
+            if reason:
+                return reason
+        wanted = sum(question.counts[place] for place in self._whole)
+        if wanted and next(self._choices(), None) is None:
+            found = self._engine.best_two(question.kind.box, self._free, self._demands(), self._held)
+            return found.shortfall or f"without {wanted} free GPUs that the requests accept"
+        return "without room for all that the pod asks for at once"
+
+    # Whole GPUs
+
+    def _demands(self) -> tuple[Demand, ...]:
+        question = self.question
+        return tuple(
+            Demand(
+                question.counts[place],
+                question.policies[place],
+                None if self._masks[place] & self._free == self._free else self._masks[place] & self._free,
+            )
+            for place in self._whole
+        )
+
+    def _choices(self) -> Iterator[Choice]:
+        return self._engine.choices(self.question.kind.box, self._free, self._demands(), self._held)
+
+    def _equal_choices(self) -> Iterator[Sequence[Choice | None]]:
+        if not self._whole:
+            yield (None,)
+            return
+        for _, equal in groupby(self._choices(), key=lambda choice: choice.score.rank()):
+            yield list(islice(equal, MAX_EQUAL_SETS))
+
+    # Shares
+
+    def _deal(self, choice: Choice | None) -> Iterator[_Dealt]:
+        """Yield the ways to deal the shares out beside a set of whole GPUs."""
+        free = self._free & ~(0 if choice is None else choice.mask)
+        for number, parts in enumerate(self._ways(free, 0, {}, ())):
+            if number == MAX_ASSIGNMENTS:
+                self.cut_off = True
+                return
+            self._effort.charge(SET_STEPS, Work.SETS)
+            yield self._dealt(choice, parts)
+
+    def _ways(
+        self, free: int, number: int, now: Mapping[int, _Filled], parts: tuple[tuple[int, int], ...]
+    ) -> Iterator[tuple[tuple[tuple[int, int], ...], Mapping[int, _Filled]]]:
+        shares = self._shares
+        if number == len(shares):
+            yield parts, now
+            return
+        for mask, filled in self._sets(free, shares[number], 0, 0, now):
+            yield from self._ways(free, number + 1, filled, (*parts, (shares[number].place, mask)))
+
+    def _sets(
+        self, free: int, demand: AmountDemand, mask: int, start: int, now: Mapping[int, _Filled]
+    ) -> Iterator[tuple[int, Mapping[int, _Filled]]]:
+        """Yield the sets of GPUs for one request, with how all are filled then."""
+        if mask.bit_count() == demand.count:
+            yield mask, now
+            return
+        order = self._order(free, demand)
+        for index in range(start, len(order)):
+            filled = self._filled(free, demand, order[index], now)
+            if filled is not None:
+                yield from self._sets(free, demand, mask | 1 << order[index], index + 1, {**now, order[index]: filled})
+
+    def _order(self, free: int, demand: AmountDemand) -> Sequence[int]:
+        """Return the GPUs that a request may have, those in use first, the fullest of them first."""
+        mask = self._masks[demand.place]
+        in_use = [one for one in self._in_use.values() if mask >> one.ordinal & 1]
+        in_use.sort(key=lambda one: (self._left_of(one.ordinal, dict(one.taken)), one.ordinal))
+        return [*(one.ordinal for one in in_use), *ordinals_of(mask & free)]
+
+    def _filled(self, free: int, demand: AmountDemand, ordinal: int, now: Mapping[int, _Filled]) -> _Filled | None:
+        """Return how a GPU is filled with one share more, None where there is no room for it."""
+        wanted = self.question.taken[demand.place][ordinal]
+        one = self.question.kind.devices[ordinal]
+        if wanted is None or one is None:
+            return None
+        before = now.get(ordinal)
+        if before is None:
+            shared = self._in_use.get(ordinal)
+            if shared is None and not free >> ordinal & 1:
+                return None
+            before = _Filled(demand.mode, {}) if shared is None else _Filled(shared.mode, dict(shared.taken))
+        elif not self.question.kind.shareable >> ordinal & 1:
+            return None  # given whole, to another request of the pod
+        if before.mode != demand.mode:
+            return None
+        taken = {name: before.taken.get(name, 0) + amount for name, amount in wanted.items()}
+        if any(taken[held.name] > held.value.nano for held in one.device.capacities):
+            return None
+        return _Filled(demand.mode, taken)
+
+    def _dealt(self, choice: Choice | None, found: tuple[tuple[tuple[int, int], ...], Mapping[int, _Filled]]) -> _Dealt:
+        parts, filled = found
+        touched = sum(1 << ordinal for ordinal in filled)
+        joined = sum(1 << ordinal for ordinal in filled if ordinal in self._in_use)
+        shareable = self.question.kind.shareable
+        lefts = [self._left_of(ordinal, filled[ordinal].taken) for ordinal in ordinals_of(touched & shareable)]
+        left = (sum(first for first, _ in lefts), sum(other for _, other in lefts))
+        return _Dealt(choice, parts, touched & ~joined, joined, touched & ~shareable, left)
+
+    def _left_of(self, ordinal: int, taken: Mapping[str, int]) -> tuple[int, int]:
+        one = self.question.kind.devices[ordinal]
+        assert one is not None
+        by_default = whole_capacities(one.device)
+        first = other = 0
+        for held in one.device.capacities:
+            left = (held.value.nano - taken.get(held.name, 0)) // NANO
+            if held.name in by_default:
+                first += left
+            else:
+                other += left
+        return min(first, MOST_LEFT), min(other, MOST_LEFT)
+
+    def _allowed(self, dealt: _Dealt) -> bool:
+        """Whether the GPUs of each request for shares are what its policy demands."""
+        question = self.question
+        if not any(question.policies[place] != NO_POLICY for place, _ in dealt.parts):
+            return True
+        table = self._engine.table(question.kind.box, self._nothing)
+        every = (1 << question.kind.box.gpu_count) - 1
+        return all(make_rule(table, question.policies[place], every).allows(mask) for place, mask in dealt.parts)
+
+    # Comparing
+
+    def _rank_on_node(self, dealt: _Dealt) -> tuple[object, ...]:
+        return self._fresh_rank(dealt), *dealt.left, tuple(ordinals_of(mask) for _, mask in dealt.parts)
+
+    def _fresh_rank(self, dealt: _Dealt) -> tuple[int, ...]:
+        if not dealt.fresh:
+            return ()
+        free = self._free & ~(0 if dealt.whole is None else dealt.whole.mask)
+        return self._engine.score(self.question.kind.box, free, dealt.fresh, self._nothing).rank()
+
+    def _placement(self, dealt: _Dealt) -> SharePlacement:
+        parts = [0] * len(self.question.counts)
+        if dealt.whole is not None:
+            for place, part in zip(self._whole, dealt.whole.parts, strict=True):
+                parts[place] = part
+        for place, part in dealt.parts:
+            parts[place] = part
+        return SharePlacement(tuple(parts), dealt.whole, self._rank(dealt), dealt.fresh, dealt.joined)
+
+    def _rank(self, dealt: _Dealt) -> int:
+        return self.rank(self._node_rank(dealt), *dealt.count_rank, dealt.left)
+
+    def rank(self, nodes: tuple[int, ...], fresh: int = 0, wasted: int = 0, left: tuple[int, int] = (0, 0)) -> int:
+        """Return what sorts nodes, of the rank that the whole GPUs there have. GPUs that are lost to sets count before
+        how the pod's one whole GPU lies, and behind how several are linked."""
+        question = self.question
+        for demand in question.amounts:
+            if demand not in question.shares:
+                fresh += demand.count
+                wasted += demand.count if self._wastes(demand) else 0
+        told = (*nodes, fresh, wasted) if question.is_linked else (fresh, wasted, *nodes)
+        return one_number((*told, *left, self._free.bit_count()))
+
+    def _wastes(self, demand: AmountDemand) -> bool:
+        """Whether whole GPUs are given for an amount that takes a part of them."""
+        taken, devices = self.question.taken[demand.place], self.question.kind.devices
+        return any(
+            amount is not None
+            and one is not None
+            and any(
+                amount[held.name] < held.value.nano for held in one.device.capacities if held.name in demand.capacity
+            )
+            for amount, one in zip(taken, devices, strict=True)
+        )
+
+    def _node_rank(self, dealt: _Dealt) -> tuple[int, ...]:
+        """Return the part of a node's rank that its whole GPUs decide, those that shares take among them."""
+        box = self.question.kind.box
+        if dealt.whole is None and not dealt.fresh:
+            return (0,) * len(self._engine.order(self._nothing).node_names)
+        if dealt.whole is None:
+            return self._engine.score(box, self._free, dealt.fresh, self._nothing, self._held).node_rank()
+        score = dealt.whole.score
+        if dealt.fresh:
+            lost = self._engine.score(box, self._free, dealt.whole.mask | dealt.fresh, self._nothing, self._held)
+            score = replace(
+                score,
+                damage_gb_s=lost.damage_gb_s,
+                damage_ring_gb_s=lost.damage_ring_gb_s,
+                damage_levels=lost.damage_levels,
+                taken_gpus=lost.taken_gpus,
+            )
+        return score.node_rank()
+
+    # Reasons
+
+    def _refusal_of(self, demand: AmountDemand) -> str:
+        """Return why there is no share for a request by itself, "" where there is one."""
+        mask, words = self._masks[demand.place], str(demand)
+        if not mask and not self.question.kind.shareable:
+            return "whose GPUs are not given in shares"
+        if not any(self.question.taken[demand.place]):
+            return f"whose GPUs never have {words}"
+        if not mask:
+            return "without a GPU that the request may have"
+        free = self._free
+        if any(self._filled(free, demand, ordinal, {}) is not None for ordinal in self._order(free, demand)):
+            return ""
+        others = {
+            shared.mode
+            for shared in self._in_use.values()
+            if mask >> shared.ordinal & 1 and self._has_room(demand, shared)
+        }
+        if others:
+            return f"whose GPUs with {words} left are shared in another mode ({', '.join(sorted(others))})"
+        return f"without {words} left on one GPU"
+
+    def _has_room(self, demand: AmountDemand, shared: SharedGpu) -> bool:
+        wanted, one = self.question.taken[demand.place][shared.ordinal], self.question.kind.devices[shared.ordinal]
+        if wanted is None or one is None:
+            return False
+        left = shared.left_nano(one.device)
+        return all(wanted[name] <= left[name] for name in wanted)
