@@ -6,10 +6,11 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from dracaena.api.errors import BadInputError
+from dracaena.api.sharing import MEMORY, NO_MODE, UNREADABLE_MODE, mode_of, taken_in_words
 from dracaena.cli.columns import aligned, print_lines
 from dracaena.cli.commands import Commands
 from dracaena.cli.connection import add_connection_options, connect
@@ -50,6 +51,10 @@ class Holder:
     """`namespace/name`."""
     pods: tuple[str, ...]
     """Names of the pods that it is reserved for, in its namespace."""
+    consumed: Mapping[str, str] | None = None
+    """Of a share what it takes of each capacity; None: the device is given whole or not at all."""
+    mode: str | None = None
+    """Of a share, how its GPU is shared (api.sharing)."""
 
     def __str__(self) -> str:
         return f"{self.claim} for {', '.join(self.pods)}" if self.pods else f"{self.claim}, no pod"
@@ -63,6 +68,18 @@ class DeviceStatus:
     holders: tuple[Holder, ...]
     profile: str | None = None
     """Of a MIG device; None for a whole GPU."""
+    capacity: Mapping[str, str] = field(default_factory=dict)
+    """All there is of each capacity, of a device that is given in shares; empty for others."""
+
+    @property
+    def shares(self) -> tuple[Holder, ...]:
+        """Who has a part of it, and leaves some to others."""
+        shares = tuple(holder for holder in self.holders if holder.consumed is not None)
+        takes_all = len(shares) == 1 and shares[0].consumed is not None and self._leaves_nothing(shares[0].consumed)
+        return () if takes_all else shares
+
+    def _leaves_nothing(self, consumed: Mapping[str, str]) -> bool:
+        return consumed.get(MEMORY) == self.capacity.get(MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +169,24 @@ def _holders(driver: str, claims: Iterable[ResourceClaim]) -> dict[tuple[str, st
         pods = tuple(sorted(user.name for user in claim.status.reserved_for if user.resource == "pods"))
         for result in claim.status.allocation.devices.results if claim.status.allocation is not None else ():
             if result.driver == driver and not result.admin_access:
-                held.setdefault((result.pool, result.device), []).append(Holder(claim.key, pods))
+                holder = Holder(claim.key, pods)
+                if result.share_id is not None:
+                    holder = replace(
+                        holder, consumed=result.consumed_capacity, mode=_mode(driver, claim, result.request)
+                    )
+                held.setdefault((result.pool, result.device), []).append(holder)
     return held
+
+
+def _mode(driver: str, claim: ResourceClaim, request: str) -> str:
+    allocation = claim.status.allocation
+    if allocation is None or claim.problem:
+        return UNREADABLE_MODE
+    configs = [(one.requests, one.opaque) for one in allocation.devices.config]
+    return mode_of(
+        request,
+        [(names, opaque.parameters) for names, opaque in configs if opaque is not None and opaque.driver == driver],
+    )
 
 
 def _node_status(
@@ -171,6 +204,12 @@ def _node_status(
     pool_name = current[0].spec.pool.name
     decoded = decode_pool(device for page in current for device in page.spec.devices)
     published = {item.ordinal: item for item in decoded.gpus}
+    shared = {
+        device.name: {name: capacity.value for name, capacity in device.capacity.items()}
+        for page in current
+        for device in page.spec.devices
+        if device.allow_multiple_allocations
+    }
     missing = Gpu(uuid="", index=0)
     gpus = tuple(
         published[ordinal].gpu if ordinal in published else replace(missing, index=ordinal)
@@ -180,7 +219,9 @@ def _node_status(
         name,
         Machine(name, gpus, decoded.topology),
         {
-            ordinal: DeviceStatus(item.name, tuple(held.get((pool_name, item.name), ())))
+            ordinal: DeviceStatus(
+                item.name, tuple(held.get((pool_name, item.name), ())), capacity=shared.get(item.name, {})
+            )
             for ordinal, item in published.items()
         },
         tuple(
@@ -255,7 +296,13 @@ def _tree(node: PublishedNode) -> Iterator[str]:
 
 
 def _label(device: DeviceStatus) -> str:
-    return "; ".join(map(str, device.holders)) or "free"
+    shares = device.shares
+    if not shares:
+        return "; ".join(map(str, device.holders)) or "free"
+    taken = taken_in_words([one.consumed or {} for one in shares], device.capacity)
+    modes = ", ".join(sorted({one.mode or "" for one in shares} - {NO_MODE}))
+    count = f"{_counted(len(shares), 'share')}{f' by {modes}' if modes else ''}: {taken}"
+    return "; ".join((count, *map(str, device.holders)))
 
 
 def _total(shown: Sequence[PublishedNode]) -> str:
@@ -285,6 +332,7 @@ def _document(node: PublishedNode) -> dict[str, Any]:
             "index": node.machine.gpus[ordinal].index,
             "uuid": node.machine.gpus[ordinal].uuid,
             "product": node.machine.gpus[ordinal].product_name,
+            **({"capacity": dict(device.capacity)} if device.capacity else {}),
             "heldBy": _held_by(device),
         }
         for ordinal, device in sorted(node.gpus.items())
@@ -294,7 +342,14 @@ def _document(node: PublishedNode) -> dict[str, Any]:
 
 
 def _held_by(device: DeviceStatus) -> list[dict[str, Any]]:
-    return [{"claim": holder.claim, "pods": list(holder.pods)} for holder in device.holders]
+    return [
+        {
+            "claim": holder.claim,
+            "pods": list(holder.pods),
+            **({} if holder.consumed is None else {"consumedCapacity": dict(holder.consumed), "sharing": holder.mode}),
+        }
+        for holder in device.holders
+    ]
 
 
 def _counted(count: int, what: str) -> str:

@@ -10,8 +10,9 @@ import msgspec
 from dracaena.api.mig import MigDevice
 from dracaena.api.objects import Node, Taint
 from dracaena.api.resource_objects import Device, ResourceClaim, ResourceSlice
-from dracaena.cli.status import PublishedNode, node_statuses
+from dracaena.cli.status import PublishedNode, _document, _tree, node_statuses
 from support.allocation import DRIVER, allocated, blocks, claim, device_name, holding, machine, node, pod, pool_slice
+from support.shares import holding_share, in_shares
 
 FOUR = machine("four", blocks(2, 2, inside="PIX", outside="SYS"), product_name="NVIDIA T4")
 
@@ -103,3 +104,22 @@ def test_mig_devices_are_devices_with_a_profile_in_the_place_of_their_gpu() -> N
         ("1g.10gb", ["default/part"]),
     ]
     assert (found.free, len(found.devices)) == (4, 5)
+
+
+def test_a_gpu_in_shares_says_what_they_take_together_and_who_has_them() -> None:
+    taken = [("a", {"memory": "20Gi", "cores": "30"}), ("b", {"memory": "10Gi", "cores": "10"})]
+    shares = [holding_share(name, "n", device_name(FOUR, 3), consumed, mode="MPS") for name, consumed in taken]
+    everything = holding_share("whole", "n", device_name(FOUR, 0), {"memory": "80Gi", "cores": "0"})
+    found = status([in_shares(pool_slice("n", FOUR))], [*shares, everything])
+    assert found.free == 2
+    lines = "\n".join(_tree(found))
+    assert "[2 shares by MPS: 30 of 80 GiB, 40 % of the cores; default/a, no pod; default/b, no pod]" in lines
+    assert "[default/whole, no pod]" in lines
+    document = _document(found)
+    assert document["gpus"][3]["heldBy"][0] == {
+        "claim": "default/a",
+        "pods": [],
+        "consumedCapacity": {"memory": "20Gi", "cores": "30"},
+        "sharing": "MPS",
+    }
+    assert document["gpus"][0]["capacity"] == {"memory": "80Gi", "cores": "100"}
