@@ -7,8 +7,11 @@ them: the tolerations of a request, for example, are not counted.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Final
 
 from dracaena.api import limits
+from dracaena.api.quantity import NANO, Quantity
+from dracaena.api.sharing import CORES, MEMORY
 from dracaena.validation.configs import check_config
 from dracaena.validation.field import Field, Fields, check_distinct
 from dracaena.validation.metadata import check_metadata, check_template_metadata
@@ -135,7 +138,9 @@ def _check_details(details: Fields, driver: str) -> int:
     details["deviceClassName"].name(DNS_SUBDOMAIN)
     check_selectors(details["selectors"])
     check_tolerations(details["tolerations"], driver)
-    _check_capacity(details["capacity"])
+    class_name = details["deviceClassName"].value
+    is_ours = isinstance(class_name, str) and (class_name.startswith(driver) or class_name.endswith(driver))
+    _check_capacity(details["capacity"], is_ours=is_ours)
     _check_derived(details["derivedAttributes"])
     return _check_count(details["allocationMode"], details["count"])
 
@@ -156,14 +161,41 @@ def _check_count(mode_field: Field, count_field: Field) -> int:
     return max(count, 0) if count else 1
 
 
-def _check_capacity(field: Field) -> None:
+def _check_capacity(field: Field, *, is_ours: bool) -> None:
+    """Check the amounts that a request asks for; `is_ours`: of a class of ours, whose GPUs have memory and cores."""
     capacity = field.fields("requests")
     if capacity is None:
         return
-    for name, amount in (capacity["requests"].entries() or {}).items():
+    entries = capacity["requests"].entries() or {}
+    for name, amount in entries.items():
         if not QUALIFIED_NAME.holds(name):
             amount.warn(f"the key is not {QUALIFIED_NAME.what}, no device has such a capacity", QUALIFIED_NAME.expected)
-        check_quantity(amount)
+        wanted = check_quantity(amount)
+        if is_ours and wanted is not None and name == MEMORY:
+            _check_memory(amount, wanted)
+        elif is_ours and wanted is not None and name == CORES:
+            _check_cores(amount, wanted)
+    if is_ours and CORES in entries and MEMORY not in entries:
+        entries[CORES].warn("without memory beside it, the whole memory is taken, and so the whole GPU", "memory, too")
+
+
+def _check_memory(amount: Field, wanted: Quantity) -> None:
+    if wanted.nano <= 0:
+        amount.warn("every share takes 1Mi at least", "such as 8Gi; no capacity at all for a whole GPU")
+    elif wanted.nano % _MIB_NANO:
+        amount.warn("rounded up to whole MiB", "a multiple of 1Mi")
+
+
+def _check_cores(amount: Field, wanted: Quantity) -> None:
+    if wanted.nano > _ALL_CORES * NANO:
+        amount.warn("no GPU has more than 100 percent of its cores", "a whole number from 0 to 100")
+    elif wanted.nano < 0 or wanted.nano % NANO:
+        amount.warn("rounded up to whole percent from 0 on", "a whole number from 0 to 100")
+
+
+_MIB_NANO: Final = (1 << 20) * NANO
+_ALL_CORES: Final = 100
+"""Percent: what the ceilings of one GPU sum to at most."""
 
 
 def _check_derived(field: Field) -> None:

@@ -182,6 +182,31 @@ def test_what_the_server_takes_by_mistake_is_a_warning_and_no_error(path: str, v
     assert errors(document) == []
 
 
+OF_SHARES = [
+    ({"memory": "0"}, "every share takes 1Mi at least"),
+    ({"memory": "-1Gi"}, "every share takes 1Mi at least"),
+    ({"memory": "10G"}, "rounded up to whole MiB"),
+    ({"memory": "1Gi", "cores": "101"}, "no GPU has more than 100 percent of its cores"),
+    ({"memory": "1Gi", "cores": "500m"}, "rounded up to whole percent"),
+    ({"cores": "30"}, "without memory beside it, the whole memory is taken, and so the whole GPU"),
+]
+
+
+@pytest.mark.parametrize("name", ["gpu.dracaena.dev", "share.gpu.dracaena.dev"])
+@pytest.mark.parametrize(("amounts", "found"), OF_SHARES)
+def test_an_amount_that_is_not_what_it_seems_is_warned_of(name: str, amounts: dict[str, str], found: str) -> None:
+    document = edited(edited(claim(), f"{EXACTLY}.capacity.requests", amounts), f"{EXACTLY}.deviceClassName", name)
+    assert any(found in warning for warning in warnings(document))
+    assert errors(document) == []
+    foreign = edited(document, f"{EXACTLY}.deviceClassName", "gpu.example.com")
+    assert not any(found in warning for warning in warnings(foreign))
+
+
+def test_amounts_of_a_share_have_no_findings() -> None:
+    document = edited(claim(), f"{EXACTLY}.capacity.requests", {"memory": "20Gi", "cores": "30"})
+    assert errors(document) + warnings(document) == []
+
+
 def test_a_good_claim_has_no_findings() -> None:
     assert errors(claim()) + warnings(claim()) == []
 
