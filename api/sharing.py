@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from dracaena.api.attributes import CORES_CAPACITY, MEMORY_CAPACITY
 from dracaena.api.json_text import deeper_than
 from dracaena.api.quantity import NANO, Quantity, parse_quantity
 
@@ -76,16 +77,12 @@ def mode_parameters(mode: str) -> msgspec.Raw:
 _MIB_NANO: Final = (1 << 20) * NANO
 _GIB_NANO: Final = (1 << 30) * NANO
 
-MEMORY: Final = "memory"
-CORES: Final = "cores"
-"""Capacities of a GPU that is given in shares: bytes, and percent of its multiprocessors."""
-
 
 def in_words(name: str, nano: int) -> str:
     """Return an amount of a capacity, in billionths, in words: `20 GiB of memory`, `30 % of the cores`."""
-    if name == CORES:
+    if name == CORES_CAPACITY:
         return f"{nano / NANO:g} % of the cores"
-    return f"{size_in_words(nano)} of memory" if name == MEMORY else f"{Quantity(nano)} of {name}"
+    return f"{size_in_words(nano)} of memory" if name == MEMORY_CAPACITY else f"{Quantity(nano)} of {name}"
 
 
 def amounts_in_words(consumed: Mapping[str, str]) -> str:
@@ -107,12 +104,18 @@ def taken_in_words(shares: Iterable[Mapping[str, str]], capacity: Mapping[str, s
     """Return what shares take of a GPU together: `30 of 80 GiB, 40 % of the cores`. Amounts that cannot be read are
     left out."""
     told = list(shares)
-    memory, cores = (sum(_nano(one.get(name, "0")) for one in told) for name in (MEMORY, CORES))
-    every = _nano(capacity.get(MEMORY, "0"))
+    memory, cores = (sum(_nano(one.get(name, "0")) for one in told) for name in (MEMORY_CAPACITY, CORES_CAPACITY))
+    every = _nano(capacity.get(MEMORY_CAPACITY, "0"))
     taken, whole = size_in_words(memory), size_in_words(every)
     if taken.split()[1] == whole.split()[1]:
         taken = taken.split()[0]
-    return f"{taken} of {whole}, {in_words(CORES, cores)}"
+    return f"{taken} of {whole}, {in_words(CORES_CAPACITY, cores)}"
+
+
+def is_all_memory(consumed: Mapping[str, str], capacity: Mapping[str, str]) -> bool:
+    """Return whether a share takes all of a GPU's memory that can be given out: whole MiB."""
+    left = _nano(capacity.get(MEMORY_CAPACITY, "0")) - _nano(consumed.get(MEMORY_CAPACITY, "0"))
+    return left < _MIB_NANO
 
 
 def _nano(text: str) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from dracaena.api.errors import BadInputError
-from dracaena.api.sharing import MEMORY, NO_MODE, UNREADABLE_MODE, mode_of, taken_in_words
+from dracaena.api.sharing import NO_MODE, UNREADABLE_MODE, is_all_memory, mode_of, taken_in_words
 from dracaena.cli.columns import aligned, print_lines
 from dracaena.cli.commands import Commands
 from dracaena.cli.connection import add_connection_options, connect
@@ -79,7 +79,7 @@ class DeviceStatus:
         return () if takes_all else shares
 
     def _leaves_nothing(self, consumed: Mapping[str, str]) -> bool:
-        return consumed.get(MEMORY) == self.capacity.get(MEMORY)
+        return is_all_memory(consumed, self.capacity)
 
 
 @dataclass(frozen=True, slots=True)

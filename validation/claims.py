@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from dracaena.api import limits
+from dracaena.api.attributes import CORES_CAPACITY, MEMORY_CAPACITY
 from dracaena.api.quantity import NANO, Quantity
-from dracaena.api.sharing import CORES, MEMORY
 from dracaena.validation.configs import check_config
 from dracaena.validation.field import Field, Fields, check_distinct
 from dracaena.validation.metadata import check_metadata, check_template_metadata
@@ -171,12 +171,14 @@ def _check_capacity(field: Field, *, is_ours: bool) -> None:
         if not QUALIFIED_NAME.holds(name):
             amount.warn(f"the key is not {QUALIFIED_NAME.what}, no device has such a capacity", QUALIFIED_NAME.expected)
         wanted = check_quantity(amount)
-        if is_ours and wanted is not None and name == MEMORY:
+        if is_ours and wanted is not None and name == MEMORY_CAPACITY:
             _check_memory(amount, wanted)
-        elif is_ours and wanted is not None and name == CORES:
+        elif is_ours and wanted is not None and name == CORES_CAPACITY:
             _check_cores(amount, wanted)
-    if is_ours and CORES in entries and MEMORY not in entries:
-        entries[CORES].warn("without memory beside it, the whole memory is taken, and so the whole GPU", "memory, too")
+    if is_ours and CORES_CAPACITY in entries and MEMORY_CAPACITY not in entries:
+        entries[CORES_CAPACITY].warn(
+            "without memory beside it, the whole memory is taken, and so the whole GPU", "memory, too"
+        )
 
 
 def _check_memory(amount: Field, wanted: Quantity) -> None:

@@ -8,30 +8,20 @@ from typing import Any
 import msgspec
 
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
+from dracaena.kubelet_plugin.device_kinds.shared_device import shared_device
 from support.allocation import allocated, claim, own_config, request
 
 
-def in_shares(item: ResourceSlice, gib: int = 80, only: Collection[int] | None = None) -> ResourceSlice:
-    """The slice, with these of its GPUs (None: all) given in shares: whole by default, cores as ceilings."""
-    document = msgspec.to_builtins(item)
-    for place, device in enumerate(document["spec"]["devices"]):
-        if only is None or place in only:
-            device["allowMultipleAllocations"] = True
-            device["capacity"] = {**device.get("capacity", {}), **share_capacity(gib)}
-    return msgspec.convert(document, ResourceSlice)
-
-
-def share_capacity(gib: int) -> dict[str, Any]:
-    """The capacities of a GPU that is given in shares."""
-    everything = f"{gib}Gi"
-    of_memory = {"min": "1Mi", "max": everything, "step": "1Mi"}
-    return {
-        "memory": {"value": everything, "requestPolicy": {"default": everything, "validRange": of_memory}},
-        "cores": {
-            "value": "100",
-            "requestPolicy": {"default": "0", "validRange": {"min": "0", "max": "100", "step": "1"}},
-        },
-    }
+def in_shares(
+    item: ResourceSlice, gib: int = 80, only: Collection[int] | None = None, *, more_bytes: int = 0
+) -> ResourceSlice:
+    """The slice as the plugin publishes it, with these of its GPUs (None: all) given in shares. `more_bytes`: memory
+    beyond whole MiB."""
+    devices = [
+        shared_device(device, (gib << 30) + more_bytes) if only is None or place in only else device
+        for place, device in enumerate(item.spec.devices)
+    ]
+    return msgspec.structs.replace(item, spec=msgspec.structs.replace(item.spec, devices=devices))
 
 
 def share(name: str, memory: str | None, cores: int | None = None, *, count: int = 1, **fields: Any) -> dict[str, Any]:

@@ -66,11 +66,14 @@ def is_whole_by_default(device: PublishedDevice) -> bool:
 
 
 def whole_capacities(device: PublishedDevice) -> tuple[str, ...]:
-    """Return the capacities that are taken whole by default, and of which every share takes some."""
+    """Return the capacities of which the default leaves less than any share takes: what is no whole number of steps
+    may be left."""
     return tuple(
-        capacity.name
-        for capacity in device.capacities
-        if capacity.least_nano > 0 and capacity.policy is not None and capacity.policy.default == capacity.value
+        one.name
+        for one in device.capacities
+        if one.policy is not None
+        and one.policy.default is not None
+        and 0 <= one.value.nano - one.policy.default.nano < one.least_nano
     )
 
 

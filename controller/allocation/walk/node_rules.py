@@ -15,8 +15,9 @@ from typing import Final
 
 from dracaena import cel
 from dracaena.api import resource_objects
+from dracaena.api.attributes import MEMORY_CAPACITY
 from dracaena.api.device_id import DeviceId, PoolId
-from dracaena.api.sharing import MEMORY, size_in_words
+from dracaena.api.sharing import size_in_words
 from dracaena.controller.allocation.effort import DEVICE_STEPS, Effort, Work
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.legal.outcome import DoesNotFit, NeedsPerson, Plan
@@ -232,7 +233,7 @@ class NodeRules:
         """Say how much memory the GPU with most left has, in words; "" where nobody asks for an amount of it.
 
         Cost: O(states of nodes × GPUs)."""
-        wanted = [one.capacity[MEMORY].nano for one in self.facts.amounts if MEMORY in one.capacity]
+        wanted = [one.capacity[MEMORY_CAPACITY].nano for one in self.facts.amounts if MEMORY_CAPACITY in one.capacity]
         lefts = [
             left
             for kind, by_state in self._inventory.buckets.items()

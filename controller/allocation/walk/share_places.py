@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 from typing import Final
 
+from dracaena.api.attributes import MEMORY_CAPACITY
 from dracaena.api.config.v1alpha1 import NO_POLICY, TopologyPolicy
 from dracaena.api.quantity import NANO, Quantity
-from dracaena.api.sharing import MEMORY
 from dracaena.controller.allocation.effort import SET_STEPS, Effort, Work
 from dracaena.controller.allocation.legal.capacity import AmountDemand, amounts, whole_capacities
 from dracaena.controller.allocation.legal.read.slices import PublishedDevice
@@ -124,11 +124,11 @@ def most_memory(kind: NodeKind, state: NodeState | str, node: str) -> Iterator[t
     for ordinal in ordinals_of(kind.shareable):
         one = kind.devices[ordinal]
         for held in () if one is None else one.device.capacities:
-            if held.name == MEMORY:
+            if held.name == MEMORY_CAPACITY:
                 shared = in_use.get(ordinal)
                 left = held.value.nano if state.free >> ordinal & 1 else 0
                 if shared is not None:
-                    left = held.value.nano - dict(shared.taken).get(MEMORY, 0)
+                    left = held.value.nano - dict(shared.taken).get(MEMORY_CAPACITY, 0)
                 yield held.value.nano, left, node
 
 

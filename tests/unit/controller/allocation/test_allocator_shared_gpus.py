@@ -11,8 +11,9 @@ from dracaena.api.machine import Machine
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.legal.read.features import Features
-from dracaena.controller.allocation.result import Allocation, decision_of
+from dracaena.controller.allocation.result import Allocation, commit, decision_of
 from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.state.node_state import NodeState
 from dracaena.controller.simulation import make_inventory
 from support.allocation import DRIVER, claim, device_class, device_name, holding, node, pod, pool_slice, request
 from support.clusters import MACHINES, SMALL, SWITCHED
@@ -37,6 +38,19 @@ def test_a_claim_without_amounts_takes_all_of_its_gpus() -> None:
     results = found.claims[0].results
     assert [result.consumed_capacity for result in results] == [{"cores": "0", "memory": "80Gi"}] * 2
     assert len({result.share_id for result in results} - {None}) == 2
+
+
+def test_memory_beyond_whole_mib_is_nobodys() -> None:
+    """It is published as it is, and given out in whole ones: who has these has the GPU."""
+    item = in_shares(pool_slice("a", SMALL), more_bytes=1000)
+    inventory = make_inventory(DRIVER, nodes=[node("a")], slices=[item], classes=[device_class()])
+    found = Allocator().allocate(inventory, pod("pod", "c"), [claim("c", request(count=2))])
+    assert isinstance(found, Allocation)
+    assert [one.consumed_capacity["memory"] for one in found.claims[0].results] == ["80Gi", "80Gi"]
+    commit(inventory, found)
+    state = inventory.state("a")
+    assert isinstance(state, NodeState)
+    assert (state.free, state.shares) == (0, ())
 
 
 def test_without_the_feature_gpus_are_given_whole() -> None:
