@@ -24,6 +24,7 @@ SECTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "queue": "bench.queueing",
         "mixed": "bench.mixed",
         "siblings": "bench.siblings",
+        "shares": "bench.shares",
         "decision": "bench.decision",
         "scale": "bench.scale",
         "starving": "bench.starving",
