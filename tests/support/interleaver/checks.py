@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 from dracaena.api.objects import Pod
@@ -19,6 +21,9 @@ from support.interleaver.server import is_reserved_for
 from support.interleaver.world import ViolationError, World, held
 
 Device = tuple[str, str]
+
+WHOLE: Final = 2
+"""Halves of a device."""
 
 _HOLDING: Final = frozenset({Phase.ALLOCATED, Phase.DROPPING, Phase.UNRESERVED, Phase.RESERVING, Phase.CLEARING})
 _WRITING: Final = frozenset({Phase.DECIDED, Phase.WRITING, Phase.DROPPING, Phase.RESERVING, Phase.CLEARING})
@@ -38,24 +43,31 @@ def check_step(world: World) -> None:
 
 
 def _no_device_twice(world: World) -> None:
-    """No device is in two allocations that the server holds, or can still come to hold."""
-    owners: dict[Device, str] = {}
+    """No device is in allocations that the server holds, or can still come to hold, which take more than all of it."""
+    owners: dict[Device, set[str]] = {}
     for claim in world.server.claims.values():
         if claim.status.allocation is None or _is_foreign(world, claim):
             continue
         for device in held(claim):
-            if device in owners:
-                raise ViolationError(f"{claim.key} and {owners[device]} both have {device}")
-            owners[device] = claim.key
+            owners.setdefault(device, set()).add(claim.key)
+            if _parts(world, owners[device]) > WHOLE:
+                raise ViolationError(f"{' and '.join(sorted(owners[device]))} have {device} at a time")
     for call in under_way(world):
         stored = world.server.claims.get(call.claim_key)
         if not call.devices or stored is None or stored.metadata.resource_version != call.guard:
             continue
         for device in call.devices:
-            if owners.setdefault(device, call.claim_key) != call.claim_key:
+            before = sorted(owners.setdefault(device, set()) - {call.claim_key})
+            owners[device].add(call.claim_key)
+            if _parts(world, owners[device]) > WHOLE:
                 raise ViolationError(
-                    f"{device} of {owners[device]} is also in a write that can land of {call.claim_key}"
+                    f"{device} of {' and '.join(before)} is also in a write that can land of {call.claim_key}"
                 )
+
+
+def _parts(world: World, claim_keys: Iterable[str]) -> int:
+    """Return how many halves of a device these claims take together."""
+    return sum(world.scenario.parts(key.partition("/")[2]) for key in claim_keys)
 
 
 def _nobody_gets_what_is_kept(world: World) -> None:
@@ -210,12 +222,21 @@ def _is_served(world: World, pod: Pod) -> None:
 
 def _is_impossible(world: World, claim: ResourceClaim, pod: Pod) -> bool:
     """Whether a claim that users deleted and made again is asked for by a pod that is on a full node."""
-    return _is_new(claim, pod) and len(_free(world, pod.spec.node_name)) < world.scenario.claims[claim.metadata.name]
+    return _is_new(claim, pod) and not _fit(world, [claim.metadata.name], pod.spec.node_name)
 
 
-def _free(world: World, node: str) -> frozenset[Device]:
-    taken = frozenset[Device]().union(*(held(claim) for claim in world.server.claims.values()))
-    return frozenset((node, device) for device in world.scenario.devices[node]) - taken
+def _fit(world: World, names: Iterable[str], node: str) -> bool:
+    """Whether claims of these names could be allocated on a node at a time, beside all that are."""
+    taken: Counter[Device] = Counter()
+    for claim in world.server.claims.values():
+        for device in held(claim):
+            taken[device] += world.scenario.parts(claim.metadata.name)
+    free = [WHOLE - taken[node, device] for device in world.scenario.devices[node]]
+    wanted = list(names)
+    whole = sum(world.scenario.claims[name] for name in wanted if world.scenario.parts(name) == WHOLE)
+    halves = sum(world.scenario.parts(name) != WHOLE for name in wanted)
+    unbroken = free.count(WHOLE)
+    return whole <= unbroken and halves <= free.count(1) + WHOLE * (unbroken - whole)
 
 
 def _could_be_bound(world: World, pod: Pod) -> bool:
@@ -231,8 +252,7 @@ def _could_be_bound(world: World, pod: Pod) -> bool:
             continue
         if world.scenario.cores and not _has_cores(world, pod, node):
             continue
-        asked = sum(world.scenario.claims[claim.metadata.name] for claim in there if claim.status.allocation is None)
-        if asked <= len(_free(world, node)):
+        if _fit(world, [claim.metadata.name for claim in there if claim.status.allocation is None], node):
             return True
     return False
 
@@ -273,7 +293,8 @@ def check_collisions(world: World, process: Process) -> None:
     for index, claim in enumerate(claims):
         for other in claims[:index]:
             able = [one for one in (claim, other) if _can_give_way(world, one)]
-            if not held(claim) & held(other) or not able or _is_left(world, claim) or _is_left(world, other):
+            both_have = held(claim) & held(other) if _parts(world, (claim.key, other.key)) > WHOLE else None
+            if not both_have or not able or _is_left(world, claim) or _is_left(world, other):
                 continue
             if any(_is_put_off(process, one) for one in (claim, other)):
                 continue

@@ -191,6 +191,20 @@ def keeps_books_of_its_own() -> Iterator[None]:
 
 
 @contextmanager
+def counts_no_shares() -> Iterator[None]:
+    """What a decided share takes of its GPU counts only once the server shows it."""
+    held = ClaimRecord.held
+
+    def shown_only(self: ClaimRecord, driver: str) -> Any:
+        devices, others = held(self, driver)
+        decided = self.share.others if self.share is not None and not self.is_held else frozenset()
+        return devices, (others - decided) | {replace(one, consumed=()) for one in decided}
+
+    with mock.patch.object(ClaimRecord, "held", shown_only):
+        yield
+
+
+@contextmanager
 def leads_without_a_list() -> Iterator[None]:
     """A new leader begins with what its watch has shown by then."""
     with mock.patch.object(program, "wait_to_lead", return_value=True):

@@ -26,8 +26,12 @@ from support.allocation import (
     request,
 )
 from support.interleaver.process import SETTINGS
+from support.shares import in_shares, share
 
 DEVICE_CLASS: Final = device_class()
+
+SHARED_GIB: Final = 80
+"""Memory of each GPU that is given in shares."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class Scenario:
     """Cores that each pod asks for."""
     on: Mapping[str, str] = field(default_factory=dict)
     """Pods that are made on a node."""
+    halves: frozenset[str] = frozenset()
+    """Claims that ask for one GPU each and want half of it. Where there are some, all GPUs are given in shares."""
 
     @property
     def settings(self) -> ControllerSettings:
@@ -64,7 +70,9 @@ class Scenario:
     @property
     def nodes(self) -> tuple[tuple[Node, ResourceSlice], ...]:
         made = (_node(name, size)[:2] for name, size in zip(self.node_names, self.sizes, strict=True))
-        return tuple((self._with_cores(item), pool) for item, pool in made)
+        return tuple(
+            (self._with_cores(item), in_shares(pool, SHARED_GIB) if self.halves else pool) for item, pool in made
+        )
 
     def _with_cores(self, item: Node) -> Node:
         if not self.cores:
@@ -89,7 +97,13 @@ class Scenario:
         fields: dict[str, Any] = {}
         if name in self.tolerating:
             fields["tolerations"] = [{"key": OUR_TAINT.key, "operator": "Exists"}]
+        if name in self.halves:
+            return claim(name, share("gpus", f"{SHARED_GIB // 2}Gi", **fields), uid=f"{name}-{number}")
         return claim(name, request(count=self.claims[name], **fields), uid=f"{name}-{number}")
+
+    def parts(self, claim_name: str) -> int:
+        """Return how many halves a claim takes of each of its GPUs."""
+        return 1 if claim_name in self.halves else 2
 
     def pod(self, name: str, number: int) -> Pod:
         gates = [{"name": "wait"}] if name in self.gated else []
@@ -106,7 +120,8 @@ class Scenario:
         pods = {key: claims for key, claims in self.pods.items() if key != name}
         named = {claim for claims in pods.values() for claim in claims}
         claims = {key: count for key, count in self.claims.items() if key in named}
-        return replace(self, pods=pods, claims=claims, tolerating=self.tolerating & claims.keys())
+        kept = claims.keys()
+        return replace(self, pods=pods, claims=claims, tolerating=self.tolerating & kept, halves=self.halves & kept)
 
     def _where(self, name: str) -> str:
         return f" on {self.on[name]}" if name in self.on else ""
@@ -118,13 +133,14 @@ class Scenario:
         refused = ", ".join(f"{name} on {at}" for name, at in sorted(self.unfit)) or "nobody"
         tolerating = f"; tolerating the taint: {', '.join(sorted(self.tolerating))}" if self.tolerating else ""
         gated = f"; gated at first: {', '.join(sorted(self.gated & self.pods.keys()))}" if self.gated else ""
+        halves = f"; half a GPU: {', '.join(sorted(self.halves))}" if self.halves else ""
         cores = ", ".join(
             f"{name} asks for {count} with priority {self.priorities.get(name, 0)}{self._where(name)}"
             for name, count in self.cpu.items()
             if name in self.pods
         )
         cpu = f" Cores of each node: {self.cores}; {cores}." if self.cores else ""
-        begin = f"GPUs: {nodes}. Claims: {claims}{tolerating}. Pods: {pods}{gated}."
+        begin = f"GPUs: {nodes}. Claims: {claims}{halves}{tolerating}. Pods: {pods}{gated}."
         return f"{begin} kube-scheduler refuses {refused}.{cpu}"
 
 
@@ -177,6 +193,14 @@ def any_scenario(rng: random.Random) -> Scenario:
         processes=rng.choice((1, 1, 2)),
         nominate=rng.random() < 0.3,
     )
+
+
+def sharing_scenario(rng: random.Random) -> Scenario:
+    """Draw a small cluster whose GPUs are given in shares, and claims for halves beside claims for whole ones."""
+    drawn = any_scenario(rng)
+    halves = frozenset(name for name in sorted(drawn.claims) if rng.random() < 0.7)
+    claims = {name: 1 if name in halves else count for name, count in drawn.claims.items()}
+    return replace(drawn, claims=claims, halves=halves, tolerating=frozenset())
 
 
 @cache

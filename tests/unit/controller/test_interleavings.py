@@ -37,11 +37,12 @@ import pytest
 
 from dracaena.controller.lifecycle.phases import Phase
 from support.interleaver import faults
-from support.interleaver.scenario import Scenario, any_scenario, crowded_scenario
+from support.interleaver.scenario import Scenario, any_scenario, crowded_scenario, sharing_scenario
 from support.interleaver.search import search
 
 SCHEDULES = 800
 CROWDED_SCHEDULES = 300
+SHARING_SCHEDULES = 300
 MANY_SCHEDULES = int(os.environ.get("SCHEDULES", "100000"))
 FIRST_OF_MANY = 1_000_000
 SHARES = 4
@@ -63,9 +64,16 @@ def test_no_schedule_in_which_pods_are_evicted_breaks_a_rule() -> None:
     assert broken is None, f"after {count} schedules\n{broken}"
 
 
+@pytest.mark.timeout(900)
+def test_no_schedule_in_which_gpus_are_shared_breaks_a_rule() -> None:
+    """Claims for half a GPU beside claims for whole ones: no GPU is given beyond all of it."""
+    broken, count = search(range(SHARING_SCHEDULES), make=sharing_scenario)
+    assert broken is None, f"after {count} schedules\n{broken}"
+
+
 @pytest.mark.long
 @pytest.mark.timeout(HALF_A_DAY_S)
-@pytest.mark.parametrize("make", [any_scenario, crowded_scenario])
+@pytest.mark.parametrize("make", [any_scenario, crowded_scenario, sharing_scenario])
 @pytest.mark.parametrize("share", range(SHARES))
 def test_no_schedule_of_many_breaks_a_rule(share: int, make: Callable[[random.Random], Scenario]) -> None:
     size = MANY_SCHEDULES // SHARES
@@ -111,6 +119,12 @@ def test_a_fault_of_the_past_is_found(fault: faults.Fault, within: int) -> None:
 )
 def test_a_fault_of_preemption_is_found(fault: faults.Fault) -> None:
     assert is_found(fault, 100, crowded_scenario)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("fault", [faults.counts_no_shares, faults.keeps_books_of_its_own])
+def test_a_fault_with_shared_gpus_is_found(fault: faults.Fault) -> None:
+    assert is_found(fault, 300, sharing_scenario)
 
 
 @pytest.mark.long
