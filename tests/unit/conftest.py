@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from collections.abc import Iterator
@@ -37,3 +38,9 @@ def own_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     structlog.reset_defaults()
     root.handlers[:] = handlers
     root.setLevel(level)
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves stay until the end: let the garbage collector not walk all of them again and again."""
+    gc.collect()
+    gc.freeze()

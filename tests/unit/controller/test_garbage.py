@@ -13,7 +13,7 @@ from dracaena.controller.garbage import YOUNG_OBJECTS, freeze_what_stays
 @pytest.fixture
 def collections() -> Iterator[list[int]]:
     """Note the generation of each collection, and leave the collector as it was."""
-    thresholds, seen = gc.get_threshold(), list[int]()
+    thresholds, frozen, seen = gc.get_threshold(), gc.get_freeze_count(), list[int]()
 
     def note(phase: str, info: dict[str, int]) -> None:
         if phase == "start":
@@ -24,6 +24,8 @@ def collections() -> Iterator[list[int]]:
     gc.callbacks.remove(note)
     gc.set_threshold(*thresholds)
     gc.unfreeze()
+    if frozen:
+        gc.freeze()  # conftest.py has frozen the tests themselves
 
 
 def test_what_is_there_is_looked_at_no_more_and_what_comes_seldom(collections: list[int]) -> None:
