@@ -40,9 +40,10 @@ from support.interleaver import faults
 from support.interleaver.scenario import Scenario, any_scenario, crowded_scenario, sharing_scenario
 from support.interleaver.search import search
 
-SCHEDULES = 800
-CROWDED_SCHEDULES = 300
-SHARING_SCHEDULES = 300
+SCHEDULES = 400
+CROWDED_SCHEDULES = 150
+SHARING_SCHEDULES = 150
+"""More than twice what the rarest fault takes that is looked for here: 149 schedules, and 11 that evict."""
 MANY_SCHEDULES = int(os.environ.get("SCHEDULES", "100000"))
 FIRST_OF_MANY = 1_000_000
 SHARES = 4
