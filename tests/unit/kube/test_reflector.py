@@ -252,7 +252,7 @@ def test_failing_server_is_asked_ever_more_rarely(failure: str, clock: FakeClock
             before = len(server.requests)
             clock.advance(1)
             # The reflector polls the fake clock every 5 ms: give it the chance to be too eager.
-            threading.Event().wait(0.02)
+            threading.Event().wait(0.01)
             assert len(server.requests) - before <= 2
         assert 4 <= len(server.requests) <= 16
 
