@@ -51,6 +51,11 @@ def test_numbers_below_zero_and_both_forms_of_a_step_are_read():
     assert read["spec"] == {"replicas": -1, "strategy": {"rollingUpdate": steps}}
 
 
+def test_a_zero_is_kept_where_none_would_mean_something_else():
+    read = read_protobuf(body("Deployment", "apps/v1", field(2, field(1, 0) + field(6, 0))), "Deployment")
+    assert read["spec"] == {"replicas": 0, "revisionHistoryLimit": 0}
+
+
 def test_a_body_is_taken_and_one_that_names_an_unserved_field_is_refused(api):
     made = api.send("POST", "/api/v1/namespaces", namespace(NAME), form=FORM)
     assert (made.code, made.body["metadata"]["name"], made.body["status"]) == (201, "desk", {"phase": "Active"})

@@ -67,3 +67,10 @@ def test_a_deployment_that_recreates_waits_for_the_last_old_pod() -> None:
     assert next_sizes(rollout, new, [going]) == {"old": 0, "new": 0}
     gone = ReplicaSetDocument(old.metadata, {"replicas": 0}, {"replicas": 0})
     assert next_sizes(rollout, new, [gone]) == {"old": 0, "new": 2}
+
+
+def test_pods_that_do_not_run_stay_while_the_new_ones_do_not_run_either() -> None:
+    rollout = Rollout(3, surge=1, unavailable=1, recreates=False)
+    old = replica_set("old", 1, 0)
+    assert next_sizes(rollout, replica_set("new", 3, 0), [old]) == {"old": 1, "new": 3}
+    assert next_sizes(rollout, replica_set("new", 3, 2), [old]) == {"old": 0, "new": 3}
