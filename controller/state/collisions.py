@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dracaena.api.device_id import DeviceId
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.state.inventory import Inventory
-from dracaena.controller.allocation.state.node_state import claim_holder
+from dracaena.controller.allocation.state.node_state import claim_holder, is_overdrawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +39,23 @@ class Collision:
 def find_collisions(
     claim: ResourceClaim, inventory: Inventory, rival: Callable[[str], ResourceClaim | None]
 ) -> Iterator[Collision]:
-    """Yield the devices of a claim that the server shows in another claim too. Shares and admin access do not count.
-
-    `rival` returns the other claim by its key.
+    """Yield the devices of a claim that the server shows in another claim too. Admin access does not count, and shares
+    do only where more is taken of their device than it has. `rival` returns the other claim by its key.
     """
     allocation = claim.status.allocation
     for result in allocation.devices.results if allocation is not None else ():
-        if result.admin_access or result.share_id is not None:
-            continue
         device = DeviceId(result.driver, result.pool, result.device)
+        if result.admin_access or (result.share_id is not None and not _is_overdrawn(inventory, device)):
+            continue
         for name in inventory.holdings.holders(device, but=(claim_holder(claim),)):
             other = rival(name)
             if other is not None and _shows(other, device):
                 yield Collision(result.driver == inventory.driver, device, other)
+
+
+def _is_overdrawn(inventory: Inventory, device: DeviceId) -> bool:
+    pool = inventory.pool_named(device.pool) if device.driver == inventory.driver else None
+    return pool is not None and is_overdrawn(pool, inventory.holdings.in_pool(device.pool_id), device.device)
 
 
 def _shows(claim: ResourceClaim, device: DeviceId) -> bool:

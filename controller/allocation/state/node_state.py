@@ -242,6 +242,20 @@ def _shared_gpu(place: int, kind: DeviceKind | None, holdings: Sequence[Holding]
     return shared if all(left[one.name] >= one.least_nano for one in kind.device.capacities) else None
 
 
+def is_overdrawn(pool: NodePool, holdings: Iterable[Holding], device: str) -> bool:
+    """Return whether the shares of a device take more of it than it has. `holdings` are all that is held of the
+    pool."""
+    kinds = dict(zip(pool.devices, pool.kind.devices, strict=True))
+    kind = kinds.get(device)
+    held = [one for one in holdings if one.device.device == device]
+    if kind is None or len(held) < 2:
+        return False
+    taken: Counter[str] = Counter()
+    for one in held:
+        taken.update(dict(one.consumed))
+    return any(taken[one.name] > one.value.nano for one in kind.device.capacities)
+
+
 def held_devices(claim: ResourceClaim, driver: str) -> frozenset[DeviceId]:
     """Return the devices of ours that a claim keeps from others. Admin access keeps nothing."""
     if claim.status.allocation is None:
