@@ -15,7 +15,7 @@ from dracaena.api.json_text import deeper_than
 from dracaena.api.quantity import NANO, Quantity, parse_quantity
 
 NO_MODE: Final = "none"
-"""Of a share whose GpuConfig says nothing of sharing, and of one without any."""
+"""Of a share of which no GpuConfig says a strategy."""
 
 UNREADABLE_MODE: Final = "unreadable"
 """Of a share whose config cannot be read: nobody joins it."""
@@ -42,7 +42,7 @@ GpuConfigs = Iterable[tuple[Sequence[str], msgspec.Raw]]
 
 
 def mode_in(parameters: msgspec.Raw) -> str | None:
-    """Return the mode that the parameters of a config of ours ask for; None where they are no GpuConfig. Never raises.
+    """Return the mode that the parameters of a config of ours ask for; None where they do not say. Never raises.
 
     It reads what the API server stored for an allocation as leniently as it can: who may write it is told elsewhere.
     """
@@ -53,13 +53,11 @@ def mode_in(parameters: msgspec.Raw) -> str | None:
         read = _DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return UNREADABLE_MODE
-    if read.kind != _KIND:
-        return None
-    return NO_MODE if read.sharing is None else read.sharing.strategy or NO_MODE
+    return None if read.kind != _KIND or read.sharing is None else read.sharing.strategy
 
 
 def mode_of(request: str, configs: GpuConfigs) -> str:
-    """Return the mode of a request, `request` or `request/subrequest`: that of the last GpuConfig that is for it."""
+    """Return the mode of a request, `request` or `request/subrequest`: of the last GpuConfig for it that says one."""
     names = {request, request.partition("/")[0]}
     mode = NO_MODE
     for requests, parameters in configs:
@@ -70,8 +68,7 @@ def mode_of(request: str, configs: GpuConfigs) -> str:
 
 def mode_parameters(mode: str) -> msgspec.Raw:
     """Return the least parameters in which mode_in() finds this mode."""
-    sharing = {} if mode == NO_MODE else {"sharing": {"strategy": mode}}
-    return msgspec.Raw(msgspec.json.encode({"kind": _KIND, **sharing}))
+    return msgspec.Raw(msgspec.json.encode({"kind": _KIND, "sharing": {"strategy": mode}}))
 
 
 _MIB_NANO: Final = (1 << 20) * NANO

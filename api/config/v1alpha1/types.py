@@ -174,6 +174,7 @@ NO_SHARING = GpuSharing()
 
 @dataclass(frozen=True, slots=True)
 class GpuConfig:
-    """How a GPU is prepared. Read by the kubelet plugin; the controller only validates it."""
+    """How a GPU is prepared. Read by the kubelet plugin. The controller validates it, and lets shares of one GPU have
+    one strategy only (api.sharing)."""
 
     sharing: GpuSharing = NO_SHARING

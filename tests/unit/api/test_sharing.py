@@ -13,8 +13,8 @@ GIB_NANO = (1 << 30) * 10**9
 @pytest.mark.parametrize(
     ("text", "mode"),
     [
-        ('{"kind": "GpuConfig"}', NO_MODE),
-        ('{"kind": "GpuConfig", "sharing": {}}', NO_MODE),
+        ('{"kind": "GpuConfig"}', None),
+        ('{"kind": "GpuConfig", "sharing": {"enforcement": "BestEffort"}}', None),
         ('{"kind": "GpuConfig", "sharing": {"strategy": "MPS", "mps": {"more": [1]}}}', "MPS"),
         ('{"kind": "TopologyPolicy", "requirement": "PIX"}', None),
         ("{}", None),
@@ -32,11 +32,13 @@ def test_what_is_kept_of_a_config_tells_the_same_mode(mode: str) -> None:
     assert mode_in(mode_parameters(mode)) == mode
 
 
-def test_a_config_without_sharing_ends_what_an_earlier_one_said() -> None:
-    configs = [((), mode_parameters("MPS")), (("small",), mode_parameters(NO_MODE))]
-    assert mode_of("small", configs) == NO_MODE
-    assert mode_of("small/first", configs) == NO_MODE
+def test_the_last_config_that_says_a_strategy_for_a_request_counts() -> None:
+    says_nothing = msgspec.Raw(b'{"kind": "GpuConfig", "sharing": {"enforcement": "BestEffort"}}')
+    configs = [((), mode_parameters("MPS")), (("small",), mode_parameters("TimeSlicing")), ((), says_nothing)]
+    assert mode_of("small", configs) == "TimeSlicing"
+    assert mode_of("small/first", configs) == "TimeSlicing"
     assert mode_of("large", configs) == "MPS"
+    assert mode_of("large", [((), says_nothing)]) == NO_MODE
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from dracaena.controller.allocation.legal.read.claims import Claim, read_claim
 from dracaena.controller.allocation.legal.read.features import Features
 from dracaena.controller.allocation.request import ClaimDemand, Refused, class_names, names_selector
 from dracaena.controller.allocation.result import allocation_document
-from dracaena.controller.allocation.state.node_state import held_devices
+from dracaena.controller.allocation.state.node_state import held_devices, other_holdings
 from dracaena.controller.cache.claims import claim_stand_in, kept_claim
 from support.allocation import DRIVER, device_class, own_config, policy, request, requests_of
 from support.hostile_objects import short_claim
@@ -204,3 +204,23 @@ def test_constraints_read_the_same_however_many_there_are(constraints: int) -> N
     assert isinstance(read, Claim)
     assert len(read.constraints) == constraints
     assert read == read_claim(whole)
+
+
+def test_of_the_configs_of_an_allocation_only_the_modes_of_shares_stay() -> None:
+    parameters = {"kind": "GpuConfig", "sharing": {"strategy": "MPS"}, "any": "x" * 5_000}
+    configs = [
+        {"source": "FromClass", **own_config(policy("PIX"))},
+        {"source": "FromClaim", **own_config(parameters, "r")},
+        {"source": "FromClaim", **OTHERS},
+    ]
+
+    def stay(**result: Any) -> ResourceClaim:
+        return kept(status={"allocation": {"devices": {"results": [{**RESULT, **result}], "config": configs}}})
+
+    whole, shared = stay(), stay(shareID="s", consumedCapacity={"memory": "1Gi"})
+    assert whole.status.allocation is not None
+    assert shared.status.allocation is not None
+    assert whole.status.allocation.devices.config == []
+    (config,) = shared.status.allocation.devices.config
+    assert (config.requests, len(msgspec.json.encode(config)) < 200) == (["r"], True)
+    assert [one.mode for one in other_holdings(shared, DRIVER)] == ["MPS"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
-
 from dracaena.api.machine import Machine
 from dracaena.api.resource_objects import DeviceResult, ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit
@@ -177,10 +175,6 @@ def test_a_share_that_goes_makes_room_and_the_last_one_makes_the_gpu_whole_again
 
 
 class TestModes:
-    @pytest.fixture(autouse=True)
-    def _strategies_are_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("dracaena.controller.allocation.request.decode_config", lambda parameters: None)
-
     def asking(self, name: str, mode: str | None) -> ResourceClaim:
         return claim(name, share("gpu", "10Gi"), configs=[own_config(sharing(mode))] if mode else [])
 

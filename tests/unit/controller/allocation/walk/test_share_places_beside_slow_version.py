@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from dracaena.api.config.v1alpha1 import ConfigError, decode_config
 from dracaena.api.machine import Machine
 from dracaena.api.quantity import parse_quantity
 from dracaena.api.resource_objects import ResourceClaim, ResourceSlice
@@ -201,19 +200,6 @@ def compare(seed: int) -> str:
 
 def compare_many(seeds: Iterable[int]) -> list[str]:
     return [compare(seed) for seed in seeds]
-
-
-@pytest.fixture(autouse=True)
-def _strategies_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a GpuConfig say how its GPU is shared, whatever else the schema knows of it yet."""
-
-    def lenient(parameters: Any) -> Any:
-        try:
-            return decode_config(parameters)
-        except ConfigError:
-            return None
-
-    monkeypatch.setattr("dracaena.controller.allocation.request.decode_config", lenient)
 
 
 def test_a_pod_with_shares_gets_what_the_slow_version_finds() -> None:
