@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dracaena.mps.planning.state import ComputeMode
+from dracaena.mps.planning.plan import plan_gpu
+from dracaena.mps.planning.state import ComputeMode, MpsStep, SeenGpu, StepKind, WantedGpu
 from support.mps_node import MpsNode
 from support.mps_oracle import Asked, differences
 from support.mps_world import Killed
@@ -152,3 +153,18 @@ def test_a_mode_that_is_changed_before_it_is_journalled_is_found(
     story.node.settle()
     assert story.node.world.modes[story.node.world.gpus[0]] is ComputeMode.EXCLUSIVE_PROCESS
     assert any("EXCLUSIVE_PROCESS" in each for each in differences(story.node, story.asked))
+
+
+def test_a_mode_that_is_set_before_it_is_journalled_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted fault that only a crash between the two shows: the next look takes our own mode for the admin's."""
+
+    def hasty(gpu: str, wanted: WantedGpu, seen: SeenGpu, protocol: int) -> tuple[MpsStep, ...]:
+        steps = plan_gpu(gpu, wanted, seen, protocol)
+        if [step.kind for step in steps[:2]] == [StepKind.JOURNAL_MODE, StepKind.SET_MODE]:
+            return (steps[1], steps[0], *steps[2:])
+        return steps
+
+    monkeypatch.setattr("dracaena.mps.supervisor.plan_gpu", hasty)
+    assert run(tmp_path / "whole", 3, None, nothing)[1] == [], "without a crash nothing is wrong"
+    with pytest.raises(AssertionError, match="EXCLUSIVE_PROCESS"):
+        matrix(tmp_path, 3, nothing, 1, 0)

@@ -1,4 +1,4 @@
-"""Days on a node, drawn by chance: shares come and go, clients run and fault, everything is killed now and then.
+"""Days on a node, drawn by chance: shares come and go, clients run and fault, GPUs are lost, everything is killed.
 
 After each cycle the node must look as the oracle says, which knows nothing of steps or history; after the last one
 nothing may be left. Planted faults show that the simulator would see such things.
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dracaena.mps.planning import plan as plan_module
-from dracaena.mps.planning.state import MpsStep, SeenGpu, StepKind, WantedGpu
+from dracaena.mps.planning.state import ComputeMode, MpsStep, SeenGpu, StepKind, WantedGpu
 from dracaena.mps.protocol.v3 import server_name
 from support.mps_node import GPUS, MpsNode
 from support.mps_oracle import Asked, differences
@@ -37,8 +37,8 @@ class Simulation:
         """Let something happen, maybe a crash in the middle of what follows, and return what is wrong afterwards."""
         for _ in range(self.random.randint(1, 3)):
             self.random.choices(
-                [self.come, self.go, self.client, self.leave, self.fault, self.kill],
-                [6, 5, 4, 3, 1, 2],
+                [self.come, self.go, self.client, self.leave, self.fault, self.kill, self.lose, self.silence],
+                [12, 10, 8, 6, 2, 4, 1, 1],
             )[0]()
         fuse = self.random.randrange(60) if self.random.random() < 0.3 else -1
 
@@ -57,6 +57,7 @@ class Simulation:
             self.node.start()
         self.node.world.effect = lambda _what: None
         self.end_the_hit()
+        self.find_again()
         self.node.settle()
         return differences(self.node, self.asked)
 
@@ -127,6 +128,23 @@ class Simulation:
             self.node.world.reload_driver()
         else:
             self.node.start()
+
+    def lose(self) -> None:
+        """A GPU falls off the bus."""
+        self.node.world.lost.add(self.random.choice(GPUS))
+
+    def find_again(self) -> None:
+        """Lost GPUs are reset and come back, in the driver's default mode or as they were."""
+        for gpu in sorted(self.node.world.lost):
+            if self.random.random() < 0.5:
+                self.node.world.modes[gpu] = ComputeMode.DEFAULT
+        self.node.world.lost.clear()
+
+    def silence(self) -> None:
+        """A daemon gives no answer any more, or rubbish."""
+        if self.node.world.daemons:
+            pipes = self.random.choice(sorted(self.node.world.daemons))
+            self.random.choice([self.node.world.hangs, self.node.world.babbles]).add(pipes)
 
     def end_of_all(self) -> list[str]:
         for name in list(self.asked):
