@@ -5,7 +5,8 @@ Each says what was seen, and what to do about it if that is not plain. Whoever f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
@@ -33,6 +34,94 @@ def no_claim(key: str) -> str:
     return f"claim {key} does not exist: {MADE_BY_SOMEBODY}"
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, known: Iterable[str], nearness: float = NEARNESS) -> str | None:
     """Return the known name that is most likely meant by one that is not known; None when none is near."""
-    return next(iter(get_close_matches(name, sorted(known), n=1, cutoff=NEARNESS)), None)
+    return next(iter(get_close_matches(name, sorted(known), n=1, cutoff=nearness)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadName:
+    """An attribute or capacity that an expression or constraint reads of a device."""
+
+    group: str
+    """`attributes` or `capacity`."""
+    domain: str
+    name: str | None
+    """None: any of the domain."""
+
+    @property
+    def qualified(self) -> str:
+        """`domain/name`, or the domain alone."""
+        return self.domain if self.name is None else f"{self.domain}/{self.name}"
+
+    @classmethod
+    def of_constraint(cls, attribute: str) -> ReadName:
+        """Return what matchAttribute or distinctAttribute names, fully qualified."""
+        domain, _, name = attribute.partition("/")
+        return cls("attributes", domain, name)
+
+    @classmethod
+    def of_paths(cls, paths: Iterable[Sequence[str]]) -> tuple[ReadName, ...]:
+        """Return what an expression reads, from the paths of its footprint; without what is told in no one's domain."""
+        named = (path for path in paths if path and path[0] in ("attributes", "capacity") and len(path) > 1)
+        return tuple(cls(path[0], path[1], path[2] if len(path) > 2 else None) for path in named)
+
+    def is_among(self, known: Collection[str]) -> bool:
+        """Return whether there is such a name among fully qualified ones, or any of the domain."""
+        if self.name is not None:
+            return self.qualified in known
+        return any(one.startswith(f"{self.domain}/") for one in known)
+
+
+_NOBODY_HAS: Final = {"attributes": "no GPU has the attribute", "capacity": "no GPU has the capacity"}
+_NOBODY_HAS_ANY: Final = {
+    "attributes": "no GPU has attributes of the domain",
+    "capacity": "no GPU has capacities of the domain",
+}
+
+
+def unknown_name(read: ReadName, known: Collection[str]) -> str:
+    """Say that no GPU has what is read. `known` are the names, fully qualified, that GPUs have in this group."""
+    if read.name is None:
+        domains = sorted({name.partition("/")[0] for name in known})
+        theirs = f": theirs are of {', '.join(domains)}" if domains else ""
+        return f"{_NOBODY_HAS_ANY[read.group]} {read.domain}{theirs}"
+    # Domains are long: of two names with one domain most letters would be alike whatever they are.
+    by_name = {name.partition("/")[2]: name for name in sorted(known, reverse=True)}
+    near = read.name if read.name in by_name else nearest(read.name, by_name)
+    meant = None if near is None else by_name[near]
+    hint = "" if meant is None else f": did you mean {meant}?"
+    return f"{_NOBODY_HAS[read.group]} {read.qualified}{hint}"
+
+
+IGNORED_EVENT: Final = "ClaimPartsIgnored"
+"""Reason of the one Event on a pod about all that its claims and containers say in vain."""
+
+
+def foreign_config(other: str, driver: str) -> str:
+    """Say that a configuration is for a driver that serves none of its requests."""
+    return f"the configuration for {other} does nothing: all of its requests get devices of {driver}"
+
+
+def whole_gpu() -> str:
+    """Say what capacity.requests do where nothing can be shared."""
+    return "no GPU can be shared: capacity.requests only say how large one has to be, and all of it is taken"
+
+
+def dead_alternative(why: str) -> str:
+    """Say that an alternative is always passed over."""
+    return f"this alternative is never taken: {why}"
+
+
+NO_SUCH_GPU: Final = "its class and selectors match no GPU"
+
+
+def unused_request(request: str, claim: str) -> str:
+    """Say that a request of a claim, by the pod's name for it, is in no container's resources.claims."""
+    return f"no container names request {request} of claim {claim}: its devices are taken, and nobody can see them"
+
+
+def unknown_request(request: str, claim: str, known: Iterable[str]) -> str:
+    """Say that a container names a request which the claim, by the pod's name for it, does not have."""
+    there = ", ".join(sorted(known)) or "none"
+    return f"no request {request} in claim {claim} (there: {there}): the container gets nothing by that name"

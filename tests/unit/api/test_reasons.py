@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dracaena.api.reasons import nearest, no_class
+from dracaena.api.reasons import ReadName, nearest, no_class, unknown_name
 
 CLASSES = ("gpu.dracaena.dev", "nvlink.gpu.dracaena.dev", "mig.nvidia.com")
 
@@ -21,6 +21,23 @@ def test_a_class_that_is_not_there_is_told_with_the_one_that_was_meant(name: str
     assert nearest(name, CLASSES) == meant
     hint = "an admin has to make it" if meant is None else f"did you mean {meant}?"
     assert no_class(name, CLASSES) == f"DeviceClass {name} does not exist: {hint}"
+
+
+ATTRIBUTES = ("gpu.dracaena.dev/productName", "gpu.dracaena.dev/nvlinkGroup", "resource.kubernetes.io/numaNode")
+
+
+@pytest.mark.parametrize(
+    ("read", "hint"),
+    [
+        ("gpu.nvidia.com/productName", ": did you mean gpu.dracaena.dev/productName?"),
+        ("gpu.dracaena.dev/productname", ": did you mean gpu.dracaena.dev/productName?"),
+        ("gpu.dracaena.dev/numaNode", ": did you mean resource.kubernetes.io/numaNode?"),
+        ("gpu.dracaena.dev/cores", ""),
+        ("example.com/rack", ""),
+    ],
+)
+def test_an_attribute_that_nobody_has_is_told_with_the_one_that_was_meant(read: str, hint: str) -> None:
+    assert unknown_name(ReadName.of_constraint(read), ATTRIBUTES) == f"no GPU has the attribute {read}{hint}"
 
 
 def test_the_order_in_which_names_are_known_does_not_matter() -> None:
