@@ -37,9 +37,12 @@ from dracaena.controller.allocation.score.choices import Choice, Demand, Engine
 from dracaena.controller.allocation.score.order import follows_siblings
 from dracaena.controller.allocation.state.families import Kin
 from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.state.node_state import NodeState
 from dracaena.controller.allocation.walk.answers import Answers, QuestionAnswers
 from dracaena.controller.allocation.walk.family import FamilyPreference
 from dracaena.controller.allocation.walk.judgements import MAX_JUDGEMENTS, Judgements, NodeChoice
+from dracaena.controller.allocation.walk.lasting import Lack, LastingLacks, Never, look_whether_ever
+from dracaena.controller.allocation.walk.mistakes import selector_failure, unknown_names
 from dracaena.controller.allocation.walk.node_rules import (
     Evaluators,
     IdentityMasks,
@@ -236,7 +239,7 @@ class Allocator:
             if refused is None and walk.mistake is not None:
                 refused = _refused(walk.mistake, demand)
             if refused is None:
-                refused = _failure(inventory, demand, combination, answers)
+                refused = selector_failure(inventory, demand, combination, answers, self.selectors)
         if is_round_over and refused is None:
             raise OverdueError  # each node was asked, but not all at one moment: begin anew
         return NoFit(demand.filter.is_short, gpus) if refused is None else refused
@@ -276,7 +279,7 @@ class Allocator:
         pod that fits on a node when that is looked at fits after all.
         """
         self.effort.begin(pace.begin_turn())
-        counts = ReasonCounts()
+        counts, never = ReasonCounts(), Never()
         try:
             found = self._allocate(inventory, pod, claims, barred, _asked_nothing)
             if not isinstance(found, NoFit):
@@ -286,15 +289,19 @@ class Allocator:
                 demand = read_pod_demand(inventory, pod, claims, self.selectors, barred, self.effort)
                 if isinstance(demand, Refused):
                     return demand
-                for name, reason in self._reasons(inventory, demand, left):
+                for name, reason in self._reasons(inventory, demand, left, never):
                     if reason is None and self._fits_on(inventory, pod, claims, barred, name):
                         return None
-                    counts.add(name, reason or "that were not looked at")
+                    if isinstance(reason, Lack):
+                        counts.add(name, reason.text, lasting=reason.lasting)
+                    else:
+                        counts.add(name, reason or "that were not looked at")
                     if pace.turn_is_up():
                         break
                 if not left:
                     rules = next(self._each_rules(inventory, demand)) if demand.claims else None
-                    return counts.unsatisfied("" if rules is None else rules.most_left())
+                    note = "" if rules is None else rules.most_left()
+                    return counts.unsatisfied(never.words(found.gpus), self._unknown(inventory, demand), note)
                 yield
                 self.effort.begin(pace.begin_turn())
         except OverdueError:
@@ -402,26 +409,36 @@ class Allocator:
             made = replace(made, shared=shared, has_joined=bool(found.shares.joined))
         return replace(made, cut_off=found.cut_off)
 
-    def _reasons(self, inventory: Inventory, demand: PodDemand, left: deque[str]) -> Iterator[tuple[str, str | None]]:
+    def _unknown(self, inventory: Inventory, demand: PodDemand) -> tuple[str, ...]:
+        """Say what the most preferred combination reads of devices and none has."""
+        combination = next(combinations(demand.claims))
+        return unknown_names(inventory, combination, self.selectors)
+
+    def _reasons(
+        self, inventory: Inventory, demand: PodDemand, left: deque[str], never: Never
+    ) -> Iterator[tuple[str, Lack | str | None]]:
         """Take nodes off `left`, and yield each that is there with the first of these that holds. It is not the node of
         a claim that the pod has; it has no GPUs of ours to give; it is barred; the pod cannot run there (unfit_for's
         order); it has not the devices that are asked for; it has too little of what is no device. None: nothing holds.
+        Tell `never` of each that offers devices whether it ever could give those that are asked for.
         """
-        rules = next(self._each_rules(inventory, demand)) if demand.claims else None
+        lacks = [LastingLacks(inventory, rules, self._answers) for rules in self._each_rules(inventory, demand)]
         while left:
             name = left.popleft()
             if name not in inventory.nodes:
                 continue
             indexed = inventory.nodes.get(name)
-            unfit = PINNED_ELSEWHERE if rules is None else demand.filter.unfit(indexed)
+            unfit = demand.filter.unfit(indexed) if lacks else PINNED_ELSEWHERE
             state = inventory.state(name)
-            if rules is None or unfit == PINNED_ELSEWHERE:
+            if isinstance(state, NodeState):
+                look_whether_ever(never, lacks, name)
+            if not lacks or unfit == PINNED_ELSEWHERE:
                 yield name, PINNED_ELSEWHERE
             elif isinstance(state, str):
                 yield name, state
             else:
                 # Too little cpu beside too few GPUs helps nobody: the last reason is the one that can be acted on.
-                yield name, unfit or rules.shortfall(name) or demand.filter.shortage(indexed)
+                yield name, unfit or lacks[0].lack(name) or demand.filter.shortage(indexed)
 
 
 T = TypeVar("T")
@@ -438,22 +455,6 @@ def _if_in_time(work: Callable[[], T | None]) -> T | None:
         return work()
     except OverdueError:
         return None
-
-
-def _failure(
-    inventory: Inventory, demand: PodDemand, combination: Combination, answers: QuestionAnswers
-) -> Refused | None:
-    """Say which selector has no answer for some device, None when all have one."""
-    for kind in inventory.buckets:
-        for failure in answers.of_kind(kind).failures:
-            chosen = combination.scored[failure.request]
-            name = chosen.demand.device_class.name
-            subject = f"claim {combination.claims[chosen.key[0]].claim.key}, request {chosen.demand.name}"
-            if failure.expression in chosen.demand.device_class.selectors:
-                subject = f"DeviceClass {name}"
-            text = f"{subject}: selector {failure.expression!r} has no answer for a device: {failure.reason}"
-            return Refused(RefusalKind.SELECTOR, text, demand.concerns_us)
-    return None
 
 
 def _refused(found: NeedsPerson, demand: PodDemand) -> Refused:

@@ -6,8 +6,7 @@ docs/design/0010-queue.md states the rule and the bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +14,7 @@ from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.nodes.node_filter import NodeFilter
 from dracaena.controller.allocation.nodes.node_resources import pod_name
+from dracaena.controller.allocation.state.emptied import emptied
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeKind, claim_holder
 from dracaena.controller.allocation.walk.node_rules import NodeRules
@@ -88,28 +88,6 @@ def node_to_keep(
             if nodes.shortage(inventory.nodes.get(name)) is None and any(one.shortfall(name) is None for one in rules):
                 return name
     return None
-
-
-@contextmanager
-def emptied(inventory: Inventory, pool: str, holders: Sequence[str], pods: Sequence[str] = ()) -> Iterator[None]:
-    """Let these holders have nothing of a pool for a while, and these pods count on no node."""
-    before = {holder: inventory.holdings.held_by(holder) for holder in holders}
-    counted = {key: found for key in pods if (found := inventory.resources.counted(key)) is not None}
-    try:
-        for holder, (devices, others) in before.items():
-            kept = frozenset(device for device in devices if device.pool != pool)
-            beside = frozenset(
-                one for one in others if (one.device.driver, one.device.pool) != (inventory.driver, pool)
-            )
-            inventory.hold(holder, kept, beside)
-        for key, (_, taken) in counted.items():
-            inventory.resources.place_pod(key, None, taken)
-        yield
-    finally:
-        for holder, (devices, others) in before.items():
-            inventory.hold(holder, devices, others)
-        for key, (node, taken) in counted.items():
-            inventory.resources.place_pod(key, node, taken)
 
 
 def _emptiest_first(inventory: Inventory) -> Sequence[str]:

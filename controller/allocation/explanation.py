@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from dracaena.controller.allocation.effort import never
@@ -54,6 +54,8 @@ class Reason:
     text: str
     count: int
     """Nodes."""
+    lasting: bool = field(default=False, kw_only=True)
+    """Whether it holds with all of their devices free and untainted, too."""
     nodes: tuple[str, ...]
     """The first of them in the order of their names, at most NAMES_SHOWN."""
 
@@ -64,37 +66,49 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Unsatisfied:
-    """The pod fits on no node now. It may fit later with nobody acting."""
+    """The pod fits on no node now. It may fit later with nobody acting, unless `never` says otherwise."""
 
     nodes: int
     """How many nodes there are."""
     reasons: tuple[Reason, ...]
     """Each node under its first reason; the reason of most nodes first."""
+    never: str = ""
+    """Why no node could serve it with all of its devices free either, whatever else keeps the pod off it; empty where
+    one could, and where that is not known."""
+    unknown: tuple[str, ...] = ()
+    """What its claims read of devices that no device has, in words."""
     note: str = ""
     """What is told of all nodes together."""
 
     def __str__(self) -> str:
-        told = [str(reason) for reason in self.reasons]
-        if self.note:
-            told.append(self.note)
-        return f"0/{self.nodes} nodes fit" + (": " + "; ".join(told) if told else "")
+        said = f"0/{self.nodes} nodes fit"
+        every = "; ".join(
+            (*filter(None, (self.never,)), *map(str, self.reasons), *self.unknown, *filter(None, (self.note,)))
+        )
+        return f"{said}: {every}" if every else said
 
 
 class ReasonCounts:
     """Counts nodes, which come in the order of their names, by reason."""
 
     def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-        self._first: dict[str, list[str]] = {}
+        self._counts: Counter[tuple[str, bool]] = Counter()
+        self._first: dict[tuple[str, bool], list[str]] = {}
 
-    def add(self, node: str, reason: str) -> None:
+    def add(self, node: str, reason: str, *, lasting: bool = False) -> None:
         """Count a node."""
-        self._counts[reason] += 1
-        if self._counts[reason] <= NAMES_SHOWN:
-            self._first.setdefault(reason, []).append(node)
+        key = reason, lasting
+        self._counts[key] += 1
+        if self._counts[key] <= NAMES_SHOWN:
+            self._first.setdefault(key, []).append(node)
 
-    def unsatisfied(self, note: str = "") -> Unsatisfied:
-        """Return what was counted; `note` is told of all nodes together. Cost: the different reasons."""
-        reasons = (Reason(text, count, tuple(self._first[text])) for text, count in self._counts.items())
+    def unsatisfied(self, never: str = "", unknown: Sequence[str] = (), note: str = "") -> Unsatisfied:
+        """Return what was counted. `never` and `unknown` as in Unsatisfied; the second is left out where no reason
+        lasts. Cost: the different reasons."""
+        reasons = (
+            Reason(text, count, tuple(self._first[text, lasting]), lasting=lasting)
+            for (text, lasting), count in self._counts.items()
+        )
         ordered = sorted(reasons, key=lambda reason: (-reason.count, reason.text))
-        return Unsatisfied(self._counts.total(), tuple(ordered), note)
+        lasts = any(lasting for _, lasting in self._counts)
+        return Unsatisfied(self._counts.total(), tuple(ordered), never, tuple(unknown) if lasts else (), note)

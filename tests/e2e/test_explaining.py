@@ -75,7 +75,8 @@ def test_a_pod_that_waits_is_told_counted_reasons_once_and_again_only_when_they_
     pod = Pod("waits", claims={"gpus": "five"})
     create_pod(made_up.api, pod)
     first = wait_event(made_up.api, pod, "WaitingForGPUs", "0/2 nodes fit")
-    assert "1 with fewer than 5 free GPUs" in first
+    assert "no node has 5 GPUs, the largest has 4; " in first
+    assert "1 with fewer than 5 GPUs (a)" in first
     assert "1 cordoned" in first
     explained = json.loads(dracaena(made_up, "explain", "pod", "waits", "-o", "json"))
     assert explained["state"] == "waiting"
@@ -85,7 +86,7 @@ def test_a_pod_that_waits_is_told_counted_reasons_once_and_again_only_when_they_
         made_up.api.patch("/api/v1/nodes/a", {"metadata": {"labels": {"touched": "yes"}}})
         made_up.api.patch("/api/v1/nodes/a", {"metadata": {"labels": {"touched": None}}})
     made_up.cordon("b", closed=False)
-    second = wait_event(made_up.api, pod, "WaitingForGPUs", "2 with fewer than 5 free GPUs")
+    second = wait_event(made_up.api, pod, "WaitingForGPUs", "2 with fewer than 5 GPUs")
     events = told(made_up, "Pod", "waits", "WaitingForGPUs")
     assert sum(event.get("count", 1) for event in events) == 2
     assert second != first

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from dracaena.api.config.v1alpha1 import NodeStrategy, Objective, Siblings, TopologyPolicy, decode_config, merged
+from dracaena.api.names import taint_key
 from dracaena.api.objects import Node, Pod, Toleration
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.legal.read.claims import Claim, read_claim
@@ -18,6 +21,8 @@ from dracaena.controller.simulation import make_inventory
 from support.allocation import DRIVER
 from support.clusters import RandomCluster
 from support.node_fit import node_selector_matches, unfit_reason
+
+TAINT_KEY = taint_key(DRIVER)
 
 Asked = tuple[int, TopologyPolicy, Sequence[Toleration]]
 """GPUs, policy and tolerations of a request."""
@@ -82,6 +87,39 @@ class SlowVersion:
             assert found.shortfall
             return found.shortfall
         return found.best
+
+    def lack(self, item: Node, claims: Sequence[ResourceClaim]) -> Choice | str:
+        """The best choice of a node that has GPUs to give, or what it lacks: of all its GPUs if it could never do, else
+        of those that are free now."""
+        now = self.devices(item, claims)
+        if not isinstance(now, str):
+            return now
+        name, count = item.metadata.name, sum(count for count, _, _ in self.requests(claims))
+        mine = {device.device for asked in claims for device in held_devices(asked, DRIVER) if device.pool == name}
+        pool = self.pool(item)
+        assert pool is not None
+        held = {pool.devices.index(device) for device in mine}
+        healthy = msgspec.structs.replace(
+            self.cluster.slices[name].spec,
+            devices=[
+                msgspec.structs.replace(device, taints=[taint for taint in device.taints if taint.key == TAINT_KEY])
+                for device in self.cluster.slices[name].spec.devices
+            ],
+        )
+        emptied = replace(
+            self.cluster,
+            taken={name: held},
+            slices={name: msgspec.structs.replace(self.cluster.slices[name], spec=healthy)},
+        )
+        ever = SlowVersion(emptied, self.engine).devices(item, claims)
+        if isinstance(ever, str):
+            return ever.replace(" free ", " ")
+        if count < 2 or held or len(self.free(item, claims)) >= count:
+            return now
+        present = set().union(*self.usable(pool, self.requests(claims)))
+        has = f"with {count} or more GPUs, fewer than {count} of them"
+        few = sum(1 for o in present if pool.offered >> o & 1) < count
+        return f"{has} without taints that the claim does not tolerate" if few else f"{has} free"
 
     def free(self, item: Node, claims: Sequence[ResourceClaim]) -> list[int]:
         """The free GPUs of a node that count for these claims."""

@@ -184,7 +184,9 @@ class KindAnswers:
         ranked = sorted(choices.values(), key=lambda choice: (choice.score.rank(), ordinals_of(choice.mask)))
         if not ranked:
             names = ", ".join(sorted({match.attribute for match in self._question.matches}))
-            return NodeAnswer(None, reason=f"without {self._question.count} free GPUs that agree in {names}")
+            count = self._question.count
+            lack = f"{count} free GPUs that agree in" if count > 1 else "a free GPU that has"
+            return NodeAnswer(None, reason=f"without {lack} {names}")
         second = ranked[1] if len(ranked) > 1 else None
         return _answer(ranked[0], second)
 

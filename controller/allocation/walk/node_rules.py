@@ -167,7 +167,7 @@ class NodeRules:
         self._judgements = evaluators.judgements.about((combination.key, inventory.taints_of_all))
         self._claims = [claim.claim.key for claim in combination.claims]
         self._texts: dict[int, str] = {}  # of refusals, by identity of the judgement
-        self._is_exact = is_exact
+        self.is_exact = is_exact
         self.is_first_fit = evaluators.first_fit
         self._share_questions: dict[NodeKind, ShareQuestion] = {}
         self._has_shares = (
@@ -188,7 +188,7 @@ class NodeRules:
         """Return whether the answer for its kind says everything about a node."""
         state = self._inventory.state(name)
         is_mixed = isinstance(state, NodeState) and self._inventory.is_mixed(state.kind)
-        return self._is_exact and not is_mixed and name not in self._demand.beside
+        return self.is_exact and not is_mixed and name not in self._demand.beside
 
     @property
     def reads_shares(self) -> bool:
@@ -279,6 +279,10 @@ class NodeRules:
             text = self._texts[id(judgement)] = f"where {refusal_text(judgement.refusal, self._claims)}"
         return text
 
+    def held(self, name: str) -> int:
+        """Return the GPUs on a node that the pod has already."""
+        return self._demand.beside.get(name, 0)
+
     def rank(self, found: NodeChoice) -> int:
         """Return what sorts nodes, best first."""
         if self._evaluators.first_fit:
@@ -305,7 +309,7 @@ class NodeRules:
         elif self.facts.question.counts and not is_mixed and not self.is_first_fit:
             kind, held = self.answers.of_kind(state.kind), self._demand.beside.get(name, 0)
             text = (kind.beside(state.free, held) if held else kind.of(state.free)).reason
-        if text or (self._is_exact and not is_mixed):
+        if text or (self.is_exact and not is_mixed):
             return text or None
         given = self.ask(name)
         return given if isinstance(given, str) else None
@@ -318,7 +322,7 @@ class NodeRules:
         state = self._inventory.state(name)
         if isinstance(state, str):
             return state
-        lack = self._lack(state, name)
+        lack = self.lack_of_identities(name, state.free)
         if lack is not None:
             return lack
         known = self.judgement(name, state)
@@ -336,14 +340,21 @@ class NodeRules:
             self._judgements.accept(state, None if found.best is None else found.best.score, self.rank(found))
         return found
 
-    def _lack(self, state: NodeState, name: str) -> str | None:
-        """Say that a node lacks the very devices that some request names; None when it may have them."""
-        if not any(self.facts.apart) or self._inventory.is_mixed(state.kind):
-            return None
+    def choice(self, name: str) -> NodeChoice | DoesNotFit | NeedsPerson:
+        """Return what the rules say of a node that has a state; nothing of it is remembered. Cost: the rules' own."""
+        state = self._inventory.state(name)
+        assert isinstance(state, NodeState)
+        return self._choose(name, state)
+
+    def lack_of_identities(self, name: str, gpus: int) -> str | None:
+        """Say that these GPUs of a node that has a state are not the ones that some request names, in words that follow
+        a count of nodes; None where they may be."""
         pool = self._inventory.pool(name)
         assert pool is not None
+        if not any(self.facts.apart) or self._inventory.is_mixed(pool.kind):
+            return None
         for count, expressions in zip(self.facts.question.counts, self.facts.apart, strict=True):
-            mask = state.free
+            mask = gpus
             for expression in expressions:
                 mask &= self._evaluators.identities.may_match(self._inventory.driver, expression, pool)
             if mask.bit_count() < count:

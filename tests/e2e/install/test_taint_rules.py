@@ -78,7 +78,7 @@ def test_a_gpu_that_a_rule_taints_is_given_to_nobody_until_the_rule_goes(with_ru
     create_claim(chart.api, "all", claim_spec(GPU_COUNT))
     pod = Pod("all", claims={"gpu": "all"})
     chart.api.create(PODS, pod.document())
-    wait_event(chart.api, pod, "WaitingForGPUs", f"1 with fewer than {GPU_COUNT} free GPUs")
+    wait_event(chart.api, pod, "WaitingForGPUs", f"fewer than {GPU_COUNT} of them without taints")
     chart.api.delete(f"{TAINT_RULES}/out-of-use")
     wait_pods(chart, "default", "Running")
     assert len(devices_of(chart.api.get(f"{CLAIMS}/all"))) == GPU_COUNT

@@ -285,7 +285,9 @@ def test_what_does_not_fit_has_reasons_and_no_devices(run: Run, node: Callable[.
     files = written(tmp_path / "claims.yaml", claim("nine", 9))
     (outcome,) = outcomes(run, node("worker-1", "dgx-1v"), files)
     assert (outcome["pod"], outcome["node"], outcome["devices"], outcome["score"]) == (None, None, [], {})
-    assert outcome["reason"] == "0/1 nodes fit: 1 with fewer than 9 free GPUs (worker-1)"
+    assert (
+        outcome["reason"] == "0/1 nodes fit: no node has 9 GPUs, the largest has 8; 1 with fewer than 9 GPUs (worker-1)"
+    )
 
 
 def test_a_claim_that_is_allocated_holds_its_devices(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
@@ -342,7 +344,7 @@ def test_the_table_shows_ordinals_and_the_reason_below(run: Run, node: Callable[
     assert lines[2].startswith("    2 of the GPUs of worker-1: 1 pair NV2 (levels to NICs: 2); next best: ")
     assert lines[3].startswith("    ")
     assert max(map(len, lines)) <= 118
-    assert "    0/1 nodes fit: 1 with fewer than 9 free GPUs (worker-1)" in lines
+    assert "    0/1 nodes fit: no node has 9 GPUs, the largest has 8; 1 with fewer than 9 GPUs (worker-1)" in lines
     assert lines[-1] == "1 of 2 claims get their devices"
     assert result.err == ""
 

@@ -192,7 +192,7 @@ def test_table_and_json_say_the_same(form: str) -> None:
         assert (document["pods"], document["more"], document["nodes"]) == (4, False, {"n1": 2, "n2": 2})
         assert document["best"]["links"] == document["last"]["links"] == "1 pair NV2"
         assert document["best"]["score"]["bandwidth_gb_s"] > 0
-        assert document["reason"] == "0/2 nodes fit: 2 with fewer than 2 free GPUs (n1, n2)"
+        assert document["reason"] == "0/2 nodes fit: 2 with 2 or more GPUs, fewer than 2 of them free (n1, n2)"
         return
     lines = list(fit_table([fit]))
     assert lines[0].split() == ["TEMPLATE", "PODS", "NODES", "BEST", "LAST"]
@@ -203,7 +203,7 @@ def test_table_and_json_say_the_same(form: str) -> None:
         "1 pair NV2",
         "1 pair NV2",
     ]
-    assert lines[2] == "    the next: 0/2 nodes fit: 2 with fewer than 2 free GPUs (n1, n2)"
+    assert lines[2] == "    the next: 0/2 nodes fit: 2 with 2 or more GPUs, fewer than 2 of them free (n1, n2)"
 
 
 def test_nothing_to_try_is_said() -> None:

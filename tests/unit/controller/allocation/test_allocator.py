@@ -186,16 +186,16 @@ def test_of_equal_sets_the_fuller_node_is_taken_then_the_first_name() -> None:
 def test_a_requirement_forbids_what_is_linked_worse() -> None:
     inventory = cluster({"n": BRIDGED}, taken=free_after(BRIDGED, 0, 1, 2, 3))
     assert chosen(inventory, claim("c", request(count=2, device_class="NVLink"))) == ("n", (0, 3))
-    assert (
-        why(inventory, claim("c", request(count=3, device_class="NVLink")))
-        == "0/1 nodes fit: 1 whose free GPUs do not meet requirement NVLink (n)"
+    assert why(inventory, claim("c", request(count=3, device_class="NVLink"))) == (
+        "0/1 nodes fit: no node could serve it with all of its GPUs free; "
+        "1 whose GPUs do not meet requirement NVLink (n)"
     )
 
 
 def test_only_requirements_that_can_fail_are_named_when_they_do() -> None:
     inventory = cluster({"n": BRIDGED}, taken=free_after(BRIDGED, 0, 1, 2, 3))
     strict, any_one = claim("c", request(count=3, device_class="NVLink")), claim("d", request(count=1))
-    assert why(inventory, strict, any_one) == "0/1 nodes fit: 1 whose free GPUs do not meet requirement NVLink (n)"
+    assert why(inventory, strict, any_one).endswith("1 whose GPUs do not meet requirement NVLink (n)")
 
 
 def test_a_requirement_prefers_a_legal_set_to_a_better_linked_one() -> None:
@@ -225,7 +225,7 @@ def test_requirements_of_two_claims_hold_for_each_part_alone() -> None:
 def test_all_claims_are_on_one_node_or_nothing_is_given() -> None:
     inventory = cluster({"a": SEVEN, "b": SEVEN})
     refused = why(inventory, claim("x", request(count=4)), claim("y", request(count=4)))
-    assert refused == "0/2 nodes fit: 2 with fewer than 8 free GPUs (a, b)"
+    assert refused == "0/2 nodes fit: no node has 8 GPUs, the largest has 7; 2 with fewer than 8 GPUs (a, b)"
 
 
 def test_an_allocated_claim_of_the_pod_pins_the_node() -> None:
@@ -277,7 +277,7 @@ def test_every_node_is_counted_under_its_first_reason() -> None:
         f"1 without usable GPUs of {DRIVER} (bare)"
     )
     assert why(small, claim("c", request(count=7))) == (
-        "0/4 nodes fit: 4 with fewer than 7 free GPUs (empty, full, out, …)"
+        "0/4 nodes fit: 4 with 7 or more GPUs, fewer than 7 of them free (empty, full, out, …)"
     )
 
 

@@ -119,7 +119,7 @@ class World:
                 found[name] = barred[name]
             elif (unfit := unfit_reason(asking, item)) is not None:
                 found[name] = unfit
-            elif isinstance(given := slow.devices(item, claims), str):
+            elif isinstance(given := slow.lack(item, claims), str):
                 found[name] = given
             else:
                 found[name] = self.room(item, asking) or FITS
@@ -198,12 +198,15 @@ def in_few_words(counts: Mapping[str, int], way: str) -> Counter[str]:
             few["room"] += count
         elif way != BY_KIND and (text in (NOT_BETTER, LATER_BY_NAME) or text.startswith("worse in ")):
             few[AHEAD] += count
-        elif way == MIXED and ("free GPU" in text or text.startswith("where ")):
+        elif way == MIXED and (any(words in text for words in OF_DEVICES) or text.startswith("where ")):
             few["devices"] += count
         else:
             few[text] += count
     return few
 
+
+OF_DEVICES = ("free GPU", "fewer than", "without a GPU", "GPUs that", "whose GPUs do")
+"""Stand in what is said of nodes without the devices, but not in what is said of those without usable ones."""
 
 BY_KIND, BY_RULES, MIXED = "by kind", "by the rules", "beside devices of other drivers"
 

@@ -8,7 +8,7 @@ from typing import Any
 from dracaena.api.objects import Pod
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator
-from dracaena.controller.allocation.earmarks import Earmark, emptied, node_to_keep
+from dracaena.controller.allocation.earmarks import Earmark, node_to_keep
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import claim_holder, held_devices
 from dracaena.controller.allocation.walk.pod_demand import turn
@@ -94,16 +94,6 @@ def test_what_the_pod_holds_itself_stays_held() -> None:
     assert node_for(inventory, pod("p", "mine", "c"), probe, {}) == "a"
     probe = [mine, claim("c", request(count=3))]
     assert node_for(inventory, pod("p", "mine", "c"), probe, {}) is None
-
-
-def test_an_inventory_is_as_before_after_a_node_was_emptied_in_thought() -> None:
-    inventory = nodes(4, 2)
-    before = {name: free_mask(inventory, name) for name in "ab"}
-    with emptied(inventory, "a", inventory.holdings.by_pool()["a"]):
-        assert free_mask(inventory, "a") == 0b1111
-        assert free_mask(inventory, "b") == before["b"]
-    assert {name: free_mask(inventory, name) for name in "ab"} == before
-    inventory.check()
 
 
 def test_an_earmark_bars_those_who_come_later_only() -> None:

@@ -65,7 +65,10 @@ def test_both_sides_are_told() -> None:
     world.come("late", 1, 100)
     world.work()
     text = world.cluster.explain(world.pods["default/large"], [world.claims["default/large"]], now_s=99.0)
-    assert text == "0/2 nodes fit: 2 with fewer than 4 free GPUs (n0, n1); node n0 is being kept free for it"
+    assert (
+        text
+        == "0/2 nodes fit: 2 with 4 or more GPUs, fewer than 4 of them free (n0, n1); node n0 is being kept free for it"
+    )
     text = world.cluster.explain(world.pods["default/late"], [world.claims["default/late"]], now_s=99.0)
     assert text == (
         "0/2 nodes fit: 1 kept for a pod of priority 0 that comes before this one and has waited for long (n0); "

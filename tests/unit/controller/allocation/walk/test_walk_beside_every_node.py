@@ -54,7 +54,7 @@ def test_the_answer_is_that_of_asking_every_node(first_seed: int, shares: tuple[
             decision = allocator.allocate(inventory, asking, claims)
             if not order:
                 assert isinstance(decision, NoFit)
-                check_explanation(allocator, inventory, asking, claims, by_node)
+                check_explanation(allocator, inventory, asking, claims, said(slow, cluster, claims, by_node))
                 continue
             assert isinstance(decision, Allocation)
             assert (decision.node, decision.choice) == (order[0], choices[order[0]])
@@ -68,6 +68,19 @@ def test_the_answer_is_that_of_asking_every_node(first_seed: int, shares: tuple[
             counts = decision.census.reasons(decision.choice)
             assert sum(count for _, count in counts) == len(cluster.nodes) - 1
             assert all(count > 0 for _, count in counts)
+
+
+def said(
+    slow: SlowVersion, cluster: RandomCluster, claims: Sequence[ResourceClaim], by_node: dict[str, Choice | str]
+) -> dict[str, Choice | str]:
+    """What is said of each node: of its devices, whether they never do or not now."""
+    nodes = {item.metadata.name: item for item in cluster.nodes}
+    return {
+        name: slow.lack(nodes[name], claims)
+        if slow.outside(nodes[name]) is None and slow.devices(nodes[name], claims) == found
+        else found
+        for name, found in by_node.items()
+    }
 
 
 def check_explanation(

@@ -1,0 +1,233 @@
+"""What nodes would give if nothing of theirs were in use and no GPU were tainted: tells what can never be from what is
+not now. For explanations alone; no decision asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from dracaena.api.objects import Toleration
+from dracaena.controller.allocation.legal.outcome import DeviceRule, DoesNotFit
+from dracaena.controller.allocation.request import Question
+from dracaena.controller.allocation.state.emptied import emptied
+from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.state.node_state import NodeKind, NodePool, NodeState
+from dracaena.controller.allocation.walk.answers import Answers, QuestionAnswers
+from dracaena.controller.allocation.walk.pod_demand import CombinationFacts
+
+_ANYTHING = (Toleration(operator="Exists"),)
+
+
+class AskedRules(Protocol):
+    """What is asked of the rules for one pod and one choice of alternatives: node_rules.NodeRules."""
+
+    facts: CombinationFacts
+    answers: QuestionAnswers
+    is_first_fit: bool
+    is_exact: bool
+
+    @property
+    def reads_shares(self) -> bool:
+        """See NodeRules."""
+        ...
+
+    def are_alike(self, name: str) -> bool:
+        """See NodeRules."""
+        ...
+
+    def shortfall(self, name: str) -> str | None:
+        """See NodeRules."""
+        ...
+
+    def held(self, name: str) -> int:
+        """See NodeRules."""
+        ...
+
+    def lack_of_identities(self, name: str, gpus: int) -> str | None:
+        """See NodeRules."""
+        ...
+
+    def choice(self, name: str) -> object:
+        """See NodeRules."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """Why a node does not have the devices."""
+
+    text: str
+    """In words that follow a count of nodes."""
+    lasting: bool
+    """Whether it would not have them with all of its devices free and untainted either."""
+
+
+class LastingLacks:
+    """Answers for one pod and one choice of alternatives. Reads the inventory, which must not change meanwhile.
+
+    Cost: as that of a decision for each kind of node; where equal nodes may differ, for each node.
+    """
+
+    def __init__(self, inventory: Inventory, rules: AskedRules, answers: Answers) -> None:
+        self._inventory, self._rules = inventory, rules
+        self._count = rules.facts.question.count
+        self._answers = answers.to(_tolerating(rules.facts.question))
+        self._known: dict[tuple[NodeKind, int], str | None] = {}
+        self._lacks: dict[tuple[NodeState, int], Lack | None] = {}
+        self._holders: Mapping[str, Sequence[str]] | None = None
+
+    def lack(self, name: str) -> Lack | None:
+        """Return why a node that offers devices does not have those that are asked for; None when it has."""
+        if not self._rules.are_alike(name):
+            return self._lack(name)
+        state, pool = self._on(name)
+        key = state, pool.offered
+        if key not in self._lacks:
+            self._lacks[key] = self._lack(name)
+        return self._lacks[key]
+
+    def alike(self, name: str) -> tuple[NodeKind, int] | None:
+        """Return what tells which nodes get one answer from never(); None where each may get another one."""
+        state, pool = self._on(name)
+        return (state.kind, pool.offered) if self._rules.are_alike(name) else None
+
+    def never(self, name: str) -> str | None:
+        """Return why a node that offers devices could not serve the pod with all of them free; None when it could, and
+        where that is not known for sure."""
+        if self._rules.reads_shares:
+            return None  # whoever shares a GPU comes and goes, and how much of it is left is told elsewhere
+        key = self.alike(name)
+        if key is None:
+            return self._never(name, *self._on(name))
+        if key not in self._known:
+            self._known[key] = self._never(name, *self._on(name))
+        return self._known[key]
+
+    def is_too_small(self, name: str) -> bool:
+        """Return whether a node that offers devices has fewer GPUs than are asked for, whatever they are like."""
+        return not self._inventory.is_mixed(self._on(name)[0].kind) and self.gpus(name) < self._count
+
+    def gpus(self, name: str) -> int:
+        """Return how many GPUs of a node that offers devices are ours to give, in use or not."""
+        return self._on(name)[1].offered.bit_count()
+
+    def _lack(self, name: str) -> Lack | None:
+        text = self._rules.shortfall(name)
+        if text is None:
+            return None
+        never = self.never(name)
+        return Lack(self._not_now(name, text), lasting=False) if never is None else Lack(never, lasting=True)
+
+    def _never(self, name: str, state: NodeState, pool: NodePool) -> str | None:
+        rules = self._rules
+        if rules.facts.question.counts and not self._inventory.is_mixed(state.kind) and not rules.is_first_fit:
+            held = rules.held(name)
+            reason = self._answers.of_kind(state.kind).beside(pool.offered & ~held, held).reason
+            if reason or rules.is_exact:
+                return _of_all(reason) or None
+        lack = rules.lack_of_identities(name, pool.offered)
+        if lack is not None:
+            return _of_all(lack)
+        if self._inventory.allowed_drivers:
+            return None  # what others hold of another driver's devices is not let go below
+        if self._holders is None:
+            self._holders = self._inventory.holdings.by_pool()
+        with emptied(self._inventory, pool.pool, self._holders.get(pool.pool, ())):
+            found = rules.choice(name)
+        return f"where {found}" if isinstance(found, DoesNotFit) and _lasts(found) else None
+
+    def _not_now(self, name: str, text: str) -> str:
+        """Say of a node that has enough GPUs, and too few for now, what the others are."""
+        state, pool = self._on(name)
+        if (
+            self._rules.reads_shares
+            or self._count < 2
+            or self._inventory.is_mixed(state.kind)
+            or self._rules.held(name)
+        ):
+            return text
+        present = self._rules.answers.of_kind(state.kind).present
+        if (state.free & present).bit_count() >= self._count:
+            return text
+        count = self._count
+        if (pool.offered & present).bit_count() >= count:
+            return f"with {count} or more GPUs, fewer than {count} of them free"
+        return f"with {count} or more GPUs, fewer than {count} of them without taints that the claim does not tolerate"
+
+    def _on(self, name: str) -> tuple[NodeState, NodePool]:
+        state, pool = self._inventory.state(name), self._inventory.pool(name)
+        assert isinstance(state, NodeState)
+        assert pool is not None
+        return state, pool
+
+
+class Never:
+    """Learns, node by node, whether any could serve a pod with all of its devices free. Nodes may come again."""
+
+    def __init__(self) -> None:
+        self._may = False
+        self._all_too_small = True
+        self._largest = 0
+        self._known: set[tuple[Hashable, ...]] = set()
+
+    @property
+    def is_refuted(self) -> bool:
+        """Whether some node could serve it."""
+        return self._may
+
+    def knows(self, *alike: Hashable | None) -> bool:
+        """Return whether a node that is alike was noted already (LastingLacks.alike, for each combination)."""
+        if None in alike or alike in self._known:
+            return None not in alike
+        self._known.add(alike)
+        return False
+
+    def could(self) -> None:
+        """Note a node that could serve it, or of which that is not known."""
+        self._may = True
+
+    def could_not(self, gpus: int, *, too_small: bool) -> None:
+        """Note a node that could not: with how many GPUs, and whether their number is why."""
+        self._largest = max(self._largest, gpus)
+        self._all_too_small &= too_small
+
+    def words(self, count: int) -> str:
+        """Return why no node could, with the number of GPUs that are asked for; empty where one could, or there is
+        none."""
+        if self._may or not self._largest:
+            return ""
+        if self._all_too_small:
+            return f"no node has {_gpus(count)}, the largest has {self._largest}"
+        return "no node could serve it with all of its GPUs free"
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+def look_whether_ever(never: Never, lacks: Sequence[LastingLacks], name: str) -> None:
+    """Tell `never` of a node that offers devices; with alternatives it could if it could serve one of them."""
+    if never.is_refuted or (lacks and never.knows(*(one.alike(name) for one in lacks))):
+        return
+    if not lacks or any(one.never(name) is None for one in lacks):
+        never.could()
+    else:
+        never.could_not(lacks[0].gpus(name), too_small=all(one.is_too_small(name) for one in lacks))
+
+
+def _of_all(text: str) -> str:
+    """Return what is lacking among a node's free GPUs as what is lacking among all of its GPUs."""
+    return text.replace(" free ", " ")
+
+
+def _lasts(found: DoesNotFit) -> bool:
+    """Return whether a refusal, found with nothing in use, holds as long as what is published stays as it is."""
+    is_tainted = any(reason.rule is DeviceRule.TAINT for reason in found.reasons)
+    return not (is_tainted or found.pools or found.cut_off)
+
+
+def _tolerating(question: Question) -> Question:
+    tolerations = tuple(_ANYTHING for _ in question.eligibility.tolerations)
+    return replace(question, eligibility=replace(question.eligibility, tolerations=tolerations))
