@@ -73,11 +73,10 @@ class ReadName:
         return any(one.startswith(f"{self.domain}/") for one in known)
 
 
-_NOBODY_HAS: Final = {"attributes": "no GPU has the attribute", "capacity": "no GPU has the capacity"}
-_NOBODY_HAS_ANY: Final = {
-    "attributes": "no GPU has attributes of the domain",
-    "capacity": "no GPU has capacities of the domain",
-}
+_NO_ATTRIBUTE: Final = "no GPU has the attribute"
+_NO_CAPACITY: Final = "no GPU has the capacity"
+_NO_ATTRIBUTES: Final = "no GPU has attributes of the domain"
+_NO_CAPACITIES: Final = "no GPU has capacities of the domain"
 
 
 def unknown_name(read: ReadName, known: Collection[str]) -> str:
@@ -85,13 +84,13 @@ def unknown_name(read: ReadName, known: Collection[str]) -> str:
     if read.name is None:
         domains = sorted({name.partition("/")[0] for name in known})
         theirs = f": theirs are of {', '.join(domains)}" if domains else ""
-        return f"{_NOBODY_HAS_ANY[read.group]} {read.domain}{theirs}"
+        return f"{_NO_ATTRIBUTES if read.group == 'attributes' else _NO_CAPACITIES} {read.domain}{theirs}"
     # Domains are long: of two names with one domain most letters would be alike whatever they are.
     by_name = {name.partition("/")[2]: name for name in sorted(known, reverse=True)}
     near = read.name if read.name in by_name else nearest(read.name, by_name)
     meant = None if near is None else by_name[near]
     hint = "" if meant is None else f": did you mean {meant}?"
-    return f"{_NOBODY_HAS[read.group]} {read.qualified}{hint}"
+    return f"{_NO_ATTRIBUTE if read.group == 'attributes' else _NO_CAPACITY} {read.qualified}{hint}"
 
 
 IGNORED_EVENT: Final = "ClaimPartsIgnored"
@@ -118,7 +117,7 @@ NO_SUCH_GPU: Final = "its class and selectors match no GPU"
 
 def unused_request(request: str, claim: str) -> str:
     """Say that a request of a claim, by the pod's name for it, is in no container's resources.claims."""
-    return f"no container names request {request} of claim {claim}: its devices are taken, and nobody can see them"
+    return f"no container names request {request} of claim {claim}: its devices are taken, and no container sees them"
 
 
 def unknown_request(request: str, claim: str, known: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from dracaena.validation.claims import check_claim, check_template
 from dracaena.validation.classes import check_class
 from dracaena.validation.field import Field, Report
 from dracaena.validation.findings import Finding, ObjectReference
+from dracaena.validation.ignored import check_ignored
 from dracaena.validation.pod_templates import holds_pods, pod_template_paths, value_at
 from dracaena.validation.pods import check_pod
 from dracaena.validation.policies import check_policies
@@ -91,8 +92,11 @@ def _check_against(
         for path in pod_template_paths(group, kind, document)
         for finding in check_pod_references(reference, document, path, inputs)
     ]
-    policies = check_policies(reference, document, inputs.classes, driver) if group == RESOURCE_GROUP else ()
-    return (*check_repeated(number, reference, inputs), *references, *policies)
+    if group != RESOURCE_GROUP:
+        return (*check_repeated(number, reference, inputs), *references)
+    policies = check_policies(reference, document, inputs.classes, driver)
+    ignored = check_ignored(reference, document, inputs.classes, driver)
+    return (*check_repeated(number, reference, inputs), *references, *policies, *ignored)
 
 
 def _check_resource(field: Field, about: ObjectReference, driver: str) -> None:

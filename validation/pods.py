@@ -31,7 +31,7 @@ def check_pod(field: Field, driver: str) -> None:
         used |= _check_uses(container, names)
     for name, claim in names.items():
         if name not in used:
-            claim.warn("no container uses this claim: its devices are taken, and nobody can see them", _USED)
+            claim.warn("no container uses this claim: its devices are taken, and no container sees them", _USED)
 
 
 _USED = "a container with this name in resources.claims"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dracaena.api.reasons import unknown_request, unused_request
 from dracaena.validation.claims import RequestNames, request_names
 from dracaena.validation.field import Field, Report
 from dracaena.validation.findings import Finding, ObjectReference, Path
@@ -71,7 +72,8 @@ def check_repeated(number: int, reference: ObjectReference, inputs: Input) -> li
 def check_pod_references(
     reference: ObjectReference, document: Mapping[str, Any], template_path: Path, inputs: Input
 ) -> list[Finding]:
-    """Check that the requests that containers name are there, where the claim or template is in the input."""
+    """Check that the requests that containers name are there, and that each is named, where the claim or template is in
+    the input. A claim that no container names at all is reported with the pod by itself."""
     report = Report(reference)
     spec_path = (*template_path, "spec")
     spec = value_at(document, spec_path)
@@ -81,21 +83,37 @@ def check_pod_references(
         for claim in (claims if isinstance(claims, list) else ())
         if isinstance(claim, dict) and isinstance(claim.get("name"), str)
     }
+    named: dict[str, set[str]] = {}
     for field, claim_name, request in _uses(Field(spec, spec_path, report)):
         known = requests.get(claim_name)
-        if known is not None and request not in known:
-            field.error(f"no such request in what claim {claim_name} refers to", f"one of {', '.join(known) or 'none'}")
+        if known is None:
+            continue
+        named.setdefault(claim_name, set()).update([request] if request else known)
+        if request and request not in known:
+            field.error(unknown_request(request, claim_name, known), "the name of a request, or none for all of them")
+    entries = claims if isinstance(claims, list) else ()
+    for index, entry in enumerate(entries):
+        alias = entry.get("name") if isinstance(entry, dict) else None
+        if not isinstance(alias, str) or alias not in named:
+            continue
+        claim = Field(entry, (*spec_path, "resourceClaims", index), report)
+        for name in requests[alias] or ():
+            if name not in named[alias]:
+                claim.warn(unused_request(name, alias), "a container with this request in resources.claims")
     return report.findings
 
 
 def _uses(spec: Field) -> Iterator[tuple[Field, str, str]]:
-    """Yield (field of the request, name of the claim, request) for each use of one request by a container."""
+    """Yield (field of the request, name of the claim, request) for each use of a claim by a container; an empty request
+    means all."""
     for group in ("initContainers", "containers"):
         containers = value_at(spec.value, (group,))
         for index, container in enumerate(containers if isinstance(containers, list) else ()):
             uses = value_at(container, ("resources", "claims"))
             for at, use in enumerate(uses if isinstance(uses, list) else ()):
                 match use:
-                    case {"name": str(name), "request": str(request)} if request:
+                    case {"name": str(name)}:
+                        request = use.get("request") or ""
                         path = (*spec.path, group, index, "resources", "claims", at, "request")
-                        yield Field(request, path, spec.report), name, request
+                        if isinstance(request, str):
+                            yield Field(request, path, spec.report), name, request

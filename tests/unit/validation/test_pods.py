@@ -153,14 +153,15 @@ def test_a_request_that_the_claim_of_the_input_does_not_have_is_an_error(first: 
     documents = (claim(), wrong) if first == "claim" else (wrong, claim())
     (error,) = errors_among(*documents)
     assert error == (
-        f'{USE}[0].request: no such request in what claim gpus refers to: "gpu", expected one of gpus, nic'
+        f"{USE}[0].request: no request gpu in claim gpus (there: gpus, nic): the container gets nothing by that name: "
+        '"gpu", expected the name of a request, or none for all of them'
     )
 
 
 def test_a_request_that_the_template_of_the_input_does_not_have_is_an_error() -> None:
     document = edited(pod(), f"{USE}[1].request", "fast")
     (error,) = errors_among(template(), document)
-    assert error.startswith(f"{USE}[1].request: no such request in what claim nic refers to")
+    assert error.startswith(f"{USE}[1].request: no request")
 
 
 def test_a_claim_that_is_not_in_the_input_or_in_another_namespace_says_nothing() -> None:
@@ -174,7 +175,7 @@ def test_pods_of_workloads_are_held_against_the_claims_too() -> None:
     for workload_of in WORKLOADS:
         place = f"{workload_of[2]}.containers[0].resources.claims[0].request"
         (error,) = errors_among(edited(workload(*workload_of), place, "gpu"), claim())
-        assert error.startswith(f"{place}: no such request")
+        assert error.startswith(f"{place}: no request gpu in claim")
 
 
 def test_an_object_that_stands_twice_is_warned_of_once() -> None:

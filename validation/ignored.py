@@ -1,0 +1,193 @@
+"""Warns of what is accepted and surely does nothing: for requests that devices of this driver alone serve.
+
+The controller finds the same in a cluster (walk.ignored of its allocator) and tells it with the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from dracaena.api import limits, reasons
+from dracaena.api.attributes import GPU_ATTRIBUTES, MIG_ATTRIBUTES, MIG_CAPACITIES, SHARED_GPU_CAPACITIES
+from dracaena.api.reasons import ReadName
+from dracaena.cel import CompileError, DeviceView, NoMatch, Selector, compile_selector
+from dracaena.validation.field import Field, Report
+from dracaena.validation.findings import Finding, ObjectReference
+
+DEVICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "ResourceClaim": ("spec", "devices"),
+    "ResourceClaimTemplate": ("spec", "spec", "devices"),
+}
+"""Kind → where it says which devices it wants."""
+
+MISSPELT: Final = 0.9
+"""As reasons.NEARNESS, for names that may be right: what is not in the input may be in the cluster."""
+
+_SHIPPED: Final = ("", "nvlink.", "pcie-switch.", "mig.")
+"""Before the driver's name: the classes that its chart makes."""
+
+_MOST_COST: Final = 10_000
+"""Units of cost for one look at a device without attributes: an honest selector needs tens."""
+
+_NO_CONFIG: Final = "no configuration for another driver, or one for this driver"
+_PUBLISHED: Final = "what GPUs of this driver publish"
+
+
+def check_ignored(
+    reference: ObjectReference, document: Mapping[str, Any], classes: Mapping[str, Any], driver: str
+) -> list[Finding]:
+    """Warn of what a class, claim or template says in vain. `classes`: name → spec of each that is in the input."""
+    report = Report(reference)
+    whole = Field(document, (), report)
+
+    def is_ours(name: str) -> bool:
+        return name.startswith(driver) or name.endswith(driver) or _means(classes.get(name), driver)
+
+    if reference.kind == "DeviceClass":
+        if is_ours(reference.name):
+            _check_class(_below(whole, "spec"), driver)
+    elif reference.kind in DEVICES:
+        _check_devices(_below(whole, *DEVICES[reference.kind]), is_ours, classes, driver)
+    return report.findings
+
+
+def _check_class(spec: Field, driver: str) -> None:
+    """Check a class that means devices of this driver. It may mean those of another one, too."""
+    compiled = [_compiled(_below(one, "cel", "expression").value) for one in _entries(_below(spec, "selectors"))]
+    selectors = [one for one in compiled if one is not None]
+
+    def may_be_of(other: str) -> bool:
+        stranger = DeviceView(other)
+        return bool(selectors) and not any(isinstance(one.evaluate(stranger, _MOST_COST), NoMatch) for one in selectors)
+
+    for config in _entries(_below(spec, "config")):
+        _check_config(config, driver, may_be_of)
+    _check_selectors(spec, driver, may_be_of)
+
+
+def _check_devices(devices: Field, is_ours: Callable[[str], bool], classes: Mapping[str, Any], driver: str) -> None:
+    names = {f"{before}{driver}" for before in _SHIPPED} | {*classes}
+    by_request: dict[str, list[Field]] = {}
+    for request in _entries(_below(devices, "requests")):
+        parts = [_below(request, "exactly"), *_entries(_below(request, "firstAvailable"))]
+        by_request[str(request.value.get("name"))] = [part for part in parts if isinstance(part.value, dict)]
+    every = [part for parts in by_request.values() for part in parts]
+    for part in every:
+        _check_class_name(_below(part, "deviceClassName"), names)
+        if is_ours(_class_of(part)):
+            _check_selectors(part, driver)
+            _check_capacity(_below(part, "capacity", "requests"), driver)
+    for config in _entries(_below(devices, "config")):
+        named = _below(config, "requests").value
+        mains = {str(name).partition("/")[0] for name in named} if isinstance(named, list) and named else by_request
+        parts = [part for name in mains for part in by_request.get(name, ())]
+        if parts and all(is_ours(_class_of(part)) for part in parts):
+            _check_config(config, driver)
+    if every and all(is_ours(_class_of(part)) for part in every):
+        _check_constraints(devices, every, driver)
+
+
+def _check_class_name(name: Field, known: set[str]) -> None:
+    if not isinstance(name.value, str) or name.value in known:
+        return
+    near = reasons.nearest(name.value, known, MISSPELT)
+    if near is not None:
+        name.warn("no such class in the input, and its name is nearly that of another", f"{near}, if that is meant")
+
+
+def _never(_driver: str) -> bool:
+    return False
+
+
+def _check_config(config: Field, driver: str, may_be_of: Callable[[str], bool] = _never) -> None:
+    other = _below(config, "opaque", "driver")
+    if isinstance(other.value, str) and other.value and other.value != driver and not may_be_of(other.value):
+        other.warn(reasons.foreign_config(other.value, driver), _NO_CONFIG)
+
+
+def _check_selectors(part: Field, driver: str, may_be_of: Callable[[str], bool] = _never) -> None:
+    known = _known(driver)
+    for selector in _entries(_below(part, "selectors")):
+        expression = _below(selector, "cel", "expression")
+        for read in _read_by(expression.value):
+            if not read.is_among(known[read.group]) and not may_be_of(read.domain):
+                expression.warn(reasons.unknown_name(read, known[read.group]), _PUBLISHED)
+
+
+def _read_by(expression: Any) -> tuple[ReadName, ...]:
+    selector = _compiled(expression)
+    return () if selector is None else ReadName.of_paths(selector.footprint.paths)
+
+
+def _compiled(expression: Any) -> Selector | None:
+    """Return a selector, None for what is none: that is reported elsewhere."""
+    if not isinstance(expression, str) or len(expression) > limits.EXPRESSION_BYTES:
+        return None
+    try:
+        return compile_selector(expression)
+    except CompileError:
+        return None
+
+
+def _check_constraints(devices: Field, parts: list[Field], driver: str) -> None:
+    known = _known(driver)["attributes"]
+    derived = {entry.value.get("name") for part in parts for entry in _entries(_below(part, "derivedAttributes"))}
+    for constraint in _entries(_below(devices, "constraints")):
+        for name in ("matchAttribute", "distinctAttribute"):
+            attribute = _below(constraint, name)
+            if not isinstance(attribute.value, str) or attribute.value.count("/") != 1 or attribute.value in derived:
+                continue
+            read = ReadName.of_constraint(attribute.value)
+            if not read.is_among(known):
+                attribute.warn(reasons.unknown_name(read, known), _PUBLISHED)
+
+
+def _check_capacity(requests: Field, driver: str) -> None:
+    if not isinstance(requests.value, dict) or not requests.value:
+        return
+    known = _known(driver)["capacity"]
+    for name in sorted(requests.value, key=str):
+        domain, slash, rest = str(name).partition("/")
+        read = ReadName("capacity", *((domain, rest) if slash else (driver, str(name))))
+        if not read.is_among(known):
+            requests.below(str(name), requests.value[name]).warn(reasons.unknown_name(read, known), _PUBLISHED)
+
+
+def _known(driver: str) -> Mapping[str, frozenset[str]]:
+    """Return the fully qualified names that devices of this driver may have."""
+
+    def qualified(name: str) -> str:
+        return name if "/" in name else f"{driver}/{name}"
+
+    attributes = frozenset(qualified(one.name) for one in (*GPU_ATTRIBUTES, *MIG_ATTRIBUTES))
+    return {
+        "attributes": attributes,
+        "capacity": frozenset(map(qualified, (*SHARED_GPU_CAPACITIES, *MIG_CAPACITIES))),
+    }
+
+
+def _means(spec: Any, driver: str) -> bool:
+    """Whether a class means devices of this driver: by a configuration or a selector."""
+    if not isinstance(spec, dict):
+        return False
+    whole = Field(spec, (), Report(ObjectReference("", "", "", "")))
+    drivers = [_below(config, "opaque", "driver").value for config in _entries(_below(whole, "config"))]
+    expressions = [_below(one, "cel", "expression").value for one in _entries(_below(whole, "selectors"))]
+    return driver in drivers or any(isinstance(text, str) and driver in text for text in expressions)
+
+
+def _class_of(part: Field) -> str:
+    return str(part.value.get("deviceClassName"))
+
+
+def _entries(field: Field) -> Iterator[Field]:
+    for index, item in enumerate(field.value if isinstance(field.value, list) else ()):
+        if isinstance(item, dict):
+            yield field.below(index, item)
+
+
+def _below(field: Field, *names: str) -> Field:
+    for name in names:
+        field = field.below(name, field.value.get(name) if isinstance(field.value, dict) else None)
+    return field
