@@ -184,12 +184,13 @@ class _Reader:
         claims = tuple(self._named_claim(pod, entry, templates[entry.alias]) for entry in pod_claims(pod))
         state = _pod_state(pod, claims)
         is_gated = is_at_our_gate(pod, self._driver)
-        events = self._events(pod.metadata.uid) if state == "waiting" or is_gated else ()
-        told = newest(events) if events is not None else None
+        events = self._events(pod.metadata.uid)
+        told = newest(events or ()) if state == "waiting" or is_gated else None
         nobody_leads = why_nobody_leads(self._client, self._driver, datetime.now(UTC)) if is_gated else None
         reasons = (
             *_gate_reasons(pod, state, self._driver, nobody_leads),
             *_pod_reasons(pod, state, claims, told, self._driver, may_read_events=events is not None),
+            *_ignored(events or ()),
         )
         return PodAnswer(pod.key, state, pod.spec.node_name, claims, reasons, told)
 
@@ -284,11 +285,22 @@ class _Reader:
 
 def newest(events: Iterable[Event]) -> Told | None:
     """Return the controller's last message; None if there is none, or none any more (Events live for an hour)."""
-    ours = [event for event in events if event.source.component == CONTROLLER]
+    from dracaena.api.reasons import IGNORED_EVENT
+
+    ours = [event for event in events if event.source.component == CONTROLLER and event.reason != IGNORED_EVENT]
     if not ours:
         return None
     last = max(ours, key=lambda event: (event.last_timestamp or "", event.metadata.name))
     return Told(last.reason, last.message, last.type == "Warning", last.count, last.last_timestamp or "")
+
+
+def _ignored(events: Iterable[Event]) -> Iterator[str]:
+    """Yield what the pod and its claims say in vain, as the controller found it."""
+    from dracaena.api.reasons import IGNORED_EVENT
+
+    texts = [one.message for one in events if one.source.component == CONTROLLER and one.reason == IGNORED_EVENT]
+    for text in dict.fromkeys(texts):
+        yield f"ignored: {text}"
 
 
 def _decision(claim: ResourceClaim, driver: str) -> tuple[Decision | None, tuple[str, ...]]:

@@ -184,6 +184,7 @@ def _document(outcome: Outcome) -> dict[str, Any]:
         "devices": [{key: getattr(result, key) for key in keys} for result in outcome.devices],
         "score": dict(outcome.decision.score) if outcome.decision is not None else {},
         "reason": outcome.reason,
+        "ignored": list(outcome.ignored),
     }
 
 
@@ -202,6 +203,8 @@ def _table(outcomes: Sequence[Outcome], simulation: Simulation) -> Iterator[str]
     for line, outcome in zip(lines, outcomes, strict=True):
         yield line
         yield from wrapped(outcome.reason, first=4, rest=4)
+        for text in outcome.ignored:
+            yield from wrapped(f"ignored: {text}", first=4, rest=6)
     served = sum(1 for outcome in outcomes if outcome.node is not None)
     yield f"{served} of {len(outcomes)} claims get their devices"
 

@@ -19,6 +19,7 @@ from dracaena.api.resource_objects import ResourceClaim
 from dracaena.controller.allocation.allocator import NoFit, Settled
 from dracaena.controller.allocation.request import RefusalKind, Refused, tolerates_anything
 from dracaena.controller.allocation.result import Allocation, decision_of
+from dracaena.controller.events.ignored_parts import IgnoredParts
 from dracaena.controller.events.take_backs import when_again, why_held, why_taken_back
 from dracaena.controller.events.waiting_pods import WaitingPods
 from dracaena.controller.lifecycle.own_decision import our_decision
@@ -132,6 +133,7 @@ class Reconciler:
         self._queue = queue
         self._budgets = budgets
         self._events = events
+        self._ignored = IgnoredParts(events)
         self._clock = clock
         self._metrics = metrics
 
@@ -144,6 +146,7 @@ class Reconciler:
         pod = self._cluster.pod(key)
         if pod is None or not _wants_devices(pod) or self._is_held_by_others(pod):
             self._budgets.forget(key)
+            self._ignored.forget(key)
             self._cluster.leave(key)
             return Nothing("wants no devices")
         claims = self._ready_claims(pod)
@@ -205,6 +208,7 @@ class Reconciler:
         decision = step.decision
         if isinstance(decision, NoFit | Behind | Refused):
             self._wait(step, decision)
+            self._look_for_ignored(step)
             return True
         if isinstance(decision, Deferred):
             log.debug("decided for after pods before it")
@@ -306,6 +310,7 @@ class Reconciler:
             # the watch shows what changed.
             return False
         self._tell(step.pod, allocation)
+        self._look_for_ignored(step)
         return True
 
     def _send(self, step: Decided, allocation: Allocation) -> Written | Lost:
@@ -347,6 +352,9 @@ class Reconciler:
         )
         for subject in (pod, *(entry.claim for entry in allocation.claims)):
             self._events.record(subject, "Normal", EVENT_REASON, text)
+
+    def _look_for_ignored(self, step: Decided) -> None:
+        self._ignored.look(step.pod, lambda: self._cluster.ignored(step.pod, step.claims))
 
     def _hinted(self, pod: Pod, allocation: Allocation) -> frozenset[str]:
         """Return the nodes that an old hint of ours on the pod may name, according to its claims before this

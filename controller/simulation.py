@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -52,6 +52,8 @@ class Outcome:
     devices: tuple[DeviceResult, ...] = ()
     """status.allocation.devices.results; empty when nothing is allocated."""
     decision: Decision | None = None
+    ignored: tuple[str, ...] = ()
+    """What the pod and its claims say in vain, as an Event says it; with the first of the pod's claims alone."""
 
     @property
     def node(self) -> str | None:
@@ -141,6 +143,11 @@ class Simulation:
 
     def _decide(self, pod: Pod, pod_key: str | None, keys: Sequence[str]) -> Iterator[Outcome]:
         claims = tuple(self._claims[key] for key in keys)
+        ignored = self._allocator.ignored(self.inventory, pod, claims, is_over=self._limit())
+        for place, outcome in enumerate(self._outcomes(pod, pod_key, claims)):
+            yield replace(outcome, ignored=ignored) if place == 0 else outcome
+
+    def _outcomes(self, pod: Pod, pod_key: str | None, claims: Sequence[ResourceClaim]) -> Iterator[Outcome]:
         decision = self._allocator.allocate(self.inventory, pod, claims, is_over=self._limit())
         if isinstance(decision, Allocation):
             commit(self.inventory, decision)

@@ -38,8 +38,10 @@ from dracaena.controller.allocation.score.order import follows_siblings
 from dracaena.controller.allocation.state.families import Kin
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeState
+from dracaena.controller.allocation.state.published_names import PublishedNames
 from dracaena.controller.allocation.walk.answers import Answers, QuestionAnswers
 from dracaena.controller.allocation.walk.family import FamilyPreference
+from dracaena.controller.allocation.walk.ignored import ignored_parts
 from dracaena.controller.allocation.walk.judgements import MAX_JUDGEMENTS, Judgements, NodeChoice
 from dracaena.controller.allocation.walk.lasting import Lack, LastingLacks, Never, look_whether_ever
 from dracaena.controller.allocation.walk.mistakes import selector_failure, unknown_names
@@ -135,6 +137,7 @@ class Allocator:
             self.effort,
             Judgements(MAX_JUDGEMENTS),
         )
+        self._names = PublishedNames()
         self._facts: Memo[Hashable, CombinationFacts] = Memo(MAX_FACTS)
 
     def reprice(self, inventory: Inventory, shares: tuple[int, int, int]) -> bool:
@@ -238,8 +241,11 @@ class Allocator:
                 return replace(made, runner_up=runner_up, census=census, requirement=requirement)
             if refused is None and walk.mistake is not None:
                 refused = _refused(walk.mistake, demand)
+                if refused.kind is RefusalKind.SELECTOR:
+                    unknown = unknown_names(inventory, combination, self.selectors, self._names)
+                    refused = replace(refused, text="; ".join((refused.text, *unknown)))
             if refused is None:
-                refused = selector_failure(inventory, demand, combination, answers, self.selectors)
+                refused = selector_failure(inventory, demand, combination, answers, self.selectors, self._names)
         if is_round_over and refused is None:
             raise OverdueError  # each node was asked, but not all at one moment: begin anew
         return NoFit(demand.filter.is_short, gpus) if refused is None else refused
@@ -306,6 +312,22 @@ class Allocator:
                 self.effort.begin(pace.begin_turn())
         except OverdueError:
             return too_long(inventory, pod, claims, *self.effort.heaviest(), goes_on=False)
+
+    def ignored(
+        self,
+        inventory: Inventory,
+        pod: Pod,
+        claims: Sequence[ResourceClaim],
+        *,
+        is_over: Callable[[int], bool] = never,
+    ) -> tuple[str, ...]:
+        """Return what the claims and the pod's containers say in vain (walk.ignored); nothing when that takes too long.
+        `is_over` as in allocate()."""
+        self.effort.begin(is_over)
+        try:
+            return ignored_parts(inventory, pod, claims, self.selectors, self._names)
+        except OverdueError:
+            return ()
 
     def _fits_on(
         self, inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], barred: Mapping[str, str], name: str
@@ -412,7 +434,7 @@ class Allocator:
     def _unknown(self, inventory: Inventory, demand: PodDemand) -> tuple[str, ...]:
         """Say what the most preferred combination reads of devices and none has."""
         combination = next(combinations(demand.claims))
-        return unknown_names(inventory, combination, self.selectors)
+        return unknown_names(inventory, combination, self.selectors, self._names)
 
     def _reasons(
         self, inventory: Inventory, demand: PodDemand, left: deque[str], never: Never

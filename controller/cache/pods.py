@@ -15,6 +15,7 @@ import msgspec
 
 from dracaena.api.objects import (
     Container,
+    ContainerClaim,
     ContainerPort,
     ContainerResources,
     ContainerStatus,
@@ -59,12 +60,16 @@ _NO_CONTAINERS: Final[list[Container]] = []
 _NO_CONDITIONS: Final[list[PodCondition]] = []
 _NO_CLAIM_STATUSES: Final[list[PodResourceClaimStatus]] = []
 _NO_STATUSES: Final[list[ContainerStatus]] = []
+MOST_NAMED: Final = 256
+"""Requests of claims that are kept of one pod's containers: eight containers with a claim of 32 requests each."""
+
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def kept_pod(pod: Pod) -> Pod:
-    """Return a pod cut down: one container that requests what the whole pod requests. Of annotations and owners only
-    what tells the family of a pod with claims is kept (allocation.state.families).
+    """Return a pod cut down: one container that requests what the whole pod requests, and names the claims that any
+    container names. Of annotations and owners only what tells the family of a pod with claims is kept
+    (allocation.state.families).
 
     A pod without claims keeps only its name, UID, version, node, gates and phase; what placement rules of others read
     (labels, anti-affinity, claims for storage, whether it is being deleted); and what shows whether kube-scheduler
@@ -72,7 +77,7 @@ def kept_pod(pod: Pod) -> Pod:
     node. pod_resources() returns the same as for the whole pod. Cost: some 20 µs.
     """
     try:
-        containers = _one_container(pod_resources(pod))
+        containers = _one_container(pod_resources(pod), _named_claims(pod.spec))
     except UnreadableQuantityError:
         bare = ObjectMeta(
             pod.metadata.name,
@@ -123,13 +128,26 @@ def kept_namespace(namespace: Namespace) -> Namespace:
 
 
 @lru_cache(8_192)
-def _one_container(taken: PodResources) -> list[Container]:
+def _one_container(taken: PodResources, named: tuple[tuple[str, str], ...]) -> list[Container]:
     """Return one container for all: the same one for equal pods, of which a cluster has many."""
     requests: dict[str, str | int | float] = {
         name: f"{amount}m" if name == CPU else str(amount) for name, amount in taken.amounts if name != PODS
     }
     ports = [ContainerPort(port.port, port.protocol, port.address) for port in taken.ports]
-    return [Container(name="", resources=ContainerResources(claims=[], requests=requests), ports=ports)]
+    claims = [ContainerClaim(name, request) for name, request in named]
+    return [Container(name="", resources=ContainerResources(claims=claims, requests=requests), ports=ports)]
+
+
+def _named_claims(spec: PodSpec) -> tuple[tuple[str, str], ...]:
+    """Return the requests of claims that containers name, each once. Of more than anybody needs it is said that each
+    claim is named as a whole."""
+    if not spec.resource_claims:
+        return ()
+    every = (*spec.init_containers, *spec.containers)
+    named = dict.fromkeys((use.name, use.request) for container in every for use in container.resources.claims)
+    if len(named) > MOST_NAMED:
+        return tuple((entry.name, "") for entry in spec.resource_claims)
+    return tuple(named)
 
 
 def _trimmed_spec(pod: Pod) -> PodSpec:

@@ -86,8 +86,7 @@ class ClusterState:
         first_fit: bool = False,
         max_steps: int = MAX_STEPS,
     ) -> None:
-        """`began_s` is Clock.monotonic() now. For `allowed_drivers`, `first_fit` and `max_steps` see Inventory and
-        Allocator."""
+        """`began_s` is Clock.monotonic() now; what has a default is for Inventory and Allocator."""
         self.driver, self.rules, self._wakers = driver, rules, wakers
         self.lock = threading.Lock()
         self.inventory = Inventory(driver, allowed_drivers)
@@ -239,8 +238,7 @@ class Cluster:
         keep: Callable[[ResourceClaim], ResourceClaim] = lambda claim: claim,
         collided: Collided = lambda claim, collisions: None,
     ) -> None:
-        """`keep` cuts down a claim from an answer of the server; claims from the watch are cut down already.
-        `collided` is called with a claim that was shown to hold what other claims hold too, without the lock."""
+        """`keep` cuts down what the server answers. `collided` is told, without the lock, of claims that collide."""
         self._state = state
         self._clock = clock
         self._keep = keep
@@ -303,6 +301,12 @@ class Cluster:
                     return text
             pace.rest()
 
+    def ignored(self, pod: Pod, claims: Sequence[ResourceClaim]) -> tuple[str, ...]:
+        """Return what a pod and its claims say in vain (Allocator.ignored); nothing when that takes long."""
+        is_over = TurnDeadline(self._clock).begin_turn()
+        with self._lock:
+            return self._state.allocator.ignored(self._state.inventory, pod, claims, is_over=is_over)
+
     def serve(self, features: Features) -> None:
         """Decide by what the cluster has (Allocator.serve), also for who waits already."""
         with self._lock:
@@ -341,8 +345,7 @@ class Cluster:
         self._tell_collisions(kept, collisions)
 
     def send_allocation(self, claim: ResourceClaim, decision_id: str) -> bool:
-        """Note that an allocation is about to be written to this state of a claim; return whether it may be, because
-        the claim still belongs to the decision."""
+        """Note that this state of a claim is about to be allocated; return whether it still belongs to the decision."""
         kept = self._keep(claim)
         with self._lock:
             self._show(kept)
@@ -350,8 +353,7 @@ class Cluster:
             return sent is not None and sent.shown.metadata.resource_version == claim.metadata.resource_version
 
     def ended(self, claims: Iterable[ResourceClaim], decision_id: str, event: RecordEvent) -> None:
-        """Note that a decision is written no further, and how its last write ended: REFUSED, NO_ANSWER or ANSWERED.
-        Claims for which nothing was sent are free again."""
+        """Note how the last write of a decision ended. Claims for which nothing was sent are free again."""
         with self._lock:
             for claim in claims:
                 record = self._state.records.claim(claim.key)
@@ -370,8 +372,7 @@ class Cluster:
             self._state.records.end_write(record.key, event, self._clock.monotonic(), guard=record.guard)
 
     def gives_back(self, record: ClaimRecord) -> None:
-        """Note that a clearing which next_step() asked for succeeded, before its answer is shown
-        (Upkeep.gives_back)."""
+        """Note that a clearing succeeded, before its answer is shown (Upkeep.gives_back)."""
         with self._lock:
             self._state.upkeep.gives_back(record, self._clock.monotonic(), self._clock.now())
 
@@ -397,8 +398,7 @@ class Cluster:
             self._state.records.settle(claim_key, (doubt,))
 
     def was_found(self, claim_key: str, doubt: Doubt, requested_s: float) -> None:
-        """Note that a request sent at `requested_s` found the pod of a doubt without a node, although the watch does
-        not show that pod."""
+        """Note that a request sent then found the pod of a doubt without a node, though the watch does not show it."""
         with self._lock:
             if requested_s >= last_bind_s(doubt, self._state.rules.bounds):
                 self._state.records.settle(claim_key, (doubt,))
@@ -426,8 +426,7 @@ class Cluster:
             return None if known is None else known.held(self._clock.monotonic())
 
     def first_left_out(self, pod: Pod, decided_s: float) -> Wait | None:
-        """Return the back-off that ended first after a decision: of the nodes left out for a pod then, and of nodes on
-        which others would have had to be evicted; None when there was none. It may be over by now."""
+        """Return the back-off of nodes that ended first after a decision, None: none. It may be over by now."""
         with self._lock:
             known = self._state.records.unbound(pod.key)
             waits = [] if known is None else [*known.nodes_left_out(decided_s).values()]

@@ -107,6 +107,29 @@ def test_a_pod_with_gpus_is_told_which_and_why(run: Run) -> None:
     ]
 
 
+def test_what_was_said_in_vain_is_told_beside_what_the_pod_got(
+    run: Run, client: KubeClient, tmp_path: Path, server: ApiGround, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one Event, and in explain, which tells of running pods too."""
+    other = {"opaque": {"driver": "gpu.nvidia.com", "parameters": {"kind": "GpuConfig"}}}
+    spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": DRIVER}}], "config": [other]}}
+    client.create(ResourceClaim, {"metadata": {"name": "c"}, "spec": spec}, namespace=NAMESPACE)
+    create_pod(client, "shared", resourceClaims=[{"name": "c", "resourceClaimName": "c"}])
+
+    def ignored() -> list[Event]:
+        return [one for one in events(client) if one.reason == "ClaimPartsIgnored"]
+
+    with running_controller(transport(server, tmp_path)):
+        wait_for(lambda: allocated_names(client) == {"c"}, "the claim")
+        wait_for(ignored, "the Event")
+    (told,) = ignored()
+    text = f"the configuration for gpu.nvidia.com does nothing: all of its requests get devices of {DRIVER}"
+    assert f"claim default/c: {text}" in told.message
+    capsys.readouterr()  # the controller's log
+    reasons = document(run("explain", "pod", "shared", "-o", "json"))["reasons"]
+    assert reasons == ["kube-scheduler has yet to bind it", f"ignored: {told.message}"]
+
+
 @pytest.mark.usefixtures("decided")
 def test_only_the_part_of_the_score_that_decided_is_shown_and_all_parts_when_asked_for(run: Run) -> None:
     short, wide = (run("explain", "pod", "train", *option).out for option in ((), ("-o", "wide")))

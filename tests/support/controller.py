@@ -124,7 +124,8 @@ def ask(client: KubeClient, pod_name: str, claims: Mapping[str, int], **spec: An
 
 def create_pod(client: KubeClient, pod_name: str, *claims: str, **spec: Any) -> Pod:
     entries = [{"name": f"c{place}", "resourceClaimName": name} for place, name in enumerate(claims)]
-    container = {"name": "main", "image": "example/app:1.0"}
+    uses = [{"name": entry["name"]} for entry in spec.get("resourceClaims", entries)]
+    container = {"name": "main", "image": "example/app:1.0", "resources": {"claims": uses}}
     whole = {"containers": [container], "resourceClaims": entries, **spec}
     return client.create(Pod, {"metadata": {"name": pod_name}, "spec": whole}, namespace=NAMESPACE)
 

@@ -164,15 +164,15 @@ class Inventory:
 
     def kinds_of_devices(self) -> Iterator[PublishedDevice]:
         """Yield a device of each kind that is published by our driver, without identity; equal ones may come again."""
-        for kind in self.buckets:
-            yield from (one.device for one in kind.devices if one is not None)
-        for kind, by_state in self.buckets.items():
-            pool = self.pool(next(iter(by_state.values()))[0]) if kind.rest else None
-            if pool is not None:
-                node = pool.node
-                others = frozenset(pool.others)
-                for item in self._own(pool.pool).on_node(node):
-                    yield from (device for device in item.devices if device.id.device in others)
+        return (device for kind in self.buckets for device in self.devices_of(kind))
+
+    def devices_of(self, kind: NodeKind) -> Iterator[PublishedDevice]:
+        """Yield the devices of a kind of node that is there, as kinds_of_devices() does."""
+        yield from (one.device for one in kind.devices if one is not None)
+        pool = self.pool(next(iter(self.buckets[kind].values()))[0]) if kind.rest else None
+        others = frozenset(() if pool is None else pool.others)
+        for item in () if pool is None else self._own(pool.pool).on_node(pool.node):
+            yield from (device for device in item.devices if device.id.device in others)
 
     def reach(self, node: str) -> tuple[SliceSource, Books]:
         """Return what a node can reach and who holds it, as the rules read it.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dracaena import cel
-from dracaena.api.reasons import ReadName, unknown_name
+from dracaena.api.reasons import ReadName
 from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
 from dracaena.controller.allocation.request import RefusalKind, Refused
-from dracaena.controller.allocation.state.device_kind import IDENTITY
 from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.state.published_names import PublishedNames
 from dracaena.controller.allocation.walk.answers import QuestionAnswers
 from dracaena.controller.allocation.walk.pod_demand import Combination, PodDemand
 
@@ -20,6 +20,7 @@ def selector_failure(
     combination: Combination,
     answers: QuestionAnswers,
     selectors: CelSelectors,
+    names: PublishedNames,
 ) -> Refused | None:
     """Say which selector has no answer for some device, None when all have one."""
     for kind in inventory.buckets:
@@ -30,14 +31,16 @@ def selector_failure(
             if failure.expression in chosen.demand.device_class.selectors:
                 subject = f"DeviceClass {name}"
             text = f"{subject}: selector {failure.expression!r} has no answer for a device: {failure.reason}"
-            unknown = unknown_in(inventory, tuple(_read_by(selectors, failure.expression)))
+            unknown = names.unknown(inventory, tuple(_read_by(selectors, failure.expression)))
             return Refused(RefusalKind.SELECTOR, "; ".join((text, *unknown)), demand.concerns_us)
     return None
 
 
-def unknown_names(inventory: Inventory, combination: Combination, selectors: CelSelectors) -> tuple[str, ...]:
+def unknown_names(
+    inventory: Inventory, combination: Combination, selectors: CelSelectors, names: PublishedNames
+) -> tuple[str, ...]:
     """Say which attributes and capacities the selectors and constraints of a combination read that no device of ours
-    has. Cost: a look at one device; at one of each kind where something is not found.
+    has. Cost: that of PublishedNames.unknown().
     """
     read: list[ReadName] = []
     for chosen in combination.requests:
@@ -48,29 +51,10 @@ def unknown_names(inventory: Inventory, combination: Combination, selectors: Cel
             concerned = [one.demand.request for one in combination.of_claim(index)]
             if not any(request.derives(constraint.attribute) for request in concerned):
                 read.append(ReadName.of_constraint(constraint.attribute))
-    return unknown_in(inventory, tuple(read))
+    return names.unknown(inventory, tuple(read))
 
 
 def _read_by(selectors: CelSelectors, expression: str) -> Iterator[ReadName]:
     footprint = selectors.footprint(expression)
     if isinstance(footprint, cel.Footprint):
         yield from ReadName.of_paths(footprint.paths)
-
-
-def unknown_in(inventory: Inventory, read: tuple[ReadName, ...]) -> tuple[str, ...]:
-    """Say which of these no device of ours has; nothing where no device is published. Cost: as of unknown_names()."""
-    known: dict[str, set[str]] = {"attributes": set(), "capacity": set()}
-    left = set(read)
-    is_empty = True
-    for device in inventory.kinds_of_devices():
-        if not left:
-            return ()
-        is_empty = False
-        known["attributes"] |= {_qualified(inventory.driver, name) for name in (*device.attributes, *IDENTITY)}
-        known["capacity"] |= {_qualified(inventory.driver, one.name) for one in device.capacities}
-        left = {one for one in left if not one.is_among(known[one.group])}
-    return () if is_empty else tuple(unknown_name(one, known[one.group]) for one in dict.fromkeys(read) if one in left)
-
-
-def _qualified(driver: str, name: str) -> str:
-    return name if "/" in name else f"{driver}/{name}"

@@ -290,6 +290,20 @@ def test_what_does_not_fit_has_reasons_and_no_devices(run: Run, node: Callable[.
     )
 
 
+def test_what_is_said_in_vain_is_told_with_the_first_claim_of_the_pod(
+    run: Run, node: Callable[..., Path], tmp_path: Path
+) -> None:
+    asked = claim("c", 1)
+    asked["spec"]["devices"]["config"] = [{"opaque": {"driver": "gpu.nvidia.com", "parameters": {"kind": "GpuConfig"}}}]
+    files = written(tmp_path / "claims.yaml", asked, claim("d", 1))
+    slices = node("worker-1", "dgx-1v")
+    one, other = outcomes(run, slices, files)
+    text = "the configuration for gpu.nvidia.com does nothing: all of its requests get devices of gpu.dracaena.dev"
+    assert (one["ignored"], other["ignored"]) == ([f"claim default/c: {text}"], [])
+    shown = " ".join(run("simulate", "-f", slices, "-f", files, "-f", CLASSES).out.split())
+    assert shown.count(f"ignored: claim default/c: {text}") == 1
+
+
 def test_a_claim_that_is_allocated_holds_its_devices(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
     slices = node("worker-1", "dgx-1v")
     (first,) = outcomes(run, slices, written(tmp_path / "first.yaml", claim("first", 6)))

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dracaena.api import reasons
 from dracaena.api.config.v1alpha1 import API_VERSION
 from dracaena.api.decision import Decision, encode_decision
 from dracaena.api.machine import Machine
@@ -29,6 +30,7 @@ from support.allocation import (
     device_name,
     holding,
     machine,
+    node,
     own_config,
     pod,
     request,
@@ -264,6 +266,28 @@ def test_a_pod_waits_for_a_class_and_is_told_at_once_whose_ever_it_is() -> None:
     bench.run()
     assert bench.held("c") is not None
     assert bench.held("d") is None
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_what_a_pod_says_in_vain_is_told_once_whether_it_is_served_or_waits(count: int) -> None:
+    bench = Bench(n=TWO)
+    other = {"opaque": {"driver": "gpu.nvidia.com", "parameters": {"kind": "GpuConfig"}}}
+    container = {"name": "main", "resources": {"claims": [{"name": "c0", "request": "gpu"}]}}
+    bench.add(pod("p", "c", containers=[container]), claim("c", request(count=count), configs=[other]))
+    bench.run()
+    for _ in range(3):
+        bench.cluster.intake.node_changed(None, node("n", labels={"changed": "yes"}))
+        bench.pass_time(20)
+        bench.waiting.tell_due()
+    texts = [text for _, reason, text in bench.events.seen if reason == "ClaimPartsIgnored"]
+    assert [text.split("; ") for text in texts] == [
+        [
+            f"claim default/c: {reasons.foreign_config('gpu.nvidia.com', DRIVER)}",
+            reasons.unknown_request("gpu", "c0", ["gpus"]),
+            reasons.unused_request("gpus", "c0"),
+        ]
+    ]
+    assert (bench.held("c") is not None) == (count == 2)
 
 
 def test_a_broken_config_is_told_and_nothing_is_written() -> None:

@@ -220,8 +220,9 @@ def test_a_selector_with_the_domain_of_nvidias_driver_waits_with_the_words_of_th
     expression = 'device.attributes["gpu.nvidia.com"].productName == "A100"'
     answer = said([claim(request(selectors=[{"cel": {"expression": expression}}]))], tmp_path, capsys)
     assert answer.served == (0, 1)
-    assert "no such key" in answer.words
-    assert "`no such key`" in PAGE.read_text(encoding="utf-8")
+    words = "did you mean gpu.dracaena.dev/productName?"
+    assert words in answer.words
+    assert f"`{words}`" in PAGE.read_text(encoding="utf-8")
 
 
 def test_the_commands_of_the_page_answer_for_its_manifests(

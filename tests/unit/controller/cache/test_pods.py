@@ -10,7 +10,7 @@ import pytest
 from dracaena.api.objects import Node, NodeSpec, ObjectMeta, Pod, Taint
 from dracaena.controller.allocation.nodes.pod_resources import pod_resources
 from dracaena.controller.allocation.walk.pod_demand import shape
-from dracaena.controller.cache.pods import kept_pod
+from dracaena.controller.cache.pods import MOST_NAMED, kept_pod
 from support.node_fit import unfit_reason
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -75,6 +75,24 @@ def test_of_a_pod_with_claims_all_that_decides_about_it_is_kept() -> None:
     assert kept.metadata.deletion_timestamp == pod.metadata.deletion_timestamp
     assert kept.metadata.annotations == {}
     assert kept_pod(kept) == kept
+
+
+def test_of_a_pod_with_claims_what_its_containers_name_of_them_is_kept_once() -> None:
+    def container(*uses: tuple[str, str]) -> dict[str, Any]:
+        claims = [{"name": name, **({"request": request} if request else {})} for name, request in uses]
+        return {"name": "c", "resources": {"claims": claims}}
+
+    document = msgspec.to_builtins(watched("p", claims=True))
+    document["spec"]["initContainers"] = [container(("g", "a"))]
+    document["spec"]["containers"] = [container(("g", "a"), ("g", "b")), container(("h", ""))]
+    kept = kept_pod(msgspec.convert(document, Pod))
+    (only,) = kept.spec.containers
+    assert [(use.name, use.request) for use in only.resources.claims] == [("g", "a"), ("g", "b"), ("h", "")]
+    assert kept_pod(kept) == kept
+    entry = document["spec"]["resourceClaims"][0]["name"]
+    document["spec"]["containers"] = [container(*((entry, f"r{number}") for number in range(MOST_NAMED + 1)))]
+    (only,) = kept_pod(msgspec.convert(document, Pod)).spec.containers
+    assert [(use.name, use.request) for use in only.resources.claims] == [(entry, "")]
 
 
 def test_a_quantity_that_cannot_be_read_leaves_the_pod_as_it_came() -> None:

@@ -1,0 +1,61 @@
+"""Which attributes and capacities GPUs have, fully qualified: what else is asked for, nobody has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from dracaena.api.reasons import ReadName, unknown_name
+from dracaena.controller.allocation.state.device_kind import IDENTITY
+from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.state.node_state import NodeKind
+
+MAX_READ: Final = 50
+"""Kinds of nodes that are read in one call, 8 ms where each has 56 devices: it may be part of a decision. Nodes of one
+product are of one kind as a rule; the others are read in later calls, and until then nothing is said."""
+
+_Names = Mapping[str, frozenset[str]]
+"""Group (ReadName.group) → names."""
+
+
+class PublishedNames:
+    """Names by kind of node, remembered as long as there is such a node. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._of_kind: WeakKeyDictionary[NodeKind, _Names] = WeakKeyDictionary()
+
+    def unknown(self, inventory: Inventory, read: tuple[ReadName, ...]) -> tuple[str, ...]:
+        """Say of each of these that no device of ours has it; nothing where none is published, or not all are read.
+
+        Cost: a step for each kind of node. Where each is found at once, a look at one.
+        """
+        attributes: set[str] = set()
+        capacity: set[str] = set()
+        known = {"attributes": attributes, "capacity": capacity}
+        left, may_read = dict.fromkeys(read), MAX_READ
+        for kind in inventory.buckets:
+            if not left:
+                return ()
+            names = self._of_kind.get(kind)
+            if names is None:
+                if may_read == 0:
+                    return ()
+                may_read -= 1
+                names = self._of_kind[kind] = _names(inventory, kind)
+            attributes |= names["attributes"]
+            capacity |= names["capacity"]
+            left = {one: None for one in left if not one.is_among(known[one.group])}
+        return tuple(unknown_name(one, known[one.group]) for one in left) if attributes else ()
+
+
+def _names(inventory: Inventory, kind: NodeKind) -> _Names:
+    attributes, capacity = set(IDENTITY), set()
+    for device in inventory.devices_of(kind):
+        attributes |= device.attributes.keys()
+        capacity |= {one.name for one in device.capacities}
+
+    def qualified(name: str) -> str:
+        return name if "/" in name else f"{inventory.driver}/{name}"
+
+    return {"attributes": frozenset(map(qualified, attributes)), "capacity": frozenset(map(qualified, capacity))}

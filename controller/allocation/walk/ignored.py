@@ -1,0 +1,130 @@
+"""What claims and containers say in vain: it is accepted, does nothing, and nobody would be told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from dracaena import cel
+from dracaena.api import reasons
+from dracaena.api.objects import Pod
+from dracaena.api.podclaims import pod_claims
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.controller.allocation.legal.cel_selectors import CelSelectors
+from dracaena.controller.allocation.legal.read.claims import Config
+from dracaena.controller.allocation.legal.read.slices import PublishedDevice
+from dracaena.controller.allocation.request import ClaimDemand, Refused, RequestDemand
+from dracaena.controller.allocation.state.device_kind import reads_identity
+from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.state.published_names import PublishedNames
+
+
+def ignored_parts(
+    inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], selectors: CelSelectors, names: PublishedNames
+) -> tuple[str, ...]:
+    """Return what is said in vain, in the order of the claims, then of the containers; each once. Nothing about claims
+    that cannot be read, or that are not about devices of ours: others may know what to do with them.
+
+    Cost: a step for each request and configuration; a look at a device of each kind where there are alternatives or
+    capacities. It may raise OverdueError.
+    """
+    demands = inventory.requests.read(claims)
+    if isinstance(demands, Refused) or inventory.allowed_drivers:
+        return ()
+    ours = tuple(demand for demand in demands if all(_is_of_ours(inventory, one) for one in _every(demand)))
+    found: list[str] = []
+    for demand in ours:
+        found += _of_claim(inventory, demand, selectors, names)
+    found += _of_containers(pod, {demand.claim.key: demand for demand in ours})
+    return tuple(dict.fromkeys(found))
+
+
+def _every(demand: ClaimDemand) -> Iterator[RequestDemand]:
+    for alternatives in demand.requests:
+        yield from alternatives
+
+
+def _is_of_ours(inventory: Inventory, request: RequestDemand) -> bool:
+    return inventory.requests.class_concerns_us(request.device_class.name)
+
+
+def _of_claim(
+    inventory: Inventory, demand: ClaimDemand, selectors: CelSelectors, names: PublishedNames
+) -> Iterator[str]:
+    driver, key = inventory.driver, demand.claim.key
+    for config in _foreign(demand.spec.configs, driver):
+        yield f"claim {key}: {reasons.foreign_config(config.driver, driver)}"
+    for alternatives in demand.requests:
+        for one in alternatives:
+            where = f"claim {key}, request {one.name}"
+            for config in _foreign(one.device_class.configs, driver):
+                yield f"DeviceClass {one.device_class.name}: {reasons.foreign_config(config.driver, driver)}"
+            for text in _of_capacity(inventory, one, names):
+                yield f"{where}: {text}"
+            why = _why_dead(inventory, one, selectors, names) if len(alternatives) > 1 else None
+            if why is not None:
+                yield f"{where}: {reasons.dead_alternative(why)}"
+
+
+def _foreign(configs: Sequence[Config], driver: str) -> Iterator[Config]:
+    return (config for config in configs if config.driver != driver)
+
+
+def _of_capacity(inventory: Inventory, request: RequestDemand, names: PublishedNames) -> Iterator[str]:
+    wanted = request.request.capacity
+    if not wanted:
+        return
+    read = (reasons.ReadName("capacity", *_split(name, inventory.driver)) for name in sorted(wanted))
+    unknown = names.unknown(inventory, tuple(read))
+    yield from unknown
+    if not unknown and not any(device.allow_multiple_allocations for device in inventory.kinds_of_devices()):
+        yield reasons.whole_gpu()
+
+
+def _split(name: str, driver: str) -> tuple[str, str]:
+    domain, slash, rest = name.partition("/")
+    return (domain, rest) if slash else (driver, name)
+
+
+def _why_dead(
+    inventory: Inventory, request: RequestDemand, selectors: CelSelectors, names: PublishedNames
+) -> str | None:
+    """Return why no device that is published matches; None where one does, where that cannot be told of a kind of
+    device, and where nothing is published."""
+    expressions = (*request.device_class.selectors, *request.request.selectors)
+    footprints = [selectors.footprint(expression) for expression in expressions]
+    readable = [found for found in footprints if isinstance(found, cel.Footprint)]
+    if len(readable) < len(footprints) or any(reads_identity(inventory.driver, found) for found in readable):
+        return None
+    is_empty = True
+    for device in inventory.kinds_of_devices():
+        is_empty = False
+        if _matches(selectors, expressions, device):
+            return None
+    if is_empty:
+        return None
+    read = tuple(name for found in readable for name in reasons.ReadName.of_paths(found.paths))
+    return "; ".join(names.unknown(inventory, read)) or reasons.NO_SUCH_GPU
+
+
+def _matches(selectors: CelSelectors, expressions: Sequence[str], device: PublishedDevice) -> bool:
+    return all(selectors.evaluate(expression, device) is True for expression in expressions)
+
+
+def _of_containers(pod: Pod, demands: Mapping[str, ClaimDemand]) -> Iterator[str]:
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    for reference in pod_claims(pod):
+        demand = demands.get(reference.key or "")
+        if demand is None or not containers:
+            continue
+        known = {request.name for request in demand.spec.requests}
+        used: set[str] = set()
+        for container in containers:
+            for use in container.resources.claims:
+                if use.name != reference.alias:
+                    continue
+                used |= {use.request} if use.request else known
+                if use.request and use.request not in known:
+                    yield reasons.unknown_request(use.request, use.name, known)
+        for request in demand.spec.requests:
+            if request.name not in used:
+                yield reasons.unused_request(request.name, reference.alias)

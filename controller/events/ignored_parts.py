@@ -1,0 +1,45 @@
+"""Tells users once of what their claims and containers say in vain."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from dracaena.api.objects import Pod
+from dracaena.api.reasons import IGNORED_EVENT
+from dracaena.controller.ports import EventSink
+
+MAX_PODS: Final = 10_000
+"""Pods that are remembered as looked at, about 1 MB: those that wait. The one looked at longest ago goes first, and is
+at the worst told again, on the same Event."""
+
+
+class IgnoredParts:
+    """Looks at each pod once while we lead. Safe to use from many threads as long as no two have the same pod."""
+
+    def __init__(self, events: EventSink) -> None:
+        self._events = events
+        self._lock = threading.Lock()
+        self._seen: OrderedDict[str, str] = OrderedDict()  # key of the pod → its UID
+
+    def look(self, pod: Pod, ignored: Callable[[], Sequence[str]]) -> None:
+        """Tell what `ignored` returns, in one Event, unless the pod was looked at before."""
+        key, uid = pod.key, pod.metadata.uid
+        with self._lock:
+            is_known = self._seen.get(key) == uid
+            self._seen[key] = uid
+            self._seen.move_to_end(key)
+            if is_known:
+                return
+            if len(self._seen) > MAX_PODS:
+                self._seen.popitem(last=False)
+        texts = ignored()
+        if texts:
+            self._events.record(pod, "Warning", IGNORED_EVENT, "; ".join(texts))
+
+    def forget(self, key: str) -> None:
+        """Note that nothing is decided for a pod any more."""
+        with self._lock:
+            self._seen.pop(key, None)

@@ -1,0 +1,202 @@
+"""What is said in vain is found wherever it was planted, and nothing else is."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from dracaena.api.objects import Pod
+from dracaena.api.resource_objects import ResourceClaim
+from dracaena.controller.allocation.allocator import Allocator
+from dracaena.controller.allocation.state.inventory import Inventory
+from dracaena.controller.allocation.walk import ignored
+from dracaena.controller.cache.pods import kept_pod
+from dracaena.controller.simulation import make_inventory
+from support.allocation import (
+    DRIVER,
+    blocks,
+    claim,
+    device_class,
+    machine,
+    node,
+    own_config,
+    pod,
+    policy,
+    pool_slice,
+    request,
+)
+from support.seeds import sampled
+
+MADE = machine("made", blocks(4, inside="NV12", outside="NV12"), product_name="A100", memory_bytes=40 << 30)
+NVIDIA = "gpu.nvidia.com"
+FOREIGN = {
+    "opaque": {
+        "driver": NVIDIA,
+        "parameters": {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": {}},
+    }
+}
+DEAD = {
+    f'device.attributes["{NVIDIA}"].productName == "A100"': (
+        f"no GPU has the attribute {NVIDIA}/productName: did you mean {DRIVER}/productName?"
+    ),
+    f'device.attributes["{DRIVER}"].productName == "A1000"': "its class and selectors match no GPU",
+    'device.driver == "gpu.nvidia.com"': "its class and selectors match no GPU",
+}
+WHOLE = "no GPU can be shared: capacity.requests only say how large one has to be, and all of it is taken"
+LIVING = [
+    f'device.attributes["{DRIVER}"].productName == "A100"',
+    f'device.attributes["{DRIVER}"].uuid == "GPU-none"',  # which GPUs there are is not what a kind of GPU tells
+    f'device.driver == "{DRIVER}"',
+]
+
+
+def inventory(*extra: Any, allowed: tuple[str, ...] = ()) -> Inventory:
+    made = make_inventory(DRIVER, nodes=[node("n")], slices=[pool_slice("n", MADE)], classes=[device_class(), *extra])
+    made.allowed_drivers = frozenset(allowed)
+    return made
+
+
+def found(asking: Pod, *claims: ResourceClaim, there: Inventory | None = None) -> tuple[str, ...]:
+    return Allocator().ignored(there or inventory(), asking, claims)
+
+
+def cel(expression: str) -> dict[str, Any]:
+    return {"selectors": [{"cel": {"expression": expression}}]}
+
+
+def using(*uses: tuple[str, str], **claims: str) -> Pod:
+    """A pod that calls claims by these names, and whose container names these requests of them."""
+    entries = [{"name": use, **({"request": named} if named else {})} for use, named in uses]
+    return pod(
+        "p",
+        resourceClaims=[{"name": alias, "resourceClaimName": name} for alias, name in claims.items()],
+        containers=[{"name": "main", "resources": {"claims": entries}}],
+    )
+
+
+@dataclass
+class Planted:
+    """A claim and its pod with some mistakes, and what has to be said of them."""
+
+    asking: Pod
+    asked: ResourceClaim
+    texts: set[str]
+
+    @classmethod
+    def made(cls, seed: int) -> Planted:
+        rng = random.Random(seed)
+        texts: set[str] = set()
+        requests, names = [], [f"r{number}" for number in range(rng.randint(1, 3))]
+        for name in names:
+            if rng.random() < 0.5:
+                requests.append(request(name, **cls._details(rng, name, texts)))
+                continue
+            alternatives = []
+            for place in range(2):
+                full = f"{name}/a{place}"
+                details = cls._details(rng, full, texts)
+                if rng.random() < 0.4:
+                    expression = rng.choice([*DEAD, *LIVING])
+                    details |= cel(expression)
+                    if expression in DEAD:
+                        why = f"this alternative is never taken: {DEAD[expression]}"
+                        texts.add(f"claim default/c, request {full}: {why}")
+                alternatives.append({"name": f"a{place}", "deviceClassName": DRIVER, **details})
+            requests.append({"name": name, "firstAvailable": alternatives})
+        configs = [own_config(policy("BestEffort"))]
+        if rng.random() < 0.3:
+            configs.insert(rng.randrange(2), FOREIGN | ({"requests": names[:1]} if rng.random() < 0.5 else {}))
+            texts.add(
+                f"claim default/c: the configuration for {NVIDIA} does nothing: all of its requests get devices of "
+                f"{DRIVER}"
+            )
+        return cls(cls._pod(rng, names, texts), claim("c", *requests, configs=configs), texts)
+
+    @staticmethod
+    def _details(rng: random.Random, name: str, texts: set[str]) -> dict[str, Any]:
+        capacity, text = rng.choice(
+            [
+                (None, ""),
+                (None, ""),
+                ("memory", WHOLE),
+                (f"{NVIDIA}/memory", f"no GPU has the capacity {NVIDIA}/memory: did you mean {DRIVER}/memory?"),
+                ("cores", f"no GPU has the capacity {DRIVER}/cores"),
+            ]
+        )
+        if capacity is None:
+            return {}
+        texts.add(f"claim default/c, request {name}: {text}")
+        return {"capacity": {"requests": {capacity: "10Gi"}}}
+
+    @staticmethod
+    def _pod(rng: random.Random, names: list[str], texts: set[str]) -> Pod:
+        used = [name for name in names if rng.random() < 0.7]
+        uses = [("gpus", name) for name in used]
+        if rng.random() < 0.2:
+            uses.append(("gpus", "wrong"))
+            texts.add(
+                f"no request wrong in claim gpus (there: {', '.join(names)}): the container gets nothing by that name"
+            )
+        if rng.random() < 0.2:
+            uses, used = [*uses, ("gpus", "")], names
+        texts |= {
+            f"no container names request {name} of claim gpus: its devices are taken, and no container sees them"
+            for name in names
+            if name not in used
+        }
+        return using(*uses, gpus="c")
+
+
+def check(seed: int) -> bool:
+    planted = Planted.made(seed)
+    for asking in (planted.asking, kept_pod(planted.asking)):  # as people write it, and as the controller keeps it
+        assert set(found(asking, planted.asked)) == planted.texts, seed
+    return bool(planted.texts)
+
+
+@pytest.mark.parametrize("first", sampled(range(0, 2_000, 200), 2))
+def test_each_planted_mistake_is_told_and_nothing_else_is(first: int) -> None:
+    told = [check(seed) for seed in range(first, first + 200)]
+    assert told.count(True) > 20
+    assert told.count(False) > 5
+
+
+@pytest.mark.parametrize("part", ["_foreign", "_of_capacity", "_why_dead", "_of_containers"])
+def test_a_part_that_finds_nothing_is_noticed(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ignored, part, lambda *_: None if part == "_why_dead" else iter(()))
+    with pytest.raises(AssertionError):
+        all(check(seed) or True for seed in range(200))
+
+
+def test_a_class_of_ours_with_a_configuration_for_another_driver_is_told() -> None:
+    shared = device_class(f"shared.{DRIVER}", config=[FOREIGN])
+    asked = claim("c", request(device_class=f"shared.{DRIVER}"))
+    (text,) = found(using(("g", ""), g="c"), asked, there=inventory(shared))
+    why = f"the configuration for {NVIDIA} does nothing: all of its requests get devices of {DRIVER}"
+    assert text == f"DeviceClass shared.{DRIVER}: {why}"
+
+
+def test_nothing_is_said_of_what_may_be_meant_for_others() -> None:
+    nic = device_class("nic.example.com", selectors=[{"cel": {"expression": 'device.driver == "nic.example.com"'}}])
+    mixed = claim("c", request("a"), request("b", device_class="nic.example.com"), configs=[FOREIGN])
+    assert found(using(("g", ""), g="c"), mixed, there=inventory(nic)) == ()
+    own = claim("c", request(), configs=[FOREIGN])
+    assert found(using(("g", ""), g="c"), own, there=inventory(allowed=(NVIDIA,))) == ()
+
+
+def test_nothing_is_said_of_what_nobody_can_tell_yet() -> None:
+    empty = make_inventory(DRIVER, nodes=[], slices=[], classes=[device_class()])
+    first = {"name": "a", "deviceClassName": DRIVER, **cel(next(iter(DEAD)))}
+    asked = claim("c", {"name": "r", "firstAvailable": [first, {"name": "b", "deviceClassName": DRIVER}]})
+    assert found(using(("g", ""), g="c"), asked, there=empty) == ()
+    assert found(using(("g", ""), g="c"), claim("c", request(device_class="gone"), configs=[FOREIGN])) == ()
+
+
+def test_what_takes_too_long_is_not_told() -> None:
+    assert Allocator().ignored(inventory(), using(g="c"), [claim("c")], is_over=lambda _: True) != ()
+    first = {"name": "a", "deviceClassName": DRIVER, **cel("true" + " && true" * 2_000)}
+    asked = claim("c", {"name": "r", "firstAvailable": [first, {"name": "b", "deviceClassName": DRIVER}]})
+    assert Allocator().ignored(inventory(), using(g="c"), [asked], is_over=lambda _: True) == ()
