@@ -1,9 +1,10 @@
 """Which node, with which devices. A pod's demand and the inventory go in, the best choice of the best node comes out.
 
 Read in this order: pod_demand (what the pod asks of the cluster, one alternative for each request), answers (what all
-nodes of a kind have to give), judgements (what is asked and remembered about single nodes), walk (the nodes, best bound
-first), family (which of them the siblings of a pod make better), node_rules and node_choice (how the rules answer for
-one node), overdue (what is said where that took too long). walk knows nothing of the rules: who calls it says whom to
-ask.
+nodes of a kind have to give), judgements (what is asked and remembered about single nodes), walk (the nodes, best
+bound first), family (which of them the siblings of a pod make better), node_rules and node_choice (how the rules
+answer for one node), overdue (what is said where that took too long). For explanations alone: lasting (what a node
+could never give), mistakes (what authors most likely got wrong) and ignored (what claims say in vain). walk knows
+nothing of the rules: who calls it says whom to ask.
 docs/design/0007-allocator.md
 """
