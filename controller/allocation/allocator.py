@@ -307,19 +307,16 @@ class Allocator:
                 if not left:
                     rules = next(self._each_rules(inventory, demand)) if demand.claims else None
                     note = "" if rules is None else rules.most_left()
-                    return counts.unsatisfied(never.words(found.gpus), self._unknown(inventory, demand), note)
+                    first = next(combinations(demand.claims))
+                    unknown = unknown_names(inventory, first, self.selectors, self._names)
+                    return counts.unsatisfied(never.words(found.gpus), unknown, note)
                 yield
                 self.effort.begin(pace.begin_turn())
         except OverdueError:
             return too_long(inventory, pod, claims, *self.effort.heaviest(), goes_on=False)
 
     def ignored(
-        self,
-        inventory: Inventory,
-        pod: Pod,
-        claims: Sequence[ResourceClaim],
-        *,
-        is_over: Callable[[int], bool] = never,
+        self, inventory: Inventory, pod: Pod, claims: Sequence[ResourceClaim], is_over: Callable[[int], bool] = never
     ) -> tuple[str, ...]:
         """Return what the claims and the pod's containers say in vain (walk.ignored); nothing when that takes too long.
         `is_over` as in allocate()."""
@@ -430,11 +427,6 @@ class Allocator:
             )
             made = replace(made, shared=shared, has_joined=bool(found.shares.joined))
         return replace(made, cut_off=found.cut_off)
-
-    def _unknown(self, inventory: Inventory, demand: PodDemand) -> tuple[str, ...]:
-        """Say what the most preferred combination reads of devices and none has."""
-        combination = next(combinations(demand.claims))
-        return unknown_names(inventory, combination, self.selectors, self._names)
 
     def _reasons(
         self, inventory: Inventory, demand: PodDemand, left: deque[str], never: Never

@@ -30,7 +30,6 @@ TIME_SLICING = {
     "kind": "GpuConfig",
     "sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}},
 }
-OWN_SHARING = {"apiVersion": f"{DRIVER}/v1alpha1", "kind": "GpuConfig", "sharing": {"strategy": "TimeSlicing"}}
 WRONG_DOMAIN: dict[str, Any] = {
     "selectors": [{"cel": {"expression": f'device.attributes["{NVIDIA}"].productName == "NVIDIA A100"'}}]
 }
@@ -114,11 +113,6 @@ CASES = {
         one(count=2),
         "no GPU has the attribute example.com/rack",
         more={"constraints": [{"matchAttribute": "example.com/rack"}]},
-    ),
-    "sharing that is not there": Case(
-        one(),
-        "expected no such field: this release has no MPS and no time slicing",
-        more={"config": opaque(DRIVER, OWN_SHARING)},
     ),
 }
 
