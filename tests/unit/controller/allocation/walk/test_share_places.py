@@ -9,7 +9,6 @@ from dracaena.api.resource_objects import DeviceResult, ResourceClaim
 from dracaena.controller.allocation.allocator import Allocator, NoFit
 from dracaena.controller.allocation.explanation import Unsatisfied
 from dracaena.controller.allocation.reach import Prospect, Reach
-from dracaena.controller.allocation.request import Refused
 from dracaena.controller.allocation.result import Allocation, allocated_claim, commit
 from dracaena.controller.allocation.state.inventory import Inventory
 from dracaena.controller.allocation.state.node_state import NodeState, claim_holder
@@ -225,11 +224,26 @@ class TestReasons:
             "the GPU with most memory left has 12 GiB (on a)"
         )
 
-    def test_nodes_that_give_no_shares_are_told_apart(self) -> None:
-        inventory = make_inventory(DRIVER, nodes=[node("a")], slices=[pool_slice("a", SMALL)], classes=[device_class()])
-        user = pod("pod", "c")
-        asked = claim("c", share("gpu", "20Gi"))
-        assert isinstance(Allocator().allocate(inventory, user, [asked]), NoFit | Refused)
+    def test_nodes_whose_setting_is_off_are_told_apart(self) -> None:
+        only_shared = [{"cel": {"expression": "device.allowMultipleAllocations == true"}}]
+        classes = [device_class(), device_class(f"share.{DRIVER}", selectors=only_shared)]
+        asked = claim("c", share("gpu", "20Gi", device_class=f"share.{DRIVER}"))
+        plain = pool_slice("plain", SMALL)
+        without = make_inventory(DRIVER, nodes=[node("plain")], slices=[plain], classes=classes)
+        assert refused(without, asked).endswith("; no GPU of the cluster is given in shares")
+        full = [
+            holding_share(f"h{place}", "shared", device_name(SMALL, place), {"memory": "70Gi", "cores": "0"})
+            for place in range(2)
+        ]
+        slices = [plain, in_shares(pool_slice("shared", SMALL))]
+        beside = make_inventory(
+            DRIVER, nodes=[node("plain"), node("shared")], slices=slices, claims=full, classes=classes
+        )
+        assert refused(beside, asked) == (
+            "0/2 nodes fit: 1 whose GPUs are not given in shares (plain); "
+            "1 without 20 GiB of memory left on one GPU (shared); "
+            "the GPU with most memory left has 10 GiB (on shared)"
+        )
 
     def test_a_decision_says_which_share_it_is(self) -> None:
         inventory = cluster(a=SMALL)
