@@ -96,7 +96,10 @@ class Allocation:
             if result.share_id is not None and (place, result.request) in self.shared
         )
         shares = ", ".join(f"{count} × {words}" if count > 1 else words for words, count in told.items())
-        return f"shares of {shares}" + (", beside others" if self.has_joined else "") if shares else ""
+        if not shares:
+            return ""
+        what = "a share of" if told.total() == 1 else "shares of"
+        return f"{what} {shares}" + (", beside others" if self.has_joined else "")
 
     @property
     def worst_link(self) -> str:

@@ -245,6 +245,8 @@ class NodeRules:
         most, (left, node) = max(one for one, _, _ in lefts), max((left, node) for _, left, node in lefts)
         if max(wanted) > most:
             return f"no GPU has {size_in_words(max(wanted))} of memory, the largest has {size_in_words(most)}"
+        if not left:
+            return "no memory of any GPU is left"
         return f"the GPU with most memory left has {size_in_words(left)} (on {node})" if left < max(wanted) else ""
 
     def _places(self, state: NodeState, held: int, masks: Sequence[int] | None = None) -> SharePlaces:

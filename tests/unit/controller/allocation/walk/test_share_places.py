@@ -164,7 +164,7 @@ def test_a_share_that_goes_makes_room_and_the_last_one_makes_the_gpu_whole_again
     for one in claims:
         given(inventory, one)
     waiting = claim("w", share("gpu", "40Gi"))
-    assert "the GPU with most memory left has 0 MiB" in refused(inventory, waiting)
+    assert "no memory of any GPU is left" in refused(inventory, waiting)
     inventory.release(claim_holder(claims[0]))
     assert Reach(inventory, pod("p", "w"), [waiting]).prospect("a", {}) is Prospect.POSSIBLE
     inventory.release(claim_holder(claims[1]))
@@ -248,5 +248,5 @@ class TestReasons:
     def test_a_decision_says_which_share_it_is(self) -> None:
         inventory = cluster(a=SMALL)
         first = given(inventory, claim("c", share("gpu", "20Gi", 30)))
-        assert first.links == "shares of 20 GiB of memory and 30 % of the cores"
-        assert given(inventory, claim("d", share("gpu", "20Gi"))).links == "shares of 20 GiB of memory, beside others"
+        assert first.links == "a share of 20 GiB of memory and 30 % of the cores"
+        assert given(inventory, claim("d", share("gpu", "20Gi"))).links == "a share of 20 GiB of memory, beside others"
