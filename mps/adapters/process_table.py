@@ -22,6 +22,8 @@ KILL_S = 3.0
 """A process that holds a GPU needs up to some seconds to end: the driver frees its memory first."""
 
 _VARIABLE = b"CUDA_MPS_PIPE_DIRECTORY="
+_DAEMON_FLAGS = frozenset({b"-d", b"--daemon", b"-f", b"--foreground"})
+"""Without one of them the control program asks a daemon, ours or a person's call: it is none."""
 _ROLES = {role.value.encode(): role for role in Role}
 _POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
 """Part of a pod's cgroup, with `_` for `-` under systemd."""
@@ -82,9 +84,9 @@ class ProcProcessTable:
     def _ours(self, pid: int) -> MpsProcess | None:
         folder = self._proc / str(pid)
         try:
-            program = (folder / "cmdline").read_bytes().partition(b"\0")[0]
+            program, *arguments = (folder / "cmdline").read_bytes().split(b"\0")
             role = _ROLES.get(program.rpartition(b"/")[2])
-            if role is None:
+            if role is None or (role is Role.CONTROL and not _DAEMON_FLAGS & set(arguments)):
                 return None
             values = (folder / "environ").read_bytes().split(b"\0")
             uid = folder.stat().st_uid

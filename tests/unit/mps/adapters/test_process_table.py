@@ -12,11 +12,18 @@ PIPES = "/run/dracaena/mps/pipe"
 
 
 def process(
-    proc: Path, pid: int, program: str, pipes: str | None, ticks: int = 77, cgroup: str = "0::/", state: str = "S"
+    proc: Path,
+    pid: int,
+    program: str,
+    pipes: str | None,
+    ticks: int = 77,
+    cgroup: str = "0::/",
+    state: str = "S",
+    arguments: str = "-d",
 ) -> None:
     folder = proc / str(pid)
     folder.mkdir(parents=True)
-    (folder / "cmdline").write_bytes(program.encode() + b"\0-d\0")
+    (folder / "cmdline").write_bytes(f"{program}\0{arguments}\0".encode())
     environment = b"A=1\0" + (b"" if pipes is None else b"CUDA_MPS_PIPE_DIRECTORY=" + pipes.encode() + b"\0")
     (folder / "environ").write_bytes(environment)
     numbers = " ".join(str(number) for number in range(4, 22))
@@ -32,6 +39,8 @@ def test_ours_are_found_by_program_and_pipe_folder(tmp_path: Path) -> None:
     process(tmp_path, 33, "nvidia-cuda-mps-server", None)
     process(tmp_path, 34, "python", f"{PIPES}/gpu_1")  # a client
     process(tmp_path, 35, "nvidia-cuda-mps-server", f"{PIPES}/gpu_1", state="Z")
+    process(tmp_path, 37, "nvidia-cuda-mps-control", PIPES, arguments="server\0list")  # somebody asks
+    process(tmp_path, 38, "nvidia-cuda-mps-control", f"{PIPES}/gpu_1", arguments="")
     (tmp_path / "self").mkdir()
     (tmp_path / "36").mkdir()  # ended while it was looked at
     uid = tmp_path.stat().st_uid
