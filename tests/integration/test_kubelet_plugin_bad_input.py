@@ -73,8 +73,8 @@ def allocated(world: World, result: dict[str, Any], parameters: dict[str, Any] |
         ),
         (
             RESULT,
-            {"apiVersion": GROUP, "kind": "GpuConfig", "sharing": True},
-            f"{CONFIG}$.sharing: True, expected no such field (known are apiVersion, kind)",
+            {"apiVersion": GROUP, "kind": "GpuConfig", "colour": True},
+            f"{CONFIG}$.colour: True, expected no such field (known are apiVersion, kind, sharing)",
         ),
         (
             RESULT,
