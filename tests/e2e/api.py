@@ -65,7 +65,7 @@ class Api:
         data = None
         if body is not None:
             request.add_header("Content-Type", content_type)
-            data = json.dumps(body).encode()
+            data = json.dumps(body, separators=(",", ":")).encode()  # opaque parameters are stored as they are sent
         try:
             with urllib.request.urlopen(request, data, timeout=TIMEOUT_S, context=self._tls) as response:
                 return Answer(response.status, response.read().decode())
