@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from dracaena.api.errors import BadInputError
-from dracaena.api.sharing import NO_MODE, UNREADABLE_MODE, is_all_memory, mode_of, taken_in_words
 from dracaena.cli.columns import aligned, print_lines
 from dracaena.cli.commands import Commands
 from dracaena.cli.connection import add_connection_options, connect
@@ -79,6 +78,8 @@ class DeviceStatus:
         return () if takes_all else shares
 
     def _leaves_nothing(self, consumed: Mapping[str, str]) -> bool:
+        from dracaena.api.sharing import is_all_memory
+
         return is_all_memory(consumed, self.capacity)
 
 
@@ -179,6 +180,8 @@ def _holders(driver: str, claims: Iterable[ResourceClaim]) -> dict[tuple[str, st
 
 
 def _mode(driver: str, claim: ResourceClaim, request: str) -> str:
+    from dracaena.api.sharing import UNREADABLE_MODE, mode_of
+
     allocation = claim.status.allocation
     if allocation is None or claim.problem:
         return UNREADABLE_MODE
@@ -296,6 +299,8 @@ def _tree(node: PublishedNode) -> Iterator[str]:
 
 
 def _label(device: DeviceStatus) -> str:
+    from dracaena.api.sharing import NO_MODE, taken_in_words
+
     shares = device.shares
     if not shares:
         return "; ".join(map(str, device.holders)) or "free"
