@@ -293,6 +293,10 @@ class _Quiet:
 
     def __init__(self, *_: object, **__: object) -> None: ...
 
+    def waited_s(self, _: object) -> float:
+        """Return how long a pod has waited for what is missing: it was always just created."""
+        return 0.0
+
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_, **__: None
 
