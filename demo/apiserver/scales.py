@@ -42,6 +42,9 @@ def scaled_by(media_type: str, body: bytes, name: str) -> bytes:
     if isinstance(replicas, int) and replicas < 0:
         below_zero = invalid_field("spec.replicas", replicas, "must be greater than or equal to 0")
         raise invalid(Qualified("autoscaling", "Scale"), name, [below_zero])
-    version = (patch.get("metadata") or {}).get("resourceVersion")
+    metadata = patch.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise bad_request(f"metadata of a patch of scale is an object, not {metadata!r}")
+    version = metadata.get("resourceVersion")
     guard = {"metadata": {"resourceVersion": version}} if version else {}
     return json.dumps(guard | {"spec": {"replicas": replicas}}).encode()
