@@ -128,9 +128,16 @@ def _value(of: Type, wire: Wire) -> Any:
             is_string = parts.get(1, 0) == _IS_STRING
             return _text(parts.get(3, b"")) if is_string else _number(parts.get(2, 0))
         case "time":
-            seconds = _number(dict(_fields(_bytes(wire))).get(1, 0))
-            return write_time(datetime.fromtimestamp(seconds, UTC)) if seconds else None
+            return _time(_number(dict(_fields(_bytes(wire))).get(1, 0)))
     raise ValueError(f"a field of type {of.name}")
+
+
+def _time(seconds: int) -> str | None:
+    """A Timestamp in seconds since 1970; 0 stands for none."""
+    try:
+        return write_time(datetime.fromtimestamp(seconds, UTC)) if seconds else None
+    except (ValueError, OverflowError, OSError):  # by how far it is out of range
+        raise ValueError(f"a time of {seconds} s after 1970 is out of range") from None
 
 
 def _bytes(wire: Wire) -> bytes:

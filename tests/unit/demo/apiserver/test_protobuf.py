@@ -31,6 +31,15 @@ def namespace(metadata: bytes) -> bytes:
 
 
 NAME = field(1, b"desk")
+AT = 8
+"""The field creationTimestamp of ObjectMeta."""
+
+
+def timestamp(seconds: int) -> bytes:
+    """A Timestamp, whose seconds are a varint of 64 bits."""
+    bits = seconds % (1 << 64)
+    groups = [bits >> place & 0x7F for place in range(0, max(1, bits.bit_length()), 7)]
+    return bytes([1 << 3]) + bytes(group | 0x80 for group in groups[:-1]) + bytes(groups[-1:])
 
 
 def test_a_namespace_is_read_as_its_json_would_be_without_zeros():
@@ -71,6 +80,27 @@ def test_a_body_is_taken_and_one_that_names_an_unserved_field_is_refused(api):
 def test_a_broken_body_is_refused(api, broken):
     refused = api.send("POST", "/api/v1/namespaces", broken, form=FORM)
     assert (refused.code, refused.body["reason"]) == (400, "BadRequest")
+
+
+def test_a_time_is_read_in_whole_seconds_and_zero_is_none():
+    read = read_protobuf(namespace(NAME + field(AT, timestamp(1764153600))), "Namespace")
+    assert read["metadata"] == {"name": "desk", "creationTimestamp": "2025-11-26T10:40:00Z"}
+    assert read_protobuf(namespace(NAME + field(AT, timestamp(0))), "Namespace")["metadata"] == {"name": "desk"}
+
+
+def test_no_time_whatever_is_a_defect_of_the_server(api):
+    powers = [sign * (1 << power) + off for power in range(30, 64) for sign in (1, -1) for off in (-1, 0, 1)]
+    ends = (253402300799, 253402300800, -62135596800, -62135596801, -1, 2**63 - 1, -(2**63))
+    for seconds in (*powers, *ends):
+        answer = api.send("POST", "/api/v1/namespaces", namespace(NAME + field(AT, timestamp(seconds))), form=FORM)
+        assert answer.code in (201, 400, 409), (seconds, answer.body)
+
+
+@pytest.mark.parametrize("seconds", [1 << 40, 1 << 55, 1 << 62, -(1 << 62)])
+def test_a_time_out_of_range_is_refused_with_its_number(api, seconds):
+    refused = api.send("POST", "/api/v1/namespaces", namespace(NAME + field(AT, timestamp(seconds))), form=FORM)
+    assert (refused.code, refused.body["reason"]) == (400, "BadRequest")
+    assert f"{seconds} s after 1970 is out of range" in refused.body["message"]
 
 
 def test_no_body_whatever_leads_to_anything_but_a_document_or_a_reason():
