@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import platform
-from typing import Any
+import re
+from collections.abc import Sequence
+from typing import Any, Final
 
 BRIEF_S = 3.0
 """A command whose length nobody knows: long enough to be seen running."""
+
+_SLEEP_TIME: Final = re.compile(r"(\d+\.?\d*|\.\d+|(?i:inf|infinity))([smhd]?)", re.ASCII)
+"""An argument of GNU's sleep: a decimal number, and its unit."""
+
+_UNIT_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def node_document(name: str, labels: dict[str, str], now: str) -> dict[str, Any]:
@@ -81,18 +88,26 @@ def ended_status(spec: dict[str, Any], status: dict[str, Any], now: str) -> dict
 def lasts_s(spec: dict[str, Any]) -> float | None:
     """Return how long the containers of a pod run, in seconds, or None for a pod that runs until it is deleted.
 
-    No container runs here. `sleep 60` lasts 60 s all the same, and any other command BRIEF_S, unless restartPolicy is
-    Always. All of them end well.
+    No container runs here. `sleep 60` lasts 60 s all the same, `sleep 1m 30s` 90 s, `sleep infinity` for ever, and any
+    other command BRIEF_S, unless restartPolicy is Always. All of them end well.
     """
     if spec.get("restartPolicy", "Always") == "Always":
         return None
-    return max((_container_lasts_s(one) for one in spec.get("containers", ())), default=BRIEF_S)
+    longest_s = max((_container_lasts_s(one) for one in spec.get("containers", ())), default=BRIEF_S)
+    return None if longest_s == float("inf") else longest_s
 
 
 def _container_lasts_s(container: dict[str, Any]) -> float:
-    words = [*container.get("command", ()), *container.get("args", ())]
-    is_sleep = len(words) == 2 and words[0].rpartition("/")[2] == "sleep" and words[1].isdecimal()
-    return float(words[1]) if is_sleep else BRIEF_S
+    program, *arguments = [*container.get("command", ()), *container.get("args", ())] or [""]
+    return _sleep_s(arguments) if program.rpartition("/")[2] == "sleep" else BRIEF_S
+
+
+def _sleep_s(arguments: Sequence[str]) -> float:
+    """What `sleep` does with its arguments: it adds them up. One that it cannot read ends it soon."""
+    times = [_SLEEP_TIME.fullmatch(one) for one in arguments]
+    if not times or None in times:
+        return BRIEF_S
+    return sum(float(time[1]) * _UNIT_S[time[2]] for time in times if time is not None)
 
 
 def _running(container: dict[str, Any], now: str) -> dict[str, Any]:

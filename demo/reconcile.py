@@ -18,6 +18,10 @@ from dracaena.process.clock import Clock
 RETRY_S = 0.5
 """Pause after a failed write: the caches catch up within milliseconds here, a broken server needs no storm."""
 
+LONGEST_WAIT_S = 3600.0
+"""A wait of a loop that waits for longer, or only to be woken: no clock can wait for any number of seconds (an Event
+of Python raises OverflowError beyond some 292 years), and one look an hour costs nothing."""
+
 T = TypeVar("T")
 K = TypeVar("K", bound=KubeObject)
 
@@ -27,9 +31,10 @@ log = structlog.get_logger()
 class ReconcileLoop:
     """Calls `reconcile` in a thread of its own, after each wake() and when the time that it returned is over.
 
-    `reconcile` returns seconds, or None to be called only after a wake(). Wakes during a call lead to one more
-    call. A KubeError is retried; any other exception is a bug of the stand-in: it ends the loop and is kept in
-    `failure`, so that whoever runs the cluster can say so.
+    `reconcile` returns seconds, or None to be called only after a wake(); it may be called sooner than it asked for,
+    LONGEST_WAIT_S after the last call at the latest. Wakes during a call lead to one more call. A KubeError is retried;
+    any other exception is a bug of the stand-in: it ends the loop and is kept in `failure`, so that whoever runs the
+    cluster can say so.
     """
 
     def __init__(self, name: str, reconcile: Callable[[], float | None], clock: Clock) -> None:
@@ -60,12 +65,12 @@ class ReconcileLoop:
     def _run(self) -> None:
         again_s: float | None = None
         while not self._stopping.is_set():
-            # An hour stands for "until woken": Clock has no wait without an end.
-            self._clock.sleep_until_set(self._wake, 3600.0 if again_s is None else again_s)
-            self._wake.clear()
-            if self._stopping.is_set():
-                return
             try:
+                wait_s = LONGEST_WAIT_S if again_s is None else min(again_s, LONGEST_WAIT_S)
+                self._clock.sleep_until_set(self._wake, wait_s)
+                self._wake.clear()
+                if self._stopping.is_set():
+                    return
                 again_s = self._reconcile()
             except KubeError as error:
                 log.info("reconcile failed, again soon", loop=self._name, error=str(error))

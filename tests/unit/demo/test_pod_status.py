@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from dracaena.demo.pod_status import BRIEF_S, ended_status, lasts_s, node_document, running_status
 
 NOW = "2026-01-01T00:00:00Z"
@@ -37,6 +39,38 @@ def test_a_pod_that_ends_by_itself_lasts_as_long_as_its_longest_sleep() -> None:
     assert lasts_s({"restartPolicy": "OnFailure", "containers": [{"command": ["train.py"]}]}) == BRIEF_S
     assert lasts_s({"restartPolicy": "Always", "containers": sleeps}) is None
     assert lasts_s({"containers": sleeps}) is None
+
+
+def never_restarted(*arguments: str) -> float | None:
+    return lasts_s({"restartPolicy": "Never", "containers": [{"command": ["sleep", *arguments]}]})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "seconds"),
+    [
+        (("5m",), 300),
+        (("0.5",), 0.5),
+        ((".5s",), 0.5),
+        (("2h",), 7200),
+        (("1d",), 86400),
+        (("1m", "30"), 90),
+        (("9999999999",), 9999999999),
+    ],
+)
+def test_sleep_is_read_with_its_units(arguments: tuple[str, ...], seconds: float) -> None:
+    assert never_restarted(*arguments) == seconds
+
+
+@pytest.mark.parametrize("forever", ["infinity", "inf", "Infinity", "infinityd", "9" * 400, "9" * 5000 + "d"])
+def test_a_sleep_without_an_end_runs_until_it_is_deleted(forever: str) -> None:
+    assert never_restarted(forever) is None
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("",), ("x",), ("5M",), ("-5",), ("nan",), ("5", "x"), ("\u0665",), ("1e3",)]
+)
+def test_a_sleep_that_cannot_be_read_is_brief(arguments: tuple[str, ...]) -> None:
+    assert never_restarted(*arguments) == BRIEF_S
 
 
 def test_a_pod_that_has_ended_says_when_its_containers_began_and_ended() -> None:

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import math
 import threading
+
+import pytest
 
 from dracaena.demo.reconcile import ReconcileLoop, settle
 from dracaena.kube.errors import ApiUnavailableError, ConflictError, KubeError
+from dracaena.process.clock import SystemClock
 from support.clock import FakeClock
 from support.kube import wait_for
 
@@ -55,6 +59,35 @@ def test_an_api_error_is_tried_again_and_a_bug_is_kept() -> None:
 
     wait_for(failed, "the bug to be kept")
     assert isinstance(loop.failure, ZeroDivisionError)
+    loop.stop()
+
+
+@pytest.mark.parametrize("asked_s", [9999999999.0, 1e300, math.inf])
+def test_a_wait_that_no_clock_can_wait_for_ends_no_loop(asked_s: float) -> None:
+    calls = threading.Semaphore(0)
+
+    def reconcile() -> float:
+        calls.release()
+        return asked_s
+
+    loop = ReconcileLoop("t", reconcile, SystemClock())
+    loop.start()
+    assert calls.acquire(timeout=5)
+    loop.wake()
+    assert calls.acquire(timeout=5)
+    loop.stop()
+    assert loop.failure is None
+
+
+def test_a_clock_that_fails_is_kept_as_the_bug_that_ended_the_loop() -> None:
+    class BrokenClock(FakeClock):
+        def sleep_until_set(self, event: threading.Event, timeout_s: float) -> bool:
+            raise OverflowError("timeout value is too large")
+
+    loop = ReconcileLoop("t", lambda: None, BrokenClock())
+    loop.start()
+    wait_for(lambda: loop.failure is not None, "the bug to be kept")
+    assert isinstance(loop.failure, OverflowError)
     loop.stop()
 
 
