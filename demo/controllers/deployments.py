@@ -2,7 +2,8 @@
 
 What it does, as the real one does it: names, labels, revisions and annotations of replica sets; both strategies, with
 maxSurge and maxUnavailable; a template that was there before gets its old replica set again; old ones beyond
-revisionHistoryLimit go; the conditions Available and Progressing; Events.
+revisionHistoryLimit go; the conditions Available and Progressing; Events. Replica sets that the selector selects and
+that nobody controls are adopted, as after `kubectl delete --cascade=orphan`.
 
 What it does not: progressDeadlineSeconds never ends (no condition ProgressDeadlineExceeded), and pod-template-hash is
 another hash than the real one's. Paused deployments and minReadySeconds are refused by the API server.
@@ -12,10 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dracaena.demo.apiserver.selectors import label_selector_matches
 from dracaena.demo.controllers.rollout import Rollout, next_sizes
 from dracaena.demo.objects import DeploymentDocument, ReplicaSetDocument, owned_by, owner_reference
 from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
@@ -26,6 +29,9 @@ COMPONENT: Final = "deployment-controller"
 HASH_LABEL: Final = "pod-template-hash"
 _PREFIX: Final = "deployment.kubernetes.io/"
 REVISION: Final = f"{_PREFIX}revision"
+_REVISION_NUMBER: Final = re.compile(r"[0-9]{1,18}")
+"""What fits into the 64 bits of a real one; anybody may write the annotation."""
+
 _HASH_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 _HASH_LENGTH: Final = 10
 """As long as most of the real ones."""
@@ -42,8 +48,9 @@ class ReplicaSets:
     def of(cls, deployment: DeploymentDocument, sets: Sequence[ReplicaSetDocument]) -> ReplicaSets:
         """Sort the replica sets that the deployment owns."""
         mine = sorted((one for one in sets if owned_by(one, deployment)), key=revision_of)
-        label = template_hash(deployment.spec["template"])
-        new = next((one for one in mine if one.metadata.labels.get(HASH_LABEL) == label), None)
+        template = _without_hash(deployment.spec["template"])
+        same = [one for one in mine if _without_hash(one.spec["template"]) == template]
+        new = min(same, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name), default=None)
         return cls(new, tuple(one for one in mine if one is not new))
 
     @property
@@ -85,7 +92,8 @@ class DeploymentController:
         deployment = self._client.get(DeploymentDocument, seen.metadata.name, namespace=namespace)
         if deployment.metadata.deletion_timestamp is not None:
             return
-        sets = ReplicaSets.of(deployment, self._client.list(ReplicaSetDocument, namespace=namespace).items)
+        found = self._client.list(ReplicaSetDocument, namespace=namespace).items
+        sets = ReplicaSets.of(deployment, [self._adopted(deployment, one) for one in found])
         rollout = Rollout.of(deployment.spec)
         new = self._with_revision(deployment, sets, rollout)
         sets = ReplicaSets(new, sets.old)
@@ -93,6 +101,14 @@ class DeploymentController:
         sized = [self._scale(deployment, one, sizes[one.metadata.uid], rollout) for one in sets.all]
         self._forget_old(deployment, sets)
         self._report(deployment, new, sized, rollout)
+
+    def _adopted(self, deployment: DeploymentDocument, one: ReplicaSetDocument) -> ReplicaSetDocument:
+        """A replica set, owned by the deployment from now on where it is to be."""
+        if not is_adoptable(deployment, one):
+            return one
+        meta = one.metadata
+        patch = {"metadata": {"uid": meta.uid, "ownerReferences": [owner_reference(deployment)]}}
+        return self._client.strategic_patch(ReplicaSetDocument, meta.name, patch, namespace=meta.namespace)
 
     def _with_revision(self, deployment: DeploymentDocument, sets: ReplicaSets, rollout: Rollout) -> ReplicaSetDocument:
         """The replica set of the template, made where there is none, with the newest revision."""
@@ -176,6 +192,20 @@ class DeploymentController:
         return stamped
 
 
+def is_adoptable(deployment: DeploymentDocument, one: ReplicaSetDocument) -> bool:
+    """Whether the deployment selects a replica set that nobody controls and that stays."""
+    meta = one.metadata
+    is_free = meta.deletion_timestamp is None and not any(owner.controller for owner in meta.owner_references)
+    return is_free and label_selector_matches(deployment.spec["selector"], meta.labels)
+
+
+def _without_hash(template: dict[str, Any]) -> dict[str, Any]:
+    """A template of pods as a deployment has it; its replica set's has the hash among the labels."""
+    metadata = template.get("metadata", {})
+    labels = {key: value for key, value in metadata.get("labels", {}).items() if key != HASH_LABEL}
+    return template | {"metadata": metadata | {"labels": labels}}
+
+
 def template_hash(template: dict[str, Any]) -> str:
     """Return a short name for a template: equal templates have equal ones."""
     number = int.from_bytes(hashlib.sha256(json.dumps(template, sort_keys=True).encode()).digest())
@@ -187,8 +217,9 @@ def template_hash(template: dict[str, Any]) -> str:
 
 
 def revision_of(one: ReplicaSetDocument) -> int:
-    """Return the revision of the deployment that a replica set stands for."""
-    return int(one.metadata.annotations.get(REVISION, "0"))
+    """Return the revision of the deployment that a replica set stands for; 0 where its annotation is no number."""
+    written = one.metadata.annotations.get(REVISION, "")
+    return int(written) if _REVISION_NUMBER.fullmatch(written) else 0
 
 
 def rollout_annotations(rollout: Rollout) -> dict[str, str]:

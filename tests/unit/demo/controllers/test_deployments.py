@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dracaena.api.objects import Pod
+from dracaena.api.objects import Node, Pod
 from dracaena.demo.apiserver import ApiServer
 from dracaena.demo.controllers.deployments import HASH_LABEL, REVISION, DeploymentController
 from dracaena.demo.controllers.garbage import GarbageCollector
@@ -155,3 +155,57 @@ def test_a_deployment_is_deleted_with_all_that_it_made(client: KubeClient) -> No
     wait_for(lambda: len(client.list(Pod).items) == 2, "two pods")
     client.delete(DeploymentDocument, "web", namespace=NAMESPACE)
     wait_for(lambda: not sets(client) and not client.list(Pod).items, "replica sets and pods to go")
+
+
+def orphan_all(client: KubeClient) -> Sequence[ReplicaSetDocument]:
+    """Delete the deployment without what it made; its replica sets then."""
+    client.delete(DeploymentDocument, "web", namespace=NAMESPACE, propagation_policy="Orphan")
+    wait_for(lambda: not client.list(DeploymentDocument).items, "the deployment to go")
+    left = client.list(ReplicaSetDocument).items
+    assert [one.metadata.owner_references for one in left] == [[] for _ in left]
+    return left
+
+
+def test_a_deployment_made_anew_takes_over_what_the_one_before_left(client: KubeClient) -> None:
+    create(client, replicas=2)
+    roll_out(client, 2)
+    use_image(client, "b")
+    roll_out(client, 2)
+    wait_for(lambda: len(client.list(Pod).items) == 2, "the old pods to go")
+    runs = {pod.metadata.uid for pod in client.list(Pod).items}
+    left = orphan_all(client)
+    assert len(left) == 2
+    create(client, replicas=2)
+    use_image(client, "b")
+    roll_out(client, 2)
+    assert {pod.metadata.uid for pod in client.list(Pod).items} == runs
+    mine = deployment(client).metadata.uid
+    assert {one.metadata.uid for one in sets(client)} == {one.metadata.uid for one in left}
+    assert [[owner.uid for owner in one.metadata.owner_references] for one in sets(client)] == [[mine], [mine]]
+
+
+def test_a_replica_set_made_by_hand_is_adopted_with_its_other_owners(client: KubeClient) -> None:
+    labels = {"app": "web", "by": "hand"}
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": "n",
+        "uid": client.create(Node, {"metadata": {"name": "n"}}).metadata.uid,
+    }
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": "a"}]}}
+    metadata = {"labels": labels, "ownerReferences": [node], "annotations": {REVISION: "none of ours"}}
+    for name in ("old", "other"):
+        shown = metadata | {"name": name, "labels": labels if name == "old" else {"app": "other"}}
+        document = {
+            "metadata": shown,
+            "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": template},
+        }
+        client.create(ReplicaSetDocument, document, namespace=NAMESPACE)
+    create(client, replicas=1)
+    roll_out(client, 1)
+    one, other = (client.get(ReplicaSetDocument, name, namespace=NAMESPACE) for name in ("old", "other"))
+    owners = [(owner.kind, owner.controller) for owner in one.metadata.owner_references]
+    assert sorted(owners) == [("Deployment", True), ("Node", False)]
+    assert one.spec["replicas"] == 0
+    assert [owner.kind for owner in other.metadata.owner_references] == ["Node"]
+    assert other.spec["replicas"] == 1
