@@ -3,7 +3,8 @@
 What it does, as the real one does it: names, labels, revisions and annotations of replica sets; both strategies, with
 maxSurge and maxUnavailable; a template that was there before gets its old replica set again; old ones beyond
 revisionHistoryLimit go; the conditions Available and Progressing; Events. Replica sets that the selector selects and
-that nobody controls are adopted, as after `kubectl delete --cascade=orphan`.
+that nobody controls are adopted, as after `kubectl delete --cascade=orphan`; where a replica set of another has the
+name of a new one, collisionCount leads to another name.
 
 What it does not: progressDeadlineSeconds never ends (no condition ProgressDeadlineExceeded), and pod-template-hash is
 another hash than the real one's. Paused deployments and minReadySeconds are refused by the API server.
@@ -23,6 +24,7 @@ from dracaena.demo.controllers.rollout import Rollout, next_sizes
 from dracaena.demo.objects import DeploymentDocument, ReplicaSetDocument, owned_by, owner_reference
 from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
 from dracaena.kube.client import KubeClient
+from dracaena.kube.errors import AlreadyExistsError
 from dracaena.process.clock import Clock, rfc3339
 
 COMPONENT: Final = "deployment-controller"
@@ -115,8 +117,7 @@ class DeploymentController:
         newest = max((revision_of(one) for one in sets.old), default=0)
         new = sets.new
         if new is None:
-            document = replica_set_document(deployment, newest + 1, rollout)
-            new = self._client.create(ReplicaSetDocument, document, namespace=deployment.metadata.namespace)
+            new = self._made(deployment, replica_set_document(deployment, newest + 1, rollout))
         elif revision_of(new) <= newest:
             new = self._patch(new, {"metadata": {"annotations": {REVISION: str(newest + 1)}}})
         shown = str(revision_of(new))
@@ -125,6 +126,20 @@ class DeploymentController:
             patch = {"metadata": {"uid": meta.uid, "annotations": {REVISION: shown}}}
             self._client.merge_patch(DeploymentDocument, meta.name, patch, namespace=meta.namespace)
         return new
+
+    def _made(self, deployment: DeploymentDocument, document: dict[str, Any]) -> ReplicaSetDocument:
+        """The new replica set. Where another has its name, the next look tries another name."""
+        meta = deployment.metadata
+        try:
+            return self._client.create(ReplicaSetDocument, document, namespace=meta.namespace)
+        except AlreadyExistsError:
+            count = deployment.status.get("collisionCount", 0) + 1
+            guard = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+            patch = {"metadata": guard, "status": {"collisionCount": count}}
+            self._client.merge_patch(
+                DeploymentDocument, meta.name, patch, namespace=meta.namespace, subresource="status"
+            )
+            raise
 
     def _scale(
         self, deployment: DeploymentDocument, one: ReplicaSetDocument, size: int, rollout: Rollout
@@ -206,9 +221,10 @@ def _without_hash(template: dict[str, Any]) -> dict[str, Any]:
     return template | {"metadata": metadata | {"labels": labels}}
 
 
-def template_hash(template: dict[str, Any]) -> str:
-    """Return a short name for a template: equal templates have equal ones."""
-    number = int.from_bytes(hashlib.sha256(json.dumps(template, sort_keys=True).encode()).digest())
+def template_hash(template: dict[str, Any], collisions: int) -> str:
+    """Return a short name for a template: equal templates have equal ones, after as many collisions of names."""
+    hashed = [template, collisions] if collisions else template
+    number = int.from_bytes(hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).digest())
     letters = []
     for _ in range(_HASH_LENGTH):
         number, letter = divmod(number, len(_HASH_ALPHABET))
@@ -231,7 +247,7 @@ def rollout_annotations(rollout: Rollout) -> dict[str, str]:
 def replica_set_document(deployment: DeploymentDocument, revision: int, rollout: Rollout) -> dict[str, Any]:
     """Return the replica set of a deployment's template, without pods yet."""
     template = deployment.spec["template"]
-    label = {HASH_LABEL: template_hash(template)}
+    label = {HASH_LABEL: template_hash(template, deployment.status.get("collisionCount", 0))}
     selector, metadata = deployment.spec["selector"], template.get("metadata", {})
     labels = metadata.get("labels", {}) | label
     return {

@@ -31,7 +31,7 @@ DeploymentStatus
     unavailableReplicas int32
     terminatingReplicas *int32
     conditions []DeploymentCondition merge=type keys=type
-    unserved collisionCount
+    collisionCount *int32
 DeploymentStrategy
     type string
     rollingUpdate *RollingUpdateDeployment

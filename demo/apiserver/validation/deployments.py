@@ -118,11 +118,15 @@ def _check_same_selector(new: Document, old: Document) -> Errors:
 def check_deployment_status(new: Document, old: Document) -> Errors:
     """An update of a deployment's status: the counts have to fit together."""
     names = ("observedGeneration", "replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
-    return check_metadata_update(new, old) + _check_counts(
+    errors = check_metadata_update(new, old) + _check_counts(
         new["status"],
-        (*names, "unavailableReplicas", "terminatingReplicas"),
+        (*names, "unavailableReplicas", "terminatingReplicas", "collisionCount"),
         ("updatedReplicas", "readyReplicas", "availableReplicas"),
     )
+    collisions = new["status"].get("collisionCount", 0)
+    if collisions < old["status"].get("collisionCount", 0):
+        errors.append(invalid("status.collisionCount", collisions, "cannot be decremented"))
+    return errors
 
 
 def check_replica_set_status(new: Document, old: Document) -> Errors:

@@ -15,6 +15,7 @@ from dracaena.demo.controllers.garbage import GarbageCollector
 from dracaena.demo.controllers.replica_sets import ReplicaSetController
 from dracaena.demo.objects import DeploymentDocument, ReplicaSetDocument
 from dracaena.kube.client import KubeClient
+from dracaena.kube.errors import KubeError
 from dracaena.kube.events import Event
 from dracaena.process.clock import SystemClock
 from support.kube import client_for, wait_for
@@ -209,3 +210,39 @@ def test_a_replica_set_made_by_hand_is_adopted_with_its_other_owners(client: Kub
     assert one.spec["replicas"] == 0
     assert [owner.kind for owner in other.metadata.owner_references] == ["Node"]
     assert other.spec["replicas"] == 1
+
+
+def test_a_name_that_another_has_leads_to_another_name(client: KubeClient) -> None:
+    create(client, replicas=1)
+    roll_out(client, 1)
+    (left,) = orphan_all(client)
+    client.merge_patch(
+        ReplicaSetDocument, left.metadata.name, {"metadata": {"labels": {"app": "another"}}}, namespace=NAMESPACE
+    )
+    create(client, replicas=1)
+    roll_out(client, 1)
+    (new,) = (one for one in client.list(ReplicaSetDocument).items if one.metadata.uid != left.metadata.uid)
+    assert deployment(client).status["collisionCount"] == 1
+    assert new.metadata.name == f"web-{new.metadata.labels[HASH_LABEL]}" != left.metadata.name
+    assert client.get(ReplicaSetDocument, left.metadata.name, namespace=NAMESPACE).spec["replicas"] == 1
+    use_image(client, "b")
+    roll_out(client, 1)
+    use_image(client, "a")
+    roll_out(client, 1)
+    assert deployment(client).status["collisionCount"] == 1
+    assert new.metadata.uid in {one.metadata.uid for one in client.list(ReplicaSetDocument).items}
+    assert len(client.list(ReplicaSetDocument).items) == 3
+
+
+@pytest.mark.parametrize(("count", "reason"), [(0, "cannot be decremented"), (-1, "greater than or equal to 0")])
+def test_collisions_are_never_counted_down(client: KubeClient, count: int, reason: str) -> None:
+    create(client, replicas=0)
+
+    def patch(collisions: int) -> None:
+        status = {"status": {"collisionCount": collisions}}
+        client.merge_patch(DeploymentDocument, "web", status, namespace=NAMESPACE, subresource="status")
+
+    patch(1)
+    with pytest.raises(KubeError, match=reason):
+        patch(count)
+    assert deployment(client).status["collisionCount"] == 1
