@@ -22,6 +22,10 @@ LONGEST_WAIT_S = 3600.0
 """A wait of a loop that waits for longer, or only to be woken: no clock can wait for any number of seconds (an Event
 of Python raises OverflowError beyond some 292 years), and one look an hour costs nothing."""
 
+BURST = 500
+"""Pods that a controller makes or deletes before it looks again at how many are wanted, as the real ones. A number
+typed with a zero too many can be taken back that soon."""
+
 T = TypeVar("T")
 K = TypeVar("K", bound=KubeObject)
 

@@ -1,7 +1,8 @@
 """Stand-in for the job controller: makes a job's pods, counts how they end, and says when the job is over.
 
 What it does, as the real one does it:
-* as many pods at a time as the job wants, with its tracking finalizer and its labels;
+* as many pods at a time as the job wants, with its tracking finalizer and its labels. After BURST pods it looks again
+  how many are wanted;
 * each pod that ended is counted once, whatever crashes between: its UID stands in status.uncountedTerminatedPods until
   its finalizer is off. A pod that is deleted before it ended counts as failed;
 * the job ends with the last success that it wants, or with one failure more than its backoffLimit;
@@ -20,7 +21,7 @@ from typing import Any, Final
 
 from dracaena.api.objects import Pod
 from dracaena.demo.objects import JobDocument, owned_by, owner_reference
-from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
+from dracaena.demo.reconcile import BURST, RETRY_S, CachedLoop, settle
 from dracaena.kube.client import KubeClient
 from dracaena.kube.errors import NotFoundError
 from dracaena.process.clock import Clock, rfc3339
@@ -52,9 +53,10 @@ class JobPods:
 class JobController:
     """Runs between start() and stop(), on caches of its own."""
 
-    def __init__(self, client: KubeClient, clock: Clock) -> None:
+    def __init__(self, client: KubeClient, clock: Clock, *, burst: int = BURST) -> None:
         self._client = client
         self._clock = clock
+        self._burst = burst
         self._loop = CachedLoop("jobs", self._reconcile, client, clock, events_as=COMPONENT)
         self._events = self._loop.events
         self._jobs = self._loop.cache(JobDocument)
@@ -106,7 +108,7 @@ class JobController:
             self._delete_after_ttl(job)
             return
         end = end_of(job.spec, job.status, pods)
-        if end is not None or job.spec.get("suspend"):
+        if end is not None:  # all at once: an end cannot be taken back
             for pod in pods.active:
                 self._delete(pod)
             active: list[Pod] = []
@@ -142,15 +144,17 @@ class JobController:
     # pods
 
     def _made(self, job: JobDocument, pods: JobPods) -> list[Pod]:
-        """The active pods after some were made, or deleted because there are too many."""
+        """The active pods after some were made, or deleted because there are too many: no more than a burst."""
         wanted = wanted_active(job.spec, job.status)
-        for pod in pods.active[wanted:]:
+        active = list(pods.active[: max(wanted, len(pods.active) - self._burst)])
+        for pod in pods.active[len(active) :]:
             self._delete(pod)
-        active = list(pods.active[:wanted])
-        while len(active) < wanted:
+        for _ in range(min(wanted - len(active), self._burst)):
             made = self._client.create(Pod, pod_document(job), namespace=job.metadata.namespace)
             self._events.record(job, "Normal", "SuccessfulCreate", f"Created pod: {made.metadata.name}")
             active.append(made)
+        if len(active) != wanted:
+            self._again_s.append(0.0)
         return active
 
     def _delete(self, pod: Pod) -> None:
@@ -223,7 +227,9 @@ def pod_document(job: JobDocument) -> dict[str, Any]:
 
 
 def wanted_active(spec: dict[str, Any], status: dict[str, Any]) -> int:
-    """Return how many pods are to run now: no more than can still be needed."""
+    """Return how many pods are to run now: no more than can still be needed, none of a suspended job."""
+    if spec.get("suspend"):
+        return 0
     parallelism: int = spec.get("parallelism", 0)
     if "completions" not in spec:
         # A queue: once one has succeeded, those that run are the last.

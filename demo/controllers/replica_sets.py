@@ -1,7 +1,8 @@
 """Stand-in for the replica set controller: as many pods as a replica set wants, no more and no fewer.
 
 A pod that has ended or is being deleted is replaced. When there are too many, those go first that run the least:
-without a node, then not ready, then the youngest. It adopts no pods that others made.
+without a node, then not ready, then the youngest. It adopts no pods that others made. After BURST pods it looks again
+how many are wanted.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Final
 from dracaena.api.objects import Pod
 from dracaena.demo.objects import ReplicaSetDocument, owned_by, owner_reference
 from dracaena.demo.pod_claims import TERMINAL_PHASES
-from dracaena.demo.reconcile import RETRY_S, CachedLoop, settle
+from dracaena.demo.reconcile import BURST, RETRY_S, CachedLoop, settle
 from dracaena.kube.client import KubeClient
 from dracaena.process.clock import Clock
 
@@ -22,8 +23,10 @@ COMPONENT: Final = "replicaset-controller"
 class ReplicaSetController:
     """Runs between start() and stop(), on caches of its own."""
 
-    def __init__(self, client: KubeClient, clock: Clock) -> None:
+    def __init__(self, client: KubeClient, clock: Clock, *, burst: int = BURST) -> None:
         self._client = client
+        self._burst = burst
+        self._is_short = False  # whether this look left a replica set with another number of pods than it wants
         self._loop = CachedLoop("replica sets", self._reconcile, client, clock, events_as=COMPONENT)
         self._events = self._loop.events
         self._sets = self._loop.cache(ReplicaSetDocument)
@@ -43,7 +46,11 @@ class ReplicaSetController:
         self._loop.stop()
 
     def _reconcile(self) -> float | None:
-        return None if settle(self._sets.values(), self._sync, "replica set") else RETRY_S
+        self._is_short = False
+        done = settle(self._sets.values(), self._sync, "replica set")
+        if self._is_short:
+            return 0.0
+        return None if done else RETRY_S
 
     def _sync(self, seen: ReplicaSetDocument) -> None:
         """One step, from what the API says now: a cache that is behind would make pods twice."""
@@ -57,16 +64,18 @@ class ReplicaSetController:
         self._report(owner, active, terminating=sum(pod.metadata.deletion_timestamp is not None for pod in alive))
 
     def _resized(self, owner: ReplicaSetDocument, active: Sequence[Pod]) -> list[Pod]:
+        """The active pods after some were made or deleted, no more than a burst."""
         wanted = owner.spec.get("replicas", 0)
-        kept = list(active[:wanted])
-        for pod in active[wanted:]:
+        kept = list(active[: max(wanted, len(active) - self._burst)])
+        for pod in active[len(kept) :]:
             meta = pod.metadata
             self._client.delete(Pod, meta.name, namespace=meta.namespace, uid=meta.uid)
             self._events.record(owner, "Normal", "SuccessfulDelete", f"Deleted pod: {meta.name}")
-        while len(kept) < wanted:
+        for _ in range(min(wanted - len(kept), self._burst)):
             made = self._client.create(Pod, pod_document(owner), namespace=owner.metadata.namespace)
             self._events.record(owner, "Normal", "SuccessfulCreate", f"Created pod: {made.metadata.name}")
             kept.append(made)
+        self._is_short |= len(kept) != wanted
         return kept
 
     def _report(self, owner: ReplicaSetDocument, active: Sequence[Pod], *, terminating: int) -> None:

@@ -17,8 +17,10 @@ from dracaena.kube.client import KubeClient
 from dracaena.kube.events import Event
 from dracaena.process.clock import SystemClock
 from support.kube import client_for, wait_for
+from support.pod_writes import PodWrites
 
 NAMESPACE = "default"
+BURST = 3
 NO_PODS = JobPods((), (), ())
 
 
@@ -33,6 +35,18 @@ def client(tmp_path: Path) -> Iterator[KubeClient]:
         for part in parts:
             part.stop()
             assert part.failure is None
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[tuple[KubeClient, KubeClient]]:
+    """A client, and the client of a controller that runs and looks again after BURST pods."""
+    with ApiServer() as server:
+        own = client_for(server.url, tmp_path)
+        part = JobController(own, SystemClock(), burst=BURST)
+        part.start()
+        yield client_for(server.url, tmp_path), own
+        part.stop()
+        assert part.failure is None
 
 
 def create(client: KubeClient, **spec: Any) -> JobDocument:
@@ -138,6 +152,36 @@ def test_a_job_goes_when_its_time_after_the_end_is_over(client: KubeClient) -> N
     end(client, pods(client)[0], "Succeeded")
     wait_for(lambda: not client.list(JobDocument).items, "the job to go")
     wait_for(lambda: not client.list(Pod).items, "its pod to go")
+
+
+def test_a_parallelism_that_is_taken_back_is_seen_after_a_burst_of_pods_made(
+    hasty: tuple[KubeClient, KubeClient],
+) -> None:
+    client, own = hasty
+    one = {"spec": {"parallelism": 1}}
+    made = PodWrites(own, "create", lambda: client.merge_patch(JobDocument, "j", one, namespace=NAMESPACE))
+    create(client, parallelism=40, completions=40, backoffLimit=100)
+    wait_for(lambda: made.count and job(client).status.get("active") == 1, "one pod")
+    assert made.count == BURST
+
+
+def test_a_suspension_that_is_taken_back_is_seen_after_a_burst_of_pods_deleted(
+    hasty: tuple[KubeClient, KubeClient],
+) -> None:
+    client, own = hasty
+    create(client, parallelism=10, completions=10, backoffLimit=100)
+    wait_for(lambda: job(client).status.get("active") == 10, "ten pods, in four bursts")
+    before = {pod.metadata.uid for pod in pods(client)}
+
+    def suspend(suspended: bool) -> None:
+        client.merge_patch(JobDocument, "j", {"spec": {"suspend": suspended}}, namespace=NAMESPACE)
+
+    deleted = PodWrites(own, "delete", lambda: suspend(False))
+    suspend(True)
+    wait_for(lambda: job(client).status.get("failed", 0) >= BURST, "the deleted pods to be counted")
+    wait_for(lambda: job(client).status.get("active") == 10, "ten pods again")
+    assert deleted.count == BURST
+    assert len(before & {pod.metadata.uid for pod in pods(client)}) == 10 - BURST
 
 
 def test_a_job_without_a_number_of_ends_is_a_queue() -> None:
