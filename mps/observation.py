@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from dracaena.api.errors import TemporaryError
 from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.state import V2, V3, ComputeMode, MpsProcess, Role, SeenGpu
-from dracaena.mps.ports import ComputeModes, ControlSilentError, DaemonGoneError, MpsControl, MpsFiles
+from dracaena.mps.ports import ComputeModes, ControlError, ControlSilentError, DaemonGoneError, MpsControl, MpsFiles
 from dracaena.mps.protocol import v2, v3
 from dracaena.mps.protocol.seen import ClientSeen, ControlAnswerError, ControlCommand, ServerSeen, ShareLimits
 from dracaena.mps.protocol.v3 import server_name
@@ -81,7 +81,7 @@ class Observer:
         try:
             servers = v3.read_servers(self._run(v3.list_servers()))
             namespaces = v3.read_namespaces(self._run(v3.list_namespaces())) if servers else {}
-            clients = v3.read_clients(self._run(v3.list_clients())) if servers else {}
+            clients = v3.read_clients(self._run_for_report(v3.list_clients())) if servers else {}
         except DaemonGoneError:
             return look
         except TemporaryError as error:
@@ -122,7 +122,7 @@ class Observer:
             owners = {process.pid: process.uid for process in seen.processes}
             server = v2.read_status(pids[0], self._run(v2.server_status(pids[0]), gpu))
             server = replace(server, uid=owners.get(pids[0]))
-            listed = v2.read_clients(pids[0], self._run(v2.list_clients(pids[0]), gpu))
+            listed = v2.read_clients(pids[0], self._run_for_report(v2.list_clients(pids[0]), gpu))
             clients = tuple(ClientSeen(pid) for pid in listed)
         limits = self._limits_of(gpu, daemon, server)
         return replace(
@@ -146,6 +146,13 @@ class Observer:
             v2.read_percentage(percentage, self._run(percentage, gpu)),
             v2.read_memory_mib(memory, self._run(memory, gpu)),
         )
+
+    def _run_for_report(self, command: ControlCommand, gpu: str = "") -> str:
+        """Return an answer that only reports need, nothing where there is none: it decides nothing about a daemon."""
+        try:
+            return self._run(command, gpu)
+        except ControlError:
+            return ""
 
     def _run(self, command: ControlCommand, gpu: str = "") -> str:
         return self._control.run(command, self._places.pipes_of(gpu) if gpu else self._places.pipes)

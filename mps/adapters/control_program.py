@@ -34,7 +34,8 @@ QUIT_S = 10.0
 MOST_BYTES = 1 << 20
 """An answer lists some hundred processes. What is longer is no answer."""
 
-_NO_DAEMON = ("cannot find mps control daemon", "failed to connect", "connection refused", "is not running")
+_NO_DAEMON_DOCUMENTED = "cannot find mps control daemon"
+_NO_DAEMON = (_NO_DAEMON_DOCUMENTED, "failed to connect", "connection refused", "is not running")
 """What the program says where nobody listens. The first is the documented form, the others are seen in reports."""
 
 _LOG = "start.log"
@@ -152,12 +153,19 @@ def _answer(command: ControlCommand, data: bytes, code: int) -> str:
     if len(data) > MOST_BYTES:
         raise ControlError(f"{PROGRAM} answers `{command}` with {len(data)} bytes, expected at most {MOST_BYTES}")
     text = data.decode("utf-8", "backslashreplace")
-    if any(words in text.lower() for words in _NO_DAEMON):
+    if not command.quotes_users and _says_no_daemon(text.lower(), code):
         raise DaemonGoneError(f"{PROGRAM} says: {' '.join(text.split())[:200]}")
     if code != 0:
         said = " ".join(text.split())[:200] or "nothing"
         raise ControlError(f"{PROGRAM} refuses `{command}` (exit code {code}): {said}")
     return text
+
+
+def _says_no_daemon(text: str, code: int) -> bool:
+    """Whether the program says that nobody listens. An answer of a daemon may hold such words too, further on."""
+    if code == 0:
+        return text.lstrip().startswith(_NO_DAEMON_DOCUMENTED)
+    return any(words in text for words in _NO_DAEMON)
 
 
 def _last_line(path: Path) -> str:

@@ -58,6 +58,8 @@ class ControlCommand:
 
     arguments: tuple[str, ...] = ()
     standard_input: str = ""
+    quotes_users: bool = False
+    """Whether the answer holds text that users chose, such as command lines: no word in it is the program's own."""
 
     def __str__(self) -> str:
         return " ".join(self.arguments) or self.standard_input.strip()

@@ -23,6 +23,8 @@ PROTOCOL_FLAGS = ("-p", "3")
 DEFAULT_NAMESPACE = "default"
 
 _NAME = re.compile(r"[a-z0-9_]{1,64}")
+_PID = re.compile(r"[0-9]{1,7}")
+"""Linux gives at most 2^22 of them."""
 _SERVER_COLUMNS = 7
 _NAMESPACE_COLUMNS = 7
 _CLIENT_COLUMNS = 5
@@ -78,7 +80,7 @@ def list_namespaces() -> ControlCommand:
 
 def list_clients() -> ControlCommand:
     """Ask for the clients of all servers."""
-    return ControlCommand(("client", "list", "--all", "--format=csv,noheader"))
+    return ControlCommand(("client", "list", "--all", "--format=csv,noheader"), quotes_users=True)
 
 
 def create_server(gpu: str, uid: int) -> ControlCommand:
@@ -138,16 +140,16 @@ def read_namespaces(answer: str) -> dict[tuple[str, str], ShareLimits]:
 
 
 def read_clients(answer: str) -> dict[str, tuple[ClientSeen, ...]]:
-    """Read the answer to list_clients(): GPU → clients in order of pid. The last column, the command line of a client,
-    may hold anything but a line break.
+    """Read the answer to list_clients(): GPU → clients in order of pid.
+
+    The last column is a client's command line, which may hold anything, line breaks too. So lines that cannot be read
+    are left out, and a client can make others appear that are not there: what is read may be reported, nothing more.
     """
     found: dict[str, list[ClientSeen]] = {}
     for line in answer.splitlines():
         columns = line.split(",", _CLIENT_COLUMNS - 1)
-        if not line.strip():
+        if len(columns) < _CLIENT_COLUMNS or not _PID.fullmatch(columns[0].strip()):
             continue
-        if len(columns) < _CLIENT_COLUMNS or not columns[0].strip().isdigit():
-            raise garbage(list_clients(), line, "pid,server,device,namespace,command")
         gpu = gpu_of(columns[1].strip())
         if gpu is not None:
             found.setdefault(gpu, []).append(ClientSeen(int(columns[0]), columns[3].strip()))

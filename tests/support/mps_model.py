@@ -92,6 +92,8 @@ class MpsModel:
         """Name → server; with protocol 2 the name is the user id: one is active for each, and one in all."""
         self.defaults = Limits()
         self.ended = False
+        self.command_line = "python train.py --sizes 1,2"
+        """Of each client, as it is listed."""
         self._present, self._spawn, self._reap = present, spawn, reap
         self._most_clients, self._slow_start = most_clients, slow_start
 
@@ -297,7 +299,7 @@ class MpsModel:
 
     def _list_clients(self, _words: list[str], _flags: dict[str, str]) -> tuple[int, str]:
         return 0, "".join(
-            f"{client.pid},{server.name},0,{client.namespace},python train.py --sizes 1,2\n"
+            f"{client.pid},{server.name},0,{client.namespace},{self.command_line}\n"
             for server in self.servers.values()
             for client in server.clients.values()
         )

@@ -45,6 +45,8 @@ class MpsWorld:
     """Pipe folders whose daemon gives no answer."""
     babbles: set[str] = field(default_factory=set)
     """Pipe folders whose daemon answers rubbish."""
+    refuses: str = ""
+    """Words of commands to which no daemon gives an answer; empty: none."""
     dies_at_start: bool = False
     slow_start: bool = False
     effect: Callable[[str], None] = lambda _what: None
@@ -70,7 +72,7 @@ class MpsWorld:
     def run(self, command: ControlCommand, pipes: str) -> str:
         text = str(command)
         self.commands.append(text)
-        if pipes in self.hangs:
+        if pipes in self.hangs or (self.refuses and self.refuses in text):
             raise ControlSilentError(f"no answer to `{text}`")
         if command.arguments[-1:] == ("-h",):
             if self.protocol == 2:

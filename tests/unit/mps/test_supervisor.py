@@ -208,6 +208,40 @@ def test_a_daemon_that_gives_no_answer_is_ended_and_started_again(tmp_path: Path
     assert differences(node, {share: Asked(GPUS[0])}) == []
 
 
+@pytest.mark.parametrize("line", ["python -c a\nb", "a\n1,2,3", "\x00\x85,,,,\n²,gpu_1,0,s,x"])
+def test_a_clients_command_line_ends_no_daemon(tmp_path: Path, line: str) -> None:
+    node = MpsNode(tmp_path, 3)
+    share = node.ask(0, "a")
+    node.settle()
+    before = node.world.find()
+    assert join(node, share, 11) == OK
+    model_of(node).command_line = line
+    for _ in range(6):
+        node.clock.advance(30)
+        node.supervisor.step()
+        assert node.phase(share) is MpsPhase.READY
+    assert node.world.find() == before
+    model_of(node).fault(11)
+    node.supervisor.step()
+    fault = node.statuses()[share].fault
+    assert fault is not None
+    assert [client.pid for client in fault.clients] == [11]
+
+
+@pytest.mark.parametrize(("protocol", "words"), [(2, "get_client_list"), (3, "client list")])
+def test_a_client_list_that_cannot_be_had_ends_no_daemon(tmp_path: Path, protocol: int, words: str) -> None:
+    node = MpsNode(tmp_path, protocol)
+    share = node.ask(0, "a")
+    node.settle()
+    before = node.world.find()
+    node.world.refuses = words
+    for _ in range(6):
+        node.clock.advance(30)
+        node.supervisor.step()
+    assert node.phase(share) is MpsPhase.READY
+    assert node.world.find() == before
+
+
 def test_a_daemon_that_hangs_holds_up_no_other_gpu_of_protocol_2(tmp_path: Path) -> None:
     node = MpsNode(tmp_path, 2)
     node.ask(0, "a")

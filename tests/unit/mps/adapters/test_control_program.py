@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,8 +14,9 @@ from dracaena.mps.adapters.control_program import ControlProgram
 from dracaena.mps.adapters.process_table import ProcProcessTable
 from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.state import Role
-from dracaena.mps.ports import ControlError, ControlSilentError
+from dracaena.mps.ports import ControlError, ControlSilentError, DaemonGoneError
 from dracaena.mps.protocol import v3
+from dracaena.mps.protocol.seen import ControlCommand
 from support.fake_mps import FakeCudaClient, FakeMps
 from support.mps_contract import make_folders, speaks_protocol_2, speaks_protocol_3
 from support.mps_node import GPUS
@@ -105,6 +107,44 @@ def test_the_program_gets_nothing_of_our_environment(ground: Ground, monkeypatch
     text = ground.control.run(v3.list_servers(), ground.places.pipes)
     assert "CUDA_MPS_PIPE_DIRECTORY" in text
     assert "THREAD_PERCENTAGE" not in text
+
+
+def says(ground: Ground, text: str, code: int) -> None:
+    program = ground.fake.root / "usr" / "bin" / "nvidia-cuda-mps-control"
+    program.write_text(f"#!/bin/bash\nprintf {shlex.quote(text)}\nexit {code}\n")
+
+
+def seen(ground: Ground, command: ControlCommand) -> type[ControlError] | None:
+    """Return how a command fails, None when it does not."""
+    try:
+        ground.control.run(command, ground.places.pipes)
+    except ControlError as error:
+        return type(error)
+    return None
+
+
+@pytest.mark.parametrize("code", [0, 1])
+@pytest.mark.parametrize("words", ["connection refused", "Cannot find MPS control daemon process"])
+def test_what_a_clients_command_line_says_is_not_said_by_the_daemon(ground: Ground, code: int, words: str) -> None:
+    says(ground, f"{words}\n7,gpu_1,0,s_1,python {words}\n", code)
+    assert seen(ground, v3.list_clients()) is (ControlError if code else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "gone"),
+    [
+        ("Cannot find MPS control daemon process\n", 0, True),
+        ("Cannot find MPS control daemon process\n", 1, True),
+        ("Error: connection refused\n", 1, True),
+        ("a,0,7,Ready,/run/connection refused,-,-\n", 0, False),
+        ("server 'x' is not known\n", 1, False),
+    ],
+)
+def test_that_no_daemon_listens_is_known_by_the_programs_own_words(
+    ground: Ground, text: str, code: int, gone: bool
+) -> None:
+    says(ground, text, code)
+    assert (seen(ground, v3.list_servers()) is DaemonGoneError) is gone
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")

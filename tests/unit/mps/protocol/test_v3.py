@@ -86,6 +86,12 @@ def test_clients_are_read_whatever_their_command_line_is() -> None:
     assert v3.read_clients(answer) == {GPU: (ClientSeen(51, "default"), ClientSeen(52, SHARE))}
 
 
+@given(st.lists(st.text()))
+def test_clients_are_read_beside_lines_that_somebody_has_made_up(lines: list[str]) -> None:
+    answer = "\n".join([f"52,{SERVER},0,{SHARE},python", *lines, "²,x,0,y,z", "9" * 5000 + ",x,0,y,z"])
+    assert ClientSeen(52, SHARE) in v3.read_clients(answer)[GPU]
+
+
 @pytest.mark.parametrize("answer", ["x", "a,b", f"{SERVER},root,7,Ready,,,", f"{SERVER},0,x,Ready,,,", "A B,0,1,R,,,"])
 def test_other_server_lists_are_refused_with_what_was_seen(answer: str) -> None:
     with pytest.raises(ControlAnswerError, match="to `server list --format=csv,noheader`, expected"):
