@@ -3,6 +3,10 @@
 The control daemon inherits CUDA_MPS_PIPE_DIRECTORY from us, and its servers from it. So the environment names our
 processes without any record of pids, which a crash could lose. A pid is never used alone: with its start time it names
 one process for ever, and a pidfd holds on to that one while it is ended.
+
+Name and environment can be chosen by any program, also in a pod. The cgroup cannot: what runs in a pod that is not ours
+is never ours, and what another user's process says of itself counts only in our own cgroup. The program file would tell
+nothing: the container toolkit mounts the driver's own into GPU pods.
 """
 
 from __future__ import annotations
@@ -40,6 +44,8 @@ class ProcProcessTable:
     def __init__(self, pipes: str, proc_root: str = "/proc") -> None:
         self._pipes = pipes.encode()
         self._proc = Path(proc_root)
+        self._cgroup = self._cgroup_of("self") or ""
+        self._users = frozenset({0, os.geteuid()})
 
     def find(self) -> tuple[MpsProcess, ...]:
         """See MpsProcessTable. Some ten microseconds a process of the node."""
@@ -74,12 +80,13 @@ class ProcProcessTable:
 
     def pod_uid(self, pid: int) -> str:
         """See MpsProcessTable."""
+        return _pod_of(self._cgroup_of(str(pid)) or "")
+
+    def _cgroup_of(self, process: str) -> str | None:
         try:
-            text = (self._proc / str(pid) / "cgroup").read_text(encoding="ascii", errors="replace")
+            return (self._proc / process / "cgroup").read_text(encoding="ascii", errors="replace")
         except OSError:
-            return ""
-        found = _POD.search(text)
-        return found[1].replace("_", "-") if found else ""
+            return None
 
     def _ours(self, pid: int) -> MpsProcess | None:
         folder = self._proc / str(pid)
@@ -94,10 +101,21 @@ class ProcProcessTable:
             return None
         pipes = next((value.removeprefix(_VARIABLE) for value in values if value.startswith(_VARIABLE)), b"")
         ticks = self._start_ticks(pid)
+        if not self._can_be_ours(pid, role, uid):
+            return None
         if ticks is None or not (pipes + b"/").startswith(self._pipes + b"/"):
             return None
         below = pipes.removeprefix(self._pipes).strip(b"/").split(b"/")[0]
         return MpsProcess(pid, ticks, role, uid, below.decode("utf-8", "replace"))
+
+    def _can_be_ours(self, pid: int, role: Role, uid: int) -> bool:
+        """Daemons are root's, as we are. Servers may be of the one user that they serve, and are in our cgroup then: a
+        container is one.
+        """
+        cgroup = self._cgroup_of(str(pid))
+        if cgroup is None or _pod_of(cgroup) not in ("", _pod_of(self._cgroup)):
+            return False
+        return uid in self._users or (role is Role.SERVER and cgroup == self._cgroup)
 
     def _start_ticks(self, pid: int) -> int | None:
         try:
@@ -108,3 +126,8 @@ class ProcProcessTable:
         if len(fields) <= _START_TICKS or fields[0] == _ZOMBIE:
             return None
         return int(fields[_START_TICKS])
+
+
+def _pod_of(cgroup: str) -> str:
+    found = _POD.search(cgroup)
+    return found[1].replace("_", "-") if found else ""

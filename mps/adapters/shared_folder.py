@@ -100,7 +100,7 @@ class SharedFolder:
                 data = self._statuses.read(name)
                 if data is not None:
                     found[share] = mps.decode_status(data)
-            except DracaenaError:
+            except BadInputError:
                 self._statuses.remove(name)
         return found
 
@@ -117,7 +117,7 @@ class SharedFolder:
         try:
             data = self._node.read(mps.NODE_STATUS)
             return mps.decode_node_status(data) if data is not None else None
-        except DracaenaError:
+        except BadInputError:
             return None
 
     def write_node(self, status: MpsNodeStatus) -> None:
@@ -125,13 +125,15 @@ class SharedFolder:
         self._node.write_if_changed(mps.NODE_STATUS, mps.encode(status))
 
     def journal(self) -> Mapping[str, ModeJournal]:
-        """See MpsFiles. An entry that cannot be read says nothing that could be put back: it is removed."""
+        """See MpsFiles. An entry that does not decode says nothing that could be put back: it is removed."""
         found = {}
         for name in self._journal.names(mps.SUFFIX):
             try:
-                entry = msgspec.json.decode(self._journal.read(name) or b"", type=_JournalFile)
-                found[entry.gpu] = ModeJournal(entry.gpu, entry.boot_id, ComputeMode[entry.previous])
-            except (msgspec.DecodeError, UnicodeDecodeError, KeyError, DracaenaError):
+                data = self._journal.read(name)
+                if data is not None:
+                    entry = msgspec.json.decode(data, type=_JournalFile)
+                    found[entry.gpu] = ModeJournal(entry.gpu, entry.boot_id, ComputeMode[entry.previous])
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
                 self._journal.remove(name)
         return found
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from pathlib import Path
+
+import pytest
 
 from dracaena.mps.adapters.process_table import ProcProcessTable
 from dracaena.mps.planning.state import MpsProcess, Role
@@ -48,6 +52,54 @@ def test_ours_are_found_by_program_and_pipe_folder(tmp_path: Path) -> None:
         MpsProcess(9, 77, Role.CONTROL, uid, ""),
         MpsProcess(30, 77, Role.SERVER, uid, "gpu_1"),
     )
+
+
+POD = "0::/kubepods.slice/kubepods-pod{}.slice/cri-containerd-0.scope"
+OURS, ANOTHER = "11111111-2222-3333-4444-555555555555", "66666666-2222-3333-4444-555555555555"
+
+
+@pytest.mark.parametrize("own", ["0::/", POD.format(OURS)])
+def test_what_runs_in_a_pod_of_another_is_not_ours_whatever_it_says(tmp_path: Path, own: str) -> None:
+    """With a cgroup namespace of our own we are at its root, and others are seen above it."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "cgroup").write_text(own)
+    above = "0::/../.." + POD.format(ANOTHER.replace("-", "_")).removeprefix("0::")
+    process(tmp_path, 1, "nvidia-cuda-mps-control", PIPES, cgroup=above)
+    process(tmp_path, 2, "nvidia-cuda-mps-server", f"{PIPES}/gpu_1", cgroup=POD.format(ANOTHER))
+    process(tmp_path, 3, "nvidia-cuda-mps-control", PIPES, cgroup=own)
+    process(tmp_path, 4, "nvidia-cuda-mps-server", f"{PIPES}/gpu_1", cgroup="0::/system.slice/x.service")
+    assert [found.pid for found in ProcProcessTable(PIPES, str(tmp_path)).find()] == [3, 4]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+def test_of_other_users_only_servers_beside_us_are_ours(tmp_path: Path) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "cgroup").write_text("0::/ours")
+    for pid, program, cgroup in (
+        (1, "nvidia-cuda-mps-control", "0::/ours"),
+        (2, "nvidia-cuda-mps-server", "0::/ours"),
+        (3, "nvidia-cuda-mps-server", "0::/user.slice"),
+    ):
+        process(tmp_path, pid, program, f"{PIPES}/gpu_1", cgroup=cgroup)
+        os.chown(tmp_path / str(pid), 65534, 65534)
+    assert [found.pid for found in ProcProcessTable(PIPES, str(tmp_path)).find()] == [2]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts programs of others")
+def test_a_program_of_nobody_that_takes_the_daemons_name_is_not_ours(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        ["nvidia-cuda-mps-control", "-c", "echo ready; sleep 60; :", "-d"],
+        executable="/bin/bash",
+        env={"CUDA_MPS_PIPE_DIRECTORY": f"{tmp_path}/pipe"},
+        user=65534,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as pretender:
+        assert pretender.stdout is not None
+        pretender.stdout.readline()
+        found = ProcProcessTable(f"{tmp_path}/pipe").find()
+        os.killpg(pretender.pid, signal.SIGKILL)
+        assert found == ()
 
 
 def test_a_pid_that_was_used_again_is_another_process(tmp_path: Path) -> None:

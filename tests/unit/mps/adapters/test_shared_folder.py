@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dracaena.api import mps
-from dracaena.api.errors import PermanentError
-from dracaena.api.mps import MpsPhase, MpsShareStatus
+from dracaena.api.errors import DracaenaError, PermanentError, TemporaryError
+from dracaena.api.mps import MpsNodeStatus, MpsPhase, MpsShareStatus
 from dracaena.mps.adapters.shared_folder import SharedFolder
 from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.state import ComputeMode, ModeJournal
@@ -45,6 +50,57 @@ def test_the_journal_is_kept_and_an_entry_that_is_torn_says_nothing(folder: Shar
     assert [path.name for path in (tmp_path / "journal").iterdir()] == [f"{GPU}.json"]
     folder.remove_journal(GPU)
     assert folder.journal() == {}
+
+
+class LooksThatFail(AbstractContextManager[None]):
+    """No file can be opened in this block: this process has as many open as it may."""
+
+    def __enter__(self) -> None:
+        self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        taken = os.open("/", os.O_RDONLY)  # the lowest number that is free
+        os.close(taken)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (taken, self._limits[1]))
+
+    def __exit__(self, *_: object) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
+
+
+def test_what_cannot_be_read_for_a_moment_is_kept(folder: SharedFolder, tmp_path: Path) -> None:
+    entry = ModeJournal(GPU, "boot", ComputeMode.DEFAULT)
+    status = MpsShareStatus(request="d", phase=MpsPhase.PENDING, gpu=GPU)
+    node = MpsNodeStatus(boot_id="b", protocol=3, message="", multi_user=True)
+    folder.write_journal(entry)
+    folder.write_status(SHARE, status)
+    folder.write_node(node)
+    for look in (folder.journal, folder.statuses, folder.read_node):
+        with LooksThatFail(), pytest.raises(TemporaryError, match="Too many open files"):
+            look()
+    assert folder.journal() == {GPU: entry}
+    assert folder.statuses() == {SHARE: status}
+    assert folder.read_node() == node
+
+
+@pytest.mark.parametrize("errno_", [errno.EMFILE, errno.EIO, errno.EACCES])
+def test_a_file_that_cannot_be_opened_is_not_removed(
+    folder: SharedFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, errno_: int
+) -> None:
+    """The folder can be listed, and the file in it cannot be opened."""
+    folder.write_journal(ModeJournal(GPU, "boot", ComputeMode.DEFAULT))
+    folder.write_status(SHARE, MpsShareStatus(request="d", phase=MpsPhase.PENDING, gpu=GPU))
+    before = sorted(tmp_path.rglob("*.json"))
+    open_ = os.open
+
+    def failing(path: str | Path, *rest: Any, **more: Any) -> int:
+        if str(path).endswith(".json"):
+            raise OSError(errno_, os.strerror(errno_))
+        return open_(path, *rest, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", failing)
+        for look in (folder.journal, folder.statuses):
+            with pytest.raises(DracaenaError):
+                look()
+    assert sorted(tmp_path.rglob("*.json")) == before
 
 
 def test_changes_of_requests_are_seen(folder: SharedFolder, tmp_path: Path) -> None:
