@@ -130,7 +130,7 @@ class MpsShareStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """What the share's containers need, when it is ready."""
     mounts: tuple[MpsMount, ...] = ()
     server_pid: int = 0
-    """Of the MPS server, when it is ready."""
+    """Of the MPS server, when it is ready; or was, before the supervisor was started again and looks anew."""
     fault: MpsFault | None = None
 
 

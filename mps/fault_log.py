@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from dracaena.api.mps import MpsClient, MpsFault, MpsPhase, MpsShareStatus
+from dracaena.api.mps import MpsClient, MpsFault, MpsShareStatus
 from dracaena.mps.metrics import MpsMetrics
 from dracaena.mps.planning.report import what_happened
 from dracaena.mps.planning.state import SeenGpu, serves
@@ -40,7 +40,7 @@ class FaultLog:
         for share, status in statuses.items():
             if status.fault is not None:
                 self._faults[share] = status.fault
-            if status.phase is MpsPhase.READY and status.server_pid:
+            if status.server_pid:
                 self._served[status.gpu] = _Served(status.server_pid)
 
     def of(self, share: str) -> MpsFault | None:

@@ -23,6 +23,8 @@ class NodeLook:
     """GPU → why its daemon could not be asked: nothing is done to such a GPU."""
     silent: frozenset[str] = frozenset()
     """Of those, the GPUs whose daemon gives no answer, or none that can be read."""
+    unasked: frozenset[str] = frozenset()
+    """Of those, the GPUs whose daemon was not asked: their last trouble is told again."""
     answers: bool = False
     """Whether the node's daemon (protocol 3) answers."""
     node_processes: tuple[MpsProcess, ...] = ()
@@ -50,8 +52,12 @@ class Observer:
         """Have a GPU's limits read anew."""
         self._limits.pop(gpu, None)
 
-    def look(self, wanted: Collection[str], processes: tuple[MpsProcess, ...], protocol: int) -> NodeLook:
-        """Look at the GPUs that are wanted and at all on which something of ours is left."""
+    def look(
+        self, wanted: Collection[str], processes: tuple[MpsProcess, ...], protocol: int, paused: Mapping[str, str]
+    ) -> NodeLook:
+        """Look at the GPUs that are wanted and at all on which something of ours is left. `paused` are GPUs whose own
+        daemon (protocol 2) is not asked for now, with their last trouble.
+        """
         journal = self._files.journal()
         folders = set(self._files.folders())
         by_folder: dict[str, list[MpsProcess]] = {}
@@ -73,7 +79,7 @@ class Observer:
             },
             node_processes=of_node,
         )  # fmt: skip
-        return self._ask_node(look) if protocol == V3 else self._ask_each(look) if protocol == V2 else look
+        return self._ask_node(look) if protocol == V3 else self._ask_each(look, paused) if protocol == V2 else look
 
     def _ask_node(self, look: NodeLook) -> NodeLook:
         if not any(process.role is Role.CONTROL for process in look.node_processes):
@@ -98,11 +104,15 @@ class Observer:
             )
         return replace(look, gpus=dict(sorted(gpus.items())), answers=True)
 
-    def _ask_each(self, look: NodeLook) -> NodeLook:
-        gpus, troubles, silent = dict(look.gpus), {}, set()
+    def _ask_each(self, look: NodeLook, paused: Mapping[str, str]) -> NodeLook:
+        gpus, troubles, silent, unasked = dict(look.gpus), {}, set(), set()
         for gpu, seen in look.gpus.items():
             daemon = next((process for process in seen.processes if process.role is Role.CONTROL), None)
             if daemon is None:
+                continue
+            if gpu in paused:
+                troubles[gpu] = paused[gpu]
+                unasked.add(gpu)
                 continue
             try:
                 gpus[gpu] = self._ask_daemon(gpu, seen, daemon)
@@ -112,7 +122,7 @@ class Observer:
                 troubles[gpu] = str(error)
                 if isinstance(error, ControlSilentError | ControlAnswerError):
                     silent.add(gpu)
-        return replace(look, gpus=gpus, troubles=troubles, silent=frozenset(silent))
+        return replace(look, gpus=gpus, troubles=troubles, silent=frozenset(silent), unasked=frozenset(unasked))
 
     def _ask_daemon(self, gpu: str, seen: SeenGpu, daemon: MpsProcess) -> SeenGpu:
         pids = v2.read_servers(self._run(v2.list_servers(), gpu))

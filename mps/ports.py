@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from dracaena.api.errors import TemporaryError
@@ -24,10 +25,19 @@ class DaemonGoneError(ControlError):
     """There is no daemon behind this pipe folder."""
 
 
+@dataclass(frozen=True, slots=True)
+class MissingProgram:
+    """Why a node has no nvidia-cuda-mps-control."""
+
+    message: str
+    passes: bool
+    """Whether the driver itself is not there yet: its container may bring it. Else it is a driver without MPS."""
+
+
 class MpsControl(Protocol):
     """nvidia-cuda-mps-control of this node's GPU driver."""
 
-    def missing(self) -> str | None:
+    def missing(self) -> MissingProgram | None:
         """Return why there is no such program, None when there is one."""
         ...
 

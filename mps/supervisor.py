@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from dracaena.api.errors import DracaenaError
@@ -22,7 +23,14 @@ from dracaena.mps.planning.plan import plan_gpu, plan_node
 from dracaena.mps.planning.report import GpuLook, held_gpus, share_status
 from dracaena.mps.planning.state import NOTHING, V2, V3, MpsProcess, MpsStep, Role, SeenGpu, StepKind
 from dracaena.mps.planning.wants import MpsWants, ReadRequest, wants
-from dracaena.mps.ports import ComputeModes, ControlSilentError, MpsControl, MpsFiles, MpsProcessTable
+from dracaena.mps.ports import (
+    ComputeModes,
+    ControlSilentError,
+    MissingProgram,
+    MpsControl,
+    MpsFiles,
+    MpsProcessTable,
+)
 from dracaena.mps.protocol.seen import ControlAnswerError
 from dracaena.mps.protocol.v3 import ask_help, knows_protocol_3, server_name
 from dracaena.process.clock import Clock
@@ -33,6 +41,12 @@ MOST_ROUNDS = 12
 MOST_SILENT = 3
 """Looks in a row without an answer after which a daemon counts as dead: with 3 s each, and the pauses between them, a
 restart still fits into kubelet's 45 s."""
+
+MOST_STOPS = 3
+"""Stops in a row that a daemon refuses or leaves without an answer until its processes are ended, though it answers all
+else."""
+
+STOPS = frozenset({StepKind.STOP_DAEMON, StepKind.STOP_SERVER})
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 """Before a GPU is tried again after a failure, doubled each time."""
@@ -57,6 +71,10 @@ class _Tries:
     trouble: str = ""
     count: int = 0
     silent: int = 0
+    stops: int = 0
+    """Stops that did not work."""
+    unanswered: bool = False
+    """Whether the last look at it failed: it is not asked again before `not_before_s`."""
     not_before_s: float = 0.0
 
 
@@ -102,6 +120,17 @@ class Supervisor:
             if entry.boot_id != self._boot_id:
                 files.remove_journal(gpu)
         self._faults.resume(self._statuses)
+        for share in self._statuses:
+            self._hold_back(share, "the supervisor has been started again and looks what is there")
+
+    def _hold_back(self, share: str, why: str) -> None:
+        """Say of a share that was ready that it is not for now. Which server it had is kept for a later supervisor."""
+        status = self._statuses[share]
+        if status.phase is MpsPhase.READY:
+            self._statuses[share] = msgspec.structs.replace(
+                status, phase=MpsPhase.PENDING, message=why, environment={}, mounts=()
+            )
+            self._ports.files.write_status(share, self._statuses[share])
 
     def changed(self) -> bool:
         """Whether something happened that step() should see now. Costs a look at a folder and one at each process."""
@@ -117,11 +146,12 @@ class Supervisor:
         our own folder cannot be read or written.
         """
         self._requests = self._ports.files.requests()
-        wanted = wants(
-            self._requests, boot_id=self._boot_id, multi_user=self._multi_user, admitted=frozenset(self._statuses)
-        )
+        served = {share for share, status in self._statuses.items() if status.phase is not MpsPhase.REFUSED}
+        wanted = wants(self._requests, boot_id=self._boot_id, multi_user=self._multi_user, admitted=frozenset(served))
         for share in self._requests:
             self._asked_s.setdefault(share, self._clock.monotonic())
+        for share in sorted(self._statuses.keys() - self._requests.keys()):
+            self._hold_back(share, "it is being taken back")
         look, pending = self._look(wanted), False
         for _ in range(MOST_ROUNDS):
             done, pending = self._do_steps(wanted, look)
@@ -129,7 +159,7 @@ class Supervisor:
                 break
             look = self._look(wanted)
         self._tell(wanted, look)
-        phases = {status.phase for status in self._statuses.values()}
+        phases = {self._statuses[share].phase for share in self._requests}
         self._settled = not pending and not phases & {MpsPhase.PENDING, MpsPhase.FAILED}
         self.due_s = self._next_try_s(look) if pending else float("inf")
         if MpsPhase.PENDING in phases:
@@ -145,7 +175,11 @@ class Supervisor:
         before = self._known
         self._known = self._ports.processes.find()
         self._protocol = self._choose_protocol(wanted)
-        look = self._observer.look(wanted.gpus, self._known, self._protocol)
+        now_s = self._clock.monotonic()
+        paused = {
+            gpu: tries.trouble for gpu, tries in self._tries.items() if tries.unanswered and tries.not_before_s > now_s
+        }
+        look = self._observer.look(wanted.gpus, self._known, self._protocol, paused)
         gone = {each.folder for each in before if each.role is Role.CONTROL and each not in self._known}
         for gpu, seen in look.gpus.items():
             gpu_wanted = wanted.gpus.get(gpu)
@@ -169,10 +203,10 @@ class Supervisor:
         if any(process.folder for process in self._known):
             return V2
         self._probe_trouble = ""
-        if not wanted.gpus:
-            return self._protocol or V3
         if self._ports.control.missing() is not None:
             return 0
+        if not wanted.gpus and self._protocol:
+            return self._protocol  # asked anew with the first share: the driver may have been updated
         if self._forced:
             return self._forced
         try:
@@ -193,17 +227,20 @@ class Supervisor:
             tries = self._tries.setdefault(gpu, _Tries())
             if gpu in look.troubles:
                 pending = True
-                if tries.not_before_s > now_s:
+                if tries.not_before_s > now_s or gpu in look.unasked:
                     continue
                 self._note_trouble(gpu, look.troubles[gpu], silent=gpu in look.silent)
+                tries.unanswered = True
                 if self._tries[gpu].silent < MOST_SILENT:
                     continue
-                steps = self._end_silent(gpu, look)
+                steps = self._ended(gpu, look)
             elif look.troubles and not gpu:
                 continue
             else:
-                tries.silent = 0
+                tries.silent, tries.unanswered = 0, False
                 steps = self._plan(gpu, wanted, look)
+                if steps and steps[0].kind in STOPS and tries.stops >= MOST_STOPS:
+                    steps = self._ended(gpu, look, steps[0].kind) or steps
             if not steps:
                 if gpu not in look.troubles:
                     self._tries[gpu] = _Tries()
@@ -223,9 +260,13 @@ class Supervisor:
             return ()
         return plan_gpu(gpu, wanted.gpus.get(gpu, NOTHING), look.gpus[gpu], self._protocol or V3)
 
-    def _end_silent(self, gpu: str, look: NodeLook) -> tuple[MpsStep, ...]:
-        """Return the steps that end a daemon that gives no answers, servers first. Their clients are lost."""
+    def _ended(self, gpu: str, look: NodeLook, instead_of: StepKind = StepKind.STOP_DAEMON) -> tuple[MpsStep, ...]:
+        """Return the steps that end a daemon, or one server alone, by force: servers first. Their clients are lost."""
         processes = look.node_processes if self._protocol == V3 else look.gpus[gpu].processes
+        if instead_of is StepKind.STOP_SERVER:
+            server = look.gpus[gpu].server
+            servers = [each for each in self._known if each.role is Role.SERVER]
+            processes = tuple(each for each in servers if server is not None and each.pid == server.pid)
         ordered = sorted(processes, key=lambda each: (each.role is Role.CONTROL, each.pid))
         return tuple(MpsStep(StepKind.KILL, gpu, process=each, number=each.pid) for each in ordered)
 
@@ -240,9 +281,12 @@ class Supervisor:
                 self._note_trouble(
                     gpu, f"cannot {step.kind.value}: {error}", silent=isinstance(error, ControlAnswerError)
                 )
+                self._tries[gpu].stops += step.kind in STOPS
                 return False
             done = True
             log.info("did", step=str(step))
+            if step.kind in STOPS | {StepKind.KILL}:
+                self._tries[gpu].stops = 0
             if step.kind is StepKind.START_DAEMON:
                 self._metrics.starts.inc()
         self._observer.forget(gpu)
@@ -265,13 +309,13 @@ class Supervisor:
         for share, read in self._requests.items():
             now[share] = self._status(share, read, wanted, look, missing)
             before = self._statuses.get(share)
-            if now[share].phase is MpsPhase.READY and (before is None or before.phase is not MpsPhase.READY):
+            if now[share].phase is MpsPhase.READY and (before is None or not before.server_pid):
                 self._metrics.ready_seconds.observe(self._clock.monotonic() - self._asked_s[share])
             self._ports.files.write_status(share, now[share])
         for share, status in self._statuses.items():
             if share in now:
                 continue
-            if self._is_gone(share, status.gpu, look):
+            if self._is_gone(share, status.gpu, wanted, look):
                 self._ports.files.remove_status(share)
                 self._faults.forget_share(share)
                 self._asked_s.pop(share, None)
@@ -281,7 +325,8 @@ class Supervisor:
         held = held_gpus(look.gpus)
         self._ports.files.write_node(
             MpsNodeStatus(
-                boot_id=self._boot_id, protocol=self._protocol if missing is None else 0, message=missing or "",
+                boot_id=self._boot_id, protocol=self._protocol,
+                message="" if self._protocol else missing.message if missing is not None else self._probe_trouble,
                 multi_user=self._multi_user, gpus=held,
             )
         )  # fmt: skip
@@ -291,13 +336,15 @@ class Supervisor:
             self._metrics.shares.labels(phase.value).set(sum(each.phase is phase for each in now.values()))
 
     def _status(
-        self, share: str, read: ReadRequest, wanted: MpsWants, look: NodeLook, missing: str | None
+        self, share: str, read: ReadRequest, wanted: MpsWants, look: NodeLook, missing: MissingProgram | None
     ) -> MpsShareStatus:
-        refusal = wanted.refusals.get(share) or missing
+        refusal = wanted.refusals.get(share)
         request = read.request
-        if refusal or request is None:
+        if refusal or request is None or missing is not None:
+            passes = missing is not None and missing.passes and not refusal
             return MpsShareStatus(
-                request=read.digest, phase=MpsPhase.REFUSED, message=refusal or "",
+                request=read.digest, phase=MpsPhase.FAILED if passes else MpsPhase.REFUSED,
+                message=refusal or (missing.message if missing is not None else ""),
                 gpu=request.gpu if request else "", claim_uid=request.claim_uid if request else "",
                 share_id=request.share_id if request else "",
             )  # fmt: skip
@@ -317,7 +364,7 @@ class Supervisor:
         tries = self._tries.get(gpu)
         return tries.trouble if tries is not None else ""
 
-    def _is_gone(self, share: str, gpu: str, look: NodeLook) -> bool:
+    def _is_gone(self, share: str, gpu: str, wanted: MpsWants, look: NodeLook) -> bool:
         """Whether nothing is left that a share's containers could use. The compute mode of a GPU that does not answer
         may be put back later.
         """
@@ -326,8 +373,7 @@ class Supervisor:
             return True
         if gpu in look.troubles or share in seen.namespaces:
             return False
-        shared = any(read.request is not None and read.request.gpu == gpu for read in self._requests.values())
-        if shared:
-            return True
+        if gpu in wanted.gpus:
+            return True  # what is left is that of others
         left = seen.server or seen.processes or seen.folder or (seen.journal and seen.mode is not None)
         return not left

@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path, PurePosixPath
 
 from dracaena.kubelet_plugin.adapters.gpu_driver_root import GpuDriverRoot
-from dracaena.mps.ports import ControlError, ControlSilentError, DaemonGoneError
+from dracaena.mps.ports import ControlError, ControlSilentError, DaemonGoneError, MissingProgram
 from dracaena.mps.protocol.seen import ControlCommand
 
 PROGRAM = "nvidia-cuda-mps-control"
@@ -50,13 +50,20 @@ class ControlProgram:
         self._root = root
         self._answer_s, self._quit_s = answer_s, quit_s
 
-    def missing(self) -> str | None:
+    def missing(self) -> MissingProgram | None:
         """See MpsControl."""
         if self._program() is not None:
             return None
-        return (
+        if GpuDriverRoot(self._driver).library(CUDA_LIBRARY) is None:
+            return MissingProgram(
+                f"waiting for the NVIDIA driver: no {CUDA_LIBRARY} and no {PROGRAM} below {self._driver}; install the "
+                "driver, or name its folder in driver-root-mount",
+                passes=True,
+            )
+        return MissingProgram(
             f"this node's GPU driver has no {PROGRAM} below {self._driver} (searched {', '.join(PROGRAM_FOLDERS)}): "
-            "install the driver with its compute utilities, or name its folder in driver-root-mount"
+            "install the driver with its compute utilities, or name its folder in driver-root-mount",
+            passes=False,
         )
 
     def run(self, command: ControlCommand, pipes: str) -> str:
@@ -126,7 +133,8 @@ class ControlProgram:
     def _call(self, command: ControlCommand) -> tuple[list[str], dict[str, str]]:
         program = self._program()
         if program is None:
-            raise ControlError(self.missing() or "")
+            missing = self.missing()
+            raise ControlError(missing.message if missing is not None else f"{PROGRAM} came this moment: tried again")
         inside = self._driver != "/" and self._same_folder_inside()
         if self._driver == "/" or inside:
             path = ":".join(PROGRAM_FOLDERS)

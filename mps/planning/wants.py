@@ -72,7 +72,7 @@ def _user(requests: Mapping[str, MpsShareRequest], admitted: frozenset[str], ref
     for name in unknown:
         refusals[name] = (
             "it is not known which user its containers run as, and without multi-user mode a GPU serves the clients of "
-            "one user: set runAsUser in the pod, or multiUser in the chart"
+            "one user: set runAsUser in the pod, or mps.settings.multi-user=true in the chart"
         )
     known = {name: request.client_uid for name, request in requests.items() if request.client_uid is not None}
     if not known:
@@ -83,7 +83,7 @@ def _user(requests: Mapping[str, MpsShareRequest], admitted: frozenset[str], ref
         if other != uid:
             refusals[name] = (
                 f"its containers run as user {other}, and this GPU serves the clients of user {uid} as long as that "
-                "user has a share of it; multiUser in the chart lets users share one GPU"
+                "user has a share of it; mps.settings.multi-user=true in the chart lets users share one GPU"
             )
     return uid
 

@@ -191,7 +191,7 @@ def test_kill_9_of_the_supervisor_leaves_servers_and_clients_alone(node: Node, p
     second = node.ask(0, "b")
     node.start()
     assert node.ready(second).server_pid == status.server_pid
-    assert node.status(name) == status
+    assert node.ready(name) == status
     client.close()
     node.withdraw(name)
     node.withdraw(second)

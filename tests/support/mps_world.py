@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from dracaena.api.errors import TemporaryError
 from dracaena.mps.planning.places import MpsPlaces
 from dracaena.mps.planning.state import ComputeMode, MpsProcess, Role
-from dracaena.mps.ports import ControlError, ControlSilentError, DaemonGoneError
+from dracaena.mps.ports import ControlError, ControlSilentError, DaemonGoneError, MissingProgram
 from dracaena.mps.protocol.seen import ControlCommand
 from support.mps_model import USAGE_2, USAGE_3, MpsModel
 
@@ -41,6 +41,7 @@ class MpsWorld:
     modes: dict[str, ComputeMode] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
     has_mps: bool = True
+    has_driver: bool = True
     hangs: set[str] = field(default_factory=set)
     """Pipe folders whose daemon gives no answer."""
     babbles: set[str] = field(default_factory=set)
@@ -66,8 +67,10 @@ class MpsWorld:
 
     # MpsControl
 
-    def missing(self) -> str | None:
-        return None if self.has_mps else "this node's GPU driver has no nvidia-cuda-mps-control"
+    def missing(self) -> MissingProgram | None:
+        if self.has_mps:
+            return None
+        return MissingProgram("this node's GPU driver has no nvidia-cuda-mps-control", passes=not self.has_driver)
 
     def run(self, command: ControlCommand, pipes: str) -> str:
         text = str(command)

@@ -10,6 +10,8 @@ import pytest
 from dracaena.api import mps
 from dracaena.api.mps import MpsClient, MpsFaultKind, MpsPhase
 from dracaena.mps.planning.state import ComputeMode, Role
+from dracaena.mps.ports import ControlError, ControlSilentError
+from dracaena.mps.protocol.seen import ControlCommand
 from dracaena.mps.protocol.v3 import server_name
 from support.mps_model import CLIENTS_R590, MAX_CLIENTS_REACHED, NOT_PERMITTED, OK, SERVER_NOT_READY, MpsModel
 from support.mps_node import GPUS, MpsNode
@@ -346,6 +348,177 @@ def test_a_mode_that_an_admin_had_set_is_kept(tmp_path: Path) -> None:
     node.withdraw(share)
     node.settle()
     assert node.left() == [f"{GPUS[0]} EXCLUSIVE_PROCESS"]
+
+
+@BOTH
+def test_a_driver_that_is_not_there_yet_fails_shares_and_is_waited_for(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol)
+    node.world.has_mps = node.world.has_driver = False
+    share = node.ask(0, "a")
+    node.supervisor.step()
+    assert node.phase(share) is MpsPhase.FAILED
+    node.world.has_mps = node.world.has_driver = True
+    node.settle()
+    assert node.phase(share) is MpsPhase.READY
+
+
+@BOTH
+@pytest.mark.parametrize("has_mps", [False, True])
+def test_a_node_without_shares_says_what_its_driver_can(tmp_path: Path, protocol: int, has_mps: bool) -> None:
+    node = MpsNode(tmp_path, protocol)
+    node.world.has_mps = has_mps
+    for _ in range(2):
+        node.supervisor.step()
+        said = node.files.read_node()
+        assert said is not None
+        assert (said.protocol, bool(said.message)) == ((protocol, False) if has_mps else (0, True))
+    assert len(node.world.commands) <= 1, "the driver is asked once"
+    node.world.has_mps = False
+    node.supervisor.step()
+    assert node.files.read_node().protocol == 0, "the driver was removed"  # type: ignore[union-attr]
+
+
+@BOTH
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_daemon_that_answers_all_but_a_stop_is_ended_by_force(tmp_path: Path, protocol: int, silent: bool) -> None:
+    node = MpsNode(tmp_path, protocol)
+    share, other = node.ask(0, "a"), node.ask(1, "b")
+    node.settle()
+    server_pid = node.statuses()[other].server_pid
+    run = node.world.run
+
+    def stubborn(command: ControlCommand, pipes: str) -> str:
+        if str(command).startswith(("quit", "-q", "server delete")):
+            raise ControlSilentError("no answer") if silent else ControlError("device is busy")
+        return run(command, pipes)
+
+    node.world.run = stubborn  # type: ignore[method-assign]
+    node.withdraw(share)
+    node.settle()
+    assert differences(node, {other: Asked(GPUS[1])}) == []
+    assert node.statuses()[other].server_pid == server_pid, "only the one GPU's server is ended"
+    node.withdraw(other)
+    node.settle()
+    assert node.left() == []
+
+
+@BOTH
+def test_ready_is_said_only_by_a_supervisor_that_has_looked(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol)
+    share = node.ask(0, "a")
+    node.settle()
+    ready = node.statuses()[share]
+    node.start()
+    held = node.statuses()[share]
+    assert (held.phase, held.environment, held.mounts) == (MpsPhase.PENDING, {}, ())
+    node.start()
+    node.settle()
+    assert node.statuses()[share] == ready
+    assert node.registry.get_sample_value("dracaena_mps_share_ready_seconds_count") == 0, "it was not made"
+    node.world.kill_all()
+    node.start()
+    node.start()
+    phases = set()
+
+    def effect(what: str) -> None:
+        if not what.startswith("write"):
+            phases.add(node.phase(share))
+
+    node.world.effect = effect
+    node.settle()
+    assert phases == {MpsPhase.PENDING}
+    fault = node.statuses()[share].fault
+    assert fault is not None, "two restarts in a row forget no server"
+    assert fault.kind is MpsFaultKind.DAEMON_DIED
+
+
+@BOTH
+def test_a_share_that_is_taken_back_is_not_ready_meanwhile(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol)
+    share = node.ask(0, "a")
+    node.settle()
+    seen = []
+    node.withdraw(share)
+
+    def effect(what: str) -> None:
+        if not what.startswith("write") and "status" not in what:
+            seen.append(node.statuses()[share])
+
+    node.world.effect = effect
+    node.settle()
+    assert {(status.phase, status.message) for status in seen} == {(MpsPhase.PENDING, "it is being taken back")}
+    assert node.left() == []
+
+
+@BOTH
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_refused_share_of_another_user_never_ends_one_that_runs(
+    tmp_path: Path, protocol: int, restarted: bool
+) -> None:
+    node = MpsNode(tmp_path, protocol, multi_user=False)
+    lowest, *_, highest = sorted("abcdefgh", key=lambda each: mps.share_name(GPUS[0], f"claim-{each}", each))
+    served = node.ask(0, highest, uid=2000)
+    node.settle()
+    server_pid = node.statuses()[served].server_pid
+    refused = node.ask(0, lowest, uid=1000)
+    for _ in range(3):
+        node.supervisor.step()
+        assert (node.phase(served), node.phase(refused)) == (MpsPhase.READY, MpsPhase.REFUSED)
+        if restarted:
+            node.start()
+    node.supervisor.step()
+    assert node.statuses()[served].server_pid == server_pid
+
+
+@BOTH
+def test_a_share_is_not_gone_because_another_of_its_gpu_is_refused(tmp_path: Path, protocol: int) -> None:
+    node = MpsNode(tmp_path, protocol)
+    share = node.ask(0, "a")
+    node.settle()
+    node.boot = "boot-0"
+    refused = node.ask(0, "b")
+    node.boot = "boot-1"
+    node.withdraw(share)
+
+    def effect(_what: str) -> None:
+        if any(process.role is Role.SERVER for process in node.world.find()):
+            assert node.phase(share) is not None, "its server runs"
+
+    node.world.effect = effect
+    node.world.refuses = "quit" if protocol == 2 else "server delete"
+    node.supervisor.step()
+    assert node.phase(share) is not None
+    node.world.refuses = ""
+    node.settle(rounds=5)
+    assert node.statuses().keys() == {refused}
+    node.withdraw(refused)
+    node.settle()
+    assert node.left() == []
+
+
+def test_daemons_that_hang_are_asked_once_and_then_with_pauses(tmp_path: Path) -> None:
+    node = MpsNode(tmp_path, 2)
+    shares = [node.ask(number, "a") for number in range(3)]
+    node.settle()
+    node.world.hangs |= {node.places.pipes_of(GPUS[number]) for number in range(3)}
+    asked: list[str] = []
+    run = node.world.run
+
+    def counted(command: ControlCommand, pipes: str) -> str:
+        asked.extend([pipes] if pipes in node.world.hangs else [])
+        return run(command, pipes)
+
+    node.world.run = counted  # type: ignore[method-assign]
+    other = node.ask(3, "b")
+    node.supervisor.step()
+    assert node.phase(other) is MpsPhase.READY
+    assert len(asked) == 3, "one try each in all looks of this step"
+    assert {node.phase(share) for share in shares} == {MpsPhase.FAILED}
+    node.supervisor.step()
+    assert len(asked) == 3, "no try before the pause is over"
+    assert {node.statuses()[share].message for share in shares} == {"no answer to `get_server_list`"}
+    node.settle()
+    assert {node.phase(share) for share in shares} == {MpsPhase.READY}
 
 
 def test_after_a_reboot_the_journal_says_nothing(tmp_path: Path) -> None:

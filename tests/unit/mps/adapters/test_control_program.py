@@ -93,9 +93,17 @@ def test_rubbish_is_no_answer_that_can_be_read(ground: Ground) -> None:
 
 
 def test_a_driver_without_the_program_is_said(tmp_path: Path) -> None:
-    (tmp_path / "usr").mkdir()
+    library = tmp_path / "usr" / "lib64" / "libcuda.so.1"
+    library.parent.mkdir(parents=True)
     control = ControlProgram(str(tmp_path), str(tmp_path / "m"))
-    assert "has no nvidia-cuda-mps-control" in (control.missing() or "")
+    missing = control.missing()
+    assert missing is not None
+    assert missing.passes
+    assert missing.message.startswith("waiting for the NVIDIA driver: no libcuda.so.1")
+    library.touch()
+    missing = control.missing()
+    assert missing is not None
+    assert not missing.passes
     with pytest.raises(ControlError, match="has no nvidia-cuda-mps-control"):
         control.run(v3.list_servers(), str(tmp_path))
 

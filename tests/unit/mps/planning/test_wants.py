@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from dracaena.api.mps import MpsShareRequest, share_name
 from dracaena.mps.planning.state import WantedGpu
 from dracaena.mps.planning.wants import ReadRequest, wants
 from dracaena.mps.protocol.seen import ShareLimits
+from dracaena.mps.settings import MpsSettings
 
 GPU = "GPU-11111111-2222-3333-4444-555555555555"
 
@@ -27,6 +30,15 @@ def test_a_gpu_whose_every_request_is_refused_is_not_wanted() -> None:
     found = wants(requests, boot_id="b", multi_user=True)
     assert found.gpus == {}
     assert sorted(found.refusals) == sorted(requests)
+
+
+def test_refusals_name_the_setting_that_would_help() -> None:
+    """As it is called in the chart: mps.settings holds the flags of the command."""
+    requests = dict([read("a", 1000), read("b", 2000), read("c")])
+    found = wants(requests, boot_id="b", multi_user=False)
+    assert len(found.refusals) == 2
+    setting = next(each.name for each in fields(MpsSettings) if each.name == "multi_user").replace("_", "-")
+    assert all(f"mps.settings.{setting}=true" in why for why in found.refusals.values())
 
 
 def test_the_user_who_was_there_first_keeps_the_gpu() -> None:
