@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 from dracaena.kubelet_plugin.adapters.gpu_driver_root import GpuDriverRoot
 from dracaena.mps.ports import ControlError, ControlSilentError, DaemonGoneError, MissingProgram
@@ -31,6 +32,9 @@ without missing kubelet's 45 s."""
 QUIT_S = 10.0
 """The daemon gives its servers 5 s to end."""
 
+KILL_S = 1.0
+"""A process that is killed ends within milliseconds, unless it hangs in the driver."""
+
 MOST_BYTES = 1 << 20
 """An answer lists some hundred processes. What is longer is no answer."""
 
@@ -49,6 +53,8 @@ class ControlProgram:
         self._driver = driver_root
         self._root = root
         self._answer_s, self._quit_s = answer_s, quit_s
+        self._hung: list[subprocess.Popen[bytes]] = []
+        """Processes that SIGKILL has not ended yet."""
 
     def missing(self) -> MissingProgram | None:
         """See MpsControl."""
@@ -71,27 +77,11 @@ class ControlProgram:
         line, environment = self._call(command)
         environment["CUDA_MPS_PIPE_DIRECTORY"] = pipes
         limit_s = self._quit_s if "quit" in str(command) or "-q" in command.arguments else self._answer_s
-        try:
-            started = subprocess.Popen(  # noqa: S603 - the driver's own program, no shell
-                line,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise ControlError(f"cannot run {line[0]}: {error.strerror}") from error
-        with started:
-            try:
-                data, _ = started.communicate(command.standard_input.encode(), timeout=limit_s)
-            except subprocess.TimeoutExpired as error:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(started.pid, signal.SIGKILL)
-                raise ControlSilentError(
-                    f"{PROGRAM} does not answer `{command}` within {limit_s:g} s (pipe folder {pipes})"
-                ) from error
-        return _answer(command, data, started.returncode)
+        data, code = self._ended(
+            line, environment, command.standard_input.encode(), subprocess.PIPE, limit_s,
+            f"{PROGRAM} does not answer `{command}` within {limit_s:g} s (pipe folder {pipes})",
+        )  # fmt: skip
+        return _answer(command, data, code)
 
     def start(self, command: ControlCommand, pipes: str, logs: str, gpu: str) -> None:
         """See MpsControl."""
@@ -103,23 +93,55 @@ class ControlProgram:
         log = Path(logs) / _LOG
         try:
             with log.open("wb") as output:
-                done = subprocess.run(  # noqa: S603 - as above
-                    line,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    timeout=self._answer_s,
-                    check=False,
-                )
-        except subprocess.TimeoutExpired as error:
-            raise ControlSilentError(f"{PROGRAM} does not start within {self._answer_s:g} s") from error
+                _, code = self._ended(
+                    line, environment, None, output, self._answer_s,
+                    f"{PROGRAM} does not start within {self._answer_s:g} s",
+                )  # fmt: skip
+        except OSError as error:
+            raise ControlError(f"cannot open {log}: {error.strerror}") from error
+        if code != 0:
+            said = _last_line(log) or "nothing"
+            raise ControlError(f"{PROGRAM} cannot start a daemon (exit code {code}): {said}")
+
+    def _ended(
+        self, line: list[str], environment: dict[str, str], given: bytes | None, output: IO[bytes] | int,
+        limit_s: float, silent: str,
+    ) -> tuple[bytes, int]:  # fmt: skip
+        """Run the driver's program to its end, and return what it prints (nothing where that goes to a file) and its
+        exit code. It is killed after a time limit, and left behind where even that does not end it.
+        """
+        self._hung = [each for each in self._hung if each.poll() is None]
+        try:
+            started = subprocess.Popen(  # noqa: S603 - the driver's own program, no shell
+                line,
+                env=environment,
+                stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         except OSError as error:
             raise ControlError(f"cannot run {line[0]}: {error.strerror}") from error
-        if done.returncode != 0:
-            said = _last_line(log) or "nothing"
-            raise ControlError(f"{PROGRAM} cannot start a daemon (exit code {done.returncode}): {said}")
+        try:
+            data, _ = started.communicate(given, timeout=limit_s)
+        except subprocess.TimeoutExpired as error:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
+            raise ControlSilentError(silent + self._what_is_left(started)) from error
+        return data or b"", started.returncode
+
+    def _what_is_left(self, killed: subprocess.Popen[bytes]) -> str:
+        """Return words for a process that SIGKILL does not end: the one thread of the supervisor cannot wait for it."""
+        for pipe in (killed.stdin, killed.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):  # what it has not read of its input
+                    pipe.close()
+        try:
+            killed.wait(timeout=KILL_S)
+        except subprocess.TimeoutExpired:
+            self._hung.append(killed)
+            return f", and process {killed.pid} hangs in the kernel: look at `dmesg`"
+        return ""
 
     def last_words(self, logs: str) -> str:
         """See MpsControl."""

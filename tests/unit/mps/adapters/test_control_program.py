@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -68,6 +70,29 @@ def test_a_program_that_hangs_is_ended_and_said(ground: Ground) -> None:
     with pytest.raises(ControlSilentError, match="does not start within"):
         control.start(v3.start_daemon(multi_user=True), ground.places.pipes, ground.places.logs, "")
     assert ground.table.find() == (), "nothing of what hangs is left"
+
+
+@pytest.mark.timeout(40)
+def test_a_program_that_hangs_in_the_kernel_is_left_behind(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGKILL does not end it: here because none is sent."""
+    ground.fake.set(mode="hang")
+    control = ControlProgram(str(ground.fake.root), ground.places.root, answer_s=0.3)
+    left: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "killpg", lambda group, _signal: left.append(group))
+        patch.setattr(subprocess.Popen, "kill", lambda process: left.append(process.pid))
+        with pytest.raises(ControlSilentError, match=r"server list.* hangs in the kernel"):
+            control.run(v3.list_servers(), ground.places.pipes)
+        with pytest.raises(ControlSilentError, match=r"does not start .* hangs in the kernel"):
+            control.start(v3.start_daemon(multi_user=True), ground.places.pipes, ground.places.logs, "")
+    assert len(left) == len(control._hung) == 2
+    for process in control._hung:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout=10)
+    ground.fake.set(mode="works")
+    with pytest.raises(DaemonGoneError):
+        control.run(v3.list_servers(), ground.places.pipes)
+    assert control._hung == []
 
 
 def test_a_start_that_is_refused_is_said_with_the_programs_words(ground: Ground) -> None:
