@@ -30,6 +30,11 @@ STUCK_S = 60.0
 
 STOP_S = 5.0
 
+LOCK_S = 1.0
+"""The plugin takes the lock for a moment to see whether a supervisor runs: who finds it taken then tries on."""
+
+LOCK_POLL_S = 0.02
+
 log = structlog.get_logger()
 
 
@@ -76,7 +81,10 @@ class MpsProgram:
 
     def start(self) -> None:
         """Take the lock, take over, and begin to work."""
-        if not self._lock.try_acquire():
+        until_s = self._clock.monotonic() + LOCK_S
+        while not (taken := self._lock.try_acquire()) and self._clock.monotonic() < until_s:
+            self._clock.sleep_until_set(self._stopping, LOCK_POLL_S)
+        if not taken:
             raise PermanentError(
                 f"a supervisor runs on this node already: another process holds {self._lock.path}. Stop it first"
             )
