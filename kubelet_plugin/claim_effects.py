@@ -69,8 +69,12 @@ class ClaimEffects:
         """Bring the effects of a claim to what is planned, in its order; all must be journaled, and their GPUs held.
 
         What else is journaled, of an earlier plan, is undone first. Raises DracaenaError; what may have been made by
-        then stays journaled.
+        then stays journaled. Nothing is made where another call, with another plan, has undone what was journaled.
         """
+        with self._lock.hold():
+            known = self.of(uid)
+        if not all(is_among(effect, known) for effect in planned):
+            raise TemporaryError(f"another call settled claim UID {uid} while this one waited for its GPUs")
         self._undo(uid, keep=planned)
         for effect in planned:
             others = self._others(uid, effect)

@@ -43,7 +43,7 @@ from dracaena.kubelet_plugin.last_guard import DeviceHeldError, LastGuard
 from dracaena.kubelet_plugin.pod_devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, NodeLock, ReadPool
 from dracaena.kubelet_plugin.prepare.checkpoint import Broken, Checkpoint, State
-from dracaena.kubelet_plugin.prepare.effects import Effect
+from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
 from dracaena.kubelet_plugin.prepare.moved_devices import Followed, follow, with_former
 from dracaena.kubelet_plugin.prepare.plan import DecodeConfig, Refusal, allocated_claim, plan_claim
 from dracaena.kubelet_plugin.prepare.podlist import claim_names
@@ -118,8 +118,9 @@ class DeviceState:
         """Make a claim's devices ready for containers and return them; for a prepared claim the same answer again.
 
         A device of a claim that is being torn down is waited for, at most within_s and without the node's lock. Raises
-        DracaenaError; then nothing of this call is left behind, unless the disk refuses even removals, which the next
-        call or unprepare repeats. What an earlier call left stays as it is.
+        DracaenaError; then nothing of this call is left behind, unless the disk refuses even removals, or another call
+        has the GPUs that its effects are of: the next call or unprepare goes on from there. What an earlier call left
+        stays as it is.
         """
         _check_uid(reference)
         deadline_s = self._tear_downs.deadline_s(within_s)
@@ -156,13 +157,20 @@ class DeviceState:
 
         Raises DracaenaError; the claim then still holds its devices and kubelet asks again.
         """
+        self._unprepare(reference, even_if_in_use=True)
+
+    def _unprepare(self, reference: ClaimReference, *, even_if_in_use: bool) -> None:
         _check_uid(reference)
+        uid = reference.uid
         with self._lock.hold():
-            settled = not self._effects.of(reference.uid)
+            if not even_if_in_use and self._checkpoints.may_be_in_use(uid):
+                return
+            settled = not self._effects.of(uid)
             if settled:
-                self._take_back(reference.uid)
+                self._take_back(uid)
         if not settled:
-            self._undo_effects(reference.uid)
+            with self._effects.hold(uid):
+                self._undo_effects(uid, even_if_in_use=even_if_in_use)
         self._tear_downs.note()
         self._reporter.changed()
 
@@ -313,28 +321,37 @@ class DeviceState:
         log.info("claim prepared", uuids=[device.uuid for device in started.prepared.devices])
 
     def _make_effects(self, begun: _Begun) -> PreparedClaim:
-        """Make the effects of a claim that has begun, then prepare it. The caller does not hold the lock."""
+        """Make the effects of a claim that has begun, then prepare it. The caller does not hold the lock.
+
+        While this waited for the GPUs, or makes effects, another call for the same claim may come: what that one has
+        answered is answered here as well, and never taken back. Where the GPUs cannot be had, what is journaled stays:
+        who has them may be at work for this claim.
+        """
         uid = begun.prepared.claim.uid
-        try:
-            with self._effects.hold(uid):
+        with self._effects.hold(uid):
+            with self._lock.hold():
+                known = self._checkpoints.load(uid)
+                if isinstance(known, Checkpoint) and known.state is State.DONE:
+                    return known.prepared
+            try:
                 self._effects.apply(uid, begun.planned)
                 with self._lock.hold():
-                    return self._with_effects(uid)
-        except DracaenaError:
-            if begun.fresh:
-                try:
-                    self._undo_effects(uid)
-                except DracaenaError as error:
-                    log.warning("half a preparation cannot be taken back", claim_uid=uid, error=str(error))
-            raise
+                    return self._with_effects(uid, begun.planned)
+            except DracaenaError:
+                if begun.fresh:
+                    try:
+                        self._undo_effects(uid, even_if_in_use=False)
+                    except DracaenaError as error:
+                        log.warning("half a preparation cannot be taken back", claim_uid=uid, error=str(error))
+                raise
 
-    def _with_effects(self, uid: ClaimUid) -> PreparedClaim:
+    def _with_effects(self, uid: ClaimUid, planned: Sequence[Effect]) -> PreparedClaim:
         """Prepare a claim whose effects are made, if its devices are where they were when it began."""
         checkpoint = self._checkpoints.load(uid)
         assert isinstance(checkpoint, Checkpoint)  # it was journaled under the GPUs' locks, which are still held
         prepared = checkpoint.prepared
-        if checkpoint.state is State.DONE:
-            return prepared  # by another call for the same claim, which was before us with its GPUs
+        if not all(is_among(effect, planned) for effect in prepared.effects):
+            raise TemporaryError(f"claim {prepared.claim} was planned anew while it was being prepared: asked again")
         pool = self._read_pool()
         if follow(prepared, pool) != Followed(prepared):
             raise TemporaryError(f"devices of claim {prepared.claim} moved while it was being prepared: asked again")
@@ -343,19 +360,22 @@ class DeviceState:
         self._finish(checkpoint, pool)
         return prepared
 
-    def _undo_effects(self, uid: ClaimUid) -> None:
-        """Take back a claim with effects. Where one cannot be undone it holds its devices, and no container starts."""
-        with self._effects.hold(uid):
-            with self._lock.hold():
-                checkpoint = self._checkpoints.load(uid)
-                if isinstance(checkpoint, Checkpoint):
-                    self._reporter.forget(uid)
-                    self._files.remove_spec(uid)
-                    # Killed from here on, the claim is not taken for prepared: its effects may be half undone.
-                    self._checkpoints.begin_again(checkpoint)
-            self._effects.undo(uid)
-            with self._lock.hold():
-                self._take_back(uid)
+    def _undo_effects(self, uid: ClaimUid, *, even_if_in_use: bool) -> None:
+        """Take back a claim with effects, whose GPUs must be held. Where one cannot be undone the claim holds its
+        devices, and no container starts.
+        """
+        with self._lock.hold():
+            if not even_if_in_use and self._checkpoints.may_be_in_use(uid):
+                return
+            checkpoint = self._checkpoints.load(uid)
+            if isinstance(checkpoint, Checkpoint):
+                self._reporter.forget(uid)
+                self._files.remove_spec(uid)
+                # Killed from here on, the claim is not taken for prepared: its effects may be half undone.
+                self._checkpoints.begin_again(checkpoint)
+        self._effects.undo(uid)
+        with self._lock.hold():
+            self._take_back(uid)
 
     def _plan(self, claim: ResourceClaim, pool: PublishedPool) -> PreparedClaim:
         """Return what to prepare. Raises DracaenaError where the claim, or who holds its devices, does not let us."""
@@ -452,7 +472,7 @@ class DeviceState:
                 if self._checkpoints.may_be_in_use(reference.uid):
                     return True  # its pod may run: kubelet unprepares it, or the sweeper once kubelet does not know it
             log.info("half a preparation taken back", claim=str(reference), reason=str(error))
-            self.unprepare(reference)
+            self._unprepare(reference, even_if_in_use=False)  # another call may have prepared it since
         except SetAsideError:
             return True
         except DracaenaError as error:
