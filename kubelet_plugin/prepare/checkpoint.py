@@ -24,9 +24,10 @@ PLAIN_VERSION = 1
 
 So the release before reads what this one writes: it keeps the fields that it does not know.
 """
-EFFECTS_VERSION = 2
-"""Of a checkpoint with effects. A release that does not know them would forget the claim and leave them behind: to it
-such a file is a broken one, so it says so and keeps a copy."""
+SHARING_VERSION = 2
+"""Of a checkpoint with effects, or with shares of a known size, which a release without them would get wrong: it would
+forget the claim and leave its effects behind, or give one share of a GPU the size of another. To it such a file is a
+broken one, so it says so and keeps a copy."""
 
 SUFFIX = ".json"
 
@@ -143,8 +144,13 @@ def file_name(uid: ClaimUid) -> str:
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """Return the file's content. Equal checkpoints make equal bytes."""
     body = msgspec.json.encode(_document(checkpoint))
-    version = EFFECTS_VERSION if checkpoint.prepared.effects else PLAIN_VERSION
+    version = SHARING_VERSION if _has_effects_or_shares(checkpoint.prepared) else PLAIN_VERSION
     return msgspec.json.encode(_Envelope(version, _checksum(body), msgspec.Raw(body))) + b"\n"
+
+
+def _has_effects_or_shares(prepared: PreparedClaim) -> bool:
+    devices = (*prepared.devices, *prepared.former)
+    return bool(prepared.effects) or any(d.memory_bytes is not None or d.cores > 0 for d in devices)
 
 
 def decode_checkpoint(uid: ClaimUid, data: bytes) -> Checkpoint | Broken:
@@ -153,8 +159,8 @@ def decode_checkpoint(uid: ClaimUid, data: bytes) -> Checkpoint | Broken:
         envelope = msgspec.json.decode(data, type=_Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return Broken(uid, f"is no checkpoint: {error}")
-    if envelope.version not in (PLAIN_VERSION, EFFECTS_VERSION):
-        return Broken(uid, f"has version {envelope.version}, expected {PLAIN_VERSION} or {EFFECTS_VERSION}")
+    if envelope.version not in (PLAIN_VERSION, SHARING_VERSION):
+        return Broken(uid, f"has version {envelope.version}, expected {PLAIN_VERSION} or {SHARING_VERSION}")
     seen = _checksum(bytes(envelope.checkpoint))
     if seen != envelope.checksum:
         return Broken(uid, f"has checksum {seen}, expected {envelope.checksum}")

@@ -199,3 +199,17 @@ def test_effects_read_back_and_a_release_that_knows_none_takes_such_a_file_for_b
     assert json.loads(data)["version"] == 2
     assert json.loads(encode_checkpoint(checkpoint()))["version"] == 1
     assert "effects" not in json.loads(encode_checkpoint(checkpoint()))["checkpoint"]
+
+
+@pytest.mark.parametrize("former", [False, True])
+def test_shares_read_back_and_a_release_that_knows_none_takes_such_a_file_for_broken(former: bool) -> None:
+    """It tells devices apart by their names alone, so all shares of a GPU would get the size of one of them."""
+    written = checkpoint()
+    (device, *_) = written.prepared.devices
+    shares = tuple(replace(device, share_id=f"share-{n}", memory_bytes=n << 30, cores=n) for n in (10, 40))
+    prepared = written.prepared
+    prepared = replace(prepared, former=shares) if former else replace(prepared, devices=shares)
+    written = replace(written, prepared=prepared)
+    data = encode_checkpoint(written)
+    assert decode_checkpoint(UID, data) == written
+    assert json.loads(data)["version"] == 2
