@@ -6,7 +6,7 @@ from dracaena.api.config.v1alpha1 import GpuSharing
 from dracaena.api.names import DeviceName
 from dracaena.api.quantity import format_bytes
 from dracaena.kubelet_plugin.device_kinds.device_kind import CannotEnforce
-from dracaena.kubelet_plugin.device_kinds.shared_device import shareable_bytes
+from dracaena.kubelet_plugin.device_kinds.shared_device import ALL_CORES, shareable_bytes
 from dracaena.kubelet_plugin.device_kinds.whole_gpu import WholeGpu
 from dracaena.kubelet_plugin.prepare.effects import Effect
 from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedDevice, PublishedPool
@@ -47,7 +47,8 @@ def is_limited(device: PreparedDevice, pool: PublishedPool) -> bool:
     """Whether a share is less than the whole GPU. There must be no obstacle."""
     memory_bytes = pool.gpus[device.device].memory_bytes
     assert memory_bytes is not None
-    return device.cores > 0 or device.memory_bytes is None or device.memory_bytes < shareable_bytes(memory_bytes)
+    ceiling = 0 < device.cores < ALL_CORES
+    return ceiling or device.memory_bytes is None or device.memory_bytes < shareable_bytes(memory_bytes)
 
 
 def share_text(device: PreparedDevice) -> str:

@@ -294,6 +294,8 @@ def test_a_share_that_nothing_enforces_is_refused_unless_its_config_allows_that(
 
 def test_a_share_of_everything_is_the_whole_gpu_and_needs_no_enforcing() -> None:
     assert isinstance(share_plan("80Gi"), PreparedClaim)
+    assert isinstance(share_plan("80Gi", 100), PreparedClaim)
+    assert isinstance(share_plan("80Gi", 99), Refusal)
     odd = make_pool()
     odd = replace(odd, gpus={name: replace(gpu, memory_bytes=(80 << 30) + 5) for name, gpu in odd.gpus.items()})
     assert isinstance(share_plan("80Gi", pool=odd), PreparedClaim)
