@@ -130,7 +130,7 @@ class DeviceState:
                 return self._prepare_once(reference)
             except DeviceHeldError as error:
                 # No pod in sight that uses the holder: kubelet is about to unprepare it. Else waiting is of no use.
-                if any(self._reporter.in_use(holder) for holder in error.holders):
+                if error.outlasts(self._reporter.in_use):
                     raise
                 if not self._tear_downs.wait(torn_down, deadline_s):
                     raise

@@ -5,7 +5,7 @@ It knows what was prepared on this node, and believes nobody else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -24,9 +24,19 @@ log = structlog.get_logger()
 class DeviceHeldError(TemporaryError):
     """Another claim still holds a device. It passes when kubelet unprepares that claim; kubelet asks again."""
 
-    def __init__(self, text: str, holders: tuple[PreparedClaim, ...]) -> None:
+    def __init__(
+        self, text: str, holders: tuple[PreparedClaim, ...] = (), *, overdrawn: tuple[Overdrawn, ...] = ()
+    ) -> None:
+        """`holders` must all give back what they hold; of each that is overdrawn, as many as make room."""
         super().__init__(text)
         self.holders = holders
+        self.overdrawn = overdrawn
+
+    def outlasts(self, in_use: Callable[[PreparedClaim], bool]) -> bool:
+        """Whether it stays as long as those claims live that are in use, whoever else is unprepared."""
+        if any(in_use(holder) for holder in self.holders):
+            return True
+        return any(each.is_by([holder for holder in each.holders if in_use(holder)]) for each in self.overdrawn)
 
 
 class LastGuard:
@@ -85,16 +95,21 @@ class LastGuard:
             raise _device_held(plan, text, tuple(holder for _, _, holder in held))
         short = overdrawn(plan, others, pool)
         if short:
-            raise _device_held(plan, _short(plan, short), tuple(holder for each in short for holder in each.holders))
+            _log_held(plan, tuple(holder for each in short for holder in each.holders))
+            raise DeviceHeldError(_short(plan, short), overdrawn=short)
         nodes = held_nodes(plan, others)
         if nodes:
             raise _device_held(plan, "; ".join(map(str, nodes)), tuple(node.holder for node in nodes))
 
 
 def _device_held(plan: PreparedClaim, text: str, by: tuple[PreparedClaim, ...]) -> DeviceHeldError:
-    """kubelet tells the pod the text; the log, which is for admins, names who holds the devices."""
-    log.info("devices are held by other claims", claim=str(plan.claim), held_by=sorted({str(one.claim) for one in by}))
+    _log_held(plan, by)
     return DeviceHeldError(text, by)
+
+
+def _log_held(plan: PreparedClaim, by: tuple[PreparedClaim, ...]) -> None:
+    """kubelet tells the pod the text of the error; the log, which is for admins, names who holds the devices."""
+    log.info("devices are held by other claims", claim=str(plan.claim), held_by=sorted({str(one.claim) for one in by}))
 
 
 def _held(plan: PreparedClaim, device: PreparedDevice, theirs: PreparedDevice, holder: PreparedClaim) -> str:

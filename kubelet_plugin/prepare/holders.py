@@ -74,6 +74,10 @@ class Overdrawn:
     holders: tuple[PreparedClaim, ...]
     """The other claims that have shares of it, in the order given."""
 
+    def is_by(self, some: Sequence[PreparedClaim]) -> bool:
+        """Whether what is wanted does not fit beside some of the holders alone, whatever the others give back."""
+        return _exceeds(self.wanted, _sum(some, self.device, self.there[0]), self.there)
+
     def __str__(self) -> str:
         memory = self.wanted[0] + self.held[0] > self.there[0]
         wanted, held, there = (
@@ -101,12 +105,16 @@ def overdrawn(wanted: PreparedClaim, prepared: Iterable[PreparedClaim], pool: Pu
         there = (memory_bytes, ALL_CORES)
         beside = tuple(other for other in others if any(d.device == device for d in _shares(other)))
         mine, theirs = _sum([wanted], device, memory_bytes), _sum(beside, device, memory_bytes)
-        if any(a + b > limit for a, b, limit in zip(mine, theirs, there, strict=True)):
+        if _exceeds(mine, theirs, there):
             found.append(Overdrawn(device, mine, theirs, there, beside))
     return tuple(found)
 
 
 _NOTHING: Final = (0, 0)
+
+
+def _exceeds(mine: tuple[int, int], theirs: tuple[int, int], there: tuple[int, int]) -> bool:
+    return any(a + b > limit for a, b, limit in zip(mine, theirs, there, strict=True))
 
 
 def _sum(claims: Sequence[PreparedClaim], device: DeviceName, all_bytes: int) -> tuple[int, int]:

@@ -94,12 +94,19 @@ BEST_EFFORT = sharing_config(enforcement="BestEffort")
 
 
 def make_share(
-    name: str, gpu: int = 0, memory: str = "10Gi", cores: int = 0, *, uid: str = "", share_id: str = ""
+    name: str,
+    gpu: int = 0,
+    memory: str = "10Gi",
+    cores: int = 0,
+    *,
+    uid: str = "",
+    share_id: str = "",
+    reserved_for: Mapping[str, str] | None = None,
 ) -> ResourceClaim:
     """A claim with a share of a GPU that need not be enforced."""
     share = share_of(memory, cores, share_id=share_id or f"share-of-{name}")
     result = {"request": "gpus", "driver": DRIVER, "pool": NODE, "device": device_name(gpu), **share}
-    return claim_of(name, {"results": [result], "config": [BEST_EFFORT]}, uid=uid)
+    return claim_of(name, {"results": [result], "config": [BEST_EFFORT]}, uid=uid, reserved_for=reserved_for)
 
 
 def claim_of(

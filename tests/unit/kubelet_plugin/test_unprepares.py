@@ -19,7 +19,7 @@ from dracaena.kubelet_plugin.prepare.prepared_claim import ClaimReference, Prepa
 from dracaena.kubelet_plugin.unprepares import MAX_WAITING, Unprepares
 from support.clock import FakeClock
 from support.kube import wait_for
-from support.plugin import FakeClaims, FakePods, PluginNode, make_claim, make_pod, reference_to
+from support.plugin import FakeClaims, FakePods, PluginNode, make_claim, make_pod, make_share, reference_to
 
 OLD = make_claim("old", (0,), reserved_for={"ended": "ended-uid"})
 NEW = make_claim("new", (0,), reserved_for={"next": "next-uid"})
@@ -92,6 +92,34 @@ def test_a_device_in_use_is_refused_at_once(tmp_path: Path) -> None:
         refused = pool.submit(node.state.prepare, reference_to(NEW), within_s=FOREVER_S)
         with pytest.raises(DeviceHeldError, match="still held by claim default/old"):
             refused.result(20)
+
+
+@contextmanager
+def crowded(folder: Path, wanted: str) -> Iterator[tuple[PluginNode, Future[PreparedClaim]]]:
+    """A claim waits for a share of an 80Gi GPU: `alive` has 30Gi of it and a pod in sight, `old` 40Gi and none."""
+    shares = [
+        make_share("alive", memory="30Gi", reserved_for={"alive": "alive-uid"}),
+        make_share("old", memory="40Gi"),
+        make_share("new", memory=wanted),
+    ]
+    alive, old, new = map(reference_to, shares)
+    node = PluginNode(folder, FakeClaims(*shares), FakePods(make_pod("alive", claims={"claim": "alive"})))
+    node.state.prepare(alive)
+    node.state.prepare(old)
+    with waiters(node.clock) as pool:
+        yield node, pool.submit(node.state.prepare, new, within_s=FOREVER_S)
+
+
+def test_the_share_of_an_ended_claim_is_waited_for_beside_one_that_lives(tmp_path: Path) -> None:
+    with crowded(tmp_path, "50Gi") as (node, waiting):
+        wait_for(lambda: node.claims.reads == 3, "the claim is read before there is found to be no room")
+        node.state.unprepare(reference_to(make_share("old")))
+        assert waiting.result(20).claim.name == "new"
+
+
+def test_a_share_that_the_living_leave_no_room_for_is_refused_at_once(tmp_path: Path) -> None:
+    with crowded(tmp_path, "51Gi") as (_, waiting), pytest.raises(DeviceHeldError, match="51Gi of the memory"):
+        waiting.result(20)
 
 
 def test_waiting_ends_before_the_callers_time_does(tmp_path: Path) -> None:
