@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import structlog
@@ -20,6 +21,10 @@ from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.ports import EffectMeans, NodeLock
 from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint
 from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
+
+MAX_WAITING = 8
+"""Most calls that wait for GPUs at a time, a quarter of the workers (adapters.grpc_server): an effect that takes its
+time must leave some for claims of other GPUs. A call beyond that fails at once, and kubelet asks again."""
 
 log = structlog.get_logger()
 
@@ -40,6 +45,7 @@ class ClaimEffects:
         self._means = means
         self._lock = lock
         self._gpu_lock = gpu_lock
+        self._waiting = threading.BoundedSemaphore(MAX_WAITING)
 
     def of(self, uid: ClaimUid) -> tuple[Effect, ...]:
         """Return what is journaled of a claim in this boot. The caller holds the lock of the calls."""
@@ -47,18 +53,33 @@ class ClaimEffects:
         return () if found is None else found.prepared.effects
 
     @contextlib.contextmanager
-    def hold(self, uid: ClaimUid) -> Iterator[None]:
+    def hold(self, uid: ClaimUid, left_s: Callable[[], float]) -> Iterator[None]:
         """Hold the GPUs of what is journaled of a claim for a block, for apply() and undo().
 
-        Raises TemporaryError where another call keeps one for long, or settled the claim otherwise meanwhile.
+        `left_s` returns how long they may still be waited for. Raises TemporaryError where another call keeps one for
+        longer, where too many wait already, or where another call settled the claim otherwise meanwhile.
         """
         gpus = self._gpus(uid)
         with contextlib.ExitStack() as stack:
             for gpu in gpus:
-                stack.enter_context(self._gpu_lock(gpu).hold())
+                self._enter(stack, gpu, left_s)
             if self._gpus(uid) != gpus:
                 raise TemporaryError(f"another call settled claim UID {uid} while this one waited for its GPUs")
             yield
+
+    def _enter(self, stack: contextlib.ExitStack, gpu: DeviceName, left_s: Callable[[], float]) -> None:
+        lock = self._gpu_lock(gpu)
+        with contextlib.suppress(TemporaryError):
+            stack.enter_context(lock.hold(0.0))
+            return
+        if not self._waiting.acquire(blocking=False):
+            raise TemporaryError(f"{gpu} is busy with another claim, and {MAX_WAITING} calls wait already: asked again")
+        try:
+            stack.enter_context(lock.hold(left_s()))
+        except TemporaryError as error:
+            raise TemporaryError(f"{gpu} is busy with another claim: {error}") from error
+        finally:
+            self._waiting.release()
 
     def _gpus(self, uid: ClaimUid) -> Sequence[DeviceName]:
         """Return them sorted: two claims that wait for each other's GPUs would wait for ever."""

@@ -39,7 +39,7 @@ from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.claim_reconciler import ClaimReconciler, ClaimTrouble
 from dracaena.kubelet_plugin.device_kinds.device_kind import KindOf
 from dracaena.kubelet_plugin.device_kinds.table import kind_of
-from dracaena.kubelet_plugin.last_guard import DeviceHeldError, LastGuard
+from dracaena.kubelet_plugin.last_guard import DeviceHeldError, LastGuard, refuse_other_allocation
 from dracaena.kubelet_plugin.pod_devices_reporter import PodDevicesReporter
 from dracaena.kubelet_plugin.ports import ClaimGoneError, ClaimReader, NodeLock, ReadPool
 from dracaena.kubelet_plugin.prepare.checkpoint import Broken, Checkpoint, State
@@ -53,6 +53,9 @@ from dracaena.kubelet_plugin.unprepares import Unprepares
 _PLAIN_UID = re.compile("[A-Za-z0-9-]{1,63}")
 """UIDs name our files."""
 
+UNPREPARE_WAIT_S = 20.0
+"""Longest wait of an unprepare for the GPUs of its claim. Kubelet gives a call 45 s, for all of its claims."""
+
 log = structlog.get_logger()
 
 
@@ -62,10 +65,6 @@ class PrepareError(PermanentError):
 
 class SetAsideError(TemporaryError):
     """The claim holds its devices, and no container of it can be started as things are; the text says what helps."""
-
-
-class AllocatedAnewError(TemporaryError):
-    """The claim has other devices now than it holds here. Only its pods going away helps, so nothing waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +116,17 @@ class DeviceState:
     def prepare(self, reference: ClaimReference, *, within_s: float = 0.0) -> PreparedClaim:
         """Make a claim's devices ready for containers and return them; for a prepared claim the same answer again.
 
-        A device of a claim that is being torn down is waited for, at most within_s and without the node's lock. Raises
-        DracaenaError; then nothing of this call is left behind, unless the disk refuses even removals, or another call
-        has the GPUs that its effects are of: the next call or unprepare goes on from there. What an earlier call left
-        stays as it is.
+        A device of a claim that is being torn down, and a GPU on which another call makes effects, are waited for, at
+        most within_s and without the node's lock. Raises DracaenaError; then nothing of this call is left behind,
+        unless the disk refuses even removals, or another call has the GPUs of its effects: the next call or unprepare
+        goes on from there. What an earlier call left stays as it is.
         """
         _check_uid(reference)
         deadline_s = self._tear_downs.deadline_s(within_s)
         while True:
             torn_down = self._tear_downs.count()
             try:
-                return self._prepare_once(reference)
+                return self._prepare_once(reference, deadline_s)
             except DeviceHeldError as error:
                 # No pod in sight that uses the holder: kubelet is about to unprepare it. Else waiting is of no use.
                 if error.outlasts(self._reporter.in_use):
@@ -136,7 +135,7 @@ class DeviceState:
                     raise
                 log.debug("waited for a device that was held", claim=str(reference), held=str(error))
 
-    def _prepare_once(self, reference: ClaimReference) -> PreparedClaim:
+    def _prepare_once(self, reference: ClaimReference, deadline_s: float) -> PreparedClaim:
         with self._lock.hold():
             prepared = self._already_prepared(reference.uid)
         if prepared is not None:
@@ -147,10 +146,10 @@ class DeviceState:
         with self._lock.hold():
             prepared = self._already_prepared(reference.uid)
             if prepared is not None:
-                self._refuse_other_allocation(prepared, claim)
+                refuse_other_allocation(prepared, claim, self._driver)
                 return prepared
             begun = self._begin(claim)
-        return self._make_effects(begun) if begun.prepared.effects else begun.prepared
+        return self._make_effects(begun, deadline_s) if begun.prepared.effects else begun.prepared
 
     def unprepare(self, reference: ClaimReference) -> None:
         """Take back what prepare did. A claim that was never prepared is fine.
@@ -169,7 +168,7 @@ class DeviceState:
             if settled:
                 self._take_back(uid)
         if not settled:
-            with self._effects.hold(uid):
+            with self._effects.hold(uid, self._tear_downs.countdown(self._tear_downs.deadline_s(UNPREPARE_WAIT_S))):
                 self._undo_effects(uid, even_if_in_use=even_if_in_use)
         self._tear_downs.note()
         self._reporter.changed()
@@ -320,7 +319,7 @@ class DeviceState:
         self._reporter.changed()
         log.info("claim prepared", uuids=[device.uuid for device in started.prepared.devices])
 
-    def _make_effects(self, begun: _Begun) -> PreparedClaim:
+    def _make_effects(self, begun: _Begun, deadline_s: float) -> PreparedClaim:
         """Make the effects of a claim that has begun, then prepare it. The caller does not hold the lock.
 
         While this waited for the GPUs, or makes effects, another call for the same claim may come: what that one has
@@ -328,11 +327,11 @@ class DeviceState:
         who has them may be at work for this claim.
         """
         uid = begun.prepared.claim.uid
-        with self._effects.hold(uid):
+        with self._effects.hold(uid, self._tear_downs.countdown(deadline_s)):
             with self._lock.hold():
-                known = self._checkpoints.load(uid)
-                if isinstance(known, Checkpoint) and known.state is State.DONE:
-                    return known.prepared
+                known = self._prepared_in_this_boot(uid)
+            if known is not None and known.state is State.DONE:
+                return known.prepared
             try:
                 self._effects.apply(uid, begun.planned)
                 with self._lock.hold():
@@ -435,19 +434,6 @@ class DeviceState:
             self._checkpoints.remove(uid)
             log.info("claim unprepared", claim_uid=uid)
 
-    def _refuse_other_allocation(self, prepared: PreparedClaim, claim: ResourceClaim) -> None:
-        """Refuse a prepared claim whose allocation as just read gives it other devices than it holds here."""
-        allocation = claim.status.allocation
-        results = () if allocation is None else allocation.devices.results
-        wanted = {(r.request, r.pool, r.device, r.share_id) for r in results if r.driver == self._driver}
-        held = {(d.request, d.pool, d.device, d.share_id) for d in prepared.devices}
-        if wanted != held:
-            raise AllocatedAnewError(
-                f"claim {prepared.claim} was allocated anew while it is prepared here: it holds "
-                f"{_names(d.device for d in prepared.devices)}, its allocation says {_names(w[2] for w in wanted)}. "
-                "Delete the pods of this node that use it: kubelet must unprepare it first"
-            )
-
     def find_claims(self, uids: set[ClaimUid], pods: Iterable[Pod]) -> Sequence[ClaimReference]:
         """Return the claims of these UIDs that pods of this node use, by the API; the names are nowhere else."""
         if not uids:
@@ -492,7 +478,3 @@ def _check_uid(reference: ClaimReference) -> None:
             f"claim {reference} has UID {reference.uid[:100]!r}, expected 1 to 63 letters, digits and '-': "
             "kubelet must ask with the UID that the API server gave"
         )
-
-
-def _names(devices: Iterable[str]) -> str:
-    return ", ".join(sorted(devices)) or "none"

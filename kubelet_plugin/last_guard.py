@@ -5,11 +5,12 @@ It knows what was prepared on this node, and believes nobody else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
 from dracaena.api.errors import TemporaryError
+from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.claim_files import ClaimFiles
 from dracaena.kubelet_plugin.claim_reconciler import ClaimReconciler
@@ -37,6 +38,10 @@ class DeviceHeldError(TemporaryError):
         if any(in_use(holder) for holder in self.holders):
             return True
         return any(each.is_by([holder for holder in each.holders if in_use(holder)]) for each in self.overdrawn)
+
+
+class AllocatedAnewError(TemporaryError):
+    """The claim has other devices now than it holds here. Only its pods going away helps, so nothing waits for it."""
 
 
 class LastGuard:
@@ -100,6 +105,24 @@ class LastGuard:
         nodes = held_nodes(plan, others)
         if nodes:
             raise _device_held(plan, "; ".join(map(str, nodes)), tuple(node.holder for node in nodes))
+
+
+def refuse_other_allocation(prepared: PreparedClaim, claim: ResourceClaim, driver: str) -> None:
+    """Refuse a prepared claim whose allocation as just read gives it other devices than it holds here."""
+    allocation = claim.status.allocation
+    results = () if allocation is None else allocation.devices.results
+    wanted = {(r.request, r.pool, r.device, r.share_id) for r in results if r.driver == driver}
+    held = {(d.request, d.pool, d.device, d.share_id) for d in prepared.devices}
+    if wanted != held:
+        raise AllocatedAnewError(
+            f"claim {prepared.claim} was allocated anew while it is prepared here: it holds "
+            f"{_names(d.device for d in prepared.devices)}, its allocation says {_names(w[2] for w in wanted)}. "
+            "Delete the pods of this node that use it: kubelet must unprepare it first"
+        )
+
+
+def _names(devices: Iterable[str]) -> str:
+    return ", ".join(sorted(devices)) or "none"
 
 
 def _device_held(plan: PreparedClaim, text: str, by: tuple[PreparedClaim, ...]) -> DeviceHeldError:

@@ -217,8 +217,10 @@ class EffectMeans(Protocol):
 class NodeLock(Protocol):
     """Orders all changes of this node's claims, across threads and instances of the plugin."""
 
-    def hold(self) -> AbstractContextManager[None]:
-        """Hold it for a block. Raises TemporaryError if it cannot be had in time. Not re-entrant."""
+    def hold(self, within_s: float | None = None) -> AbstractContextManager[None]:
+        """Hold it for a block. Raises TemporaryError if it cannot be had in time (None: a time of its own; 0: it is not
+        waited for). Not re-entrant.
+        """
         ...
 
 

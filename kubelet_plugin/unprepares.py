@@ -46,6 +46,10 @@ class Unprepares:
         """Return until when to wait, for wait()."""
         return self._clock.monotonic() + within_s
 
+    def countdown(self, deadline_s: float) -> Callable[[], float]:
+        """Return a function that tells how many seconds are left until then, 0 where it is over."""
+        return lambda: max(0.0, deadline_s - self._clock.monotonic())
+
     def wait(self, seen: int, deadline_s: float) -> bool:
         """Wait until there were more than `seen`, or LOOK_EVERY_S; False: time is up, or too many wait already."""
         with self._condition:

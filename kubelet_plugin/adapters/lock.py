@@ -106,16 +106,19 @@ class CallLock:
         return stuck if held is not None and not is_uninterruptible(held[0]) else None
 
     @contextlib.contextmanager
-    def hold(self) -> Iterator[None]:
-        """Hold the lock for a block. Raises TemporaryError after CALL_TIMEOUT_S of waiting. Not re-entrant."""
-        deadline_s = self._clock.monotonic() + CALL_TIMEOUT_S
-        if not self._threads.acquire(timeout=CALL_TIMEOUT_S):
-            raise TemporaryError(f"another call of this plugin is busy for more than {CALL_TIMEOUT_S:.0f} s")
+    def hold(self, within_s: float | None = None) -> Iterator[None]:
+        """Hold the lock for a block. Raises TemporaryError after within_s of waiting, None: CALL_TIMEOUT_S. Not
+        re-entrant.
+        """
+        wait_s = CALL_TIMEOUT_S if within_s is None else within_s
+        deadline_s = self._clock.monotonic() + wait_s
+        if not self._threads.acquire(timeout=wait_s):
+            raise TemporaryError(f"another call of this plugin is busy for more than {wait_s:.0f} s")
         try:
             while not self._file.try_acquire():
                 if self._clock.monotonic() >= deadline_s:
                     raise TemporaryError(
-                        f"another instance of this plugin holds {self._file.path} for more than {CALL_TIMEOUT_S:.0f} s"
+                        f"another instance of this plugin holds {self._file.path} for more than {wait_s:.0f} s"
                     )
                 self._clock.sleep_until_set(self._never, POLL_S)
             self.turn += 1

@@ -296,15 +296,17 @@ class ThreadLock:
         self.turn = 0
 
     @contextmanager
-    def hold(self) -> Iterator[None]:
+    def hold(self, within_s: float | None = None) -> Iterator[None]:
         assert self._owner != threading.get_ident(), "the node's lock is not re-entrant"
-        with self._lock:
+        if not self._lock.acquire(timeout=-1 if within_s is None else within_s):
+            raise TemporaryError("another call has the lock")
+        try:
             self._owner = threading.get_ident()
             self.turn += 1
-            try:
-                yield
-            finally:
-                self._owner = None
+            yield
+        finally:
+            self._owner = None
+            self._lock.release()
 
 
 @dataclass

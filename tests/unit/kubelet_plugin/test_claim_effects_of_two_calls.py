@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,14 @@ import pytest
 from dracaena.api.errors import TemporaryError
 from dracaena.kubelet_plugin import device_state
 from dracaena.kubelet_plugin.adapters.files import FileSteps
+from dracaena.kubelet_plugin.claim_effects import MAX_WAITING
 from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint, State
 from dracaena.kubelet_plugin.prepare.effects import Effect, Scalar
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 from support.effects import FOLDER, SERVED, ServerFiles, client, served
 from support.killed_steps import KilledSteps, StopError
-from support.plugin import FakeClaims, PluginNode, ThreadLock, device_name, make_claim, reference_to
+from support.kube import wait_for
+from support.plugin import FakeClaims, PluginNode, ThreadLock, device_name, make_claim, make_share, reference_to
 
 CLAIM = make_claim(devices=(0,))
 REFERENCE = reference_to(CLAIM)
@@ -34,15 +39,22 @@ class Interrupted(ThreadLock):
         self._before, self._after = before, after
 
     @contextmanager
-    def hold(self) -> Iterator[None]:
+    def hold(self, within_s: float | None = None) -> Iterator[None]:
         before, self._before = self._before, nothing
         before()
         try:
-            with super().hold():
+            with super().hold(within_s):
                 yield
         finally:
             after, self._after = self._after, nothing
             after()
+
+
+def busy_lock() -> ThreadLock:
+    """A GPU's lock that is never free."""
+    lock = ThreadLock()
+    assert lock._lock.acquire()
+    return lock
 
 
 class FailsAt(ServerFiles):
@@ -121,11 +133,8 @@ class PlannedAnew(ServerFiles):
     """While its first server starts, a call with another plan begins and has to wait for the GPU."""
 
     def apply(self, effect: Effect, others: Sequence[Effect]) -> Mapping[str, Scalar]:
-        def busy() -> None:
-            raise TemporaryError("the GPU is busy")
-
-        other = node_with(self.folder, self, Interrupted(before=busy), port=2)
-        with pytest.raises(TemporaryError, match="the GPU is busy"):
+        other = node_with(self.folder, self, busy_lock(), port=2)
+        with pytest.raises(TemporaryError, match="is busy with another claim: another call has the lock"):
             other.state.prepare(REFERENCE)
         return super().apply(effect, others)
 
@@ -159,4 +168,66 @@ def test_a_start_does_not_take_back_what_was_prepared_since_it_looked(
 
     monkeypatch.setattr(device_state, "log", CallInBetween())
     assert node.state.recover(())
+    assert is_done(node)
+
+
+class CountedLock(ThreadLock):
+    """Counts the calls that wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = 0
+        self._counts = threading.Lock()
+
+    @contextmanager
+    def hold(self, within_s: float | None = None) -> Iterator[None]:
+        with self._counts:
+            self.waiting += within_s != 0.0
+        with super().hold(within_s):
+            yield
+
+
+def test_calls_that_wait_for_a_gpu_leave_workers_for_claims_of_others(tmp_path: Path) -> None:
+    shares = [make_share(f"c{n}", memory="1Gi") for n in range(MAX_WAITING + 1)]
+    free = make_share("free", gpu=1)
+    lock = CountedLock()
+    node = PluginNode(
+        tmp_path,
+        FakeClaims(*shares, free),
+        kind_of=served,
+        means={SERVED: ServerFiles(tmp_path, FileSteps())},
+        gpu_locks={device_name(0): lock},
+    )
+
+    with ThreadPoolExecutor(MAX_WAITING + 2) as workers:
+
+        def call(number: int) -> Future[PreparedClaim]:
+            return workers.submit(node.state.prepare, reference_to(shares[number]), within_s=60.0)
+
+        with lock.hold():
+            lock.waiting = 0
+            waiting = [call(number) for number in range(MAX_WAITING)]
+            wait_for(lambda: lock.waiting == MAX_WAITING, "all wait")
+            with pytest.raises(TemporaryError, match=f"{device_name(0)} is busy with another claim, and 8 calls wait"):
+                call(MAX_WAITING).result(20)
+            assert workers.submit(node.state.prepare, reference_to(free)).result(20).claim.name == "free"
+            assert not any(future.done() for future in waiting)
+        assert {future.result(20).claim.name for future in waiting} == {f"c{n}" for n in range(MAX_WAITING)}
+    node.state.prepare(reference_to(shares[MAX_WAITING]))  # kubelet asks again
+
+
+def test_a_busy_gpu_is_waited_for_no_longer_than_the_caller_allows_and_its_claim_goes_on_from_the_journal(
+    tmp_path: Path,
+) -> None:
+    lock = ThreadLock()
+    node = node_with(tmp_path, ServerFiles(tmp_path, FileSteps()), lock)
+    with ThreadPoolExecutor(1) as workers:
+        with lock.hold():
+            waiting = workers.submit(node.state.prepare, REFERENCE, within_s=0.05)
+            with pytest.raises(TemporaryError, match=f"{device_name(0)} is busy with another claim"):
+                waiting.result(20)
+    found = node.checkpoints.load(REFERENCE.uid)
+    assert isinstance(found, Checkpoint)
+    assert (found.state, found.in_use) == (State.STARTED, False)
+    node.state.prepare(REFERENCE)
     assert is_done(node)

@@ -18,9 +18,9 @@ from dracaena.api.podlist import decode_podlist
 from dracaena.api.resource_objects import ResourceClaim
 from dracaena.kubelet_plugin.adapters.files import FileSteps
 from dracaena.kubelet_plugin.adapters.gpu_driver_files import Kernel
-from dracaena.kubelet_plugin.device_state import AllocatedAnewError, PrepareError
+from dracaena.kubelet_plugin.device_state import PrepareError
 from dracaena.kubelet_plugin.gpu_driver_installation import GpuDriverInstallation, GpuDriverPlaces
-from dracaena.kubelet_plugin.last_guard import DeviceHeldError
+from dracaena.kubelet_plugin.last_guard import AllocatedAnewError, DeviceHeldError
 from dracaena.kubelet_plugin.ports import ClaimGoneError
 from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint, encode_checkpoint
 from dracaena.kubelet_plugin.prepare.device_nodes import ClaimNodes
