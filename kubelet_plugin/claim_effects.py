@@ -19,8 +19,9 @@ from dracaena.api.errors import TemporaryError
 from dracaena.api.names import ClaimUid, DeviceName
 from dracaena.kubelet_plugin.checkpoints import Checkpoints
 from dracaena.kubelet_plugin.ports import EffectMeans, NodeLock
-from dracaena.kubelet_plugin.prepare.checkpoint import Checkpoint
+from dracaena.kubelet_plugin.prepare.checkpoint import Broken, Checkpoint
 from dracaena.kubelet_plugin.prepare.effects import Effect, is_among
+from dracaena.kubelet_plugin.prepare.prepared_claim import PreparedClaim
 
 MAX_WAITING = 8
 """Most calls that wait for GPUs at a time, a quarter of the workers (adapters.grpc_server): an effect that takes its
@@ -39,12 +40,17 @@ class ClaimEffects:
         means: Mapping[str, EffectMeans],
         lock: NodeLock,
         gpu_lock: Callable[[DeviceName], NodeLock],
+        salvage: Callable[[Broken], PreparedClaim],
     ) -> None:
-        """`means` by the kind of effect. `gpu_lock` returns the lock of a GPU, the same one for the same name."""
+        """`means` by the kind of effect. `gpu_lock` returns the lock of a GPU, the same one for the same name.
+
+        `salvage` returns what is known of a claim whose checkpoint is broken, without devices where that is nothing.
+        """
         self._checkpoints = checkpoints
         self._means = means
         self._lock = lock
         self._gpu_lock = gpu_lock
+        self._salvage = salvage
         self._waiting = threading.BoundedSemaphore(MAX_WAITING)
 
     def of(self, uid: ClaimUid) -> tuple[Effect, ...]:
@@ -115,6 +121,8 @@ class ClaimEffects:
             left = [effect for effect in self.of(uid) if not is_among(effect, keep)]
         for effect in reversed(left):
             others = self._others(uid, effect)
+            if not others:
+                self._refuse_beside_broken(effect)
             self._means_of(effect).undo(effect, others)
             self._note(uid, effect, None)
             log.info("effect undone", effect=str(effect), claim_uid=uid)
@@ -139,6 +147,21 @@ class ClaimEffects:
             if (other.kind, other.gpu) == (effect.kind, effect.gpu)
             and not (checkpoint.prepared.claim.uid == uid and other.is_same(effect))
         )
+
+    def _refuse_beside_broken(self, effect: Effect) -> None:
+        """Refuse to undo the last effect of its kind that is known on a GPU while a broken checkpoint may name another:
+        containers may use what the two have in common.
+        """
+        with self._lock.hold():
+            _, broken = self._checkpoints.load_all()
+            for each in broken:
+                gpus = {device.physical_gpu for device in self._salvage(each).devices}
+                if not gpus or effect.gpu in gpus:
+                    raise TemporaryError(
+                        f"{effect} is not undone while the checkpoint of claim UID {each.uid} {each.problem}: that "
+                        f"claim may share what stands behind it on {effect.gpu}. Waiting until it was rebuilt from the "
+                        "claim, or taken back"
+                    )
 
     def _note(self, uid: ClaimUid, effect: Effect, now: Effect | None) -> None:
         """Journal how far an effect got; None: it is undone."""

@@ -390,7 +390,11 @@ def _claims(node: NodeParts, gpus: GpuParts) -> ClaimParts:
         reporter=reporter,
         unprepares=Unprepares(node.clock, claim_unprepared),
         effects=ClaimEffects(
-            checkpoints=checkpoints, means={}, lock=node.call_lock, gpu_lock=GpuLocks(paths.gpu_locks, node.clock).of
+            checkpoints=checkpoints,
+            means={},
+            lock=node.call_lock,
+            gpu_lock=GpuLocks(paths.gpu_locks, node.clock).of,
+            salvage=files.salvage,
         ),
         lock=node.call_lock,
     )

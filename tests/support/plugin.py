@@ -410,6 +410,7 @@ class PluginNode:
                 means=self.means,
                 lock=lock,
                 gpu_lock=lambda gpu: self.gpu_locks.setdefault(gpu, ThreadLock()),
+                salvage=files.salvage,
             ),
             lock=lock,
             kind_of=self.kind_of,

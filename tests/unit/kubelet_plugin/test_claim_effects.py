@@ -114,6 +114,44 @@ def test_an_effect_that_cannot_be_undone_stays_journaled_and_holds_its_device(tm
     assert len(servers(node)) == 2
 
 
+@pytest.mark.parametrize("spec_is_there", [True, False])
+def test_a_server_that_a_claim_with_a_broken_checkpoint_may_use_stays(tmp_path: Path, spec_is_there: bool) -> None:
+    shares = [make_share("broken"), make_share("good"), make_share("elsewhere", gpu=1)]
+    node = node_with(tmp_path, ServerFiles(tmp_path, FileSteps()), FakeClaims(*shares))
+    broken, good, elsewhere = map(reference_to, shares)
+    for reference in (broken, good, elsewhere):
+        node.state.prepare(reference)
+    (tmp_path / "claims" / "broken-uid.json").write_bytes(b"broken")
+    if not spec_is_there:
+        (tmp_path / "cdi" / "gpu.dracaena.dev-claim_broken-uid.json").unlink()
+    node.checkpoints.look_at_each()
+    if spec_is_there:
+        node.state.unprepare(elsewhere)
+        assert device_name(1) not in servers(node)
+    with pytest.raises(
+        TemporaryError, match="not undone while the checkpoint of claim UID broken-uid is no checkpoint"
+    ):
+        node.state.unprepare(good)
+    assert device_name(0) in servers(node)
+    node.state.unprepare(broken)  # its pod ended
+    node.state.unprepare(good)
+    assert device_name(0) not in servers(node)
+
+
+def test_a_broken_checkpoint_that_was_rebuilt_holds_nobody_up(tmp_path: Path) -> None:
+    shares = [make_share("broken"), make_share("good")]
+    node = node_with(tmp_path, ServerFiles(tmp_path, FileSteps()), FakeClaims(*shares))
+    broken, good = map(reference_to, shares)
+    node.state.prepare(broken)
+    node.state.prepare(good)
+    (tmp_path / "claims" / "broken-uid.json").write_bytes(b"broken")
+    node.state.prepare(broken)
+    node.state.unprepare(good)
+    assert device_name(0) in servers(node)
+    node.state.unprepare(broken)
+    assert servers(node) == set()
+
+
 def test_an_effect_of_a_kind_that_nobody_knows_here_is_neither_forgotten_nor_guessed(tmp_path: Path) -> None:
     node_with(tmp_path, ServerFiles(tmp_path, FileSteps())).state.prepare(REFERENCE)
     older = PluginNode(tmp_path, FakeClaims(CLAIM))
