@@ -59,6 +59,7 @@ class NodeDevices:
         self._waiting_for = waiting_for
         self._metrics = metrics
         self._sharing = sharing
+        self._first_indices: dict[int, str] = {}  # UUID that each index had first; take() alone changes it
         self._on_troubles = on_troubles
         self._lock = threading.Lock()
         self._pages: Sequence[Page] | None = None
@@ -74,7 +75,9 @@ class NodeDevices:
 
     def take(self, machine: Machine) -> None:
         """Work with another reading from now on. Raises TopologyError for a device that cannot be named."""
-        shared = shared_gpus(self._sharing, machine)
+        for gpu in machine.gpus:
+            self._first_indices.setdefault(gpu.index, gpu.uuid)
+        shared = shared_gpus(self._sharing, machine, self._first_indices)
         for problem in shared.problems.values():
             log.error("setting `sharing` is unclear", reason=problem)
         roles = GpuRoles(shared=shared.uuids)

@@ -24,21 +24,33 @@ class SharedGpus:
     shared by nobody."""
 
 
-def shared_gpus(setting: str, machine: Machine) -> SharedGpus:
+NO_INDICES: Final[Mapping[int, str]] = {}
+
+
+def shared_gpus(setting: str, machine: Machine, first: Mapping[int, str] = NO_INDICES) -> SharedGpus:
     """Read a setting: `all`, or indices, UUIDs and product names with commas between them; empty: none.
 
     A product name stands for all GPUs of that name, whatever its case. With `all`, GPUs that are divided are passed
     over; one that is named and cannot be shared is a problem.
+
+    `first` tells which UUID each index had first: it stands for that GPU from then on. NVML counts the GPUs that are
+    there, so when one is lost, those behind it move up, and nobody meant to share them. That is a problem as well.
     """
-    words = [word.strip().lower() for word in setting.split(",")] if setting.strip() else []
+    words = [word for part in setting.split(",") if (word := part.strip().lower())]
     uuids: set[str] = set()
     problems: dict[str, str] = {}
     for word in words:
         if word == ALL_GPUS and len(words) > 1:
             problems[word] = "`all` stands beside other words: leave out one or the other"
             continue
-        found = [gpu for gpu in machine.gpus if word == ALL_GPUS or word in _names(gpu)]
-        if not found and word != ALL_GPUS:
+        found = [gpu for gpu in machine.gpus if word == ALL_GPUS or word in _names(gpu, first)]
+        moved = next((gpu for gpu in machine.gpus if word == str(gpu.index) and gpu not in found), None)
+        if moved is not None:
+            problems[word] = (
+                f"index {word} was GPU {first[moved.index]} when the plugin started and is GPU {moved.uuid} now, which "
+                "is not shared by it: name UUIDs"
+            )
+        elif not found and word != ALL_GPUS:
             problems[word] = f"{word!r} is no index, UUID or product name of a GPU of this node{_has(machine)}"
         for gpu in found:
             if gpu.mig_enabled and word == ALL_GPUS:
@@ -51,8 +63,10 @@ def shared_gpus(setting: str, machine: Machine) -> SharedGpus:
     return SharedGpus(frozenset(uuids), problems)
 
 
-def _names(gpu: Gpu) -> Iterator[str]:
-    yield str(gpu.index)
+def _names(gpu: Gpu, first: Mapping[int, str]) -> Iterator[str]:
+    if first.get(gpu.index, gpu.uuid) == gpu.uuid:
+        yield str(gpu.index)
+    yield from (str(index) for index, uuid in first.items() if uuid == gpu.uuid)
     yield gpu.uuid.lower()
     yield from () if gpu.product_name is None else (gpu.product_name.lower(),)
 

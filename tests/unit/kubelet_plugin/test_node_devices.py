@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from dracaena.api.names import PoolName, gpu_device_name, taint_key
 from dracaena.api.objects import Taint
+from dracaena.api.resource_objects import Device
 from dracaena.api.topology import TopologyError
 from dracaena.kubelet_plugin.discovery.pool import Page
 from dracaena.kubelet_plugin.discovery.troubles import Trouble
@@ -24,11 +25,12 @@ MACHINE = divided_machine()
 class Node:
     """A node whose publications are kept, each with the devices that could be prepared at that moment."""
 
-    def __init__(self, *, watched: bool = False) -> None:
+    def __init__(self, *, watched: bool = False, sharing: str = "") -> None:
         self.metrics = PluginMetrics(CollectorRegistry())
         self.published: list[tuple[list[str], set[str]]] = []
         self.troubles: list[Sequence[Trouble]] = []
         self.taints: dict[str, list[str]] = {}
+        self.devices_published: list[Device] = []
         self.devices = NodeDevices(
             driver=DRIVER,
             name=PoolName(NODE),
@@ -37,12 +39,14 @@ class Node:
             waiting_for=lambda: "waiting for the NVIDIA driver",
             metrics=self.metrics,
             watched=watched,
+            sharing=sharing,
             on_troubles=self.troubles.append,
         )
 
     def _publish(self, pages: Sequence[Page]) -> None:
         pool = self.devices.pool()
         self.published.append(([d.name for page in pages for d in page], {*pool.gpus, *pool.mig_devices}))
+        self.devices_published = [d for page in pages for d in page]
         self.taints = {d.name: [taint.key for taint in d.taints] for page in pages for d in page}
 
 
@@ -105,3 +109,21 @@ def test_a_device_that_cannot_be_prepared_is_a_trouble_and_a_gpu_that_is_divided
     ((told,),) = node.troubles[1:]
     assert (told.reason, told.subject) == ("DeviceSkipped", gpu_device_name(nameless.uuid))
     assert "minor number" in told.text
+
+
+def test_a_gpu_that_takes_the_index_of_a_lost_one_is_not_shared_in_its_place() -> None:
+    gpus = [replace(gpu, mig_enabled=False, memory_bytes=80 << 30) for gpu in MACHINE.gpus]
+    whole = replace(MACHINE, gpus=tuple(gpus), mig_devices=())
+    node = Node(sharing="0")
+
+    def shared() -> list[str]:
+        return [device.name for device in node.devices_published if device.allow_multiple_allocations]
+
+    node.devices.take(whole)
+    assert shared() == [gpu_device_name(gpus[0].uuid)]
+    swapped = (replace(gpus[1], index=0), replace(gpus[0], index=1))
+    node.devices.take(replace(whole, gpus=swapped))
+    assert shared() == [gpu_device_name(gpus[0].uuid)]
+    ((told,),) = node.troubles[1:]
+    assert (told.reason, told.subject) == ("SharingUnclear", "0")
+    assert f"is GPU {gpus[1].uuid} now" in told.text

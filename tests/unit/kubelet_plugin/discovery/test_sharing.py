@@ -40,6 +40,9 @@ def shared(setting: str, **changes: Any) -> tuple[set[int], list[str]]:
         ("all", {0, 1, 2, 3}),
         ("All", {0, 1, 2, 3}),
         ("0", {0}),
+        ("0,", {0}),
+        (",, 1 ,", {1}),
+        (",", set()),
         (" 0 , 2 ", {0, 2}),
         ("Tesla T4", {2}),
         ("nvidia a100-sxm4-80gb", {0, 1}),
@@ -55,7 +58,7 @@ def test_a_setting_names_a_gpu_by_its_uuid_in_any_case() -> None:
     assert shared(uuid) == shared(uuid.upper()) == ({1}, [])
 
 
-@pytest.mark.parametrize("word", ["4", "-1", "1-2", "GPU-0", "A100", "", "0x0", "everything"])
+@pytest.mark.parametrize("word", ["4", "-1", "1-2", "GPU-0", "A100", "0x0", "everything"])
 def test_a_word_that_names_nothing_is_told_with_what_there_is_and_the_others_hold(word: str) -> None:
     gpus, (problem,) = shared(f"2,{word}")
     assert gpus == {2}
@@ -63,6 +66,27 @@ def test_a_word_that_names_nothing_is_told_with_what_there_is_and_the_others_hol
         f"{word.lower()!r} is no index, UUID or product name of a GPU of this node "
         "(indices 0, 1, 2, 3; NVIDIA A100-SXM4-80GB, Tesla T4)"
     )
+
+
+def test_an_index_stays_with_the_gpu_that_had_it_first() -> None:
+    before = machine()
+    first = {gpu.index: gpu.uuid for gpu in before.gpus}
+    uuids = [gpu.uuid for gpu in before.gpus]
+    assert shared_gpus("0,1", before, first) == shared_gpus("0,1", before)
+    # GPU 0 falls off the bus, and the others move up.
+    left = [replace(gpu, index=gpu.index - 1) for gpu in before.gpus[1:]]
+    after = replace(plain_machine(3), gpus=tuple(left))
+    found = shared_gpus("0", after, first)
+    assert found.uuids == set()
+    assert found.problems == {
+        "0": f"index 0 was GPU {uuids[0]} when the plugin started and is GPU {uuids[1]} now, which is not shared by "
+        "it: name UUIDs"
+    }
+    assert shared_gpus("1", after, first).uuids == {uuids[1]}
+    assert list(shared_gpus("1", after, first).problems) == ["1"]
+    assert shared_gpus("3", after, first).uuids == {uuids[3]}
+    assert shared_gpus("3", after, first).problems == {}
+    assert shared_gpus(f"{uuids[1]},tesla t4", after, first).uuids == {uuids[1], uuids[2]}
 
 
 def test_all_beside_other_words_is_unclear() -> None:
