@@ -317,7 +317,8 @@ class Holdings:
         self._driver = driver
         self._drivers = frozenset((driver, *others))
         self._held_by: dict[str, frozenset[DeviceId]] = {}
-        self._holders: dict[str, dict[str, int]] = {}  # pool → device → number of holders
+        self._holders: dict[str, dict[str, int]] = {}  # pool → device → number of holders, of shares too
+        self._sharers: dict[str, dict[str, int]] = {}  # the same of those that have shares of it, however many
         self.by_size: Counter[int] = Counter()
         """Whole devices of ours that are held, by how many of them their holder has. Do not change it."""
         self._others_by: dict[str, frozenset[Holding]] = {}
@@ -328,12 +329,13 @@ class Holdings:
         return self._holders.get(pool, ())
 
     def in_pool(self, pool: PoolId) -> list[Holding]:
-        """Return all that is held of a pool, whoever holds it: shares and their amounts, and whole devices."""
-        beside = self._others_of.get(pool, {})
-        found = list(beside)
+        """Return all that is held of a pool, whoever holds it: shares and their amounts, and whole devices. Who has a
+        device whole is told beside the shares that others have of it."""
+        found = list(self._others_of.get(pool, {}))
         if pool.driver == self._driver:
-            shared = {holding.device.device for holding in beside}
-            whole = (name for name in self._holders.get(pool.pool, ()) if name not in shared)
+            sharers = self._sharers.get(pool.pool, {})
+            held = self._holders.get(pool.pool, {})
+            whole = (name for name, holders in held.items() if holders > sharers.get(name, 0))
             found += (Holding("", DeviceId(*pool, name)) for name in whole)
         return found
 
@@ -381,9 +383,9 @@ class Holdings:
         if devices:
             self._held_by[holder] = devices
         for device in before - devices:
-            self._count(device, -1)
+            _count(self._holders, device, -1)
         for device in devices - before:
-            self._count(device, 1)
+            _count(self._holders, device, 1)
         pools = {device.pool for device in before ^ devices}
         pools |= {one.device.pool for one in changed if one.device.driver == self._driver}
         return HoldingChange((before - devices) | let_go, sorted(pools))
@@ -395,6 +397,16 @@ class Holdings:
             DeviceId(self._driver, p, d): count for p, devices in self._holders.items() for d, count in devices.items()
         }
         assert known == dict(counts), "holders are counted"
+        sharers: Counter[DeviceId] = Counter(
+            device for others in self._others_by.values() for device in self._shared_by(others)
+        )
+        assert sharers == Counter(
+            {
+                DeviceId(self._driver, p, d): count
+                for p, devices in self._sharers.items()
+                for d, count in devices.items()
+            }
+        ), "who has shares is counted"
         sizes = Counter(len(devices) for devices in self._held_by.values() for _ in devices)
         assert self.by_size == sizes, "devices are counted by what their holder holds"
 
@@ -411,15 +423,26 @@ class Holdings:
                 del counts[holding]
                 if not counts:
                     del self._others_of[holding.device.pool_id]
+        if before or others:
+            old, new = self._shared_by(before), self._shared_by(others)
+            for device in old - new:
+                _count(self._sharers, device, -1)
+            for device in new - old:
+                _count(self._sharers, device, 1)
         return before - others, before ^ others
 
-    def _count(self, device: DeviceId, change: int) -> None:
-        counts = self._holders.setdefault(device.pool, {})
-        counts[device.device] = counts.get(device.device, 0) + change
-        if not counts[device.device]:
-            del counts[device.device]
-            if not counts:
-                del self._holders[device.pool]
+    def _shared_by(self, others: Iterable[Holding]) -> frozenset[DeviceId]:
+        """Return the devices of ours among what is no whole device."""
+        return frozenset(one.device for one in others if one.device.driver == self._driver)
+
+
+def _count(of_pool: dict[str, dict[str, int]], device: DeviceId, change: int) -> None:
+    counts = of_pool.setdefault(device.pool, {})
+    counts[device.device] = counts.get(device.device, 0) + change
+    if not counts[device.device]:
+        del counts[device.device]
+        if not counts:
+            del of_pool[device.pool]
 
 
 def claim_holder(claim: ResourceClaim) -> str:

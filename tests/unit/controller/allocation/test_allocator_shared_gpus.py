@@ -17,7 +17,7 @@ from dracaena.controller.allocation.state.node_state import NodeState
 from dracaena.controller.simulation import make_inventory
 from support.allocation import DRIVER, claim, device_class, device_name, holding, node, pod, pool_slice, request
 from support.clusters import MACHINES, SMALL, SWITCHED
-from support.shares import holding_share, in_shares
+from support.shares import holding_share, in_shares, share
 
 
 def cluster(*claims: ResourceClaim, **made: Machine) -> Inventory:
@@ -51,6 +51,19 @@ def test_memory_beyond_whole_mib_is_nobodys() -> None:
     state = inventory.state("a")
     assert isinstance(state, NodeState)
     assert (state.free, state.shares) == (0, ())
+
+
+def test_nobody_joins_a_gpu_that_somebody_has_whole_beside_a_share() -> None:
+    """A decision that is only noted rests as whole GPUs: the note has no amounts."""
+    whole = holding(claim("w"), "a", device_name(SMALL, 0))
+    part = holding_share("h", "a", device_name(SMALL, 0), {"memory": "10Gi", "cores": "0"})
+    for held in ((whole, part), (part, whole)):
+        inventory = cluster(*held, a=SMALL)
+        found = Allocator().allocate(inventory, pod("pod", "c"), [claim("c", share("s", "1Gi"))])
+        assert isinstance(found, Allocation)
+        assert [one.device for one in found.claims[0].results] == [device_name(SMALL, 1)]
+        two = claim("c", share("s", "1Gi", count=2))
+        assert isinstance(Allocator().allocate(inventory, pod("pod", "c"), [two]), NoFit)
 
 
 def test_without_the_feature_gpus_are_given_whole() -> None:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dracaena.api.device_id import DeviceId
+from dracaena.controller.allocation.legal.books import Holding
 from dracaena.controller.allocation.state.node_state import HALF_LIFE_S, NOBODYS_GPUS, AskedSizes, Holdings
 
 OURS = "gpu.dracaena.dev"
@@ -106,3 +108,34 @@ def test_whole_devices_are_counted_by_what_their_holder_holds() -> None:
     holdings.hold("pair", ids(), frozenset())
     assert holdings.by_size == {2: 2}
     holdings.check()
+
+
+class TestWholeBesideShares:
+    GPU: Final = DeviceId(OURS, "n", "g")
+    WHOLE: Final = Holding("", GPU)
+
+    def share(self, holder: str, share_id: str = "s") -> Holding:
+        return Holding(holder, self.GPU, share_id, (("memory", 1),), "none")
+
+    def test_who_has_a_device_whole_is_told_beside_a_share_of_it(self) -> None:
+        for order in (("whole", "part"), ("part", "whole")):
+            holdings = Holdings(OURS, ())
+            for name in order:
+                beside = frozenset({self.share(name)} if name == "part" else ())
+                holdings.hold(name, frozenset({self.GPU}), beside)
+            assert set(holdings.in_pool(self.GPU.pool_id)) == {self.WHOLE, self.share("part")}
+            holdings.check()
+            holdings.hold("whole", frozenset(), frozenset())
+            assert holdings.in_pool(self.GPU.pool_id) == [self.share("part")]
+            holdings.hold("part", frozenset({self.GPU}), frozenset())
+            assert holdings.in_pool(self.GPU.pool_id) == [self.WHOLE]
+            holdings.check()
+
+    def test_two_shares_of_one_holder_do_not_hide_who_has_it_whole(self) -> None:
+        holdings = Holdings(OURS, ())
+        pair = frozenset({self.share("part", "s"), self.share("part", "t")})
+        holdings.hold("part", frozenset({self.GPU}), pair)
+        assert set(holdings.in_pool(self.GPU.pool_id)) == pair
+        holdings.hold("whole", frozenset({self.GPU}), frozenset())
+        assert set(holdings.in_pool(self.GPU.pool_id)) == {self.WHOLE, *pair}
+        holdings.check()
