@@ -39,18 +39,26 @@ class Collision:
 def find_collisions(
     claim: ResourceClaim, inventory: Inventory, rival: Callable[[str], ResourceClaim | None]
 ) -> Iterator[Collision]:
-    """Yield the devices of a claim that the server shows in another claim too. Admin access does not count, and shares
-    do only where more is taken of their device than it has. `rival` returns the other claim by its key.
+    """Yield the devices of a claim that the server shows in another claim too. Admin access does not count, and of two
+    shares only those where more is taken of their device than it has. `rival` returns the other claim by its key.
     """
     allocation = claim.status.allocation
     for result in allocation.devices.results if allocation is not None else ():
         device = DeviceId(result.driver, result.pool, result.device)
-        if result.admin_access or (result.share_id is not None and not _is_overdrawn(inventory, device)):
+        is_whole = result.share_id is None
+        any_part = is_whole or _is_overdrawn(inventory, device)
+        if result.admin_access or not (any_part or _is_held_whole(inventory, device)):
             continue
         for name in inventory.holdings.holders(device, but=(claim_holder(claim),)):
             other = rival(name)
-            if other is not None and _shows(other, device):
+            if other is not None and _shows(other, device, whole=not any_part):
                 yield Collision(result.driver == inventory.driver, device, other)
+
+
+def _is_held_whole(inventory: Inventory, device: DeviceId) -> bool:
+    """Whether somebody has a device whole: the server shows it, or it is decided, or rests."""
+    held = inventory.holdings.in_pool(device.pool_id)
+    return any(one.device == device and one.share_id is None for one in held)
 
 
 def _is_overdrawn(inventory: Inventory, device: DeviceId) -> bool:
@@ -58,7 +66,12 @@ def _is_overdrawn(inventory: Inventory, device: DeviceId) -> bool:
     return pool is not None and is_overdrawn(pool, inventory.holdings.in_pool(device.pool_id), device.device)
 
 
-def _shows(claim: ResourceClaim, device: DeviceId) -> bool:
-    """Whether the server shows a device in a claim. What is only decided for a claim, or rests, is no collision."""
+def _shows(claim: ResourceClaim, device: DeviceId, *, whole: bool) -> bool:
+    """Whether the server shows a device in a claim, with `whole` no share of it. What is only decided for a claim, or
+    rests, is no collision."""
     results = claim.status.allocation.devices.results if claim.status.allocation is not None else ()
-    return any(DeviceId(result.driver, result.pool, result.device) == device for result in results)
+    return any(
+        DeviceId(result.driver, result.pool, result.device) == device
+        for result in results
+        if not whole or (result.share_id is None and not result.admin_access)
+    )
