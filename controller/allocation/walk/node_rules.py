@@ -324,7 +324,7 @@ class NodeRules:
         state = self._inventory.state(name)
         if isinstance(state, str):
             return state
-        lack = self.lack_of_identities(name, state.free)
+        lack = self.lack_of_identities(name, state.free | self._in_use(state))
         if lack is not None:
             return lack
         known = self.judgement(name, state)
@@ -362,6 +362,10 @@ class NodeRules:
             if mask.bit_count() < count:
                 return LACKS
         return None
+
+    def _in_use(self, state: NodeState) -> int:
+        """Return the GPUs that are not free and of which some request may have a share."""
+        return mask_of(one.ordinal for one in state.shares) if self.facts.amounts else 0
 
     def _choose(self, name: str, state: NodeState) -> NodeChoice | DoesNotFit | NeedsPerson:
         inventory, combination = self._inventory, self.combination

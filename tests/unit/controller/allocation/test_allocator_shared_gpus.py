@@ -66,6 +66,26 @@ def test_nobody_joins_a_gpu_that_somebody_has_whole_beside_a_share() -> None:
         assert isinstance(Allocator().allocate(inventory, pod("pod", "c"), [two]), NoFit)
 
 
+def by_uuid(place: int) -> list[dict[str, object]]:
+    uuid = SMALL.gpus[place].uuid
+    return [{"cel": {"expression": f'device.attributes["{DRIVER}"].uuid == "{uuid}"'}}]
+
+
+@pytest.mark.parametrize("first_fit", [False, True])
+def test_a_share_joins_the_gpu_that_it_names(first_fit: bool) -> None:
+    part = holding_share("h", "a", device_name(SMALL, 0), {"memory": "10Gi", "cores": "0"})
+    allocator = Allocator(first_fit=first_fit)
+    for place in range(2):
+        named = claim("c", share("s", "70Gi", selectors=by_uuid(place)))
+        found = allocator.allocate(cluster(part, a=SMALL), pod("pod", "c"), [named])
+        assert isinstance(found, Allocation)
+        assert [one.device for one in found.claims[0].results] == [device_name(SMALL, place)]
+    too_much = claim("c", share("s", "71Gi", selectors=by_uuid(0)))
+    assert isinstance(allocator.allocate(cluster(part, a=SMALL), pod("pod", "c"), [too_much]), NoFit)
+    whole = claim("c", request("w", 1, selectors=by_uuid(0)))
+    assert isinstance(allocator.allocate(cluster(part, a=SMALL), pod("pod", "c"), [whole]), NoFit)
+
+
 def test_without_the_feature_gpus_are_given_whole() -> None:
     allocator = Allocator()
     allocator.serve(replace(Features(), consumable_capacity=False))
